@@ -1,0 +1,1 @@
+"""Capturing, compiling, loading and checking graphs. Knows torch and the backends, not ComfyUI."""

@@ -1,0 +1,177 @@
+"""PyTorch AOTInductor graphs. The only file that touches torch's private names, each behind `_require`.
+
+Facts this file rests on, each covered by a test:
+
+* A 1-D constant of up to eight elements is written into the code by value unless `always_keep_tensor_constants`
+  is set: every other checkpoint would run with the first one's bias.
+* `aoti_load_package` probes the CPU's vector ISA by compiling test programs (up to 60 s in a fresh process); the
+  loader class does not, but skips the package's target check, so the target is part of our key instead.
+* Neither inputs nor constants are checked, and constants are bare addresses: see `shapes.admits` and `binding`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import BindError, CompileError, LoadError
+from ..shapes import ShapeRange
+from . import Availability
+
+OLDEST_TORCH = (2, 6)
+GRAPH_FILE = "graph.aoti"
+_OPTIONS = {
+    "aot_inductor.package_constants_in_so": False,
+    "aot_inductor.use_runtime_constant_folding": False,
+    "always_keep_tensor_constants": True,
+}
+_ISA_PREFIXES = ("sse", "ssse", "avx", "amx", "fma", "bmi", "f16c", "vaes", "vpclmul", "gfni", "sha_ni", "adx", "popcnt")
+_ISA_NAMES = ("abm", "aes", "pclmulqdq", "movbe", "clwb", "clflushopt", "rdseed", "rdpid", "xsave", "fsgsbase")
+
+
+def _version() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _require(what: str) -> Any:
+    """A private name of torch by its dotted path, or a clear refusal when this torch lacks it."""
+    if _version() < OLDEST_TORCH:
+        raise LoadError(f"torch {torch.__version__} is too old for AOTInductor graphs; update to 2.6 or newer.")
+    place: Any = torch
+    for part in what.split(".")[1:]:
+        place = getattr(place, part, None)
+        if place is None:
+            raise LoadError(
+                f"torch {torch.__version__} has no {what}, which AOTInductor graphs need; "
+                "use a torch version named in the README or set backend to off."
+            )
+    return place
+
+
+@functools.cache
+def _cpu_features() -> str:
+    """The CPU's instruction sets that the compiler may use (it builds for the native CPU)."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("flags", "Features"):
+                flags = [f for f in value.split() if f.startswith(_ISA_PREFIXES) or f in _ISA_NAMES]
+                return " ".join(sorted(flags) if key.strip() == "flags" else sorted(value.split()))
+    return f"{platform.processor()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _compiler() -> str | None:
+    """The C++ compiler AOTInductor would call."""
+    chosen = os.environ.get("CXX")
+    return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
+
+
+class InductorRunner:
+    """A loaded AOTInductor package whose constants live elsewhere."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._names: list[str] = list(loader.get_constant_fqns())
+
+    def constant_names(self) -> list[str]:
+        return self._names
+
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        missing = [n for n in self._names if n not in tensors]
+        if missing:
+            raise BindError(f"The model lacks the weight {missing[0]} that the graph reads; it runs eager instead.")
+        # use_inactive=False, check_full_update=True, user_managed=True: the graph keeps the addresses only.
+        self._loader.load_constants({n: tensors[n] for n in self._names}, False, True, True)
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self._loader.run(list(inputs))[0]
+        return output
+
+    def close(self) -> None:
+        self._loader = None
+
+
+class InductorBackend:
+    """Compiles with `torch._inductor.aoti_compile_and_package`; runs without a compiler."""
+
+    name = "inductor"
+
+    def can_run(self, device: torch.device) -> Availability:
+        if _version() < OLDEST_TORCH:
+            return Availability(False, f"torch {torch.__version__} is older than 2.6, the first with AOTInductor packages")
+        if device.type not in ("cpu", "cuda"):
+            return Availability(False, f"AOTInductor graphs run on CPU and CUDA devices, not on {device.type}")
+        return Availability(True, "")
+
+    def can_compile(self, device: torch.device) -> Availability:
+        runs = self.can_run(device)
+        if not runs.ok:
+            return runs
+        if _compiler() is None:
+            wanted = os.environ.get("CXX") or "g++ or clang++"
+            return Availability(False, f"no C++ compiler ({wanted}) on PATH; install one, for instance the package g++")
+        return Availability(True, f"C++ compiler {_compiler()}")
+
+    def supports(self, shapes: ShapeRange) -> bool:
+        return True
+
+    def target(self, device: torch.device) -> dict[str, str]:
+        from blake3 import blake3
+
+        target = {
+            "torch": torch.__version__,
+            "platform": platform.system().lower(),
+            "machine": platform.machine(),
+            "device": device.type,
+            "cpu": blake3(_cpu_features().encode()).hexdigest(length=6),
+        }
+        if device.type == "cuda":
+            major, minor = torch.cuda.get_device_capability(device)
+            target |= {"cuda": str(torch.version.cuda), "capability": f"{major}.{minor}"}
+        return target
+
+    @contextlib.contextmanager
+    def capture_settings(self) -> Iterator[None]:
+        """Sizes of 1 stay symbolic, so that one graph serves batch 1 and more, and any context length."""
+        import torch.fx.experimental._config as config
+
+        if not hasattr(config, "backed_size_oblivious"):
+            raise CompileError(
+                f"torch {torch.__version__} cannot keep a batch of one symbolic; update to 2.8 or newer to compile."
+            )
+        with config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+            yield
+
+    def compile(self, exported: torch.export.ExportedProgram, folder: Path) -> list[str]:
+        package = folder / "graph.pt2"  # the packager insists on the suffix; ComfyUI would list it as a model
+        try:
+            _require("torch._inductor").aoti_compile_and_package(
+                exported, package_path=str(package), inductor_configs=_OPTIONS
+            )
+        except Exception as error:
+            lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+            raise CompileError(f"AOTInductor could not compile the model ({lines[0][:200]}).") from error
+        package.rename(folder / GRAPH_FILE)
+        return [GRAPH_FILE]
+
+    def load(self, folder: Path, device: torch.device) -> InductorRunner:
+        loader_class = _require("torch._C._aoti.AOTIModelPackageLoader")
+        index = device.index if device.type == "cuda" and device.index is not None else -1
+        try:
+            return InductorRunner(loader_class(str(folder / GRAPH_FILE), "model", True, 1, index))
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise LoadError(f"The compiled graph could not be loaded ({first[:200]}); it runs eager instead.") from error
+
+    def estimate_memory(self, exported: torch.export.ExportedProgram) -> int:
+        return 0  # activations are shared and freed as in eager; nothing is held between calls

@@ -1,0 +1,367 @@
+"""The process-wide registry of graphs: find, load or compile one, bind it, check it at its first use, run it.
+
+Used alike by the ComfyUI host and by pipelines. One engine per process (`engine()`); graphs are shared by every
+model of their architecture and rebound when another model runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from .. import __version__
+from ..errors import BindError, CaptureError, CompileError, LoadError
+from ..graph_cache.identity import ModelSource
+from ..graph_cache.key import GraphKey
+from ..graph_cache.manifest import Outcome
+from ..graph_cache.store import Broken, Entry, Hit, Store
+from . import binding, structure, verify
+from .backends import Backend, Constant, Runner
+from .process import Client, Job, Progress, compile_in_child
+from .shapes import Refused, ShapeRange
+
+log = logging.getLogger("onegraph.compiler")
+
+WhenMissing = Literal["wait", "background", "eager"]
+SLOWER = 0.95  # below this share of eager's speed a graph is not worth using; 5 % is measurement noise
+_KILLED_RETRIES = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client wants to run compiled.
+
+    Attributes:
+        module: the live module.
+        prefix: name under which the client's wrapper holds `module`, with a dot: graph weights are `prefix` + name.
+        hint: sizes of the call at hand, by dimension name.
+        neighbours: folders whose checkpoints may have graphs of the same architecture.
+    """
+
+    key: GraphKey
+    source: ModelSource
+    shapes: ShapeRange
+    label: str
+    module: torch.nn.Module
+    prefix: str
+    backend: Backend
+    device: torch.device
+    hint: Mapping[str, int]
+    client: Client
+    neighbours: tuple[Path, ...] = ()
+
+
+@dataclass
+class Counters:
+    """What this process did so far; tests and the demo read it."""
+
+    compiles: int = 0
+    restores: int = 0
+    binds: int = 0
+    compiled_calls: int = 0
+    eager_calls: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call of a graph gave. `note` is set when the call ran eager after all (first use failed)."""
+
+    output: torch.Tensor
+    note: str | None = None
+
+
+class Graph:
+    """A loaded graph with its entry, its binding and what its first use showed."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        runner: Runner,
+        shapes: ShapeRange,
+        device: torch.device,
+        prefix: str,
+        store: Store,
+        origin: Literal["compiled", "restored"],
+    ) -> None:
+        self.entry = entry
+        self.origin = origin
+        self.shapes = shapes
+        self.device = device
+        self.retired: str | None = None
+        self.fresh = True  # not called yet in this process
+        self._runner = runner
+        self._prefix = prefix
+        self._store = store
+        self._constants = tuple(
+            Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants
+        )
+        self._binding: binding.Binding | None = None
+        self._lock = threading.Lock()
+        self.outcome = store.outcome(entry)
+
+    def slower(self) -> str | None:
+        """Why eager is kept although the graph is right, or None."""
+        speedup = self.outcome.speedup
+        if speedup is not None and speedup < SLOWER:
+            return f"the compiled graph is slower than eager here ({speedup:.2f}x)"
+        return None
+
+    def call(
+        self,
+        module: torch.nn.Module,
+        inputs: tuple[torch.Tensor, ...],
+        sizes: Mapping[str, int],
+        eager: Callable[[], torch.Tensor],
+        counters: Counters,
+    ) -> Result | Refused:
+        """Run an admitted call with the weights `module` has right now.
+
+        Args:
+            inputs: as in the shape range, contiguous, on the graph's device.
+            sizes: from `ShapeRange.admits`.
+            eager: runs the same call eager; used at the very first use on this machine, to compare.
+        """
+        with self._lock:
+            if self.retired is not None:
+                return Refused(self.retired)
+            slower = self.slower()
+            if slower is not None:
+                return Refused(slower)
+            if self._binding is None or not self._binding.holds(module):
+                bound = self._bind(module)
+                if isinstance(bound, Refused):
+                    return bound
+                counters.binds += 1
+            group = ",".join(name for name, size in sorted(sizes.items()) if size == 1) or "n"
+            if group not in self.outcome.checked:
+                result = self._first_use(group, inputs, sizes, eager)
+            else:
+                result = Result(self._runner(*inputs))
+            self.fresh = False
+            if result.note is None:
+                counters.compiled_calls += 1
+            return result
+
+    def rebind(self, module: torch.nn.Module) -> Refused | None:
+        """Check every weight and bind again, e.g. at the start of a run."""
+        with self._lock:
+            bound = self._bind(module)
+            return bound if isinstance(bound, Refused) else None
+
+    def unbind(self) -> None:
+        """Forget the addresses: the weights are about to move."""
+        with self._lock:
+            self._binding = None
+
+    def _bind(self, module: torch.nn.Module) -> binding.Binding | Refused:
+        self._binding = None
+        try:
+            bound = binding.bind(self._runner, module, self._constants, self.device, self._prefix)
+        except BindError as error:
+            return Refused(str(error))
+        if isinstance(bound, binding.Binding):
+            self._binding = bound
+        return bound
+
+    def _first_use(
+        self,
+        group: str,
+        inputs: tuple[torch.Tensor, ...],
+        sizes: Mapping[str, int],
+        eager: Callable[[], torch.Tensor],
+    ) -> Result:
+        """Compare with eager on real inputs, time both, record the outcome beside the manifest."""
+        output = self._runner(*inputs)
+        eager_ms, reference = self._timed(eager)
+        verdict = verify.compare(output, reference)
+        if isinstance(verdict, verify.Unfaithful):
+            self.retired = f"the graph failed its first-use check: {verdict.reason}"
+            log.warning("%s: %s", self.entry.folder.name, self.retired)
+            self._store.quarantine(self.entry.folder)
+            return Result(reference, self.retired)
+        outcome = self.outcome.model_copy(update={"checked": {**self.outcome.checked, group: verdict.rel_l2}})
+        if outcome.compiled_ms is None:
+            compiled_ms = float("inf")
+            for _ in range(3):  # noise only ever adds time; more pairs are run only while eager seems faster
+                compiled_ms = min(compiled_ms, self._timed(lambda: self._runner(*inputs))[0])
+                eager_ms = min(eager_ms, self._timed(eager)[0])
+                if compiled_ms <= eager_ms:
+                    break
+            size = ", ".join(f"{name} {value}" for name, value in sizes.items())
+            outcome = outcome.model_copy(update={"eager_ms": eager_ms, "compiled_ms": compiled_ms, "size": size})
+        self.outcome = outcome
+        self._store.remember(self.entry, outcome)
+        return Result(output)
+
+    def _timed(self, call: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:
+        def wait() -> None:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+        wait()
+        started = time.perf_counter()
+        output = call()
+        wait()
+        return 1e3 * (time.perf_counter() - started), output
+
+
+class Engine:
+    """Graphs of this process by key and device, compiles under way, and failures to remember."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self.store = store or Store()
+        self.counters = Counters()
+        self._graphs: dict[tuple[str, str], Graph] = {}
+        self._failures: dict[tuple[str, str], str] = {}
+        self._kills: Counter[tuple[str, str]] = Counter()
+        self._background: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
+        self._lock = threading.RLock()
+
+    def loaded(self, key: GraphKey, device: torch.device) -> Graph | None:
+        """The graph, if this process has it already."""
+        return self._graphs.get((key.digest, str(device)))
+
+    def obtain(
+        self, request: Request, when_missing: WhenMissing, watch: Callable[[Progress], None]
+    ) -> Graph | Refused:
+        """The graph for a request: loaded before, restored from the store, or compiled; else the reason why not.
+
+        Never raises for anything that goes wrong with the graph. What `watch` raises (the user's interrupt) goes
+        through, with nothing left behind.
+        """
+        place = (request.key.digest, str(request.device))
+        with self._lock:
+            graph = self._graphs.get(place)
+            if graph is not None and graph.retired is None:
+                return graph
+            if graph is not None and graph.retired is not None:
+                return Refused(graph.retired)
+            if place in self._failures:
+                return Refused(self._failures[place])
+            background = self._background.get(place)
+            if background is not None and background[0].is_alive():
+                seconds = time.perf_counter() - background[1]
+                return Refused(f"still compiling in the background ({seconds:.0f} s so far)")
+            return self._restore_or_compile(place, request, when_missing, watch)
+
+    def _restore_or_compile(
+        self,
+        place: tuple[str, str],
+        request: Request,
+        when_missing: WhenMissing,
+        watch: Callable[[Progress], None],
+    ) -> Graph | Refused:
+        runs = request.backend.can_run(request.device)
+        if not runs.ok:
+            return Refused(runs.reason)
+        found = self.store.find(request.key, request.source, request.neighbours)
+        if isinstance(found, Broken):
+            return Refused(f"{found.reason}; a later run compiles it anew")
+        if isinstance(found, Hit):
+            graph = self._load(place, request, found.entry, "restored")
+            self.counters.restores += isinstance(graph, Graph)
+            return graph
+        if when_missing == "eager":
+            return Refused(found.reason)
+        compiles = request.backend.can_compile(request.device)
+        if not compiles.ok:
+            return Refused(compiles.reason)
+        try:
+            job = Job(
+                request.key.component,
+                request.backend.name,
+                str(request.device),
+                request.shapes,
+                request.hint,
+                structure.dump(request.module),
+                request.client,
+            )
+        except CaptureError as error:
+            return self._failed(place, str(error), error)
+        if when_missing == "background":
+            return self._compile_in_background(place, request, job)
+        compiled = self._compile(place, request, job, watch)
+        return compiled if isinstance(compiled, Refused) else self._load(place, request, compiled, "compiled")
+
+    def _load(
+        self, place: tuple[str, str], request: Request, entry: Entry, origin: Literal["compiled", "restored"]
+    ) -> Graph | Refused:
+        try:
+            runner = request.backend.load(entry.folder, request.device)
+        except LoadError as error:
+            self.store.quarantine(entry.folder)
+            return Refused(str(error))
+        graph = Graph(entry, runner, request.shapes, request.device, request.prefix, self.store, origin)
+        self._graphs[place] = graph
+        return graph
+
+    def _compile(
+        self, place: tuple[str, str], request: Request, job: Job, watch: Callable[[Progress], None]
+    ) -> Entry | Refused:
+        try:
+            with self.store.staging(request.source) as staging:
+                compiled = compile_in_child(job, staging, watch)
+                entry = self.store.publish(
+                    request.key,
+                    request.source,
+                    staging,
+                    label=request.label,
+                    files=compiled.files,
+                    constants=compiled.constants,
+                    compile_seconds=compiled.seconds,
+                    made_by=__version__,
+                )
+        except CompileError as error:
+            self._kills[place] += not error.lasting
+            lasting = error.lasting or self._kills[place] > _KILLED_RETRIES
+            return self._failed(place if lasting else None, str(error), error)
+        except OSError as error:
+            return self._failed(None, f"The graph could not be saved ({error}); free some disk space.", error)
+        self.counters.compiles += 1
+        log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
+        return entry
+
+    def _failed(self, place: tuple[str, str] | None, reason: str, error: Exception) -> Refused:
+        log.debug("compiling failed: %s", reason)
+        if error.__cause__ is not None:
+            log.debug("what the compiling process printed last:\n%s", error.__cause__)
+        if place is not None:
+            self._failures[place] = reason
+        return Refused(reason)
+
+    def _compile_in_background(self, place: tuple[str, str], request: Request, job: Job) -> Refused:
+        thread = threading.Thread(
+            target=self._compile,
+            args=(place, request, job, lambda progress: None),
+            name=f"onegraph-compile-{place[0]}",
+            daemon=True,
+        )
+        self._background[place] = (thread, time.perf_counter())
+        thread.start()
+        return Refused("compiling in the background; a later run uses the graph")
+
+    def background_compiles(self) -> int:
+        """How many compiles are under way in the background."""
+        return sum(thread.is_alive() for thread, _ in self._background.values())
+
+
+_engine: Engine | None = None
+_engine_lock = threading.Lock()
+
+
+def engine() -> Engine:
+    """The process's one engine."""
+    global _engine
+    with _engine_lock:
+        if _engine is None:
+            _engine = Engine()
+        return _engine

@@ -1,0 +1,182 @@
+"""The server's side of a compile: start the worker, follow it, stop it within a moment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import CompileError
+from ..graph_cache.manifest import ConstantRecord
+from .shapes import ShapeRange
+from .worker import JOB_FILE, LOG_FILE, STRUCTURE_FILE
+
+POLL_SECONDS = 0.1
+STAGES = ("starting", "capturing", "compiling", "checking")
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who rebuilds the module in the worker: a module of the pack with `prepare(state)` and `wrap(component, module)`."""
+
+    module: str
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One compile.
+
+    Attributes:
+        structure: the module without weights, from `structure.dump`.
+        hint: sizes the compiler tunes for, by dimension name.
+    """
+
+    component: str
+    backend: str
+    device: str
+    shapes: ShapeRange
+    hint: Mapping[str, int]
+    structure: bytes
+    client: Client
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a compile is."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the worker left in the staging folder."""
+
+    files: tuple[str, ...]
+    constants: tuple[ConstantRecord, ...]
+    seconds: float
+
+
+def _write_job(job: Job, staging: Path) -> None:
+    (staging / STRUCTURE_FILE).write_bytes(job.structure)
+    description = {
+        "component": job.component,
+        "backend": job.backend,
+        "device": job.device,
+        "shapes": job.shapes.to_json(),
+        "hint": dict(job.hint),
+        "client": job.client.module,
+        "state": dict(job.client.state),
+        "path": [p for p in sys.path if p],
+    }
+    (staging / JOB_FILE).write_text(json.dumps(description), encoding="utf-8")
+
+
+def _start(staging: Path) -> subprocess.Popen[bytes]:
+    worker = Path(__file__).with_name("worker.py")
+    # A session of its own, so that the compilers it starts can be stopped with it; nothing of the server's
+    # command line reaches it.
+    return subprocess.Popen(
+        [sys.executable, str(worker), str(staging)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=staging,
+        start_new_session=os.name == "posix",
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if os.name == "posix":
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def _last_lines(staging: Path, count: int = 20) -> str:
+    try:
+        return "\n".join((staging / LOG_FILE).read_text(errors="replace").splitlines()[-count:])
+    except OSError:
+        return ""
+
+
+def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None]) -> Compiled:
+    """Compile `job` into `staging` in a child process.
+
+    `watch` is called at least every 0.1 s; whatever it raises stops the child and its compilers at once and
+    goes on to the caller.
+
+    Raises:
+        CompileError: capturing, compiling or the trial load failed, or the child was killed. Its `__notes__`-free
+            message is for the user; the child's log goes to `error.__cause__`.
+    """
+    _write_job(job, staging)
+    started = time.perf_counter()
+    try:
+        process = _start(staging)
+    except OSError as error:
+        raise CompileError(f"The compiling process could not be started ({error}).", lasting=False) from error
+    messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        with contextlib.suppress(ValueError, OSError):
+            for line in process.stdout:
+                with contextlib.suppress(json.JSONDecodeError):
+                    messages.put(json.loads(line))
+        messages.put(None)
+
+    threading.Thread(target=read, name="onegraph-compile-reader", daemon=True).start()
+    stage = STAGES[0]
+    try:
+        while True:
+            watch(Progress(stage, time.perf_counter() - started))
+            try:
+                message = messages.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if message is None:
+                raise _death(process, staging)
+            if message["event"] == "stage":
+                stage = message["stage"]
+            elif message["event"] == "failed":
+                raise CompileError(message["reason"], lasting=message["lasting"]) from RuntimeError(
+                    _last_lines(staging)
+                )
+            elif message["event"] == "done":
+                return Compiled(
+                    tuple(message["files"]),
+                    tuple(ConstantRecord.model_validate(c) for c in message["constants"]),
+                    time.perf_counter() - started,
+                )
+    finally:
+        _stop(process)
+
+
+def _death(process: subprocess.Popen[bytes], staging: Path) -> CompileError:
+    """The child ended without a word."""
+    code = process.wait()
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        hint = ", which is what happens when memory runs out" if name == "SIGKILL" else ""
+        error = CompileError(f"The compiling process was killed ({name}{hint}).", lasting=False)
+    else:
+        error = CompileError(f"The compiling process ended with exit code {code} before it was done.", lasting=False)
+    error.__cause__ = RuntimeError(_last_lines(staging))
+    return error

@@ -1,0 +1,133 @@
+"""Shapes as the pack speaks of them: named dimensions, ranges, calls, and whether a graph admits a call.
+
+Compiled graphs do not check their inputs: a wrong batch, height, dtype or stride gives wrong numbers or
+reads out of bounds. Admission here is therefore the only thing between a call and a wrong image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """The graph can serve the call; `sizes` holds the value of every named dimension."""
+
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The graph cannot serve the call, in words for the user."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A named dimension: `low..high` in steps of `multiple`; exact when both ends are equal."""
+
+    name: str
+    low: int
+    high: int
+    multiple: int = 1
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.low <= self.high) or self.multiple < 1:
+            raise ValueError(f"{self.name}: {self.low}..{self.high} in steps of {self.multiple} is no range")
+        if self.low % self.multiple or self.high % self.multiple:
+            raise ValueError(f"{self.name}: both ends of {self.low}..{self.high} must be multiples of {self.multiple}")
+
+    @property
+    def exact(self) -> bool:
+        return self.low == self.high
+
+    def refusal(self, size: int) -> str | None:
+        """Why `size` is outside the range, or None when it is inside."""
+        if self.exact and size != self.low:
+            return f"{self.name} {size} is not the {self.low} it was compiled for"
+        if not self.low <= size <= self.high:
+            return f"{self.name} {size} is outside {self.low}..{self.high}"
+        if size % self.multiple:
+            return f"{self.name} {size} is not a multiple of {self.multiple}"
+        return None
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input: per dimension either a fixed length or the name of a `Dim`; dtype without the `torch.` prefix."""
+
+    name: str
+    dims: tuple[int | str, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class TensorCall:
+    """What is known of one input of one call."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True)
+class ShapeRange:
+    """The calls one graph serves: its named dimensions and its inputs, in order."""
+
+    dims: tuple[Dim, ...]
+    inputs: tuple[TensorSpec, ...]
+
+    def __post_init__(self) -> None:
+        names = [d.name for d in self.dims]
+        used = {d for i in self.inputs for d in i.dims if isinstance(d, str)}
+        if len(set(names)) != len(names) or used != set(names):
+            raise ValueError(f"named dimensions {sorted(names)} and used ones {sorted(used)} differ")
+
+    def dim(self, name: str) -> Dim:
+        return next(d for d in self.dims if d.name == name)
+
+    @property
+    def exact(self) -> bool:
+        return all(d.exact for d in self.dims)
+
+    def admits(self, calls: Sequence[TensorCall], device: str) -> Admitted | Refused:
+        """Whether a call with these inputs, all on `device`, is inside the range; the reason when it is not."""
+        if len(calls) != len(self.inputs):
+            return Refused(f"{len(calls)} inputs instead of {len(self.inputs)}")
+        sizes: dict[str, int] = {}
+        for spec, call in zip(self.inputs, calls, strict=True):
+            if call.device != device:
+                return Refused(f"{spec.name} is on {call.device}, the graph is for {device}")
+            if call.dtype != spec.dtype:
+                return Refused(f"{spec.name} is {call.dtype}, the graph takes {spec.dtype}")
+            if len(call.shape) != len(spec.dims):
+                return Refused(f"{spec.name} has {len(call.shape)} dimensions instead of {len(spec.dims)}")
+            for expected, size in zip(spec.dims, call.shape, strict=True):
+                if isinstance(expected, int):
+                    if size != expected:
+                        return Refused(f"{spec.name} has shape {list(call.shape)}, {size} should be {expected}")
+                elif sizes.setdefault(expected, size) != size:
+                    return Refused(f"{spec.name} has {expected} {size}, another input has {sizes[expected]}")
+        for dim in self.dims:
+            refusal = dim.refusal(sizes[dim.name])
+            if refusal is not None:
+                return Refused(refusal)
+        return Admitted(sizes)
+
+    def to_json(self) -> JSON:
+        return {
+            "dims": {d.name: [d.low, d.high, d.multiple] for d in self.dims},
+            "inputs": [[i.name, list(i.dims), i.dtype] for i in self.inputs],
+        }
+
+    @classmethod
+    def from_json(cls, data: JSON) -> ShapeRange:
+        return cls(
+            tuple(Dim(name, *values) for name, values in data["dims"].items()),
+            tuple(TensorSpec(name, tuple(dims), dtype) for name, dims, dtype in data["inputs"]),
+        )

@@ -1,0 +1,75 @@
+"""A module's structure without its weights, as bytes: how a model travels to the compiling process.
+
+Every tensor is replaced by its shape, stride and dtype, so a UNet of 5 GB travels as tens of kilobytes and
+compiling needs no second copy of the weights. The bytes are a pickle and go from a process to its own child
+only; nothing of the graph store is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+
+from ..errors import CaptureError
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        kind = "parameter" if isinstance(obj, torch.nn.Parameter) else "tensor"
+        if type(obj) not in (torch.Tensor, torch.nn.Parameter):
+            raise CaptureError(
+                f"A weight is a {type(obj).__name__}, which only its own library can compute with; "
+                "load the model in a plain dtype to compile it."
+            )
+        return kind, id(obj), tuple(obj.shape), tuple(obj.stride()), str(obj.dtype).removeprefix("torch.")
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, device: torch.device) -> None:
+        super().__init__(io.BytesIO(data))
+        self._device = device
+        self._seen: dict[int, torch.Tensor] = {}
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        kind, identity, shape, stride, dtype = pid
+        if identity not in self._seen:
+            # zeros, not empty: the trial run in the compiling process must be finite. On the CPU such pages are
+            # never backed by memory as long as they are only read.
+            extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
+            storage = torch.zeros(extent, dtype=getattr(torch, dtype), device=self._device)
+            tensor = storage.as_strided(shape, stride)
+            if kind == "parameter":
+                tensor = torch.nn.Parameter(tensor, requires_grad=False)
+            self._seen[identity] = tensor
+        return self._seen[identity]
+
+
+def dump(module: torch.nn.Module) -> bytes:
+    """The structure of `module` without weights.
+
+    Raises:
+        CaptureError: the module holds something that cannot travel, e.g. a function local to another pack.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, protocol=4).dump(module)
+    except CaptureError:
+        raise
+    except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError and whatever __reduce__ raises
+        raise CaptureError(
+            f"The model holds an object that cannot be handed to the compiler ({error}); "
+            "it was probably put there by another custom node, without which it can be compiled."
+        ) from error
+    return buffer.getvalue()
+
+
+def load(data: bytes, device: torch.device) -> torch.nn.Module:
+    """Rebuild a dumped module on `device` with zeros for weights (same shapes, strides, dtypes and sharing)."""
+    module = _Unpickler(data, device).load()
+    assert isinstance(module, torch.nn.Module)
+    return module

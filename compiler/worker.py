@@ -1,0 +1,150 @@
+"""The compiling process: rebuild the module, capture, compile, load the result once, report.
+
+Run by path, `python compiler/worker.py STAGING`, never imported by the server: a compiler crash, an artifact
+that crashes on load and the compiler's memory all stay here. It reads `job.json` and `structure.bin` from
+the staging folder, writes the graph's files there and speaks JSON lines on its standard output. When its standard
+input closes, its parent is gone and it ends itself and its compilers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+JOB_FILE = "job.json"
+STRUCTURE_FILE = "structure.bin"
+LOG_FILE = "compile.log"
+
+
+def _import_pack() -> None:
+    """Make the pack importable as `onegraph`, whatever its folder is called."""
+    root = Path(__file__).resolve().parents[1]
+    spec = importlib.util.spec_from_file_location(
+        "onegraph", root / "__init__.py", submodule_search_locations=[str(root)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["onegraph"] = module
+    spec.loader.exec_module(module)
+
+
+def _end_with_parent() -> None:
+    def wait() -> None:
+        while os.read(0, 1024):
+            pass
+        if os.name == "posix":
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _take_over_output(log: Path) -> int:
+    """Send everything that prints to the log; the returned descriptor is the way to the parent."""
+    channel = os.dup(1)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    return channel
+
+
+def _run(staging: Path, tell: Any) -> dict[str, Any]:
+    job = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
+    tell({"event": "stage", "stage": "starting"})
+    for path in job["path"]:
+        if path not in sys.path:
+            sys.path.append(path)
+    client = importlib.import_module("onegraph." + job["client"])
+    client.prepare(job["state"])
+
+    import torch
+    from onegraph.compiler import backends, binding, capture, shapes, structure
+    from onegraph.errors import CompileError
+
+    torch.set_grad_enabled(False)
+    backend = backends.get(job["backend"])
+    if backend is None:
+        raise CompileError(f"This graph needs the {job['backend']} backend, which is not there.")
+    device = torch.device(job["device"])
+    spec = shapes.ShapeRange.from_json(job["shapes"])
+    module = structure.load((staging / STRUCTURE_FILE).read_bytes(), device)
+    wrapped = client.wrap(job["component"], module)
+
+    tell({"event": "stage", "stage": "capturing"})
+    with backend.capture_settings():
+        exported = capture.capture(wrapped, spec, job["hint"], device)
+        tell({"event": "stage", "stage": "compiling"})
+        files = backend.compile(exported, staging)
+
+    tell({"event": "stage", "stage": "checking"})
+    constants = {c.name: c for c in binding.constants_of(wrapped)}
+    runner = backend.load(staging, device)
+    missing = set(constants) - set(runner.constant_names())
+    unknown = set(runner.constant_names()) - set(constants)
+    if unknown:
+        raise CompileError(f"The graph wants {sorted(unknown)[0]}, which is no weight of the model.")
+    # A weight that the code never reads may be left out of the graph; one that it reads but does not list has
+    # been compiled in by value, and other checkpoints would run with this one's. The exported graph tells.
+    used = _used_constants(exported)
+    inlined = sorted(missing & used)
+    if inlined:
+        raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
+    state = {**dict(wrapped.named_parameters()), **dict(wrapped.named_buffers())}
+    runner.bind({name: state[name] for name in runner.constant_names()})
+    result = runner(*capture.example_inputs(spec, job["hint"], device))
+    if not bool(torch.isfinite(result).all()):
+        raise CompileError("The finished graph returned values that are not finite for zero weights.")
+    return {
+        "event": "done",
+        "files": files,
+        "constants": [
+            {"name": c.name, "shape": c.shape, "stride": c.stride, "dtype": c.dtype}
+            for c in (constants[name] for name in runner.constant_names())
+        ],
+    }
+
+
+def _used_constants(exported: Any) -> set[str]:
+    signature = exported.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    return {names[n.name] for n in exported.graph.nodes if n.op == "placeholder" and n.name in names and n.users}
+
+
+def main(staging: Path) -> NoReturn:
+    channel = _take_over_output(staging / LOG_FILE)
+
+    def tell(message: dict[str, Any]) -> None:
+        os.write(channel, (json.dumps(message) + "\n").encode())
+
+    _end_with_parent()
+    started = time.perf_counter()
+    try:
+        _import_pack()
+        message = _run(staging, tell)
+        message["seconds"] = time.perf_counter() - started
+        tell(message)
+        code = 0
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        lasting = getattr(error, "lasting", True)
+        known = type(error).__module__ == "onegraph.errors"
+        text = str(error) if known else f"The compiling process failed ({type(error).__name__}: {str(error)[:200]})."
+        tell({"event": "failed", "reason": text, "lasting": lasting})
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # no interpreter shutdown: thread pools of compilers are known to hang there
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,70 @@
+"""What makes two graphs interchangeable. The manifest stores every field; only equal fields are a hit."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+# Raised whenever the way modules are captured, compiled or bound changes, so that older graphs are no hits.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class GraphKey:
+    """The meaning of a graph. The model's hash is no part of it: graphs hold no weights.
+
+    Attributes:
+        component: what is compiled, e.g. `unet`.
+        architecture: digest of the module's structure and of the source of its classes.
+        shapes: the shape range as JSON.
+        dtype: dtype of activations, without the `torch.` prefix.
+        backend: name of the backend.
+        target: what the machine code depends on, as the backend names it.
+        format: `FORMAT` of the pack that compiled it.
+    """
+
+    component: str
+    architecture: str
+    shapes: dict[str, Any]
+    dtype: str
+    backend: str
+    target: dict[str, str]
+    format: int = FORMAT
+
+    def fields(self) -> dict[str, Any]:
+        """Every field, JSON-ready."""
+        return {
+            "component": self.component,
+            "architecture": self.architecture,
+            "shapes": self.shapes,
+            "dtype": self.dtype,
+            "backend": self.backend,
+            "target": self.target,
+            "format": self.format,
+        }
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """12 hex digits over all fields; names the folder."""
+        return blake3(json.dumps(self.fields(), sort_keys=True).encode()).hexdigest(length=6)
+
+
+def difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
+    """Which fields of two keys differ, in words for a user."""
+    parts = []
+    for name in sorted(set(wanted) | set(found)):
+        a, b = wanted.get(name), found.get(name)
+        if a == b:
+            continue
+        if isinstance(a, dict) and isinstance(b, dict) and name == "target":
+            inner = [f"{k} {b.get(k)} instead of {a.get(k)}" for k in sorted(set(a) | set(b)) if a.get(k) != b.get(k)]
+            parts.append(f"target ({', '.join(inner)})")
+        elif name in ("architecture", "shapes"):
+            parts.append(name)
+        else:
+            parts.append(f"{name} {b} instead of {a}")
+    return ", ".join(parts)

@@ -1,0 +1,80 @@
+"""The manifest of an entry, and the record of its first use on each machine. JSON, validated, never pickle."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MANIFEST_FILE = "manifest.json"
+OUTCOME_FILE = "outcome.json"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileRecord(_Strict):
+    """Size in bytes and blake3 of one of the graph's files."""
+
+    bytes: int = Field(ge=0)
+    blake3: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class ConstantRecord(_Strict):
+    """A weight the graph reads, with the shape, stride and dtype its code relies on."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+
+
+class Manifest(_Strict):
+    """Everything known of a graph when it was compiled.
+
+    Attributes:
+        version: layout of this file.
+        key: every field of the graph key; only these decide whether a look-up is a hit.
+        label: the shapes for people, e.g. `any size 64-2048`.
+        files: the graph's files by name.
+        constants: what `bind` must find in the live model.
+        compile_seconds: wall time of capture, compile and trial load.
+        created: ISO 8601 time in UTC.
+        made_by: version of the pack.
+    """
+
+    version: Literal[1] = 1
+    key: dict[str, Any]
+    label: str
+    files: dict[str, FileRecord]
+    constants: tuple[ConstantRecord, ...]
+    compile_seconds: float
+    created: str
+    made_by: str
+
+
+class Outcome(_Strict):
+    """What the first use on one machine showed; later processes rely on it instead of measuring again.
+
+    Attributes:
+        checked: batch class (`1` or `n`) -> relative L2 against eager on real inputs.
+        eager_ms, compiled_ms: one call on the inputs of the first use, milliseconds; None while unmeasured.
+        size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
+    """
+
+    checked: dict[str, float] = {}
+    eager_ms: float | None = None
+    compiled_ms: float | None = None
+    size: str = ""
+
+    @property
+    def speedup(self) -> float | None:
+        return self.eager_ms / self.compiled_ms if self.eager_ms and self.compiled_ms else None
+
+
+class Outcomes(_Strict):
+    """Outcomes by machine."""
+
+    version: Literal[1] = 1
+    machines: dict[str, Outcome] = {}

@@ -1,0 +1,1 @@
+"""Everything that touches ComfyUI: hooks, weights, checkpoints, progress. The only place that imports `comfy`."""

@@ -1,0 +1,74 @@
+"""Saying things to the user through ComfyUI: text on a node, progress in the queue, and hearing an interrupt."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+from ..compiler.process import STAGES, Progress
+
+log = logging.getLogger("onegraph.host")
+
+_STAGE_SHARE = {"starting": (0.0, 0.08), "capturing": (0.08, 0.15), "compiling": (0.15, 0.97), "checking": (0.97, 1.0)}
+_TYPICAL_SECONDS = {"starting": 5.0, "capturing": 5.0, "compiling": 45.0, "checking": 2.0}
+_TEXT_EVERY = 0.5
+
+# What each node said last, for the status route: a headless client has no node to look at.
+said: dict[str, str] = {}
+
+
+def say(node_id: str | None, text: str) -> None:
+    """Show `text` on a node. Without a server (in-process use) it is only remembered."""
+    if node_id is None:
+        return
+    said[node_id] = text
+    try:
+        from server import PromptServer
+
+        server = getattr(PromptServer, "instance", None)
+        if server is not None:
+            server.send_progress_text(text, node_id)
+    except Exception as error:  # a lost message must never end a sampling run
+        log.debug("could not show text on node %s: %s", node_id, error)
+
+
+def raise_if_interrupted() -> None:
+    """Raise ComfyUI's InterruptProcessingException (a BaseException) when the user asked to stop."""
+    import comfy.model_management
+
+    comfy.model_management.throw_exception_if_processing_interrupted()
+
+
+class CompileWatch:
+    """Follows one compile: the queue's progress bar, a line on the node, and the user's interrupt."""
+
+    def __init__(self, node_id: str | None, label: str) -> None:
+        import comfy.utils
+
+        self._node_id = node_id
+        self._label = label
+        self._bar: Any = comfy.utils.ProgressBar(1000)
+        self._stage = ""
+        self._stage_started = 0.0
+        self._told = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        raise_if_interrupted()
+        now = time.perf_counter()
+        if progress.stage != self._stage:
+            self._stage, self._stage_started, self._told = progress.stage, now, 0.0
+        self._bar.update_absolute(int(1000 * self._share(now)))
+        if now - self._told >= _TEXT_EVERY:
+            self._told = now
+            step = STAGES.index(progress.stage) + 1
+            say(
+                self._node_id,
+                f"compiling {self._label}: {progress.stage} ({step} of {len(STAGES)}), {progress.seconds:.0f} s",
+            )
+
+    def _share(self, now: float) -> float:
+        low, high = _STAGE_SHARE[self._stage]
+        passed = (now - self._stage_started) / _TYPICAL_SECONDS[self._stage]
+        return low + (high - low) * (1 - math.exp(-passed))

@@ -1,0 +1,69 @@
+"""What happened in a sampling run, in words and in numbers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class RunReport:
+    """One sampling run of one node.
+
+    Attributes:
+        label: the shapes of the graph in use, e.g. `any size 64-2048`.
+        compile_s, restore_s: seconds, when this run compiled or restored a graph. `restore_s` is find, check, load,
+            bind and the first call.
+        step_ms: mean of all calls after the first, milliseconds.
+    """
+
+    label: str = ""
+    speedup: float | None = None
+    compile_s: float | None = None
+    restore_s: float | None = None
+    compiled_calls: int = 0
+    eager: Counter[str] = field(default_factory=Counter)
+    step_ms: float | None = None
+    _second_start: float = 0.0
+
+    def call_starts(self) -> None:
+        if self.compiled_calls + sum(self.eager.values()) == 1:
+            self._second_start = time.perf_counter()
+
+    def finish(self) -> None:
+        """To be called when the device is idle: closes the measurement of `step_ms`."""
+        calls = self.compiled_calls + sum(self.eager.values())
+        if calls > 1:
+            self.step_ms = 1e3 * (time.perf_counter() - self._second_start) / (calls - 1)
+
+    def text(self) -> str:
+        """What the node shows."""
+        if not self.compiled_calls:
+            return "eager: " + "; ".join(self.eager) if self.eager else "not run"
+        if self.compile_s is not None:
+            how = f"compiled in {self.compile_s:.0f} s"
+        elif self.restore_s is not None:
+            how = f"restored in {self.restore_s:.1f} s"
+        else:
+            how = "compiled"
+        parts = [how, self.label]
+        if self.speedup is not None:
+            parts.append(f"{self.speedup:.1f}x eager")
+        text = ", ".join(parts)
+        if self.eager:
+            total = self.compiled_calls + sum(self.eager.values())
+            text = f"{self.compiled_calls} of {total} calls {text}; eager: " + "; ".join(self.eager)
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text(),
+            "compile_s": self.compile_s,
+            "restore_s": self.restore_s,
+            "compiled_calls": self.compiled_calls,
+            "eager_calls": dict(self.eager),
+            "step_ms": self.step_ms,
+            "speedup": self.speedup,
+        }

@@ -1,0 +1,38 @@
+"""GET /onegraph/status: what this process compiled, restored and ran, for headless clients and tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..compiler.engine import engine
+from . import progress, unet
+
+
+def status() -> dict[str, Any]:
+    """Counters of the process, the last run of each node and what each node said last."""
+    counters = engine().counters
+    return {
+        "compiles": counters.compiles,
+        "restores": counters.restores,
+        "binds": counters.binds,
+        "compiled_calls": counters.compiled_calls,
+        "eager_calls": counters.eager_calls,
+        "reasons": dict(counters.reasons),
+        "background_compiles": engine().background_compiles(),
+        "runs": {node: report.to_json() for node, report in unet.last_runs.items()},
+        "said": dict(progress.said),
+    }
+
+
+def register() -> None:
+    """Add the route to ComfyUI's server; without a server (in-process use) there is nothing to do."""
+    from aiohttp import web
+    from server import PromptServer
+
+    server = getattr(PromptServer, "instance", None)
+    if server is None:
+        return
+
+    @server.routes.get("/onegraph/status")
+    async def get_status(request: web.Request) -> web.Response:
+        return web.json_response(status())

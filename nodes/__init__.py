@@ -1,0 +1,22 @@
+"""The nodes ComfyUI shows. Thin: schema, words and one call into host/."""
+
+from __future__ import annotations
+
+from comfy_api.latest import ComfyExtension, io
+from typing_extensions import override
+
+from .compile_model import OneGraphCompileModel
+
+
+class OneGraphExtension(ComfyExtension):
+    """The pack as ComfyUI's V3 node API sees it."""
+
+    @override
+    async def on_load(self) -> None:
+        from ..host import routes
+
+        routes.register()
+
+    @override
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        return [OneGraphCompileModel]

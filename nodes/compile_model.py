@@ -1,0 +1,66 @@
+"""Compile Model (OneGraph)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+from typing_extensions import override
+
+
+class OneGraphCompileModel(io.ComfyNode):
+    """Attaches compiled graphs to a MODEL. Node id and input names are final."""
+
+    @classmethod
+    @override
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="OneGraphCompileModel",
+            display_name="Compile Model (OneGraph)",
+            category="model/onegraph",
+            description=(
+                "Runs the model's UNet through a compiled graph that is kept beside the checkpoint. The first sampling "
+                "step compiles it or takes up a kept one; whatever a graph cannot do runs as without this node, and "
+                "the node says why."
+            ),
+            search_aliases=["onegraph", "torch compile", "speed up", "onediff", "aot"],
+            inputs=[
+                io.Model.Input("model", tooltip="SD 1.x, SD 2.x, SDXL or the SDXL refiner; others pass through."),
+                io.Combo.Input(
+                    "backend",
+                    options=["auto", "inductor", "oneflow", "off"],
+                    default="auto",
+                    tooltip="auto picks the best engine that works here; off leaves the model as it is.",
+                ),
+                io.Combo.Input(
+                    "shapes",
+                    options=["any size", "exact"],
+                    default="any size",
+                    tooltip="any size: one graph for all image sizes, batches and prompt lengths. "
+                    "exact: one graph for each, a little faster per step.",
+                ),
+                io.Combo.Input(
+                    "when_missing",
+                    options=["wait", "background", "eager"],
+                    default="wait",
+                    tooltip="When no graph is kept yet. wait: compile now, once. background: this run is eager, a later "
+                    "run uses the graph. eager: never compile.",
+                ),
+            ],
+            outputs=[io.Model.Output()],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+        )
+
+    @classmethod
+    @override
+    def execute(cls, model: Any, backend: str, shapes: str, when_missing: str) -> io.NodeOutput:  # type: ignore[override]
+        from ..host.progress import say
+        from ..host.unet import Options, compile_model
+
+        hidden = getattr(cls, "hidden", None)
+        node_id = getattr(hidden, "unique_id", None)
+        compiled, text = compile_model(
+            model, Options(backend, shapes, when_missing), node_id, getattr(hidden, "dynprompt", None)  # type: ignore[arg-type]
+        )
+        say(node_id, text)
+        return io.NodeOutput(compiled)

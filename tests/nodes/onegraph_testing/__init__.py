@@ -1,0 +1,44 @@
+"""Test-only nodes: registers the small model families, encodes text without a text encoder, and shows failures."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+_spec = importlib.util.spec_from_file_location(
+    "onegraph_test_models", Path(__file__).resolve().parents[2] / "support" / "models.py"
+)
+assert _spec is not None and _spec.loader is not None
+_models = importlib.util.module_from_spec(_spec)
+sys.modules["onegraph_test_models"] = _models
+_spec.loader.exec_module(_models)
+_models.register()
+
+WORDS_PER_CHUNK = 75
+
+
+class TestTextEncode:
+    """Conditioning from text without a text encoder: seeded by the text, 77 tokens per 75 words, as CLIP chunks it."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"text": ("STRING", {"multiline": True}), "width": ("INT", {"default": 2048})}}
+
+    RETURN_TYPES = ("CONDITIONING",)
+    FUNCTION = "encode"
+    CATEGORY = "testing"
+
+    def encode(self, text, width):
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+        generator = torch.Generator().manual_seed(seed)
+        chunks = max(1, -(-len(text.split()) // WORDS_PER_CHUNK))
+        tokens = torch.randn(1, 77 * chunks, width, generator=generator)
+        pooled = torch.randn(1, 1280, generator=generator)
+        return ([[tokens, {"pooled_output": pooled}]],)
+
+
+NODE_CLASS_MAPPINGS = {"OneGraphTestTextEncode": TestTextEncode}

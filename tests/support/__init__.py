@@ -1,0 +1,1 @@
+"""What the tests and the demo share: tiny models, a real ComfyUI in process, a real headless server."""

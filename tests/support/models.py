@@ -1,0 +1,165 @@
+"""Small SD 1.5-, SDXL- and refiner-class checkpoints with seeded weights, for ComfyUI's own loaders.
+
+Their families are smaller than ComfyUI's own, so every process that loads them calls `register()` first (the
+server does it through the test-only node pack in tests/nodes). They carry no text encoder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_COMMON: dict[str, Any] = {
+    "use_checkpoint": False,
+    "image_size": 32,
+    "use_spatial_transformer": True,
+    "legacy": False,
+    "in_channels": 4,
+    "out_channels": 4,
+    "use_temporal_resblock": False,
+    "use_temporal_attention": False,
+    "transformer_depth_middle": 1,
+}
+_SDXL_LIKE: dict[str, Any] = {
+    "num_res_blocks": [1, 1],
+    "channel_mult": [1, 2],
+    "transformer_depth": [0, 1],
+    "transformer_depth_output": [0, 0, 1, 1],
+    "use_linear_in_transformer": True,
+    "num_head_channels": 32,
+    "num_classes": "sequential",
+}
+UNETS: dict[str, dict[str, Any]] = {
+    "tiny_sd15": {
+        "model_channels": 32,
+        "num_res_blocks": [1, 1],
+        "channel_mult": [1, 2],
+        "transformer_depth": [1, 1],
+        "transformer_depth_output": [1, 1, 1, 1],
+        "use_linear_in_transformer": False,
+        "context_dim": 768,
+        "num_heads": 4,
+        "num_head_channels": -1,
+    },
+    "tiny_sdxl": {**_SDXL_LIKE, "model_channels": 64, "context_dim": 2048, "adm_in_channels": 2816},
+    "tiny_refiner": {**_SDXL_LIKE, "model_channels": 64, "context_dim": 1280, "adm_in_channels": 2560},
+    # The demo's: deeper transformers, as in SDXL itself, where most of the time goes.
+    "small_sdxl": {
+        **_SDXL_LIKE,
+        "model_channels": 64,
+        "context_dim": 2048,
+        "adm_in_channels": 2816,
+        "transformer_depth": [0, 4],
+        "transformer_depth_output": [0, 0, 4, 4],
+        "transformer_depth_middle": 4,
+        "num_head_channels": 16,
+    },
+}
+
+
+def register() -> None:
+    """Make ComfyUI recognise the small families: their configurations come first in its list of models."""
+    import comfy.supported_models as supported
+
+    if any(m.__name__ == "OneGraphTinySDXL" for m in supported.models):
+        return
+
+    class OneGraphTinySD15(supported.SD15):
+        unet_config = {**supported.SD15.unet_config, "model_channels": 32}
+        unet_extra_config = {"num_heads": 4, "num_head_channels": -1}
+
+    class OneGraphTinySDXL(supported.SDXL):
+        unet_config = {**supported.SDXL.unet_config, "model_channels": 64, "transformer_depth": [0, 1]}
+        unet_extra_config = {"num_heads": -1, "num_head_channels": 32}
+
+    class OneGraphSmallSDXL(supported.SDXL):
+        unet_config = {**supported.SDXL.unet_config, "model_channels": 64, "transformer_depth": [0, 4]}
+        unet_extra_config = {"num_heads": -1, "num_head_channels": 16}
+
+    class OneGraphTinyRefiner(supported.SDXLRefiner):
+        unet_config = {**supported.SDXLRefiner.unet_config, "model_channels": 64, "transformer_depth": [0, 1]}
+        unet_extra_config = {"num_heads": -1, "num_head_channels": 32}
+
+    supported.models[:0] = [OneGraphTinySD15, OneGraphTinySDXL, OneGraphSmallSDXL, OneGraphTinyRefiner]
+
+
+def unet(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    """ComfyUI's UNetModel in one of the small sizes, weights uninitialised (or without storage on `meta`)."""
+    import comfy.ops
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+
+    built: torch.nn.Module = UNetModel(
+        **{**_COMMON, **UNETS[name]}, dtype=dtype, device=device, operations=comfy.ops.disable_weight_init
+    )
+    return built.eval().requires_grad_(False)
+
+
+def seeded(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """float16 weights with sane activations: 0.7/sqrt(fan-in) matrices, norms near one, biases near zero."""
+    generator = torch.Generator().manual_seed(seed)
+    out = {}
+    for name in sorted(state):
+        shape = state[name].shape
+        if len(shape) <= 1:
+            value = 0.02 * torch.randn(shape, generator=generator) + float(name.endswith("weight"))
+        else:
+            value = torch.randn(shape, generator=generator) * (0.7 / state[name][0].numel() ** 0.5)
+        out[name] = value.half().contiguous()
+    return out
+
+
+def _vae() -> dict[str, torch.Tensor]:
+    from comfy.ldm.models.autoencoder import AutoencoderKL
+
+    config: dict[str, Any] = {
+        "double_z": True,
+        "z_channels": 4,
+        "resolution": 256,
+        "in_channels": 3,
+        "out_ch": 3,
+        "ch": 128,  # of the encoder, which is left out below; ComfyUI reads the decoder's width from the file
+        "ch_mult": [1, 2, 4, 4],
+        "num_res_blocks": 2,
+        "attn_resolutions": [],
+        "dropout": 0.0,
+    }
+    state = AutoencoderKL(ddconfig=config, embed_dim=4, decoder_ddconfig={**config, "ch": 32}).state_dict()
+    return {k: v for k, v in seeded(state, 7).items() if not k.startswith(("encoder.", "quant_conv"))}
+
+
+def write_checkpoint(name: str, path: Path, seed: int = 1) -> Path:
+    """Write one of the small models as a .safetensors checkpoint (UNet and VAE decoder); kept when it is there."""
+    from safetensors.torch import save_file
+
+    if path.is_file():
+        return path
+    state = {"model.diffusion_model." + k: v for k, v in seeded(unet(name, "meta").state_dict(), seed).items()}
+    state |= {"first_stage_model." + k: v for k, v in _vae().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    save_file(state, partial, metadata={"format": "pt", "onegraph.seed": str(seed)})
+    partial.replace(path)
+    return path
+
+
+def write_lora(name: str, path: Path, seed: int = 3, scale: float = 1.0) -> Path:
+    """A LoRA on the attention projections and on the last convolution's bias neighbourhood, rank 4."""
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for key, weight in unet(name, "meta").state_dict().items():
+        if not key.endswith("attn1.to_v.weight") and not key.endswith("ff.net.2.weight"):
+            continue
+        flat = "lora_unet_" + key.removesuffix(".weight").replace(".", "_")
+        out_features, in_features = weight.shape
+        down = torch.randn(4, in_features, generator=generator) / in_features**0.5
+        up = torch.randn(out_features, 4, generator=generator) * scale
+        state["diffusion_model." + key.removesuffix(".weight") + ".lora_down.weight"] = down.half()
+        state["diffusion_model." + key.removesuffix(".weight") + ".lora_up.weight"] = up.half()
+        del flat
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(state, path)
+    return path
