@@ -1,0 +1,203 @@
+"""A real headless ComfyUI: started as a process with the pack in custom_nodes, spoken to over HTTP and websocket."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import websocket
+
+ROOT = Path(__file__).resolve().parents[2]
+_BINARY_TEXT = 3  # server.py: BinaryEventTypes.TEXT
+
+
+@dataclass
+class Outcome:
+    """What one queued prompt gave.
+
+    Attributes:
+        status: `success`, `error` or `interrupted`.
+        texts: text shown on nodes while it ran, (node id, text) in order.
+        images: pixels of every saved image, uint8 [H, W, 3].
+        progress: number of progress messages.
+        seconds: from queueing to the end.
+    """
+
+    status: str
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    images: list[Any] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    progress: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+    def text(self, node: str) -> str:
+        """The last text on a node."""
+        return next((text for n, text in reversed(self.texts) if n == node), "")
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def prepare_base(base: Path) -> Path:
+    """A ComfyUI base directory with the pack and the test nodes in custom_nodes."""
+    for folder in ("models/checkpoints", "models/loras", "custom_nodes", "input", "output", "temp", "user"):
+        (base / folder).mkdir(parents=True, exist_ok=True)
+    for name, target in (("ComfyUI-OneGraph", ROOT), ("onegraph_testing", ROOT / "tests" / "nodes" / "onegraph_testing")):
+        link = base / "custom_nodes" / name
+        if not link.is_symlink():
+            link.symlink_to(target)
+    return base
+
+
+class Server:
+    """One server process. Use `running`."""
+
+    def __init__(self, base: Path, comfyui: Path, log: Path, env: Mapping[str, str], options: tuple[str, ...]) -> None:
+        self.port = _free_port()
+        self.log = log
+        self._client = uuid.uuid4().hex
+        command = [
+            sys.executable, str(comfyui / "main.py"), "--cpu", "--port", str(self.port), "--base-directory", str(base),
+            "--disable-auto-launch", "--disable-api-nodes", "--database-url", "sqlite:///:memory:", *options,
+        ]  # fmt: skip
+        # PYTHONPATH must not smuggle the pack in: the server finds it in custom_nodes alone.
+        clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                env={**clean, "PYTHONUNBUFFERED": "1", **env}, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_ready(self, seconds: float = 180) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"ComfyUI ended with code {self._process.returncode}; its log: {self.log}")
+            with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+                self.get("/system_stats")
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"ComfyUI did not answer within {seconds:.0f} s; its log: {self.log}")
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def post(self, path: str, data: Any) -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            json.dumps(data).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            body = answer.read()
+        return json.loads(body) if body else None
+
+    def status(self) -> dict[str, Any]:
+        """GET /onegraph/status."""
+        result: dict[str, Any] = self.get("/onegraph/status")
+        return result
+
+    def image(self, filename: str, subfolder: str = "", kind: str = "output") -> Any:
+        import numpy as np
+        from PIL import Image
+
+        query = urllib.parse.urlencode({"filename": filename, "subfolder": subfolder, "type": kind})
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/view?{query}", timeout=30) as answer:
+            return np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB"))
+
+    def run(
+        self,
+        prompt: Mapping[str, Any],
+        *,
+        seconds: float = 400,
+        on_text: Any = None,
+    ) -> Outcome:
+        """Queue a prompt and wait for its end. `on_text(node, text)` is called as texts arrive."""
+        address = f"ws://127.0.0.1:{self.port}/ws?clientId={self._client}"
+        channel = websocket.create_connection(address, timeout=seconds)
+        outcome = Outcome("error")
+        started = time.monotonic()
+        try:
+            prompt_id = self.post("/prompt", {"prompt": prompt, "client_id": self._client})["prompt_id"]
+            while time.monotonic() - started < seconds:
+                message = channel.recv()
+                if isinstance(message, bytes):
+                    if struct.unpack(">I", message[:4])[0] == _BINARY_TEXT:
+                        length = struct.unpack(">I", message[4:8])[0]
+                        node, text = message[8 : 8 + length].decode(), message[8 + length :].decode()
+                        outcome.texts.append((node, text))
+                        if on_text is not None:
+                            on_text(node, text)
+                    continue
+                event = json.loads(message)
+                data = event.get("data", {})
+                if data.get("prompt_id") not in (None, prompt_id):
+                    continue
+                outcome.progress += event["type"] == "progress"
+                if event["type"].startswith("execution_") and event["type"] not in ("execution_start", "execution_cached"):
+                    outcome.status = event["type"].removeprefix("execution_")
+                    outcome.error = str(data.get("exception_message", ""))
+                    break
+        finally:
+            channel.close()
+        outcome.seconds = time.monotonic() - started
+        history = self._history(prompt_id)
+        for output in history.get("outputs", {}).values():
+            for image in output.get("images", []):
+                outcome.files.append(image["filename"])
+                outcome.images.append(self.image(image["filename"], image["subfolder"], image["type"]))
+        return outcome
+
+    def _history(self, prompt_id: str) -> dict[str, Any]:
+        for _ in range(50):  # the last message is sent a moment before the history is written
+            found: dict[str, Any] = self.get(f"/history/{prompt_id}")
+            if prompt_id in found:
+                entry: dict[str, Any] = found[prompt_id]
+                return entry
+            time.sleep(0.1)
+        return {}
+
+    def stop(self) -> None:
+        for sign, patience in ((signal.SIGINT, 10), (signal.SIGKILL, 10)):
+            if self._process.poll() is None:
+                self._process.send_signal(sign)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(patience)
+
+
+@contextlib.contextmanager
+def running(
+    base: Path, comfyui: Path, *, env: Mapping[str, str] | None = None, options: tuple[str, ...] = ()
+) -> Iterator[Server]:
+    """A ready server on `base`; stopped at the end of the block. Its log is `base/server.log`."""
+    server = Server(prepare_base(base), comfyui, base / "server.log", env or {}, options)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.stop()
