@@ -10,7 +10,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -282,8 +282,7 @@ def test_a_fetched_host_appears_whole_or_not_at_all(
 def test_a_full_disk_is_refused_before_the_download(
     layout: Any, monkeypatch: pytest.MonkeyPatch, free_gb: float, cached: bool, message: str | None
 ) -> None:
-    usage = shutil._ntuple_diskusage(10**12, 0, int(free_gb * 1e9))  # type: ignore[attr-defined]
-    monkeypatch.setattr(setup_env.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(setup_env.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free_gb * 1e9)))
     answer = "Would install 3 packages" if cached else "Would download 3 packages"
     monkeypatch.setattr(setup_env, "uv", lambda *_: answer)
     if message is None:
@@ -306,7 +305,7 @@ def fake_python(folder: Path, name: str, answer: str) -> str:
 def answering(folder: Path, name: str, version: str, whole: str = "true") -> str:
     numbers = version.replace(".", ", ")
     fields = f'"executable": "/opt/{name}", "version": [{numbers}], "machine": "x86_64"'
-    return fake_python(folder, name, f"echo '{{{fields}, \"cpython\": true, \"whole\": {whole}}}'")
+    return fake_python(folder, name, f'echo \'{{{fields}, "cpython": true, "whole": {whole}}}\'')
 
 
 def test_a_shim_that_refuses_is_passed_over(tmp_path: Path) -> None:
@@ -404,7 +403,10 @@ def test_a_second_set_up_waits_for_the_first(layout: Any, capsys: Any) -> None:
     import fcntl
 
     layout.build.mkdir()
-    with setup_env.one_at_a_time(layout), (layout.build / "setup.lock").open("w") as second:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (
+        setup_env.one_at_a_time(layout),
+        (layout.build / "setup.lock").open("w") as second,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert capsys.readouterr().out == ""

@@ -1,0 +1,30 @@
+# The few commands of this repository; `make` alone lists them.
+# PYTHON only starts tools/setup_env.py (3.8 or later): that script itself looks for the Python to build .venv with.
+PYTHON ?= python3
+VENV_PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test demo lint format clean
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+setup:  ## make .venv and fetch a ComfyUI to test against (COMFYUI_PATH=... takes yours)
+	@$(PYTHON) tools/setup_env.py
+
+test: setup  ## ruff, mypy and all tests
+	@$(VENV_PYTHON) tools/run_tests.py
+
+demo: setup  ## compile, reuse and compare (CHECKPOINT=model.safetensors BACKEND=inductor|oneflow|auto)
+	@$(VENV_PYTHON) tools/demo.py
+
+lint: setup  ## ruff and mypy only
+	@$(VENV_PYTHON) tools/run_tests.py --lint-only
+
+format: setup  ## let ruff put the sources in order
+	@$(VENV_PYTHON) -m ruff check --fix .
+	@$(VENV_PYTHON) -m ruff format .
+
+clean:  ## remove what was built, not .venv
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,159 @@
+"""Run the checks and all test layers, and end with one line of totals: `.venv/bin/python tools/run_tests.py`.
+
+Each layer is a process of its own: ComfyUI and OneFlow can be taken into a process once and never leave it again, and
+a layer that crashes must not hide the others' results. `run_tests.py unit host` runs only these; what follows `--` goes
+to pytest, as in `run_tests.py unit -- -k store -x`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ("unit", "host", "server", "web", "gpu")
+MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
+PACKAGES = ("cli", "compiler", "graph_cache", "host", "nodes", "pipelines")
+NO_TEST_COLLECTED = 5  # pytest's exit status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one layer, or the checks, came to."""
+
+    name: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    trouble: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.failed == 0 and not self.trouble
+
+
+def counts(report: Path) -> tuple[int, int, int]:
+    """(passed, failed, skipped) from a junit file; all 0 when pytest did not live to write one."""
+    try:
+        suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
+    except (OSError, ElementTree.ParseError):
+        return 0, 0, 0
+
+    def total(name: str) -> int:
+        return sum(int(suite.get(name, 0)) for suite in suites)
+
+    failed, skipped = total("failures") + total("errors"), total("skipped")
+    return max(total("tests") - failed - skipped, 0), failed, skipped
+
+
+def judge(layer: str, code: int, passed: int, failed: int, skipped: int) -> str:
+    """What is wrong with a layer beyond the tests that failed; empty when nothing is."""
+    if code == NO_TEST_COLLECTED or (code == 0 and passed == 0):
+        return "" if layer in MAY_SKIP_ALL and skipped else "ran no test"
+    if code == 0 or (code == 1 and failed):
+        return ""
+    return f"killed by signal {-code}" if code < 0 else f"pytest ended with status {code}"
+
+
+def run_layer(layer: str, extra: list[str]) -> Outcome:
+    """Run tests/<layer> with pytest's own output going to this terminal."""
+    report = ROOT / "build" / "test" / f"{layer}.xml"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    host = ROOT / "build" / "host" / "ComfyUI"
+    environ = dict(os.environ)
+    if not environ.get("COMFYUI_PATH") and (host / "main.py").is_file():
+        environ["COMFYUI_PATH"] = str(host)
+    print(f"\n=== {layer} ===", flush=True)
+    began = time.monotonic()
+    command = [sys.executable, "-m", "pytest", f"tests/{layer}", f"--junitxml={report}", *extra]
+    code = subprocess.run(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
+    passed, failed, skipped = counts(report)
+    trouble = judge(layer, code, passed, failed, skipped)
+    if trouble:
+        failed = max(failed, 1)  # the test that it died in, or that it should have had, counts in the totals
+    return Outcome(layer, passed, failed, skipped, time.monotonic() - began, trouble)
+
+
+def link_package() -> None:
+    """Give mypy the repository under the package's name, whatever the folder is called."""
+    link = ROOT / "build" / "mypy" / "onegraph"
+    if not (link.is_symlink() and link.resolve() == ROOT):
+        if link.is_symlink():
+            link.unlink()
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(ROOT, target_is_directory=True)
+
+
+def checks() -> list[tuple[str, list[str]]]:
+    """The name and command of each check of the sources."""
+    python = [sys.executable, "-m"]
+    present = [name for name in PACKAGES if (ROOT / name / "__init__.py").is_file()]
+    modules = [f"onegraph.{path.stem}" for path in sorted(ROOT.glob("*.py")) if path.stem != "__init__"]
+    wanted = [word for name in ("onegraph", *modules) for word in ("-m", name)]
+    wanted += [word for name in present for word in ("-p", f"onegraph.{name}")]
+    return [
+        ("ruff check", [*python, "ruff", "check", "."]),
+        ("ruff format --check", [*python, "ruff", "format", "--check", "."]),
+        ("mypy", [*python, "mypy", *wanted]),
+        ("mypy tools", [*python, "mypy"]),
+    ]
+
+
+def run_checks() -> Outcome:
+    """ruff and mypy; a check that finds something is named in the outcome."""
+    began = time.monotonic()
+    link_package()
+    unclean = []
+    for name, command in checks():
+        print(f"=== {name} ===", flush=True)
+        if subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode != 0:
+            unclean.append(name)
+    trouble = f"not clean: {', '.join(unclean)}" if unclean else ""
+    return Outcome("lint", 0, 0, 0, time.monotonic() - began, trouble)
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """The outcomes as aligned text, and the totals in the last line."""
+    lines = [f"{'layer':<8}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}"]
+    for one in outcomes:
+        numbers = f"{one.passed:>8}{one.failed:>8}{one.skipped:>9}" if one.name != "lint" else " " * 25
+        lines.append(f"{one.name:<8}{numbers}{one.seconds:>10.1f}  {one.trouble}".rstrip())
+    passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))
+    return "\n".join([*lines, f"{passed} passed, {failed} failed, {skipped} skipped"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    split = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(description="Run the checks and the test layers.")
+    parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"any of {', '.join(LAYERS)}; all when left out")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--no-lint", action="store_true", help="leave ruff and mypy out")
+    choice.add_argument("--lint-only", action="store_true", help="run ruff and mypy, and no test")
+    options = parser.parse_args(words[:split])
+    present = [layer for layer in LAYERS if (ROOT / "tests" / layer).is_dir()]
+    for layer in options.layers:
+        if layer not in present:
+            parser.error(f"there is no tests/{layer}; the layers here are {', '.join(present)}")
+    outcomes = [] if options.no_lint else [run_checks()]
+    if options.lint_only:
+        print(f"lint: {outcomes[0].trouble or 'clean'}")
+        return 0 if outcomes[0].good else 1
+    chosen = [layer for layer in present if layer in options.layers or not options.layers]
+    outcomes += [run_layer(layer, words[split + 1 :]) for layer in chosen]
+    width = min(shutil.get_terminal_size().columns, 80)
+    print("\n" + "=" * width + "\n" + table(outcomes), flush=True)
+    return 0 if chosen and all(one.good for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
