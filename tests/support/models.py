@@ -51,9 +51,9 @@ UNETS: dict[str, dict[str, Any]] = {
         "model_channels": 64,
         "context_dim": 2048,
         "adm_in_channels": 2816,
-        "transformer_depth": [0, 4],
-        "transformer_depth_output": [0, 0, 4, 4],
-        "transformer_depth_middle": 4,
+        "transformer_depth": [0, 2],
+        "transformer_depth_output": [0, 0, 2, 2],
+        "transformer_depth_middle": 2,
         "num_head_channels": 16,
     },
 }
@@ -75,7 +75,7 @@ def register() -> None:
         unet_extra_config = {"num_heads": -1, "num_head_channels": 32}
 
     class OneGraphSmallSDXL(supported.SDXL):
-        unet_config = {**supported.SDXL.unet_config, "model_channels": 64, "transformer_depth": [0, 4]}
+        unet_config = {**supported.SDXL.unet_config, "model_channels": 64, "transformer_depth": [0, 2]}
         unet_extra_config = {"num_heads": -1, "num_head_channels": 16}
 
     class OneGraphTinyRefiner(supported.SDXLRefiner):
