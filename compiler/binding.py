@@ -8,9 +8,9 @@ that the host wants back.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -28,7 +28,8 @@ def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[Constant, .
 
 @dataclass(frozen=True)
 class _Watched:
-    holder: dict[str, Any]  # the module's own _parameters or _buffers: survives replacement of the tensor in it
+    owner: weakref.ref[torch.nn.Module]
+    registry: str  # `_parameters` or `_buffers` of the owner
     key: str
     identity: int
     address: int
@@ -38,29 +39,31 @@ class _Watched:
 class Binding:
     """The addresses a runner was given, and where to look whether they still hold."""
 
-    module_id: int
+    module: weakref.ref[torch.nn.Module]
     watched: tuple[_Watched, ...]
 
     def holds(self, module: torch.nn.Module) -> bool:
         """Whether every weight is still the same object at the same address."""
-        if id(module) != self.module_id:
+        if self.module() is not module:
             return False
         for w in self.watched:
-            tensor = w.holder.get(w.key)
+            owner = w.owner()
+            tensor = getattr(owner, w.registry).get(w.key) if owner is not None else None
             if tensor is None or id(tensor) != w.identity or tensor.data_ptr() != w.address:
                 return False
         return True
 
 
-def _find(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str] | None:
+def _find(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str, str] | None:
+    """The submodule that owns a weight, the registry it is in, and its key there."""
     path, _, key = name.rpartition(".")
     try:
         owner = module.get_submodule(path)
     except AttributeError:
         return None
-    for holder in (owner._parameters, owner._buffers):
-        if key in holder:
-            return holder, key
+    for registry in ("_parameters", "_buffers"):
+        if key in getattr(owner, registry):
+            return owner, registry, key
     return None
 
 
@@ -75,7 +78,7 @@ def bind(
     watched: list[_Watched] = []
     for constant in constants:
         place = _find(module, constant.name.removeprefix(prefix))
-        tensor = place[0][place[1]] if place else None
+        tensor = getattr(place[0], place[1])[place[2]] if place else None
         if place is None or tensor is None:
             return Refused(f"the model has no weight {constant.name.removeprefix(prefix)}")
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
@@ -92,6 +95,7 @@ def bind(
                 f"{list(constant.stride)}"
             )
         tensors[constant.name] = tensor.detach()
-        watched.append(_Watched(*place, id(tensor), tensor.data_ptr()))
+        owner, registry, key = place
+        watched.append(_Watched(weakref.ref(owner), registry, key, id(tensor), tensor.data_ptr()))
     runner.bind(tensors)
-    return Binding(id(module), tuple(watched))
+    return Binding(weakref.ref(module), tuple(watched))

@@ -27,7 +27,10 @@ STAGES = ("starting", "capturing", "compiling", "checking")
 
 @dataclass(frozen=True)
 class Client:
-    """Who rebuilds the module in the worker: a module of the pack with `prepare(state)` and `wrap(component, module)`."""
+    """Who rebuilds the module in the worker: a module with `prepare(state)` and `wrap(component, module)`.
+
+    `module` is a dotted name; with a leading dot it is relative to the pack, whatever the pack is called here.
+    """
 
     module: str
     state: Mapping[str, Any]

@@ -62,7 +62,7 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     for path in job["path"]:
         if path not in sys.path:
             sys.path.append(path)
-    client = importlib.import_module("onegraph." + job["client"])
+    client = importlib.import_module(job["client"], "onegraph")
     client.prepare(job["state"])
 
     import torch

@@ -24,7 +24,7 @@ def client() -> Client:
     from comfy.cli_args import args
 
     plain = {k: v for k, v in vars(args).items() if isinstance(v, bool | int | float | str | None)}
-    return Client("host.child", {"comfyui": str(Path(list(comfy.__path__)[0]).parent), "args": plain})
+    return Client(".host.child", {"comfyui": str(Path(list(comfy.__path__)[0]).parent), "args": plain})
 
 
 def prepare(state: Mapping[str, Any]) -> None:

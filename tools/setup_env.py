@@ -222,7 +222,8 @@ def explain(what: str, output: str, log: str) -> str:
         if re.search(pattern, output, re.IGNORECASE):
             return f"{what} failed: {why}. To go on, {todo} (full output: {log})."
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    last = lines[-1][:160] if lines else "it printed nothing"
+    errors = [line for line in lines if re.match(r"(\w*error|fatal)\b", line, re.IGNORECASE)]
+    last = (errors or lines or ["it printed nothing"])[-1][:160].rstrip(".")
     return f"{what} failed: {last}. See {log} for the full output, and run it again when the cause is gone."
 
 

@@ -131,21 +131,25 @@ def _vae() -> dict[str, torch.Tensor]:
 
 def write_checkpoint(name: str, path: Path, seed: int = 1) -> Path:
     """Write one of the small models as a .safetensors checkpoint (UNet and VAE decoder); kept when it is there."""
+    from safetensors import safe_open
     from safetensors.torch import save_file
 
+    recipe = {"format": "pt", "onegraph.recipe": f"{seed} {UNETS[name]}"}
     if path.is_file():
-        return path
+        with safe_open(path, "pt") as known:
+            if known.metadata() == recipe:
+                return path
     state = {"model.diffusion_model." + k: v for k, v in seeded(unet(name, "meta").state_dict(), seed).items()}
     state |= {"first_stage_model." + k: v for k, v in _vae().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    save_file(state, partial, metadata={"format": "pt", "onegraph.seed": str(seed)})
+    save_file(state, partial, metadata=recipe)
     partial.replace(path)
     return path
 
 
 def write_lora(name: str, path: Path, seed: int = 3, scale: float = 1.0) -> Path:
-    """A LoRA on the attention projections and on the last convolution's bias neighbourhood, rank 4."""
+    """A rank-4 LoRA on attention and feed-forward projections, strong enough to change the image."""
     from safetensors.torch import save_file
 
     generator = torch.Generator().manual_seed(seed)
@@ -153,13 +157,11 @@ def write_lora(name: str, path: Path, seed: int = 3, scale: float = 1.0) -> Path
     for key, weight in unet(name, "meta").state_dict().items():
         if not key.endswith("attn1.to_v.weight") and not key.endswith("ff.net.2.weight"):
             continue
-        flat = "lora_unet_" + key.removesuffix(".weight").replace(".", "_")
         out_features, in_features = weight.shape
         down = torch.randn(4, in_features, generator=generator) / in_features**0.5
         up = torch.randn(out_features, 4, generator=generator) * scale
         state["diffusion_model." + key.removesuffix(".weight") + ".lora_down.weight"] = down.half()
         state["diffusion_model." + key.removesuffix(".weight") + ".lora_up.weight"] = up.half()
-        del flat
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(state, path)
     return path

@@ -354,6 +354,10 @@ def test_versions_kept_by_pyenv_are_candidates_newest_first(tmp_path: Path) -> N
         ("error: Failed to fetch: `https://example.invalid/simple/uv/`", "could not be reached"),
         ("NewConnectionError: [Errno 111] Connection refused", "could not be reached"),
         ("first\nerror: something else\n\n", "failed: error: something else"),
+        (
+            "error: build failed\n  error: no folder './cli'\nhint: look closely",
+            "failed: error: no folder './cli'. See",
+        ),
         ("", "it printed nothing"),
     ],
 )

@@ -1,0 +1,104 @@
+"""The smallest module that shows each trap of compiling, and the worker's client for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from onegraph.compiler import architecture
+from onegraph.compiler.backends import get
+from onegraph.compiler.engine import Request
+from onegraph.compiler.process import Client
+from onegraph.compiler.shapes import Dim, ShapeRange, TensorSpec
+from onegraph.graph_cache.identity import ModelSource
+from onegraph.graph_cache.key import GraphKey
+
+PREFIX = "toy."
+CPU = torch.device("cpu")
+
+
+class Toy(torch.nn.Module):
+    """x [B, 4, H, W], context [B, T, 8] -> [B, 4, H, W]. Its last bias has 4 elements, its Linear is square."""
+
+    def __init__(self, seed: int = 0, heads: int = 2) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.heads = heads
+        self.inner = torch.nn.Conv2d(4, 8, 3, padding=1)
+        self.mix = torch.nn.Linear(8, 8)
+        self.out = torch.nn.Conv2d(8, 4, 1)
+        self.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        h = torch.nn.functional.silu(self.inner(x))
+        return self.out(h + self.mix(context).mean(1)[:, :, None, None] * self.heads)
+
+
+class Fixed(Toy):
+    """Decides something from its height, so that no graph serves a range of heights."""
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, context) * (2 if x.shape[2] > 16 else 1)
+
+
+class Call(torch.nn.Module):
+    def __init__(self, toy: torch.nn.Module) -> None:
+        super().__init__()
+        self.toy = toy
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.toy(x, context)
+        return result
+
+
+def prepare(state: Mapping[str, Any]) -> None:
+    """The toy needs nothing; tests ask for trouble through `state`."""
+    import os
+    import signal
+    import time
+
+    if state.get("die"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(state.get("sleep", 0))
+
+
+def wrap(component: str, module: torch.nn.Module) -> torch.nn.Module:
+    return Call(module)
+
+
+def shapes(multiple: int = 1, high: int = 32) -> ShapeRange:
+    return ShapeRange(
+        (Dim("batch", 1, 4), Dim("height", 4, high, multiple), Dim("width", 4, high, multiple), Dim("context", 1, 64)),
+        (
+            TensorSpec("x", ("batch", 4, "height", "width"), "float32"),
+            TensorSpec("context", ("batch", "context", 8), "float32"),
+        ),
+    )
+
+
+def inputs(batch: int = 2, height: int = 8, width: int = 8, context: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(batch, 4, height, width), torch.randn(batch, context, 8)
+
+
+def sizes(x: torch.Tensor, context: torch.Tensor) -> dict[str, int]:
+    return {"batch": x.shape[0], "height": x.shape[2], "width": x.shape[3], "context": context.shape[1]}
+
+
+def request(
+    module: torch.nn.Module,
+    source: ModelSource,
+    *,
+    spec: ShapeRange | None = None,
+    state: Mapping[str, Any] | None = None,
+    neighbours: tuple[Path, ...] = (),
+) -> Request:
+    spec = spec or shapes()
+    backend = get("inductor")
+    assert backend is not None
+    key = GraphKey("toy", architecture.digest(module), spec.to_json(), "float32", "inductor", backend.target(CPU))
+    return Request(
+        key, source, spec, "any size", module, PREFIX, backend, CPU,
+        {"batch": 2, "height": 8, "width": 8, "context": 5}, Client("support.toy", state or {}), neighbours,
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""The traps of AOTInductor, each as a test on a really compiled graph."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from onegraph.compiler import binding
+from onegraph.compiler.backends.inductor import InductorBackend, InductorRunner
+from onegraph.compiler.shapes import Refused, TensorCall
+from onegraph.graph_cache.store import Entry, Store
+from support import toy
+
+
+@pytest.fixture
+def entry(compiled_store: Path) -> Entry:
+    return next(Store(compiled_store).entries())
+
+
+@pytest.fixture
+def runner(entry: Entry) -> InductorRunner:
+    return InductorBackend().load(entry.folder, toy.CPU)
+
+
+def constants(entry: Entry) -> tuple[binding.Constant, ...]:
+    return tuple(binding.Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants)
+
+
+def run(runner: InductorRunner, entry: Entry, module: toy.Toy, *inputs: torch.Tensor) -> torch.Tensor:
+    bound = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
+    assert isinstance(bound, binding.Binding)
+    return runner(*inputs)
+
+
+def test_small_constants_are_not_inlined(runner: InductorRunner, entry: Entry) -> None:
+    assert set(runner.constant_names()) == {toy.PREFIX + n for n, _ in toy.Toy().named_parameters()}
+    for seed in (1, 2):  # two checkpoints that differ in every weight, the 4-element output bias included
+        module, inputs = toy.Toy(seed), toy.inputs()
+        torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+    only_bias = toy.Toy(1)
+    only_bias.out.bias.add_(torch.tensor([1.0, -2.0, 3.0, -4.0]))
+    torch.testing.assert_close(run(runner, entry, only_bias, *inputs), only_bias(*inputs))
+
+
+@pytest.mark.parametrize("call", [(1, 4, 4, 1), (1, 32, 32, 64), (4, 5, 31, 3), (2, 17, 9, 1)])
+def test_one_graph_serves_the_whole_range(call: tuple[int, ...], runner: InductorRunner, entry: Entry) -> None:
+    module, inputs = toy.Toy(5), toy.inputs(*call)
+    torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+
+
+def test_loading_neither_probes_the_cpu_nor_needs_a_compiler(entry: Entry, tmp_path: Path) -> None:
+    """A fresh process with an empty Inductor cache and no compiler on PATH loads and runs the graph."""
+    script = """
+import json, subprocess, sys, torch
+started = []
+sys.addaudithook(lambda event, args: started.append(str(args[0])) if event == "subprocess.Popen" else None)
+from pathlib import Path
+from onegraph.compiler.backends.inductor import InductorBackend
+from support import toy
+runner = InductorBackend().load(Path(sys.argv[1]), toy.CPU)
+module = toy.Toy()
+runner.bind({toy.PREFIX + n: p for n, p in module.named_parameters()})
+inputs = toy.inputs()
+print(json.dumps({"started": started, "difference": float((runner(*inputs) - module(*inputs)).abs().max())}))
+"""
+    env = {k: v for k, v in os.environ.items() if k not in ("CXX", "CC")}
+    tests = str(Path(toy.__file__).parents[1])
+    env |= {
+        "PATH": str(tmp_path),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join([tests, env.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run([sys.executable, "-c", script, str(entry.folder)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["started"] == []
+    assert seen["difference"] < 1e-5
+    assert not (tmp_path / "cache").exists() or not any((tmp_path / "cache").rglob("*.so"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shape": (5, 4, 8, 8)},
+        {"shape": (2, 4, 3, 8)},
+        {"shape": (2, 3, 8, 8)},
+        {"dtype": "float16"},
+        {"dtype": "float64"},
+        {"device": "cuda:0"},
+    ],
+)
+def test_the_graph_checks_no_inputs_so_admission_does(wrong: dict[str, object]) -> None:
+    x = {"shape": (2, 4, 8, 8), "dtype": "float32", "device": "cpu"} | wrong
+    context = TensorCall((x["shape"][0], 5, 8), "float32", "cpu")  # type: ignore[index]
+    assert isinstance(toy.shapes().admits([TensorCall(**x), context], "cpu"), Refused)  # type: ignore[arg-type]
+
+
+def test_the_graph_takes_wrong_strides_of_a_weight_silently_so_binding_refuses(
+    runner: InductorRunner, entry: Entry
+) -> None:
+    module, inputs = toy.Toy(), toy.inputs()
+    module.mix.weight = torch.nn.Parameter(module.mix.weight.t(), requires_grad=False)
+    runner.bind({toy.PREFIX + n: p for n, p in module.named_parameters()})
+    assert not torch.allclose(runner(*inputs), module(*inputs), atol=1e-3)  # the trap itself
+    refused = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
+    assert isinstance(refused, Refused)
+    assert "mix.weight" in refused.reason
+
+
+def test_the_graph_keeps_addresses_so_a_replaced_weight_is_stale_until_rebound(
+    runner: InductorRunner, entry: Entry
+) -> None:
+    module, inputs = toy.Toy(), toy.inputs()
+    bound = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
+    assert isinstance(bound, binding.Binding)
+    kept = module.mix.weight  # alive, so that the stale address is not dangling in this test
+    module.mix.weight = torch.nn.Parameter(kept * 3, requires_grad=False)
+    assert not torch.allclose(runner(*inputs), module(*inputs), atol=1e-3)  # the trap itself
+    assert not bound.holds(module)
+    torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+
+
+def test_values_changed_in_place_show_at_once(runner: InductorRunner, entry: Entry) -> None:
+    module, inputs = toy.Toy(), toy.inputs()
+    run(runner, entry, module, *inputs)
+    module.mix.weight.mul_(1.5)
+    torch.testing.assert_close(runner(*inputs), module(*inputs))
+
+
+def test_without_a_compiler_graphs_run_but_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    backend = InductorBackend()
+    assert backend.can_run(toy.CPU).ok
+    refused = backend.can_compile(toy.CPU)
+    assert not refused.ok
+    assert "no C++ compiler" in refused.reason
+
+
+def test_an_old_torch_is_refused_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.5.1")
+    refused = InductorBackend().can_run(toy.CPU)
+    assert not refused.ok
+    assert "2.5.1" in refused.reason
+
+
+def test_the_target_names_what_machine_code_depends_on() -> None:
+    target = InductorBackend().target(toy.CPU)
+    assert set(target) == {"torch", "platform", "machine", "device", "cpu"}
+    assert target["torch"] == torch.__version__

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from onegraph.compiler import engine as engine_module
+from onegraph.compiler.engine import Engine, Graph
+from onegraph.compiler.process import Progress
+from onegraph.compiler.shapes import Refused
+from onegraph.graph_cache.identity import ModelSource
+from onegraph.graph_cache.manifest import Outcome
+from onegraph.graph_cache.store import Store
+from support import toy
+
+
+def ignore(progress: Progress) -> None:
+    pass
+
+
+def call(engine: Engine, graph: Graph, module: toy.Toy, *shape: int) -> torch.Tensor:
+    inputs = toy.inputs(*shape)
+    served = graph.call(module, inputs, toy.sizes(*inputs), lambda: module(*inputs), engine.counters)
+    assert not isinstance(served, Refused), served
+    torch.testing.assert_close(served.output, module(*inputs))
+    return served.output
+
+
+def test_a_kept_graph_is_restored_without_compiling(home: Path, source: ModelSource) -> None:
+    engine, module = Engine(Store(home)), toy.Toy(8)
+    graph = engine.obtain(toy.request(module, source), "wait", ignore)
+    assert isinstance(graph, Graph)
+    call(engine, graph, module)
+    assert (engine.counters.compiles, engine.counters.restores, engine.counters.compiled_calls) == (0, 1, 1)
+
+
+def test_two_models_take_turns_on_one_graph(home: Path, source: ModelSource) -> None:
+    engine, a, b = Engine(Store(home)), toy.Toy(1), toy.Toy(2)
+    graph = engine.obtain(toy.request(a, source), "wait", ignore)
+    assert isinstance(graph, Graph)
+    for module in (a, b, a, b):
+        call(engine, graph, module)
+    assert engine.obtain(toy.request(b, source), "wait", ignore) is graph
+    assert (engine.counters.restores, engine.counters.binds) == (1, 4)
+
+
+def test_the_first_use_is_compared_and_timed_once_per_machine(home: Path, source: ModelSource) -> None:
+    engine, module, eager_calls = Engine(Store(home)), toy.Toy(), []
+    graph = engine.obtain(toy.request(module, source), "wait", ignore)
+    assert isinstance(graph, Graph)
+
+    def used(graph: Graph, *shape: int) -> int:
+        inputs = toy.inputs(*shape)
+        before = len(eager_calls)
+        graph.call(
+            module, inputs, toy.sizes(*inputs), lambda: eager_calls.append(1) or module(*inputs), engine.counters
+        )
+        return len(eager_calls) - before
+
+    assert used(graph) >= 2  # reference and timing
+    assert used(graph) == 0
+    assert used(graph, 1) == 1  # a batch of one is another way through the code: compared once, not timed again
+    assert set(graph.outcome.checked) == {"n", "batch"}
+    assert graph.outcome.compiled_ms is not None
+    again = Engine(Store(home)).obtain(toy.request(module, source), "wait", ignore)
+    assert isinstance(again, Graph)
+    assert used(again) == used(again, 1) == 0
+
+
+def test_an_unfaithful_graph_is_quarantined_and_eager_answers(home: Path, source: ModelSource) -> None:
+    engine, module, inputs = Engine(Store(home)), toy.Toy(), toy.inputs()
+    graph = engine.obtain(toy.request(module, source), "wait", ignore)
+    assert isinstance(graph, Graph)
+    reference = module(*inputs) + 1  # what eager says is the truth
+    served = graph.call(module, inputs, toy.sizes(*inputs), lambda: reference, engine.counters)
+    assert not isinstance(served, Refused)
+    assert served.output is reference
+    assert served.note is not None and "first-use check" in served.note
+    assert not graph.entry.folder.exists()
+    refused = graph.call(module, inputs, toy.sizes(*inputs), lambda: reference, engine.counters)
+    assert isinstance(refused, Refused)
+    assert isinstance(engine.obtain(toy.request(module, source), "wait", ignore), Refused)
+    assert engine.counters.compiles == 0
+
+
+def test_a_graph_slower_than_eager_is_not_used(home: Path, source: ModelSource) -> None:
+    store, module, inputs = Store(home), toy.Toy(), toy.inputs()
+    entry = next(store.entries())
+    store.remember(entry, Outcome(checked={"n": 0.0}, eager_ms=1.0, compiled_ms=2.0, size="batch 2"))
+    engine = Engine(store)
+    graph = engine.obtain(toy.request(module, source), "wait", ignore)
+    assert isinstance(graph, Graph)
+    refused = graph.call(module, inputs, toy.sizes(*inputs), lambda: module(*inputs), engine.counters)
+    assert isinstance(refused, Refused)
+    assert "slower than eager here (0.50x)" in refused.reason
+
+
+def test_another_checkpoint_of_the_architecture_starts_at_once(home: Path, tmp_path: Path) -> None:
+    store, engine = Store(home), Engine(Store(home))
+    other = ModelSource(None, "fedcba987654")
+    graph = engine.obtain(toy.request(toy.Toy(9), other), "wait", ignore)
+    assert isinstance(graph, Graph)
+    assert engine.counters.compiles == 0
+    assert graph.entry.folder.is_relative_to(store.home / other.digest)
+
+
+def test_eager_never_compiles(tmp_path: Path, source: ModelSource) -> None:
+    engine = Engine(Store(tmp_path))
+    refused = engine.obtain(toy.request(toy.Toy(), source), "eager", ignore)
+    assert refused == Refused("no graph is kept for this model yet")
+    assert engine.counters.compiles == 0
+    assert not any(tmp_path.iterdir())
+
+
+def test_background_refuses_now_and_serves_later(tmp_path: Path, source: ModelSource) -> None:
+    engine, module = Engine(Store(tmp_path)), toy.Toy()
+    first = engine.obtain(toy.request(module, source), "background", ignore)
+    assert isinstance(first, Refused) and "background" in first.reason
+    assert engine.background_compiles() == 1
+    meanwhile = engine.obtain(toy.request(module, source), "background", ignore)
+    assert isinstance(meanwhile, Refused) and "still compiling" in meanwhile.reason
+    deadline = time.monotonic() + 180
+    while engine.background_compiles() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    graph = engine.obtain(toy.request(module, source), "background", ignore)
+    assert isinstance(graph, Graph), graph
+    call(engine, graph, module)
+    assert engine.counters.compiles == 1
+
+
+def test_an_interrupt_ends_the_compile_and_leaves_nothing(tmp_path: Path, source: ModelSource) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(progress: Progress) -> None:
+        if progress.stage != "starting":
+            raise Interrupted
+
+    engine = Engine(Store(tmp_path))
+    with pytest.raises(Interrupted):
+        engine.obtain(toy.request(toy.Toy(), source), "wait", interrupt)
+    assert not list(tmp_path.rglob("*.*"))
+    assert engine.counters.compiles == 0
+
+
+def test_a_killed_compile_is_tried_once_more_and_then_remembered(tmp_path: Path, source: ModelSource) -> None:
+    engine = Engine(Store(tmp_path))
+    for _ in range(2):
+        refused = engine.obtain(toy.request(toy.Toy(), source, state={"die": True}), "wait", ignore)
+        assert isinstance(refused, Refused)
+        assert "was killed (SIGKILL, which is what happens when memory runs out)" in refused.reason
+    told: list[Progress] = []
+    assert isinstance(engine.obtain(toy.request(toy.Toy(), source, state={"die": True}), "wait", told.append), Refused)
+    assert told == []  # the third time no process was started
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_a_model_that_cannot_be_captured_says_so_once(tmp_path: Path, source: ModelSource) -> None:
+    engine, told = Engine(Store(tmp_path)), list[Progress]()
+    request = toy.request(toy.Fixed(), source)
+    refused = engine.obtain(request, "wait", ignore)
+    assert isinstance(refused, Refused)
+    assert "could not be captured" in refused.reason
+    assert engine.obtain(request, "wait", told.append) == refused
+    assert told == []
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
+def test_a_damaged_graph_is_moved_aside_and_compiled_anew_later(damage: str, home: Path, source: ModelSource) -> None:
+    entry = next(Store(home).entries())
+    file = entry.folder / ("manifest.json" if damage == "manifest" else "graph.aoti")
+    data = file.read_bytes()
+    if damage == "remove":
+        file.unlink()
+    elif damage == "flip":
+        file.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
+    else:
+        file.write_bytes(data[: len(data) // 2])
+    engine = Engine(Store(home))
+    refused = engine.obtain(toy.request(toy.Toy(), source), "wait", ignore)
+    assert isinstance(refused, Refused)
+    assert "damaged" in refused.reason
+    assert not entry.folder.exists()
+    assert engine.obtain(toy.request(toy.Toy(), source), "eager", ignore) == Refused(
+        "no graph is kept for this model yet"
+    )
+
+
+def test_there_is_one_engine_per_process() -> None:
+    assert engine_module.engine() is engine_module.engine()
