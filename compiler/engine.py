@@ -107,6 +107,9 @@ class Graph:
         self._binding: binding.Binding | None = None
         self._lock = threading.Lock()
         self.outcome = store.outcome(entry)
+        if self.slower() is not None:
+            # Measured on a busy machine, perhaps: each process measures a slow graph anew, only a fast one is trusted.
+            self.outcome = self.outcome.model_copy(update={"eager_ms": None, "compiled_ms": None})
 
     def slower(self) -> str | None:
         """Why eager is kept although the graph is right, or None."""
@@ -142,7 +145,7 @@ class Graph:
                     return bound
                 counters.binds += 1
             group = ",".join(name for name, size in sorted(sizes.items()) if size == 1) or "n"
-            if group not in self.outcome.checked:
+            if group not in self.outcome.checked or self.outcome.compiled_ms is None:
                 result = self._first_use(group, inputs, sizes, eager)
             else:
                 result = Result(self._runner(*inputs))

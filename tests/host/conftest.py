@@ -1,0 +1,81 @@
+"""The real ComfyUI in this process. Each tiny architecture is compiled once per run, beside its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import host, models
+
+host.boot()
+
+from onegraph.compiler import engine as engine_module  # noqa: E402
+from onegraph.compiler.engine import Counters, Engine  # noqa: E402
+from onegraph.graph_cache.store import Store  # noqa: E402
+from onegraph.host import unet as hook  # noqa: E402
+
+NODE = "7"
+
+
+@pytest.fixture(scope="session")
+def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Checkpoints and, beside them, the graphs of this run."""
+    import folder_paths
+
+    folder = tmp_path_factory.mktemp("models")
+    known = folder_paths.folder_names_and_paths["checkpoints"]
+    folder_paths.folder_names_and_paths["checkpoints"] = ([str(folder)], known[1])
+    yield folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(models_folder: Path) -> Callable[..., Path]:
+    def write(name: str = "tiny_sdxl", seed: int = 1) -> Path:
+        return models.write_checkpoint(name, models_folder / f"{name}_{seed}.safetensors", seed)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def graphs_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(graphs_home: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """An engine as a new process would have it: nothing loaded, the store as earlier tests left it."""
+    engine = Engine(Store(graphs_home))
+    monkeypatch.setattr(engine_module, "_engine", engine)
+    hook.last_runs.clear()
+    return engine
+
+
+@pytest.fixture
+def counters(fresh_process: Engine) -> Counters:
+    return fresh_process.counters
+
+
+@pytest.fixture
+def model(checkpoint: Callable[..., Path]) -> Any:
+    return host.load(checkpoint())
+
+
+@pytest.fixture(scope="session")
+def compiled_once(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
+    """The tiny SDXL's any-size graph is in the store."""
+    engine_module._engine = Engine(Store(graphs_home))
+    host.sample(compiled(host.load(checkpoint())))
+    assert engine_module._engine.counters.compiles == 1, hook.last_runs[NODE].text()
+    assert engine_module._engine.counters.compiled_calls == 2, hook.last_runs[NODE].text()
+
+
+def compiled(model: Any, **options: Any) -> Any:
+    """The model as the node hands it on."""
+    return hook.compile_model(model, hook.Options(**options), NODE)[0]
+
+
+def said() -> str:
+    """What the node said after the last run."""
+    return hook.last_runs[NODE].text()

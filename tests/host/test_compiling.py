@@ -1,0 +1,71 @@
+"""Compiling inside a sampling run: progress, interrupt, the other architectures, exact shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from onegraph.compiler.engine import Counters
+from onegraph.compiler.verify import relative_l2
+from onegraph.host import progress, unet as hook
+from support import host
+
+from .conftest import NODE, compiled, said
+
+
+@pytest.fixture
+def interrupt_when(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Interrupt as the user's button does, once the compile says `stage`."""
+    import comfy.model_management
+
+    def arrange(stage: str) -> None:
+        say = hook.CompileWatch.__call__
+
+        def watch(self: Any, state: Any) -> None:
+            if state.stage == stage:
+                comfy.model_management.interrupt_current_processing()
+            say(self, state)
+
+        monkeypatch.setattr(hook.CompileWatch, "__call__", watch)
+
+    return arrange
+
+
+def test_an_interrupt_stops_the_compile_and_leaves_nothing_behind(
+    checkpoint: Callable[..., Path], interrupt_when: Callable[[str], None], counters: Counters
+) -> None:
+    import comfy.model_management
+
+    model = host.load(checkpoint("tiny_refiner"))
+    interrupt_when("capturing")
+    with pytest.raises(comfy.model_management.InterruptProcessingException):
+        host.sample(compiled(model), context_width=1280)
+    assert counters.compiles == 0
+    assert not list(checkpoint("tiny_refiner").parent.glob("tiny_refiner*.graphs"))
+    assert "capturing (2 of 4)" in progress.said[NODE] or said() == "not run"
+
+
+def test_a_unet_without_class_labels(checkpoint: Callable[..., Path], counters: Counters) -> None:
+    """SD 1.5: attention at every level, no y, convolutional projections."""
+    model = host.load(checkpoint("tiny_sd15"))
+    fast = compiled(model)
+    for call in ({}, {"cfg": 1.0, "height": 200}, {"tokens": 154, "batch": 2}):
+        result = host.sample(fast, context_width=768, **call)
+        assert relative_l2(result, host.sample(model, context_width=768, **call)) < 1e-4
+    assert (counters.compiles, counters.eager_calls) == (1, 0)
+    assert counters.compiled_calls == 6
+
+
+def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., Path], counters: Counters) -> None:
+    model = host.load(checkpoint())
+    reference = host.sample(model, height=64, width=64)
+    assert relative_l2(host.sample(compiled(model, shapes="exact"), height=64, width=64), reference) < 1e-4
+    assert "64x64 batch 2 77 tokens" in said()
+    assert counters.compiles == 1
+    other = host.sample(compiled(model, shapes="exact", when_missing="eager"), height=72, width=64)
+    assert torch.equal(other, host.sample(model, height=72, width=64))
+    assert said().startswith("eager: the graphs kept for this model differ in shapes")
+    assert counters.compiles == 1

@@ -1,0 +1,83 @@
+"""The real headless server. One base directory per run, so that a graph compiled by one test serves the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import host, models, server, workflows
+
+CHECKPOINT = "tiny_sdxl.safetensors"
+SECOND = "tiny_sdxl_second.safetensors"
+LORA = "tiny_lora.safetensors"
+SIDE = 128
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ComfyUI base directory with two tiny checkpoints of one architecture and a LoRA."""
+    host.boot()
+    folder = server.prepare_base(tmp_path_factory.mktemp("comfyui"))
+    models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / CHECKPOINT, seed=1)
+    models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / SECOND, seed=2)
+    models.write_lora("tiny_sdxl", folder / "models/loras" / LORA)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {"ONEGRAPH_HOME": str(tmp_path_factory.mktemp("home"))}
+
+
+@pytest.fixture(scope="module")
+def running(base: Path, environment: dict[str, str]) -> Iterator[server.Server]:
+    """A server process for the tests of one module; a new module starts a new process on the same base."""
+    with server.running(base, host.comfyui_path(), env=environment) as running:
+        yield running
+
+
+def txt2img(
+    *,
+    seed: int = 1,
+    width: int = SIDE,
+    height: int = SIDE,
+    batch: int = 1,
+    cfg: float = 7.0,
+    text: str = "a lighthouse",
+    checkpoint: str = CHECKPOINT,
+    **node: Any,
+) -> workflows.Prompt:
+    """tests/workflows/txt2img on a tiny checkpoint; `node` are inputs of Compile Model (OneGraph)."""
+    prompt = workflows.without_text_encoder(workflows.load("txt2img"))
+    prompt = workflows.with_inputs(prompt, "CheckpointLoaderSimple", ckpt_name=checkpoint)
+    prompt = workflows.with_inputs(prompt, "EmptyLatentImage", width=width, height=height, batch_size=batch)
+    prompt = workflows.with_inputs(prompt, "KSampler", seed=seed, steps=3, cfg=cfg)
+    sampler = workflows.nodes(prompt, "KSampler")[0]
+    prompt[prompt[sampler]["inputs"]["positive"][0]]["inputs"]["text"] = text
+    return workflows.with_inputs(prompt, "OneGraphCompileModel", **node) if node else prompt
+
+
+def with_lora(prompt: workflows.Prompt, strength: float) -> workflows.Prompt:
+    """A LoRA between the loader and whatever takes its MODEL."""
+    loader = workflows.nodes(prompt, "CheckpointLoaderSimple")[0]
+    changed = {
+        node: {**value, "inputs": {k: ["lora", 0] if v == [loader, 0] else v for k, v in value["inputs"].items()}}
+        for node, value in prompt.items()
+    }
+    changed["lora"] = {
+        "class_type": "LoraLoaderModelOnly",
+        "inputs": {"model": [loader, 0], "lora_name": LORA, "strength_model": strength},
+    }
+    return changed
+
+
+def node_of(prompt: workflows.Prompt) -> str:
+    return workflows.nodes(prompt, "OneGraphCompileModel")[0]
+
+
+def difference(a: server.Outcome, b: server.Outcome) -> int:
+    """The largest difference of two results' images, of 255."""
+    assert len(a.images) == len(b.images) > 0
+    return max(int(abs(x.astype(int) - y).max()) for x, y in zip(a.images, b.images, strict=True))

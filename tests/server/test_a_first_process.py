@@ -1,0 +1,149 @@
+"""The first process: one compile, then every size, prompt, cfg, batch, LoRA and checkpoint through its graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import server, workflows
+
+from .conftest import SECOND, difference, node_of, txt2img, with_lora
+
+LONG = "lighthouse cliff dusk painting " * 30  # 120 words: 154 tokens
+LONGER = "lighthouse cliff dusk painting " * 45  # 180 words: 231 tokens
+
+
+def both(running: server.Server, prompt: workflows.Prompt) -> tuple[server.Outcome, server.Outcome]:
+    """The workflow without OneGraph, and as it is."""
+    eager = running.run(workflows.without_onegraph(prompt))
+    result = running.run(prompt)
+    assert (eager.status, result.status) == ("success", "success"), (eager.error, result.error)
+    return eager, result
+
+
+def test_the_pack_is_loaded_and_documented(running: server.Server) -> None:
+    info = running.get("/object_info/OneGraphCompileModel")["OneGraphCompileModel"]
+    assert info["display_name"] == "Compile Model (OneGraph)"
+    assert list(info["input"]["required"]) == ["model", "backend", "shapes", "when_missing"]
+    choices = {name: spec[1]["options"] for name, spec in info["input"]["required"].items() if name != "model"}
+    assert choices == {
+        "backend": ["auto", "inductor", "oneflow", "off"],
+        "shapes": ["any size", "exact"],
+        "when_missing": ["wait", "background", "eager"],
+    }
+    templates = running.get("/workflow_templates")
+    assert "onegraph_txt2img" in templates["ComfyUI-OneGraph"]
+
+
+def test_the_template_is_the_tested_workflow() -> None:
+    """example_workflows (UI format) and tests/workflows (API format) describe the same graph."""
+    path = Path(__file__).parents[2] / "example_workflows" / "onegraph_txt2img.json"
+    ui = json.loads(path.read_text())
+    api = workflows.load("txt2img")
+    links = {link[0]: [str(link[1]), link[2]] for link in ui["links"]}
+    assert {str(n["id"]): n["type"] for n in ui["nodes"]} == {k: v["class_type"] for k, v in api.items()}
+    for node in ui["nodes"]:
+        inputs = api[str(node["id"])]["inputs"]
+        assert {i["name"]: links[i["link"]] for i in node["inputs"]} == {
+            k: v for k, v in inputs.items() if isinstance(v, list)
+        }
+        widgets = [v for v in node.get("widgets_values", []) if v != "fixed"]
+        assert widgets == [v for v in inputs.values() if not isinstance(v, list)]
+
+
+def test_without_a_graph_eager_says_why(running: server.Server) -> None:
+    prompt = txt2img(when_missing="eager")
+    eager, result = both(running, prompt)
+    assert difference(eager, result) == 0
+    assert result.text(node_of(prompt)) == "eager: no graph is kept for this model yet"
+
+
+def test_oneflow_says_that_it_is_not_there_yet(running: server.Server) -> None:
+    prompt = txt2img(seed=5, backend="oneflow")
+    eager, result = both(running, prompt)
+    assert difference(eager, result) == 0
+    assert result.text(node_of(prompt)) == "eager: the oneflow backend is not in this version of OneGraph yet"
+
+
+def test_the_first_step_compiles_with_progress(running: server.Server) -> None:
+    prompt = txt2img()
+    eager, result = both(running, prompt)
+    texts = [text for node, text in result.texts if node == node_of(prompt)]
+    assert texts[0] == "ready: any size, inductor; starts with the first sampling step"
+    for stage in ("starting (1 of 4)", "capturing (2 of 4)", "compiling (3 of 4)"):
+        assert any(stage in text for text in texts), stage
+    assert texts[-1].startswith("compiled in ")
+    assert result.progress > 20
+    assert running.status()["compiles"] == 1
+    assert difference(eager, result) <= 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"width": 64, "height": 192},
+        {"width": 200, "height": 136},
+        {"text": LONG},
+        {"text": LONGER},
+        {"cfg": 1.0},
+        {"batch": 2},
+        {"batch": 3},
+        {"batch": 2, "cfg": 1.0, "text": LONG, "width": 192},
+    ],
+    ids=str,
+)
+def test_one_graph_serves_sizes_prompts_cfg_and_batches(change: dict, running: server.Server) -> None:
+    prompt = txt2img(seed=3, **change)
+    eager, result = both(running, prompt)
+    assert difference(eager, result) <= 2
+    assert result.text(node_of(prompt)).startswith("compiled, any size 64-2048")
+    assert len(result.images) == change.get("batch", 1)
+    status = running.status()
+    assert status["compiles"] == 1  # at most two are promised
+
+
+def test_another_seed_is_another_image(running: server.Server) -> None:
+    assert difference(running.run(txt2img(seed=11)), running.run(txt2img(seed=12))) > 50
+
+
+def test_lora_on_weaker_and_removed(running: server.Server) -> None:
+    results = []
+    for strength in (1.0, 0.5, None):
+        prompt = txt2img(seed=21)
+        eager, result = both(running, prompt if strength is None else with_lora(prompt, strength))
+        assert difference(eager, result) <= 2
+        results.append(result)
+    assert difference(results[0], results[1]) > 10
+    assert difference(results[1], results[2]) > 10
+    assert running.status()["compiles"] == 1
+
+
+def test_a_second_checkpoint_of_the_architecture(running: server.Server) -> None:
+    eager, result = both(running, txt2img(seed=22, checkpoint=SECOND))
+    assert difference(eager, result) <= 2
+    assert difference(result, running.run(txt2img(seed=22))) > 50
+    assert running.status()["compiles"] == 1
+
+
+def test_free_u_runs_eager_and_is_named(running: server.Server) -> None:
+    prompt = txt2img(seed=23)
+    loader = workflows.nodes(prompt, "CheckpointLoaderSimple")[0]
+    node = node_of(prompt)
+    prompt["freeu"] = {
+        "class_type": "FreeU_V2",
+        "inputs": {"model": [loader, 0], "b1": 1.3, "b2": 1.4, "s1": 0.9, "s2": 0.2},
+    }
+    prompt[node]["inputs"]["model"] = ["freeu", 0]
+    eager, result = both(running, prompt)
+    assert difference(eager, result) == 0
+    assert result.text(node) == "eager: FreeU_V2 patches this model (output_block_patch)"
+    assert "FreeU_V2 patches this model" in running.log.read_text()
+
+
+def test_unloading_models_between_two_runs(running: server.Server) -> None:
+    first = running.run(txt2img(seed=24))
+    running.post("/free", {"unload_models": True, "free_memory": True})
+    assert difference(first, running.run(txt2img(seed=24, text="a lighthouse"))) == 0
+    assert running.status()["compiles"] == 1

@@ -1,0 +1,143 @@
+"""A new process on the same base directory: the graph is taken up, and what goes wrong costs only the speed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support import host, server, workflows
+
+from .conftest import CHECKPOINT, SECOND, difference, node_of, txt2img
+
+
+def graph_folders(base: Path) -> list[Path]:
+    return sorted(p.parent for p in base.glob("models/checkpoints/*.graphs/*/unet/*/manifest.json"))
+
+
+def worker_of(running: server.Server) -> psutil.Process | None:
+    """The compiling process of a server."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(running.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any(part.endswith("worker.py") for part in child.cmdline()):
+                    return child
+    return None
+
+
+def when_compiling(running: server.Server, action) -> threading.Thread:
+    """Call `action(worker)` once, a moment after the server has started a compiling process."""
+
+    def watch() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            worker = worker_of(running)
+            if worker is not None:
+                time.sleep(3)
+                action(worker)
+                return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+@pytest.fixture(scope="module")
+def reference(running: server.Server) -> server.Outcome:
+    return running.run(workflows.without_onegraph(txt2img(seed=31)))
+
+
+def test_the_graph_is_taken_up_without_compiling(running: server.Server, reference: server.Outcome) -> None:
+    result = running.run(txt2img(seed=31))
+    assert difference(reference, result) <= 2
+    assert result.text("2").startswith("restored in ")
+    status = running.status()
+    assert (status["compiles"], status["restores"], status["eager_calls"]) == (0, 1, 0)
+    assert status["runs"]["2"]["restore_s"] > 0
+
+
+def test_a_checkpoint_first_seen_by_this_process_needs_no_compile_either(running: server.Server) -> None:
+    prompt = txt2img(seed=32, checkpoint=SECOND)
+    assert difference(running.run(workflows.without_onegraph(prompt)), running.run(prompt)) <= 2
+    assert running.status()["compiles"] == 0
+
+
+def test_a_killed_compile_finishes_the_queue_item_eager(running: server.Server, base: Path) -> None:
+    before = graph_folders(base)
+    prompt = txt2img(seed=33, width=72, shapes="exact")
+    eager = running.run(workflows.without_onegraph(prompt))
+    thread = when_compiling(running, lambda worker: worker.kill())
+    result = running.run(prompt)
+    thread.join()
+    assert result.status == "success"
+    assert difference(eager, result) == 0
+    assert result.text(node_of(prompt)).startswith("eager: The compiling process was killed (SIGKILL")
+    lines = [line for line in running.log.read_text().splitlines() if "was killed" in line]
+    assert len(lines) == 1
+    assert running.status()["compiles"] == 0
+    assert graph_folders(base) == before
+
+
+def test_an_interrupt_ends_a_compile_within_a_second(running: server.Server, base: Path) -> None:
+    before = graph_folders(base)
+    pressed: list[float] = []
+    seen: list[psutil.Process] = []
+
+    def press(worker: psutil.Process) -> None:
+        seen.extend([worker, *worker.children(recursive=True)])
+        pressed.append(time.monotonic())
+        running.post("/interrupt", {})
+
+    thread = when_compiling(running, press)
+    result = running.run(txt2img(seed=34, width=80, shapes="exact"))
+    ended = time.monotonic()
+    thread.join()
+    assert result.status == "interrupted"
+    assert ended - pressed[0] < 1.0
+    assert not [p for p in seen if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert graph_folders(base) == before
+    assert not list(base.glob("models/checkpoints/**/.staging-*"))
+    # and the queue goes on
+    assert running.run(txt2img(seed=35)).text("2").startswith("compiled, any size")
+
+
+def test_background_renders_eager_now_and_compiled_later(running: server.Server) -> None:
+    prompt = txt2img(seed=36, width=88, shapes="exact", when_missing="background")
+    eager = running.run(workflows.without_onegraph(prompt))
+    first = running.run(prompt)
+    assert difference(eager, first) == 0
+    assert first.text("2") == "eager: compiling in the background; a later run uses the graph"
+    deadline = time.monotonic() + 240
+    while running.status()["background_compiles"] and time.monotonic() < deadline:
+        time.sleep(0.5)
+    again = workflows.with_inputs(prompt, "KSampler", seed=37)
+    later = running.run(again)
+    assert later.text("2").startswith("restored in "), later.texts
+    assert difference(running.run(workflows.without_onegraph(again)), later) <= 2
+    assert running.status()["compiles"] == 1
+
+
+def test_a_damaged_graph_and_no_compiler(base: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    """A third process: its graph is cut short, and there is no C++ compiler to make another one."""
+    alone = txt2img(seed=41)
+    for folder in graph_folders(base):
+        file = folder / "graph.aoti"
+        file.write_bytes(file.read_bytes()[:1000])  # also cuts the hard links of the other checkpoint
+    bare = {**environment, "PATH": str(tmp_path), "CXX": ""}
+    with server.running(base, host.comfyui_path(), env=bare) as third:
+        eager = third.run(workflows.without_onegraph(alone))
+        damaged = third.run(alone)
+        assert damaged.status == "success"
+        assert difference(eager, damaged) == 0
+        assert damaged.text("2").startswith("eager: the kept graph is damaged: its file graph.aoti has 1000 bytes")
+        no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=42))
+        assert no_compiler.status == "success"
+        while no_compiler.text("2").startswith("eager: the kept graph is damaged"):  # the second checkpoint's link
+            no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=43))
+        assert no_compiler.text("2").startswith("eager: no C++ compiler (g++ or clang++) on PATH")
+        assert third.status()["compiles"] == 0
+    assert CHECKPOINT in {p.name for p in (base / "models/checkpoints").iterdir()}
