@@ -11,9 +11,7 @@ from ..errors import CaptureError
 from .shapes import ShapeRange
 
 
-def example_inputs(
-    shapes: ShapeRange, hint: Mapping[str, int], device: torch.device
-) -> tuple[torch.Tensor, ...]:
+def example_inputs(shapes: ShapeRange, hint: Mapping[str, int], device: torch.device) -> tuple[torch.Tensor, ...]:
     """Zeros inside the range, with the sizes of `hint` where it names them and they fit.
 
     Sizes of 1 become 2 where the range allows it: a compiler may take 1 for a broadcast and fix it for good.

@@ -21,7 +21,6 @@ from .. import __version__
 from ..errors import BindError, CaptureError, CompileError, LoadError
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
-from ..graph_cache.manifest import Outcome
 from ..graph_cache.store import Broken, Entry, Hit, Store
 from . import binding, structure, verify
 from .backends import Backend, Constant, Runner
@@ -101,9 +100,7 @@ class Graph:
         self._runner = runner
         self._prefix = prefix
         self._store = store
-        self._constants = tuple(
-            Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants
-        )
+        self._constants = tuple(Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants)
         self._binding: binding.Binding | None = None
         self._lock = threading.Lock()
         self.outcome = store.outcome(entry)
@@ -233,9 +230,7 @@ class Engine:
         """The graph, if this process has it already."""
         return self._graphs.get((key.digest, str(device)))
 
-    def obtain(
-        self, request: Request, when_missing: WhenMissing, watch: Callable[[Progress], None]
-    ) -> Graph | Refused:
+    def obtain(self, request: Request, when_missing: WhenMissing, watch: Callable[[Progress], None]) -> Graph | Refused:
         """The graph for a request: loaded before, restored from the store, or compiled; else the reason why not.
 
         Never raises for anything that goes wrong with the graph. What `watch` raises (the user's interrupt) goes

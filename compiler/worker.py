@@ -66,6 +66,7 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     client.prepare(job["state"])
 
     import torch
+
     from onegraph.compiler import backends, binding, capture, shapes, structure
     from onegraph.errors import CompileError
 

@@ -24,7 +24,7 @@ _FARTHEST = 100  # nodes to walk upstream before giving up
 
 
 def recorded_path(patcher: Any) -> Path | None:
-    """The file ComfyUI says the patcher was loaded from (`cached_patcher_init`, there since 0.15 or so; semi-private)."""
+    """The file ComfyUI records for a patcher: `cached_patcher_init`, semi-private and absent in older versions."""
     record = getattr(patcher, "cached_patcher_init", None)
     if not isinstance(record, tuple) or len(record) < 2 or not isinstance(record[1], tuple) or not record[1]:
         return None
@@ -38,7 +38,7 @@ def workflow_path(dynprompt: Any, node_id: str | None) -> Path | None:
         return None
     import folder_paths
 
-    queue, seen = [str(node_id)], set()
+    queue, seen = [str(node_id)], set[str]()
     while queue and len(seen) < _FARTHEST:
         current = queue.pop(0)
         if current in seen:

@@ -24,7 +24,7 @@ def client() -> Client:
     from comfy.cli_args import args
 
     plain = {k: v for k, v in vars(args).items() if isinstance(v, bool | int | float | str | None)}
-    return Client(".host.child", {"comfyui": str(Path(list(comfy.__path__)[0]).parent), "args": plain})
+    return Client(".host.child", {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain})
 
 
 def prepare(state: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ def _attention(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class UnetCall(torch.nn.Module):
-    """UNetModel as one function of tensors: x [B,C,H,W], timesteps [B], context [B,T,D], y [B,A] (SDXL) -> [B,C,H,W]."""
+    """UNetModel as a function of tensors: x [B,C,H,W], timesteps [B], context [B,T,D], y [B,A] (SDXL) -> [B,C,H,W]."""
 
     def __init__(self, unet: torch.nn.Module) -> None:
         super().__init__()

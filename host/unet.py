@@ -17,7 +17,7 @@ import torch
 
 from ..compiler import architecture, backends
 from ..compiler.engine import Graph, Request, WhenMissing, engine
-from ..compiler.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall, TensorSpec
+from ..compiler.shapes import Dim, Refused, ShapeRange, TensorCall, TensorSpec
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from . import checkpoint, child, weights
@@ -417,11 +417,13 @@ def compile_model(patcher: Any, options: Options, node_id: str | None = None, dy
     if options.backend == "off":
         return clone, "off: the model runs eager"
     if not is_unet(unet):
-        return clone, f"eager: {type(unet).__name__} is not a model that OneGraph compiles (SD 1.x, SD 2.x, SDXL, refiner)"
+        return (
+            clone,
+            f"eager: {type(unet).__name__} is not a model that OneGraph compiles (SD 1.x, SD 2.x, SDXL, refiner)",
+        )
     backend = choose_backend(options.backend)
     source = checkpoint.source_of(patcher, unet, dynprompt, node_id)
     UnetHook(options, node_id, source).attach(clone)
     if isinstance(backend, Refused):
         return clone, f"eager: {backend.reason}"
     return clone, f"ready: {options.shapes}, {backend.name}; starts with the first sampling step"
-

@@ -43,8 +43,8 @@ class OneGraphCompileModel(io.ComfyNode):
                     "when_missing",
                     options=["wait", "background", "eager"],
                     default="wait",
-                    tooltip="When no graph is kept yet. wait: compile now, once. background: this run is eager, a later "
-                    "run uses the graph. eager: never compile.",
+                    tooltip="When no graph is kept yet. wait: compile now, once. background: this run is eager, "
+                    "a later run uses the graph. eager: never compile.",
                 ),
             ],
             outputs=[io.Model.Output()],
@@ -60,7 +60,10 @@ class OneGraphCompileModel(io.ComfyNode):
         hidden = getattr(cls, "hidden", None)
         node_id = getattr(hidden, "unique_id", None)
         compiled, text = compile_model(
-            model, Options(backend, shapes, when_missing), node_id, getattr(hidden, "dynprompt", None)  # type: ignore[arg-type]
+            model,
+            Options(backend, shapes, when_missing),
+            node_id,
+            getattr(hidden, "dynprompt", None),  # type: ignore[arg-type]
         )
         say(node_id, text)
         return io.NodeOutput(compiled)

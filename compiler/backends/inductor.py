@@ -33,7 +33,21 @@ _OPTIONS = {
     "aot_inductor.use_runtime_constant_folding": False,
     "always_keep_tensor_constants": True,
 }
-_ISA_PREFIXES = ("sse", "ssse", "avx", "amx", "fma", "bmi", "f16c", "vaes", "vpclmul", "gfni", "sha_ni", "adx", "popcnt")
+_ISA_PREFIXES = (
+    "sse",
+    "ssse",
+    "avx",
+    "amx",
+    "fma",
+    "bmi",
+    "f16c",
+    "vaes",
+    "vpclmul",
+    "gfni",
+    "sha_ni",
+    "adx",
+    "popcnt",
+)
 _ISA_NAMES = ("abm", "aes", "pclmulqdq", "movbe", "clwb", "clflushopt", "rdseed", "rdpid", "xsave", "fsgsbase")
 
 
@@ -108,7 +122,9 @@ class InductorBackend:
 
     def can_run(self, device: torch.device) -> Availability:
         if _version() < OLDEST_TORCH:
-            return Availability(False, f"torch {torch.__version__} is older than 2.6, the first with AOTInductor packages")
+            return Availability(
+                False, f"torch {torch.__version__} is older than 2.6, the first with AOTInductor packages"
+            )
         if device.type not in ("cpu", "cuda"):
             return Availability(False, f"AOTInductor graphs run on CPU and CUDA devices, not on {device.type}")
         return Availability(True, "")
@@ -171,7 +187,9 @@ class InductorBackend:
             return InductorRunner(loader_class(str(folder / GRAPH_FILE), "model", True, 1, index))
         except Exception as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise LoadError(f"The compiled graph could not be loaded ({first[:200]}); it runs eager instead.") from error
+            raise LoadError(
+                f"The compiled graph could not be loaded ({first[:200]}); it runs eager instead."
+            ) from error
 
     def estimate_memory(self, exported: torch.export.ExportedProgram) -> int:
         return 0  # activations are shared and freed as in eager; nothing is held between calls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ NODE = "7"
 
 
 @pytest.fixture(scope="session")
-def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints and, beside them, the graphs of this run."""
     import folder_paths
 
     folder = tmp_path_factory.mktemp("models")
     known = folder_paths.folder_names_and_paths["checkpoints"]
     folder_paths.folder_names_and_paths["checkpoints"] = ([str(folder)], known[1])
-    yield folder
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support import host
+
 from onegraph.graph_cache.identity import hash_file
 from onegraph.host import checkpoint as where
-from support import host
 
 
 class Workflow:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from support import host
+
 from onegraph.compiler.engine import Counters
 from onegraph.compiler.verify import relative_l2
-from onegraph.host import progress, unet as hook
-from support import host
+from onegraph.host import progress
+from onegraph.host import unet as hook
 
 from .conftest import NODE, compiled, said
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from support import host, models
+
 from onegraph.compiler.engine import Counters
 from onegraph.compiler.verify import relative_l2
 from onegraph.host import unet as hook
-from support import host, models
 
 from .conftest import compiled, said
 
@@ -88,9 +89,7 @@ def test_lora_on_weaker_off_and_on_again(order: str, model: Any, counters: Count
     assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0)
 
 
-def test_two_checkpoints_of_one_architecture_take_turns(
-    checkpoint: Callable[..., Path], counters: Counters
-) -> None:
+def test_two_checkpoints_of_one_architecture_take_turns(checkpoint: Callable[..., Path], counters: Counters) -> None:
     first, second = host.load(checkpoint(seed=1)), host.load(checkpoint(seed=2))
     bias = [m.model.diffusion_model.out[2].bias for m in (first, second)]
     assert bias[0].shape == (4,) and not torch.equal(bias[0], bias[1])  # the constant compilers like to inline

@@ -62,7 +62,10 @@ def prepare_base(base: Path) -> Path:
     """A ComfyUI base directory with the pack and the test nodes in custom_nodes."""
     for folder in ("models/checkpoints", "models/loras", "custom_nodes", "input", "output", "temp", "user"):
         (base / folder).mkdir(parents=True, exist_ok=True)
-    for name, target in (("ComfyUI-OneGraph", ROOT), ("onegraph_testing", ROOT / "tests" / "nodes" / "onegraph_testing")):
+    for name, target in (
+        ("ComfyUI-OneGraph", ROOT),
+        ("onegraph_testing", ROOT / "tests" / "nodes" / "onegraph_testing"),
+    ):
         link = base / "custom_nodes" / name
         if not link.is_symlink():
             link.symlink_to(target)
@@ -159,7 +162,10 @@ class Server:
                 if data.get("prompt_id") not in (None, prompt_id):
                     continue
                 outcome.progress += event["type"] == "progress"
-                if event["type"].startswith("execution_") and event["type"] not in ("execution_start", "execution_cached"):
+                if event["type"].startswith("execution_") and event["type"] not in (
+                    "execution_start",
+                    "execution_cached",
+                ):
                     outcome.status = event["type"].removeprefix("execution_")
                     outcome.error = str(data.get("exception_message", ""))
                     break

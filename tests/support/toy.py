@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from onegraph.compiler import architecture
 from onegraph.compiler.backends import get
 from onegraph.compiler.engine import Request

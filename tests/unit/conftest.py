@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import toy
+
 from onegraph.compiler.engine import Engine, Graph
 from onegraph.graph_cache.identity import ModelSource
 from onegraph.graph_cache.store import Store
-from support import toy
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from onegraph.compiler.architecture import digest
 from support import toy
+
+from onegraph.compiler.architecture import digest
 
 
 def test_weights_and_mode_do_not_matter() -> None:

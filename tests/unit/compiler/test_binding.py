@@ -5,10 +5,11 @@ import weakref
 
 import pytest
 import torch
+from support import toy
+
 from onegraph.compiler.backends import Constant
 from onegraph.compiler.binding import Binding, bind, constants_of
 from onegraph.compiler.shapes import Refused
-from support import toy
 
 
 class Recorder:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support import toy
+
 from onegraph.compiler import capture
 from onegraph.compiler.backends.inductor import InductorBackend
 from onegraph.errors import CaptureError
-from support import toy
 
 
 def captured(module: torch.nn.Module, spec: toy.ShapeRange) -> torch.export.ExportedProgram:

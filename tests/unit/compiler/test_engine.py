@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from support import toy
+
 from onegraph.compiler import engine as engine_module
 from onegraph.compiler.engine import Engine, Graph
 from onegraph.compiler.process import Progress
 from onegraph.compiler.shapes import Refused
 from onegraph.graph_cache.identity import ModelSource
 from onegraph.graph_cache.store import Store
-from support import toy
 
 
 def ignore(progress: Progress) -> None:
@@ -89,16 +91,15 @@ def test_a_graph_slower_than_eager_is_not_used_and_measured_anew_by_the_next_pro
     module, inputs = toy.Toy(), toy.inputs(4, 32, 32)
     instant = module(*inputs)  # an eager that costs nothing
     for _ in range(2):
-        engine, eager_calls = Engine(Store(home)), []
+        engine = Engine(Store(home))
+        eager = Mock(return_value=instant)
         graph = engine.obtain(toy.request(module, source), "wait", ignore)
         assert isinstance(graph, Graph)
         for use in range(2):
-            served = graph.call(
-                module, inputs, toy.sizes(*inputs), lambda: eager_calls.append(1) or instant, engine.counters
-            )
+            served = graph.call(module, inputs, toy.sizes(*inputs), eager, engine.counters)
             assert isinstance(served, Refused) == (use == 1)
         assert isinstance(served, Refused) and served.reason.startswith("the compiled graph is slower than eager here")
-        assert len(eager_calls) == 4  # the reference and three pairs, before eager is believed to be faster
+        assert eager.call_count == 4  # the reference and three pairs, before eager is believed to be faster
 
 
 def test_another_checkpoint_of_the_architecture_starts_at_once(home: Path, tmp_path: Path) -> None:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onegraph.compiler.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall
 from support import toy
+
+from onegraph.compiler.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall
 
 
 def calls(batch: int = 2, height: int = 8, width: int = 8, context: int = 5, **changes: object) -> list[TensorCall]:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support import toy
+
 from onegraph.compiler import structure
 from onegraph.errors import CaptureError
-from support import toy
 
 
 def test_a_structure_travels_without_weights() -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from onegraph.compiler.verify import Faithful, Unfaithful, compare, relative_l2
 
 

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from onegraph.graph_cache import identity
 
 

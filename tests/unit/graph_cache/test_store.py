@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
 import pytest
+
 from onegraph.graph_cache.identity import ModelSource
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.manifest import ConstantRecord, Outcome
@@ -73,9 +73,14 @@ def test_no_graph_file_has_a_suffix_that_comfyui_lists_as_a_model(store: Store, 
 
 def test_staging_leaves_nothing_behind(store: Store, checkpoint: ModelSource) -> None:
     assert checkpoint.path is not None
-    with pytest.raises(KeyboardInterrupt), store.staging(checkpoint) as staging:
-        (staging / "half").write_bytes(b"half")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with store.staging(checkpoint) as staging:
+            (staging / "half").write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert [p.name for p in checkpoint.path.parent.iterdir()] == ["photo.safetensors"]
 
 
@@ -121,7 +126,7 @@ def test_another_checkpoint_of_the_architecture_takes_the_graph_over(store: Stor
     assert isinstance(hit, Hit)
     assert hit.adopted_from == "photo.graphs"
     assert "tuned.graphs" in hit.entry.folder.parts
-    assert os.path.samefile(hit.entry.folder / "graph.aoti", entry.folder / "graph.aoti")  # a link, no second copy
+    assert (hit.entry.folder / "graph.aoti").samefile(entry.folder / "graph.aoti")  # a link, no second copy
     assert store.outcome(hit.entry).checked == {"n": 1e-6}
     again = store.find(key(), tuned)
     assert isinstance(again, Hit)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import toy
+
 from onegraph.compiler import binding
 from onegraph.compiler.backends.inductor import InductorBackend, InductorRunner
 from onegraph.compiler.shapes import Refused, TensorCall
 from onegraph.graph_cache.store import Entry, Store
-from support import toy
 
 
 @pytest.fixture
