@@ -7,6 +7,10 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
+from ..compiler.engine import WhenMissing
+from ..host.progress import say
+from ..host.unet import Options, Shapes, compile_model
+
 
 class OneGraphCompileModel(io.ComfyNode):
     """Attaches compiled graphs to a MODEL. Node id and input names are final."""
@@ -53,17 +57,9 @@ class OneGraphCompileModel(io.ComfyNode):
 
     @classmethod
     @override
-    def execute(cls, model: Any, backend: str, shapes: str, when_missing: str) -> io.NodeOutput:  # type: ignore[override]
-        from ..host.progress import say
-        from ..host.unet import Options, compile_model
-
-        hidden = getattr(cls, "hidden", None)
-        node_id = getattr(hidden, "unique_id", None)
-        compiled, text = compile_model(
-            model,
-            Options(backend, shapes, when_missing),
-            node_id,
-            getattr(hidden, "dynprompt", None),  # type: ignore[arg-type]
-        )
+    def execute(cls, model: Any, backend: str, shapes: Shapes, when_missing: WhenMissing) -> io.NodeOutput:
+        node_id = cls.hidden.unique_id if cls.hidden else None
+        dynprompt = cls.hidden.dynprompt if cls.hidden else None
+        compiled, text = compile_model(model, Options(backend, shapes, when_missing), node_id, dynprompt)
         say(node_id, text)
         return io.NodeOutput(compiled)

@@ -217,7 +217,7 @@ def free_u(model: Any) -> Any:
 def hyper_tile(model: Any) -> Any:
     from comfy_extras.nodes_hypertile import HyperTile
 
-    return HyperTile.execute(model, tile_size=64, swap_size=2, max_depth=1, scale_depth=False).args[0]
+    return HyperTile.execute(model, tile_size=64, swap_size=2, max_depth=1, scale_depth=False)[0]
 
 
 def injected(model: Any) -> Any:

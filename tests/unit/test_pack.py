@@ -1,0 +1,89 @@
+"""Rules of the whole pack: a light root, and dependencies that point one way."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("cli", "compiler", "graph_cache", "host", "nodes")
+SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names a file imports; relative ones start with the package they reach."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = path.relative_to(ROOT).parent.parts
+            prefix = ["onegraph", *base[: len(base) - node.level + 1]] if node.level else []
+            found.add(".".join([*prefix, *([node.module] if node.module else [])]))
+            if node.level and node.module is None:
+                found |= {".".join([*prefix, alias.name]) for alias in node.names}
+    return found
+
+
+def test_importing_the_root_imports_nothing_heavy() -> None:
+    script = "import sys, onegraph; print(sorted({'torch', 'pydantic', 'comfy', 'numpy', 'typer'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_root_has_no_node_class_mappings() -> None:
+    """ComfyUI ignores comfy_entrypoint when they are there."""
+    assert "NODE_CLASS_MAPPINGS =" not in (ROOT / "__init__.py").read_text()
+
+
+HOST_MODULES = ("comfy", "comfy_extras", "comfy_execution", "server", "folder_paths", "execution", "latent_preview")
+ALLOWED = {
+    "cli": {"cli", "compiler", "graph_cache", "errors"},
+    "nodes": {"nodes", "host", "compiler"},
+    "host": {"host", "compiler", "graph_cache", "errors"},
+    "compiler": {"compiler", "graph_cache", "errors"},
+    "graph_cache": {"graph_cache"},
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_dependencies_point_one_way(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "onegraph" and len(parts) > 1:
+            assert parts[1] in ALLOWED[package] | {"__version__"}, name
+        if parts[0] in HOST_MODULES:
+            assert package == "host", name
+        if parts[0] == "comfy_api":
+            assert package in ("host", "nodes"), name
+        if parts[0] == "torch":
+            assert package != "graph_cache", name
+            private = any(part.startswith("_") for part in parts)
+            assert not private or path.name == "inductor.py", name
+        if parts[0] == "oneflow":
+            assert "oneflow" in path.parts, name
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_private_names_of_torch_are_used_in_the_inductor_backend_only(path: Path) -> None:
+    text = path.read_text()
+    if path.name != "inductor.py":
+        assert not re.search(r"torch\.(\w+\.)*_[a-zA-Z]", text)
+
+
+def test_what_a_user_installs_moves_neither_torch_nor_numpy_nor_protobuf() -> None:
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines()]
+    names = {line.split(">")[0].split("=")[0].strip().lower() for line in lines if line}
+    assert names == {"blake3", "platformdirs", "pydantic", "rich", "typer"}
+
+
+def test_the_node_has_a_help_page_with_all_its_choices() -> None:
+    page = (ROOT / "web" / "docs" / "OneGraphCompileModel.md").read_text()
+    for word in ("model", "backend", "shapes", "when_missing", "any size", "exact", "wait", "background", "eager", "off"):
+        assert f"`{word}`" in page
