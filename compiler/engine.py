@@ -32,6 +32,7 @@ log = logging.getLogger("onegraph.compiler")
 WhenMissing = Literal["wait", "background", "eager"]
 SLOWER = 0.95  # below this share of eager's speed a graph is not worth using; 5 % is measurement noise
 _KILLED_RETRIES = 1
+_BACKGROUND_NICENESS = 10  # the run beside which it compiles goes first
 
 
 @dataclass(frozen=True)
@@ -282,6 +283,7 @@ class Engine:
                 request.hint,
                 structure.dump(request.module),
                 request.client,
+                _BACKGROUND_NICENESS if when_missing == "background" else 0,
             )
         except CaptureError as error:
             return self._failed(place, str(error), error)

@@ -43,6 +43,7 @@ class Job:
     Attributes:
         structure: the module without weights, from `structure.dump`.
         hint: sizes the compiler tunes for, by dimension name.
+        niceness: by how much the compile gives way to other processes (POSIX nice).
     """
 
     component: str
@@ -52,6 +53,7 @@ class Job:
     hint: Mapping[str, int]
     structure: bytes
     client: Client
+    niceness: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def _write_job(job: Job, staging: Path) -> None:
         "device": job.device,
         "shapes": job.shapes.to_json(),
         "hint": dict(job.hint),
+        "niceness": job.niceness,
         "client": job.client.module,
         "state": dict(job.client.state),
         "path": [p for p in sys.path if p],
@@ -126,8 +129,8 @@ def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None])
     goes on to the caller.
 
     Raises:
-        CompileError: capturing, compiling or the trial load failed, or the child was killed. Its `__notes__`-free
-            message is for the user; the child's log goes to `error.__cause__`.
+        CompileError: capturing, compiling or the trial load failed, or the child was killed. Its message is for the
+            user; what the child printed last is in `__cause__`.
     """
     _write_job(job, staging)
     started = time.perf_counter()

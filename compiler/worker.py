@@ -58,6 +58,8 @@ def _take_over_output(log: Path) -> int:
 
 def _run(staging: Path, tell: Any) -> dict[str, Any]:
     job = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
+    if job["niceness"] and hasattr(os, "nice"):
+        os.nice(job["niceness"])
     tell({"event": "stage", "stage": "starting"})
     for path in job["path"]:
         if path not in sys.path:

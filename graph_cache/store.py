@@ -314,7 +314,9 @@ class Store:
         return Entry(final, manifest)
 
     def quarantine(self, folder: Path) -> None:
-        """Move an entry aside, so that it is never loaded again; delete it when it cannot be moved."""
+        """Move an entry aside, so that it is never loaded again; the last one is kept for a look, older ones go."""
+        for older in folder.parent.glob(f"{_BROKEN}{folder.name}-*"):
+            shutil.rmtree(older, ignore_errors=True)
         aside = folder.with_name(f"{_BROKEN}{folder.name}-{time.time_ns():x}")
         try:
             folder.rename(aside)

@@ -41,7 +41,7 @@ class RunReport:
     def text(self) -> str:
         """What the node shows."""
         if not self.compiled_calls:
-            return "eager: " + "; ".join(self.eager) if self.eager else "not run"
+            return "eager: " + "; ".join(self.eager) if self.eager else "stopped before the first step was done"
         if self.compile_s is not None:
             how = f"compiled in {self.compile_s:.0f} s"
         elif self.restore_s is not None:

@@ -47,7 +47,7 @@ def test_an_interrupt_stops_the_compile_and_leaves_nothing_behind(
         host.sample(compiled(model), context_width=1280)
     assert counters.compiles == 0
     assert not list(checkpoint("tiny_refiner").parent.glob("tiny_refiner*.graphs"))
-    assert "capturing (2 of 4)" in progress.said[NODE] or said() == "not run"
+    assert progress.said[NODE] == said() == "stopped before the first step was done"
 
 
 def test_a_unet_without_class_labels(checkpoint: Callable[..., Path], counters: Counters) -> None:
@@ -59,6 +59,20 @@ def test_a_unet_without_class_labels(checkpoint: Callable[..., Path], counters: 
         assert relative_l2(result, host.sample(model, context_width=768, **call)) < 1e-4
     assert (counters.compiles, counters.eager_calls) == (1, 0)
     assert counters.compiled_calls == 6
+
+
+def test_weights_kept_in_half_precision_and_cast_at_each_use(
+    checkpoint: Callable[..., Path], counters: Counters
+) -> None:
+    import comfy.sd
+
+    options = {"dtype": torch.float16}
+    model = comfy.sd.load_checkpoint_guess_config(
+        str(checkpoint()), output_vae=False, output_clip=False, model_options=options
+    )[0]
+    assert model.model.diffusion_model.dtype == torch.float16 and model.model.manual_cast_dtype == torch.float32
+    assert relative_l2(host.sample(compiled(model)), host.sample(model)) < 1e-4
+    assert (counters.compiles, counters.eager_calls) == (1, 0)
 
 
 def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., Path], counters: Counters) -> None:

@@ -15,8 +15,11 @@ def comfyui_path() -> Path:
     return Path(os.environ.get("COMFYUI_PATH") or ROOT / "build" / "host" / "ComfyUI")
 
 
-def boot() -> None:
-    """Import ComfyUI as `main.py --cpu` would set it up, without a server. Once per process."""
+def boot(**options: Any) -> None:
+    """Import ComfyUI as `main.py --cpu` would set it up, without a server. Once per process.
+
+    `options` are further command-line options of ComfyUI, e.g. use_pytorch_cross_attention=True.
+    """
     if "comfy.cli_args" in sys.modules:
         return
     sys.path.insert(0, str(comfyui_path()))
@@ -26,6 +29,8 @@ def boot() -> None:
     from comfy.cli_args import args
 
     args.cpu = True
+    for name, value in options.items():
+        setattr(args, name, value)
     import comfy.model_management
     import torch
 

@@ -85,5 +85,16 @@ def test_what_a_user_installs_moves_neither_torch_nor_numpy_nor_protobuf() -> No
 
 def test_the_node_has_a_help_page_with_all_its_choices() -> None:
     page = (ROOT / "web" / "docs" / "OneGraphCompileModel.md").read_text()
-    for word in ("model", "backend", "shapes", "when_missing", "any size", "exact", "wait", "background", "eager", "off"):
+    for word in (
+        "model",
+        "backend",
+        "shapes",
+        "when_missing",
+        "any size",
+        "exact",
+        "wait",
+        "background",
+        "eager",
+        "off",
+    ):
         assert f"`{word}`" in page
