@@ -42,12 +42,13 @@ def main() -> None:
     options = parser.parse_args()
     host.boot(**({"use_pytorch_cross_attention": True} if options.pytorch_attention else {}))
     import torch
+    from rich.console import Console
+    from rich.table import Table
+
     from onegraph.compiler.engine import Engine, Graph
     from onegraph.compiler.verify import relative_l2
     from onegraph.graph_cache.store import Store
     from onegraph.host import unet as hook
-    from rich.console import Console
-    from rich.table import Table
 
     path = models.write_checkpoint(options.model, OUT / f"{options.model}.safetensors")
     patcher = host.load(path)
@@ -97,7 +98,8 @@ def main() -> None:
         "rounds": options.rounds,
         "eager_attention": "pytorch" if options.pytorch_attention else "ComfyUI's choice",
         "compiles": engine.counters.compiles,
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
+        "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "rows": rows,
