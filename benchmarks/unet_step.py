@@ -1,8 +1,9 @@
 """Eager against compiled, one UNet call, at several sizes: `.venv/bin/python benchmarks/unet_step.py`.
 
-Runs ComfyUI's UNet in this process on a small SDXL-class model. Eager is ComfyUI's own forward with the attention
-it picks on this machine (on the CPU a slow one that saves memory; --pytorch-attention takes the fast one). Both are timed in turns within one run, because machines are noisy; the median of `--rounds`
-rounds counts. Prints a table and writes build/benchmarks/unet_step.json.
+Runs ComfyUI's UNet in this process on a small SDXL-class model. Eager is ComfyUI's own forward with the attention it
+picks on this machine: on the CPU a slow one that saves memory, with --pytorch-attention the fast one. Both are timed in
+turns within one run, because machines are noisy; the median of `--rounds` rounds counts. Prints a table and writes
+build/benchmarks/unet_step.json.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def main() -> None:
             def eager(given: list[Any] = given) -> Any:
                 return unet(*given)
 
-            def compiled(given: list[Any] = given, sizes: dict[str, int] = sizes, eager: Any = eager) -> Any:
+            def compiled(graph: Graph = graph, given: Any = given, sizes: Any = sizes, eager: Any = eager) -> Any:
                 return graph.call(unet, tuple(given), sizes, eager, engine.counters).output
 
             error = relative_l2(compiled(), eager())

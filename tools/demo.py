@@ -28,7 +28,7 @@ SIZE = (512, 512)
 OTHER_SIZE = (640, 384)
 LONG_PROMPT = "a lighthouse on a cliff at dusk, oil painting, " * 12
 LARGEST_DIFFERENCE = 2  # of 255, against eager
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def fail(sentence: str) -> NoReturn:
