@@ -91,5 +91,9 @@ def model_folders() -> tuple[Path, ...]:
     """ComfyUI's folders of models: other checkpoints there may have graphs of the same architecture."""
     import folder_paths
 
-    paths = [p for kind in ("checkpoints", "diffusion_models") for p in folder_paths.get_folder_paths(kind)]
-    return tuple(Path(p) for p in dict.fromkeys(paths))
+    found: dict[Path, None] = {}
+    for kind in ("checkpoints", "diffusion_models"):
+        roots = [Path(root) for root in folder_paths.get_folder_paths(kind)]
+        below = {Path(name).parent for name in folder_paths.get_filename_list(kind)}  # listed once, kept by ComfyUI
+        found |= dict.fromkeys(root / folder for folder in [Path(), *sorted(below)] for root in roots)
+    return tuple(found)

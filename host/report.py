@@ -28,15 +28,18 @@ class RunReport:
     step_ms: float | None = None
     _second_start: float = 0.0
 
+    @property
+    def calls(self) -> int:
+        return self.compiled_calls + sum(self.eager.values())
+
     def call_starts(self) -> None:
-        if self.compiled_calls + sum(self.eager.values()) == 1:
+        if self.calls == 1:
             self._second_start = time.perf_counter()
 
     def finish(self) -> None:
         """To be called when the device is idle: closes the measurement of `step_ms`."""
-        calls = self.compiled_calls + sum(self.eager.values())
-        if calls > 1:
-            self.step_ms = 1e3 * (time.perf_counter() - self._second_start) / (calls - 1)
+        if self.calls > 1 and self._second_start:
+            self.step_ms = 1e3 * (time.perf_counter() - self._second_start) / (self.calls - 1)
 
     def text(self) -> str:
         """What the node shows."""
@@ -53,8 +56,7 @@ class RunReport:
             parts.append(f"{self.speedup:.1f}x eager")
         text = ", ".join(parts)
         if self.eager:
-            total = self.compiled_calls + sum(self.eager.values())
-            text = f"{self.compiled_calls} of {total} calls {text}; eager: " + "; ".join(self.eager)
+            text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager)
         return text
 
     def to_json(self) -> dict[str, Any]:

@@ -34,7 +34,8 @@ PIXELS = 8
 SMALLEST, LARGEST = 8, 256
 MOST_BATCH = 8
 MOST_TOKENS = 1024
-MOST_EXACT = 8  # exact graphs per model and run of the server, so that changing sizes cannot compile without end
+MOST_EXACT = 8  # exact compiles per architecture and process, so that changing sizes cannot compile without end
+_ARGUMENTS = ("x", "timesteps", "context", "y", "control", "transformer_options")  # UNetModel.forward, in order
 
 # transformer_options that do not change what the UNet computes.
 _NEUTRAL = {
@@ -52,6 +53,7 @@ _NEUTRAL = {
 }
 
 last_runs: dict[str, RunReport] = {}
+_exact_compiles: dict[str, set[str]] = {}  # architecture -> key digests for which this process started a compile
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,6 @@ class UnetHook:
         self.source = source
         self._runs: dict[int, _Run] = {}
         self._architectures: dict[int, tuple[Any, str]] = {}
-        self._exact: set[str] = set()
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 
@@ -176,6 +177,8 @@ class UnetHook:
         if run is None:
             return
         report = run.report
+        if run.refusal is not None and not report.calls:
+            report.eager[run.refusal] += 1
         report.finish()
         text = report.text()
         if self.node_id is not None:
@@ -186,6 +189,10 @@ class UnetHook:
 
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
+        if (
+            torch.compiler.is_compiling()
+        ):  # another node's torch.compile traces through here; see weights.patcher_refusal
+            return executor(*args, **kwargs)
         executor.original = functools.partial(self._innermost, executor.class_obj, executor.original)
         return executor(*args, **kwargs)
 
@@ -223,10 +230,11 @@ class UnetHook:
             return Refused(f"{type(unet).__name__} is not a model that OneGraph compiles")
         if run.refusal is not None:
             return Refused(run.refusal)
-        call = dict(zip(("x", "timesteps", "context", "y", "control", "transformer_options"), args, strict=False))
+        call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
         options = call.get("transformer_options") or {}
-        if kwargs and any(v is not None for v in kwargs.values()):
-            return Refused(f"the workflow passes {next(k for k, v in kwargs.items() if v is not None)} to the model")
+        for name, value in call.items():
+            if name not in _ARGUMENTS and value is not None:
+                return Refused(f"the workflow passes {name} to the model")
         if call.get("control"):
             return Refused("a ControlNet steers this model")
         refusal = options_refusal(options)
@@ -316,17 +324,15 @@ class UnetHook:
         digest = request.key.digest
         if digest in run.refused:
             return Refused(run.refused[digest])
-        when_missing, full = self.options.when_missing, False
-        if self.options.shapes == "exact" and digest not in self._exact:
-            full = len(self._exact) >= MOST_EXACT
-            if full:
-                when_missing = "eager"
-            else:
-                self._exact.add(digest)
+        compiled = _exact_compiles.setdefault(request.key.architecture, set())
+        full = request.shapes.exact and digest not in compiled and len(compiled) >= MOST_EXACT
+        when_missing = "eager" if full else self.options.when_missing
         graph = engine().obtain(request, when_missing, CompileWatch(self.node_id, request.label))
+        if request.shapes.exact and not full and not (isinstance(graph, Graph) and graph.origin == "restored"):
+            compiled.add(digest)
         if isinstance(graph, Refused):
             if full:
-                graph = Refused(f"{MOST_EXACT} exact shapes have graphs already and {request.label} has none")
+                graph = Refused(f"{MOST_EXACT} exact shapes were compiled already and {request.label} has no graph")
             run.refused[digest] = graph.reason
         return graph
 

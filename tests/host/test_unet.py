@@ -334,6 +334,21 @@ def test_a_replaced_class_method_is_noticed(model: Any, monkeypatch: pytest.Monk
     assert "another custom node replaced CrossAttention.forward" in said()
 
 
+@pytest.mark.parametrize("order", ["before the node", "after the node"])
+def test_torch_compile_of_another_node_goes_first(order: str, model: Any, counters: Counters) -> None:
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    def jit(patcher: Any) -> Any:
+        clone = patcher.clone()
+        set_torch_compile_wrapper(model=clone, backend="eager")
+        return clone
+
+    fast = compiled(jit(model)) if order == "before the node" else jit(compiled(model))
+    assert_same(host.sample(fast), host.sample(model))
+    assert said() == "eager: another node runs this model through torch.compile"
+    assert counters.compiled_calls == 0
+
+
 def test_a_call_that_fails_inside_the_graph_goes_on_eager(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
