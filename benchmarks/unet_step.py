@@ -47,14 +47,18 @@ def main() -> None:
     from rich.table import Table
 
     from onegraph.compiler.engine import Engine, Graph
+    from onegraph.compiler.shapes import Refused
     from onegraph.compiler.verify import relative_l2
     from onegraph.graph_cache.store import Store
     from onegraph.host import unet as hook
+    from onegraph.host.checkpoint import source_of
+    from onegraph.host.serve import start_run
 
     path = models.write_checkpoint(options.model, OUT / f"{options.model}.safetensors")
     patcher = host.load(path)
     unet = patcher.model.diffusion_model
-    node = hook.UnetHook(hook.Options(), None, hook.checkpoint.source_of(patcher, unet))
+    node = hook.UnetHook(hook.Options(), None, source_of(patcher, unet))
+    run = start_run(patcher, unet, "diffusion_model.")
     engine = Engine(Store(OUT / "home"))
     width_of_context = models.UNETS[options.model]["context_dim"]
     label_width = models.UNETS[options.model].get("adm_in_channels")
@@ -67,8 +71,8 @@ def main() -> None:
                 torch.randn(2, 77, width_of_context),
                 *([torch.randn(2, label_width)] if label_width else []),
             ]
-            request = node._request(unet, given)
-            assert not isinstance(request, hook.Refused), request.reason
+            request = node.request(unet, run, given)
+            assert not isinstance(request, Refused), request.reason
             graph = engine.obtain(request, "wait", lambda progress: None)
             assert isinstance(graph, Graph), graph.reason
             sizes = {"batch": 2, "height": height // 8, "width": width // 8, "context": 77}

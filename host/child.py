@@ -15,7 +15,7 @@ import torch
 from ..compiler.process import Client
 
 UNET = "unet"
-UNET_PREFIX = "unet."
+PREFIX = "module."  # under which every wrapper below holds what it wraps
 
 
 def client() -> Client:
@@ -57,13 +57,13 @@ class UnetCall(torch.nn.Module):
 
     def __init__(self, unet: torch.nn.Module) -> None:
         super().__init__()
-        self.unet = unet
+        self.module = unet
 
     def forward(
         self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, y: torch.Tensor | None = None
     ) -> torch.Tensor:
         options = {"optimized_attention_override": _attention}
-        result: torch.Tensor = self.unet._forward(x, timesteps, context, y, None, options)  # type: ignore[operator]
+        result: torch.Tensor = self.module._forward(x, timesteps, context, y, None, options)  # type: ignore[operator]
         return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..compiler.engine import engine
-from . import progress, unet
+from . import progress, serve
 
 
 def status() -> dict[str, Any]:
@@ -19,7 +19,7 @@ def status() -> dict[str, Any]:
         "eager_calls": counters.eager_calls,
         "reasons": dict(counters.reasons),
         "background_compiles": engine().background_compiles(),
-        "runs": {node: report.to_json() for node, report in unet.last_runs.items()},
+        "runs": {node: report.to_json() for node, report in serve.last_runs.items()},
         "said": dict(progress.said),
     }
 

@@ -10,31 +10,27 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from ..compiler import architecture, backends
-from ..compiler.engine import Graph, Request, WhenMissing, engine
-from ..compiler.shapes import Dim, Refused, ShapeRange, TensorCall, TensorSpec
+from ..compiler.engine import Request, WhenMissing, engine
+from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
 from ..graph_cache.identity import ModelSource
-from ..graph_cache.key import GraphKey
-from . import checkpoint, child, weights
-from .progress import CompileWatch, say
-from .report import RunReport
+from . import checkpoint, child
+from .serve import PIXELS, Run, Service, choose_backend, start_run
 
 log = logging.getLogger("onegraph.host")
 
 KEY = "onegraph"
 Shapes = Literal["any size", "exact"]
 
-# Latent units; ComfyUI's latents of these families are 1/8 of the image.
-PIXELS = 8
+# Latent units.
 SMALLEST, LARGEST = 8, 256
 MOST_BATCH = 8
 MOST_TOKENS = 1024
-MOST_EXACT = 8  # exact compiles per architecture and process, so that changing sizes cannot compile without end
+_PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
 _ARGUMENTS = ("x", "timesteps", "context", "y", "control", "transformer_options")  # UNetModel.forward, in order
 
 # transformer_options that do not change what the UNet computes.
@@ -52,9 +48,6 @@ _NEUTRAL = {
     "block",
 }
 
-last_runs: dict[str, RunReport] = {}
-_exact_compiles: dict[str, set[str]] = {}  # architecture -> key digests for which this process started a compile
-
 
 @dataclass(frozen=True)
 class Options:
@@ -63,19 +56,6 @@ class Options:
     backend: str = "auto"
     shapes: Shapes = "any size"
     when_missing: WhenMissing = "wait"
-
-
-@dataclass
-class _Run:
-    """One sampling run of one UNet."""
-
-    patcher: Any
-    refusal: str | None
-    epoch: tuple[Any, ...] | None
-    report: RunReport = field(default_factory=RunReport)
-    refused: dict[str, str] = field(default_factory=dict)  # key digest -> why there is no graph in this run
-    bound: set[int] = field(default_factory=set)  # graphs whose binding was checked in full in this run
-    requests: dict[Any, Request] = field(default_factory=dict)  # by what a request depends on, until the epoch changes
 
 
 def is_unet(module: Any) -> bool:
@@ -147,10 +127,8 @@ class UnetHook:
 
     def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
         self.options = options
-        self.node_id = node_id
-        self.source = source
-        self._runs: dict[int, _Run] = {}
-        self._architectures: dict[int, tuple[Any, str]] = {}
+        self._service = Service(child.UNET, node_id, source)
+        self._runs: dict[int, Run] = {}
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 
@@ -165,33 +143,17 @@ class UnetHook:
 
     def on_pre_run(self, patcher: Any) -> None:
         unet = patcher.model.diffusion_model
-        try:
-            refusal = weights.patcher_refusal(patcher) or weights.module_refusal(unet)
-            self._runs[id(unet)] = _Run(patcher, refusal, weights.epoch(patcher))
-        except Exception as error:  # never into the queue
-            log.exception("could not inspect the model")
-            self._runs[id(unet)] = _Run(patcher, f"the model could not be inspected ({error})", None)
+        self._runs[id(unet)] = start_run(patcher, unet, _PATCHED)
 
     def on_cleanup(self, patcher: Any) -> None:
         run = self._runs.pop(id(patcher.model.diffusion_model), None)
-        if run is None:
-            return
-        report = run.report
-        if run.refusal is not None and not report.calls:
-            report.eager[run.refusal] += 1
-        report.finish()
-        text = report.text()
-        if self.node_id is not None:
-            last_runs[self.node_id] = report
-        level = logging.WARNING if report.eager else logging.INFO
-        log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
-        say(self.node_id, text)
+        if run is not None:
+            self._service.finish(run)
 
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
-        if (
-            torch.compiler.is_compiling()
-        ):  # another node's torch.compile traces through here; see weights.patcher_refusal
+        if torch.compiler.is_compiling():
+            # Another node's torch.compile traces through here; weights.patcher_refusal gives the user the reason.
             return executor(*args, **kwargs)
         executor.original = functools.partial(self._innermost, executor.class_obj, executor.original)
         return executor(*args, **kwargs)
@@ -213,7 +175,7 @@ class UnetHook:
         return original(*args, **kwargs)
 
     def _try(
-        self, unet: Any, run: _Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> torch.Tensor | Refused:
         try:
             return self._serve(unet, run, original, args, kwargs)
@@ -223,13 +185,14 @@ class UnetHook:
             return Refused(run.refusal)
 
     def _serve(
-        self, unet: Any, run: _Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> torch.Tensor | Refused:
         started = time.perf_counter()
         if not is_unet(unet):
             return Refused(f"{type(unet).__name__} is not a model that OneGraph compiles")
-        if run.refusal is not None:
-            return Refused(run.refusal)
+        stopped = run.still_refused(unet, _PATCHED)
+        if stopped is not None:
+            return Refused(stopped)
         call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
         options = call.get("transformer_options") or {}
         for name, value in call.items():
@@ -240,12 +203,6 @@ class UnetHook:
         refusal = options_refusal(options)
         if refusal is not None:
             return Refused(refusal)
-        epoch = weights.epoch(run.patcher)
-        if epoch != run.epoch:
-            run.epoch, run.bound, run.requests = epoch, set(), {}
-            run.refusal = weights.patcher_refusal(run.patcher) or weights.module_refusal(unet)
-            if run.refusal is not None:
-                return Refused(run.refusal)
         x, timesteps, context, y = (call.get(name) for name in ("x", "timesteps", "context", "y"))
         given = [t for t in (x, timesteps, context, y) if t is not None]
         if x is None or timesteps is None or context is None or not all(type(t) is torch.Tensor for t in given):
@@ -255,155 +212,51 @@ class UnetHook:
         return self._through_graph(unet, run, given, functools.partial(original, *args, **kwargs), started)
 
     def _through_graph(
-        self, unet: Any, run: _Run, given: list[torch.Tensor], eager: Callable[[], Any], started: float
+        self, unet: Any, run: Run, given: list[torch.Tensor], eager: Callable[[], Any], started: float
     ) -> torch.Tensor | Refused:
         x = given[0]
-        exact = tuple(tuple(t.shape) for t in given) if self.options.shapes == "exact" else ()
-        depends_on = (x.dtype, x.device, tuple(t.shape[-1] for t in given[2:]), x.shape[1], exact)
-        request = run.requests.get(depends_on) or self._request(unet, given)
+        request = self.request(unet, run, given)
         if isinstance(request, Refused):
             return request
-        run.requests[depends_on] = request
-        chunks = [slice(i, i + MOST_BATCH) for i in range(0, x.shape[0], MOST_BATCH)]
-        if len(chunks) > 1 and self.options.shapes == "any size":
-            parts: list[torch.Tensor] = []
-            for chunk in chunks:
-                part = [t[chunk] for t in given]
-                served = self._one(unet, run, request, part, None, started)
-                if isinstance(served, Refused):
-                    return served
-                parts.append(served)
-            run.report.compiled_calls += 1
-            return torch.cat(parts)
-        served = self._one(unet, run, request, given, eager, started)
-        if isinstance(served, torch.Tensor):
-            run.report.compiled_calls += 1
-        return served
+        starts = range(0, x.shape[0], MOST_BATCH)
+        if self.options.shapes == "exact" or len(starts) == 1:
+            served = self._service.serve(run, request, given, eager, self.options.when_missing, started)
+            run.report.compiled_calls += not isinstance(served, Refused)
+            return served
+        parts: list[torch.Tensor] = []
+        for start in starts:
+            part = [t[start : start + MOST_BATCH] for t in given]
+            whole = functools.partial(_eager_part, unet, part)
+            served = self._service.serve(run, request, part, whole, self.options.when_missing, started)
+            if isinstance(served, Refused):
+                return served
+            parts.append(served)
+        run.report.compiled_calls += 1
+        return torch.cat(parts)
 
-    def _one(
-        self,
-        unet: Any,
-        run: _Run,
-        request: Request,
-        given: list[torch.Tensor],
-        eager: Callable[[], Any] | None,
-        started: float,
-    ) -> torch.Tensor | Refused:
-        """One call of a graph. `eager` is None for a part of a split batch, which eager computes by itself."""
-        calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
-        admitted = request.shapes.admits(calls, str(request.device))
-        if isinstance(admitted, Refused):
-            return Refused(f"{_in_pixels(admitted.reason)} ({request.label})")
-        loaded = engine().loaded(request.key, request.device)
-        graph = loaded if loaded is not None and loaded.retired is None else self._obtain(run, request)
-        if isinstance(graph, Refused):
-            return graph
-        if id(graph) not in run.bound:
-            graph.unbind()  # bind with the full check of every weight at the start of each run
-            run.bound.add(id(graph))
-        first = graph.fresh
-        inputs = tuple(_plain(t) for t in given)
-        if eager is None:
-            unet_eager: Callable[[], Any] = functools.partial(_eager_part, unet, inputs)
-        else:
-            unet_eager = eager
-        result = graph.call(unet, inputs, admitted.sizes, unet_eager, engine().counters)
-        if isinstance(result, Refused):
-            return result
-        if result.note is not None:
-            return Refused(result.note)
-        report = run.report
-        report.label, report.speedup = request.label, graph.outcome.speedup
-        if first and graph.origin == "compiled":
-            report.compile_s = graph.entry.manifest.compile_seconds
-        elif first:
-            report.restore_s = time.perf_counter() - started
-        return result.output
-
-    def _obtain(self, run: _Run, request: Request) -> Graph | Refused:
-        digest = request.key.digest
-        if digest in run.refused:
-            return Refused(run.refused[digest])
-        compiled = _exact_compiles.setdefault(request.key.architecture, set())
-        full = request.shapes.exact and digest not in compiled and len(compiled) >= MOST_EXACT
-        when_missing = "eager" if full else self.options.when_missing
-        graph = engine().obtain(request, when_missing, CompileWatch(self.node_id, request.label))
-        if request.shapes.exact and not full and not (isinstance(graph, Graph) and graph.origin == "restored"):
-            compiled.add(digest)
-        if isinstance(graph, Refused):
-            if full:
-                graph = Refused(f"{MOST_EXACT} exact shapes were compiled already and {request.label} has no graph")
-            run.refused[digest] = graph.reason
-        return graph
-
-    def _request(self, unet: Any, given: list[torch.Tensor]) -> Request | Refused:
+    def request(self, unet: Any, run: Run, given: list[torch.Tensor]) -> Request | Refused:
+        """What to ask the engine for, given x, timesteps, context and perhaps y."""
+        x, _, context = given[:3]
+        y = given[3] if len(given) > 3 else None
+        exact = tuple(tuple(t.shape) for t in given) if self.options.shapes == "exact" else ()
+        depends_on = (x.dtype, x.device, tuple(t.shape[-1] for t in given[2:]), x.shape[1], exact)
+        known = run.requests.get(depends_on)
+        if known is not None:
+            return known
         backend = choose_backend(self.options.backend)
         if isinstance(backend, Refused):
             return backend
-        x, _, context = given[:3]
-        y = given[3] if len(given) > 3 else None
-        device = x.device
-        shapes, label, sizes = shape_range(self.options, x, context, y, device, len(unet.channel_mult))
-        if not backend.supports(shapes):
-            return Refused(f"the {backend.name} backend cannot serve {label}")
-        key = GraphKey(
-            child.UNET,
-            self._architecture(unet),
-            shapes.to_json(),
-            str(x.dtype).removeprefix("torch."),
-            backend.name,
-            backend.target(device),
-        )
-        return Request(
-            key, self.source, shapes, label, unet, child.UNET_PREFIX, backend, device, sizes, child.client(),
-            checkpoint.model_folders(),
-        )  # fmt: skip
-
-    def _architecture(self, unet: Any) -> str:
-        """Digest of the UNet's architecture, remembered as long as the metadata of its weights stays."""
-        signature = tuple((id(p), p.shape, p.stride(), p.dtype) for p in unet.parameters())
-        known = self._architectures.get(id(unet))
-        if known is None or known[0] != signature:
-            digest = architecture.digest(unet, volatile=weights.volatile, sources=weights.SOURCES)
-            known = (signature, digest)
-            self._architectures[id(unet)] = known
-        return known[1]
+        shapes, label, sizes = shape_range(self.options, x, context, y, x.device, len(unet.channel_mult))
+        request = self._service.request(unet, backend, shapes, label, sizes, x)
+        if isinstance(request, Request):
+            run.requests[depends_on] = request
+        return request
 
 
-def _eager_part(unet: Any, inputs: tuple[torch.Tensor, ...]) -> Any:
+def _eager_part(unet: Any, inputs: list[torch.Tensor]) -> Any:
+    """A part of a split batch, which the host never asked for as such."""
     x, timesteps, context = inputs[:3]
     return unet._forward(x, timesteps, context, inputs[3] if len(inputs) > 3 else None, None, {})
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous and aligned as compiled code expects (it checks neither)."""
-    tensor = tensor.contiguous()
-    return tensor.clone() if tensor.data_ptr() % 16 else tensor
-
-
-def _in_pixels(reason: str) -> str:
-    """Heights and widths are in latent units inside; users think in pixels."""
-    words = reason.split(" ")
-    if words[0] not in ("height", "width"):
-        return reason
-    return " ".join(_pixel_word(word) for word in words) + " pixels"
-
-
-def _pixel_word(word: str) -> str:
-    low, dots, high = word.partition("..")
-    if low.isdigit() and (not dots or high.isdigit()):
-        return str(int(low) * PIXELS) + (dots and f"..{int(high) * PIXELS}")
-    return word
-
-
-def choose_backend(name: str) -> backends.Backend | Refused:
-    """The backend for a node's choice; `auto` takes the first one that exists."""
-    wanted = backends.known() if name == "auto" else (name,)
-    for candidate in wanted:
-        backend = backends.get(candidate)
-        if backend is not None:
-            return backend
-    return Refused(backends.missing_reason(wanted[0]))
 
 
 def detach(patcher: Any) -> None:

@@ -17,13 +17,15 @@ def volatile(attribute: str) -> bool:
     return "comfy" in attribute or attribute in _PLACEMENT
 
 
-# Modules whose functions UNetModel's forward calls, besides those that define its classes.
-SOURCES = (
-    "comfy.ldm.modules.diffusionmodules.openaimodel",
-    "comfy.ldm.modules.diffusionmodules.util",
-    "comfy.ldm.modules.attention",
-    "comfy.ops",
-)
+# By component: modules whose functions its forward calls, besides those that define its classes.
+SOURCES = {
+    "unet": (
+        "comfy.ldm.modules.diffusionmodules.openaimodel",
+        "comfy.ldm.modules.diffusionmodules.util",
+        "comfy.ldm.modules.attention",
+        "comfy.ops",
+    ),
+}
 
 
 def epoch(patcher: Any) -> tuple[Any, ...]:
@@ -37,8 +39,8 @@ def epoch(patcher: Any) -> tuple[Any, ...]:
     )
 
 
-def patcher_refusal(patcher: Any, prefix: str = "diffusion_model.") -> str | None:
-    """Why no graph can stand in for this patcher's model, or None."""
+def patcher_refusal(patcher: Any, prefix: str) -> str | None:
+    """Why no graph can stand in for the part of this patcher's model whose keys start with `prefix`, or None."""
     if getattr(patcher, "is_dynamic", lambda: False)():
         return "DynamicVRAM pages this model's weights; start ComfyUI with --disable-dynamic-vram to run it compiled"
     injections = [name for name, found in getattr(patcher, "injections", {}).items() if found]

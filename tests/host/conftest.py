@@ -14,6 +14,7 @@ host.boot()
 from onegraph.compiler import engine as engine_module  # noqa: E402
 from onegraph.compiler.engine import Counters, Engine  # noqa: E402
 from onegraph.graph_cache.store import Store  # noqa: E402
+from onegraph.host import serve  # noqa: E402
 from onegraph.host import unet as hook  # noqa: E402
 
 NODE = "7"
@@ -48,7 +49,7 @@ def fresh_process(graphs_home: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine as a new process would have it: nothing loaded, the store as earlier tests left it."""
     engine = Engine(Store(graphs_home))
     monkeypatch.setattr(engine_module, "_engine", engine)
-    hook.last_runs.clear()
+    serve.last_runs.clear()
     return engine
 
 
@@ -67,8 +68,8 @@ def compiled_once(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     """The tiny SDXL's any-size graph is in the store."""
     engine_module._engine = Engine(Store(graphs_home))
     host.sample(compiled(host.load(checkpoint())))
-    assert engine_module._engine.counters.compiles == 1, hook.last_runs[NODE].text()
-    assert engine_module._engine.counters.compiled_calls == 2, hook.last_runs[NODE].text()
+    assert engine_module._engine.counters.compiles == 1, serve.last_runs[NODE].text()
+    assert engine_module._engine.counters.compiled_calls == 2, serve.last_runs[NODE].text()
 
 
 def compiled(model: Any, **options: Any) -> Any:
@@ -78,4 +79,4 @@ def compiled(model: Any, **options: Any) -> Any:
 
 def said() -> str:
     """What the node said after the last run."""
-    return hook.last_runs[NODE].text()
+    return serve.last_runs[NODE].text()

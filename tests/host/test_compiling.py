@@ -13,7 +13,6 @@ from support import host
 from onegraph.compiler.engine import Counters
 from onegraph.compiler.verify import relative_l2
 from onegraph.host import progress
-from onegraph.host import unet as hook
 
 from .conftest import NODE, compiled, said
 
@@ -24,14 +23,14 @@ def interrupt_when(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     import comfy.model_management
 
     def arrange(stage: str) -> None:
-        say = hook.CompileWatch.__call__
+        say = progress.CompileWatch.__call__
 
         def watch(self: Any, state: Any) -> None:
             if state.stage == stage:
                 comfy.model_management.interrupt_current_processing()
             say(self, state)
 
-        monkeypatch.setattr(hook.CompileWatch, "__call__", watch)
+        monkeypatch.setattr(progress.CompileWatch, "__call__", watch)
 
     return arrange
 

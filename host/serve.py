@@ -1,0 +1,225 @@
+"""Serving one call of a component through a graph: what every hook does alike once it knows what it wants.
+
+A hook (the UNet's wrapper, the VAE's proxy) decides what a call asks for and whether anything in the workflow forbids a
+graph; from there on a `Service` finds, loads or compiles the graph, binds it, runs it and keeps the report.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..compiler import architecture, backends
+from ..compiler.engine import Graph, Request, WhenMissing, engine
+from ..compiler.shapes import Refused, ShapeRange, TensorCall
+from ..graph_cache.identity import ModelSource
+from ..graph_cache.key import GraphKey
+from . import checkpoint, child, weights
+from .progress import CompileWatch, say
+from .report import RunReport
+
+log = logging.getLogger("onegraph.host")
+
+PIXELS = 8  # image pixels per latent unit, in the families compiled here
+MOST_EXACT = 8  # exact compiles per architecture and process, so that changing sizes cannot compile without end
+
+last_runs: dict[str, RunReport] = {}  # by node
+_exact_compiles: dict[str, set[str]] = {}  # architecture -> key digests for which this process started a compile
+
+
+@dataclass
+class Run:
+    """One run of one component: a sampling, a decode, an encode.
+
+    Attributes:
+        patcher: ComfyUI's patcher of the model that runs.
+        refusal: why no graph serves this run at all, or None.
+        epoch: ComfyUI's counters of weight moves when the weights were last looked at.
+    """
+
+    patcher: Any
+    refusal: str | None
+    epoch: tuple[Any, ...] | None
+    report: RunReport = field(default_factory=RunReport)
+    refused: dict[str, str] = field(default_factory=dict)  # key digest -> why there is no graph in this run
+    bound: set[int] = field(default_factory=set)  # graphs whose binding was checked in full in this run
+    requests: dict[Any, Request] = field(default_factory=dict)  # by what a request depends on, until the epoch changes
+
+    def still_refused(self, module: torch.nn.Module, prefix: str) -> str | None:
+        """Why no graph serves the run now; looks at the weights again when ComfyUI has moved or patched them."""
+        epoch = weights.epoch(self.patcher)
+        if self.refusal is None and epoch != self.epoch:
+            self.epoch, self.bound, self.requests = epoch, set(), {}
+            self.refusal = weights.patcher_refusal(self.patcher, prefix) or weights.module_refusal(module)
+        return self.refusal
+
+
+def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
+    """Inspect the model at the start of a run, when its weights are loaded. Never raises."""
+    try:
+        refusal = weights.patcher_refusal(patcher, prefix) or weights.module_refusal(module)
+        return Run(patcher, refusal, weights.epoch(patcher))
+    except Exception as error:  # never into the queue
+        return Run(patcher, f"the model could not be inspected ({type(error).__name__}: {error})", None)
+
+
+class Service:
+    """Serves the calls of one node for one component."""
+
+    def __init__(self, component: str, node_id: str | None, source: ModelSource) -> None:
+        self.component = component
+        self.node_id = node_id
+        self.source = source
+        self._architectures: dict[int, tuple[Any, str]] = {}
+
+    def request(
+        self,
+        module: torch.nn.Module,
+        backend: backends.Backend,
+        shapes: ShapeRange,
+        label: str,
+        sizes: Mapping[str, int],
+        like: torch.Tensor,
+    ) -> Request | Refused:
+        """What to ask the engine for. `like` is the call's main input: its dtype and device are the graph's."""
+        if not backend.supports(shapes):
+            return Refused(f"the {backend.name} backend cannot serve {label}")
+        key = GraphKey(
+            self.component,
+            self._architecture(module),
+            shapes.to_json(),
+            str(like.dtype).removeprefix("torch."),
+            backend.name,
+            backend.target(like.device),
+        )
+        return Request(
+            key=key,
+            source=self.source,
+            shapes=shapes,
+            label=label,
+            module=module,
+            prefix=child.PREFIX,
+            backend=backend,
+            device=like.device,
+            hint=sizes,
+            client=child.client(),
+            neighbours=checkpoint.model_folders(),
+        )
+
+    def _architecture(self, module: torch.nn.Module) -> str:
+        """Digest of the module's architecture, remembered as long as the metadata of its weights stays."""
+        signature = tuple((id(p), p.shape, p.stride(), p.dtype) for p in module.parameters())
+        known = self._architectures.get(id(module))
+        if known is None or known[0] != signature:
+            digest = architecture.digest(module, volatile=weights.volatile, sources=weights.SOURCES[self.component])
+            known = (signature, digest)
+            self._architectures[id(module)] = known
+        return known[1]
+
+    def serve(
+        self,
+        run: Run,
+        request: Request,
+        given: list[torch.Tensor],
+        eager: Callable[[], torch.Tensor],
+        when_missing: WhenMissing,
+        started: float,
+    ) -> torch.Tensor | Refused:
+        """One call of a graph.
+
+        Args:
+            given: the inputs of the shape range, in order.
+            eager: the same call without a graph, to compare with at the graph's very first use.
+            started: perf_counter when the call came in; `restore_s` counts from there.
+        """
+        calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
+        admitted = request.shapes.admits(calls, str(request.device))
+        if isinstance(admitted, Refused):
+            return Refused(f"{in_pixels(admitted.reason)} ({request.label})")
+        graph = engine().loaded(request.key, request.device)
+        if graph is None or graph.retired is not None:
+            obtained = self._obtain(run, request, when_missing)
+            if isinstance(obtained, Refused):
+                return obtained
+            graph = obtained
+        if id(graph) not in run.bound:
+            graph.unbind()  # bind with the full check of every weight at the start of each run
+            run.bound.add(id(graph))
+        first = graph.fresh
+        inputs = tuple(_plain(t) for t in given)
+        result = graph.call(request.module, inputs, admitted.sizes, eager, engine().counters)
+        if isinstance(result, Refused):
+            return result
+        if result.note is not None:
+            return Refused(result.note)
+        run.report.label, run.report.speedup = request.label, graph.outcome.speedup
+        if first and graph.origin == "compiled":
+            run.report.compile_s = graph.entry.manifest.compile_seconds
+        elif first:
+            run.report.restore_s = time.perf_counter() - started
+        return result.output
+
+    def finish(self, run: Run) -> None:
+        """The run is over: say on the node, in the log and to the status route what happened."""
+        report = run.report
+        if run.refusal is not None and not report.calls:
+            report.eager[run.refusal] += 1
+        report.finish()
+        text = report.text()
+        if self.node_id is not None:
+            last_runs[self.node_id] = report
+        level = logging.WARNING if report.eager else logging.INFO
+        log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
+        say(self.node_id, text)
+
+    def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> Graph | Refused:
+        digest = request.key.digest
+        if digest in run.refused:
+            return Refused(run.refused[digest])
+        compiled = _exact_compiles.setdefault(request.key.architecture, set())
+        full = request.shapes.exact and digest not in compiled and len(compiled) >= MOST_EXACT
+        watch = CompileWatch(self.node_id, request.label)
+        graph = engine().obtain(request, "eager" if full else when_missing, watch)
+        if request.shapes.exact and not full and not (isinstance(graph, Graph) and graph.origin == "restored"):
+            compiled.add(digest)
+        if isinstance(graph, Refused):
+            if full:
+                graph = Refused(f"{MOST_EXACT} exact shapes were compiled already and {request.label} has no graph")
+            run.refused[digest] = graph.reason
+        return graph
+
+
+def choose_backend(name: str) -> backends.Backend | Refused:
+    """The backend for a node's choice; `auto` takes the first one that exists."""
+    wanted = backends.known() if name == "auto" else (name,)
+    for candidate in wanted:
+        backend = backends.get(candidate)
+        if backend is not None:
+            return backend
+    return Refused(backends.missing_reason(wanted[0]))
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous and aligned as compiled code expects (it checks neither)."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+def in_pixels(reason: str) -> str:
+    """Heights and widths are in latent units inside; users think in pixels."""
+    words = reason.split(" ")
+    if words[0] not in ("height", "width"):
+        return reason
+    return " ".join(_pixel_word(word) for word in words) + " pixels"
+
+
+def _pixel_word(word: str) -> str:
+    low, dots, high = word.partition("..")
+    if low.isdigit() and (not dots or high.isdigit()):
+        return str(int(low) * PIXELS) + (dots and f"..{int(high) * PIXELS}")
+    return word
