@@ -231,6 +231,14 @@ class Engine:
         """The graph, if this process has it already."""
         return self._graphs.get((key.digest, str(device)))
 
+    def retire(self, request: Request, reason: str) -> None:
+        """A graph turned out wrong in use: nobody uses it again, in this process or another."""
+        graph = self.loaded(request.key, request.device)
+        if graph is not None and graph.retired is None:
+            graph.retired = reason
+            log.warning("%s: %s", graph.entry.folder.name, reason)
+            self.store.quarantine(graph.entry.folder)
+
     def obtain(self, request: Request, when_missing: WhenMissing, watch: Callable[[Progress], None]) -> Graph | Refused:
         """The graph for a request: loaded before, restored from the store, or compiled; else the reason why not.
 

@@ -14,7 +14,7 @@ import torch
 
 from ..compiler.process import Client
 
-UNET = "unet"
+UNET, VAE_DECODER, VAE_ENCODER = "unet", "vae_decoder", "vae_encoder"
 PREFIX = "module."  # under which every wrapper below holds what it wraps
 
 
@@ -67,6 +67,53 @@ class UnetCall(torch.nn.Module):
         return result
 
 
+def encode_moments(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """A VAE's encoder up to its regularization, which may draw random numbers: x [B,3,H,W] -> moments [B,2C,H/8,W/8].
+
+    TAESD has no regularization: its latents [B,C,H/8,W/8].
+    """
+    encoder = getattr(module, "encoder", None)
+    if encoder is None:
+        latents: torch.Tensor = module.encode(x)
+        return latents
+    moments: torch.Tensor = encoder(x)
+    return module.quant_conv(moments) if hasattr(module, "quant_conv") else moments
+
+
+def _plain_attention(module: torch.nn.Module) -> None:
+    """A VAE's attention blocks carry the host's choice of attention; see `_attention`."""
+    from comfy.ldm.modules.diffusionmodules.model import AttnBlock, pytorch_attention
+
+    for block in module.modules():
+        if isinstance(block, AttnBlock):
+            block.optimized_attention = pytorch_attention
+
+
+class VaeDecoderCall(torch.nn.Module):
+    """A VAE's decode: latents [1,C,h,w] -> image [1,3,8h,8w], before ComfyUI's own scaling and clamping."""
+
+    def __init__(self, vae: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = vae
+        _plain_attention(vae)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image: torch.Tensor = self.module.decode(x)  # type: ignore[operator]
+        return image
+
+
+class VaeEncoderCall(torch.nn.Module):
+    """A VAE's encoder: image [1,3,H,W] -> what `encode_moments` gives."""
+
+    def __init__(self, vae: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = vae
+        _plain_attention(vae)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return encode_moments(self.module, x)
+
+
 def wrap(component: str, module: torch.nn.Module) -> torch.nn.Module:
     """The function of tensors to capture for a component."""
-    return {UNET: UnetCall}[component](module)
+    return {UNET: UnetCall, VAE_DECODER: VaeDecoderCall, VAE_ENCODER: VaeEncoderCall}[component](module)

@@ -17,6 +17,8 @@ class RunReport:
         compile_s, restore_s: seconds, when this run compiled or restored a graph. `restore_s` is find, check, load,
             bind and the first call.
         step_ms: mean of all calls after the first, milliseconds.
+        call_ms: the last call alone, milliseconds.
+        rule: of a VAE, the rule for changing resolutions that applied, and why.
     """
 
     label: str = ""
@@ -26,6 +28,8 @@ class RunReport:
     compiled_calls: int = 0
     eager: Counter[str] = field(default_factory=Counter)
     step_ms: float | None = None
+    call_ms: float | None = None
+    rule: str = ""
     _second_start: float = 0.0
 
     @property
@@ -55,6 +59,8 @@ class RunReport:
         if self.speedup is not None:
             parts.append(f"{self.speedup:.1f}x eager")
         text = ", ".join(parts)
+        if self.rule:
+            text += f" ({self.rule})"
         if self.eager:
             text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager)
         return text
@@ -67,5 +73,7 @@ class RunReport:
             "compiled_calls": self.compiled_calls,
             "eager_calls": dict(self.eager),
             "step_ms": self.step_ms,
+            "call_ms": self.call_ms,
+            "rule": self.rule,
             "speedup": self.speedup,
         }

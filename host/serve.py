@@ -69,12 +69,13 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
 
 
 class Service:
-    """Serves the calls of one node for one component."""
+    """Serves the calls of one node for one component; `part` names it where a node has several."""
 
-    def __init__(self, component: str, node_id: str | None, source: ModelSource) -> None:
+    def __init__(self, component: str, node_id: str | None, source: ModelSource, part: str = "") -> None:
         self.component = component
         self.node_id = node_id
         self.source = source
+        self.part = part
         self._architectures: dict[int, tuple[Any, str]] = {}
 
     def request(
@@ -140,7 +141,8 @@ class Service:
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
         admitted = request.shapes.admits(calls, str(request.device))
         if isinstance(admitted, Refused):
-            return Refused(f"{in_pixels(admitted.reason)} ({request.label})")
+            unit = 1 if self.component == child.VAE_ENCODER else PIXELS
+            return Refused(f"{in_pixels(admitted.reason, unit)} ({request.label})")
         graph = engine().loaded(request.key, request.device)
         if graph is None or graph.retired is not None:
             obtained = self._obtain(run, request, when_missing)
@@ -170,9 +172,9 @@ class Service:
         if run.refusal is not None and not report.calls:
             report.eager[run.refusal] += 1
         report.finish()
-        text = report.text()
+        text = f"{self.part}: {report.text()}" if self.part else report.text()
         if self.node_id is not None:
-            last_runs[self.node_id] = report
+            last_runs[f"{self.node_id}:{self.part}" if self.part else self.node_id] = report
         level = logging.WARNING if report.eager else logging.INFO
         log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
         say(self.node_id, text)
@@ -182,14 +184,15 @@ class Service:
         if digest in run.refused:
             return Refused(run.refused[digest])
         compiled = _exact_compiles.setdefault(request.key.architecture, set())
-        full = request.shapes.exact and digest not in compiled and len(compiled) >= MOST_EXACT
+        exact = request.shapes.dim("height").exact
+        full = exact and digest not in compiled and len(compiled) >= MOST_EXACT
         watch = CompileWatch(self.node_id, request.label)
         graph = engine().obtain(request, "eager" if full else when_missing, watch)
-        if request.shapes.exact and not full and not (isinstance(graph, Graph) and graph.origin == "restored"):
+        if exact and not full and not (isinstance(graph, Graph) and graph.origin == "restored"):
             compiled.add(digest)
         if isinstance(graph, Refused):
             if full:
-                graph = Refused(f"{MOST_EXACT} exact shapes were compiled already and {request.label} has no graph")
+                graph = Refused(f"{MOST_EXACT} exact sizes were compiled already and {request.label} has no graph")
             run.refused[digest] = graph.reason
         return graph
 
@@ -210,16 +213,16 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
 
 
-def in_pixels(reason: str) -> str:
-    """Heights and widths are in latent units inside; users think in pixels."""
+def in_pixels(reason: str, unit: int) -> str:
+    """Heights and widths are in units of `unit` pixels inside; users think in pixels."""
     words = reason.split(" ")
     if words[0] not in ("height", "width"):
         return reason
-    return " ".join(_pixel_word(word) for word in words) + " pixels"
+    return " ".join(_pixel_word(word, unit) for word in words) + " pixels"
 
 
-def _pixel_word(word: str) -> str:
+def _pixel_word(word: str, unit: int) -> str:
     low, dots, high = word.partition("..")
     if low.isdigit() and (not dots or high.isdigit()):
-        return str(int(low) * PIXELS) + (dots and f"..{int(high) * PIXELS}")
+        return str(int(low) * unit) + (dots and f"..{int(high) * unit}")
     return word

@@ -17,6 +17,12 @@ def volatile(attribute: str) -> bool:
     return "comfy" in attribute or attribute in _PLACEMENT
 
 
+_VAE_SOURCES = (
+    "comfy.ldm.models.autoencoder",
+    "comfy.ldm.modules.diffusionmodules.model",
+    "comfy.taesd.taesd",
+    "comfy.ops",
+)
 # By component: modules whose functions its forward calls, besides those that define its classes.
 SOURCES = {
     "unet": (
@@ -25,6 +31,8 @@ SOURCES = {
         "comfy.ldm.modules.attention",
         "comfy.ops",
     ),
+    "vae_decoder": _VAE_SOURCES,
+    "vae_encoder": _VAE_SOURCES,
 }
 
 

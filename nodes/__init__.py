@@ -6,6 +6,8 @@ from comfy_api.latest import ComfyExtension, io
 from typing_extensions import override
 
 from .compile_model import OneGraphCompileModel
+from .compile_vae import OneGraphCompileVAE
+from .load_checkpoint import OneGraphLoadCheckpoint
 
 
 class OneGraphExtension(ComfyExtension):
@@ -19,4 +21,4 @@ class OneGraphExtension(ComfyExtension):
 
     @override
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [OneGraphCompileModel]
+        return [OneGraphCompileModel, OneGraphCompileVAE, OneGraphLoadCheckpoint]

@@ -10,6 +10,7 @@ from typing_extensions import override
 from ..compiler.engine import WhenMissing
 from ..host.progress import say
 from ..host.unet import Options, Shapes, compile_model
+from . import inputs
 
 
 class OneGraphCompileModel(io.ComfyNode):
@@ -30,26 +31,9 @@ class OneGraphCompileModel(io.ComfyNode):
             search_aliases=["onegraph", "torch compile", "speed up", "onediff", "aot"],
             inputs=[
                 io.Model.Input("model", tooltip="SD 1.x, SD 2.x, SDXL or the SDXL refiner; others pass through."),
-                io.Combo.Input(
-                    "backend",
-                    options=["auto", "inductor", "oneflow", "off"],
-                    default="auto",
-                    tooltip="auto picks the best engine that works here; off leaves the model as it is.",
-                ),
-                io.Combo.Input(
-                    "shapes",
-                    options=["any size", "exact"],
-                    default="any size",
-                    tooltip="any size: one graph for all image sizes, batches and prompt lengths. "
-                    "exact: one graph for each, a little faster per step.",
-                ),
-                io.Combo.Input(
-                    "when_missing",
-                    options=["wait", "background", "eager"],
-                    default="wait",
-                    tooltip="When no graph is kept yet. wait: compile now, once. background: this run is eager, "
-                    "a later run uses the graph. eager: never compile.",
-                ),
+                inputs.backend(),
+                inputs.shapes(),
+                inputs.when_missing(),
             ],
             outputs=[io.Model.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],

@@ -110,7 +110,7 @@ def seeded(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]
     return out
 
 
-def _vae() -> dict[str, torch.Tensor]:
+def _vae(parts: str) -> dict[str, torch.Tensor]:
     from comfy.ldm.models.autoencoder import AutoencoderKL
 
     config: dict[str, Any] = {
@@ -119,28 +119,34 @@ def _vae() -> dict[str, torch.Tensor]:
         "resolution": 256,
         "in_channels": 3,
         "out_ch": 3,
-        "ch": 128,  # of the encoder, which is left out below; ComfyUI reads the decoder's width from the file
+        "ch": 128,  # of the encoder, fixed in ComfyUI, which reads the decoder's width from the file
         "ch_mult": [1, 2, 4, 4],
         "num_res_blocks": 2,
         "attn_resolutions": [],
         "dropout": 0.0,
     }
     state = AutoencoderKL(ddconfig=config, embed_dim=4, decoder_ddconfig={**config, "ch": 32}).state_dict()
-    return {k: v for k, v in seeded(state, 7).items() if not k.startswith(("encoder.", "quant_conv"))}
+    weights = seeded(state, 7)
+    if parts == "decoder":
+        weights = {k: v for k, v in weights.items() if not k.startswith(("encoder.", "quant_conv"))}
+    return weights
 
 
-def write_checkpoint(name: str, path: Path, seed: int = 1) -> Path:
-    """Write one of the small models as a .safetensors checkpoint (UNet and VAE decoder); kept when it is there."""
+def write_checkpoint(name: str, path: Path, seed: int = 1, vae: str = "decoder") -> Path:
+    """Write one of the small models as a .safetensors checkpoint; kept when it is there.
+
+    `vae`: `decoder` (UNet 10 to 20 MB in all) or `both` (70 MB more, for the encoder).
+    """
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    recipe = {"format": "pt", "onegraph.recipe": f"{seed} {UNETS[name]}"}
+    recipe = {"format": "pt", "onegraph.recipe": f"{seed} {vae} {UNETS[name]}"}
     if path.is_file():
         with safe_open(path, "pt") as known:
             if known.metadata() == recipe:
                 return path
     state = {"model.diffusion_model." + k: v for k, v in seeded(unet(name, "meta").state_dict(), seed).items()}
-    state |= {"first_stage_model." + k: v for k, v in _vae().items()}
+    state |= {"first_stage_model." + k: v for k, v in _vae(vae).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     save_file(state, partial, metadata=recipe)

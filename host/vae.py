@@ -1,0 +1,324 @@
+"""The VAE: a copy of ComfyUI's VAE object whose first_stage_model is a proxy that serves decode and encode by graphs.
+
+One VAE output wired to several nodes is one Python object, so neither it nor its module is ever changed. The copy's
+class tells the proxy which call it is in: only a whole decode or encode may compile, never a tile of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..compiler.engine import WhenMissing, engine
+from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..graph_cache.identity import ModelSource
+from . import checkpoint, child
+from .resolutions import DynamicResolution, Plan, sizes_of
+from .serve import PIXELS, Run, Service, choose_backend, start_run
+
+log = logging.getLogger("onegraph.host")
+
+Parts = Literal["decoder", "encoder", "both"]
+Part = Literal["decoder", "encoder"]
+SMALLEST, LARGEST = 8, 256  # latent units
+_COMPONENTS: dict[Part, str] = {"decoder": child.VAE_DECODER, "encoder": child.VAE_ENCODER}
+_ENCODER_PREFIXES = ("first_stage_model.encoder.", "vae.encoder.", "encoder.", "taesd_encoder.")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices of the node."""
+
+    backend: str = "auto"
+    parts: Parts = "decoder"
+    dynamic_resolution: DynamicResolution = "auto"
+    when_missing: WhenMissing = "wait"
+
+
+@dataclass
+class _Call:
+    """A whole decode or encode of the VAE, from outside; its chunks and tiles all belong to it."""
+
+    part: Part
+    vae: Any
+    tiles: bool
+    run: Run | None = None
+    plan: Plan | None = None
+
+
+def unsupported(vae: Any) -> str | None:
+    """Why this VAE passes through unchanged, or None."""
+    from comfy.ldm.models.autoencoder import AutoencoderKL, AutoencodingEngine
+    from comfy.ldm.modules.diffusionmodules import model as blocks
+    from comfy.taesd.taesd import TAESD
+
+    module: Any = getattr(vae, "first_stage_model", None)
+    name = type(module).__name__
+    if getattr(vae, "latent_dim", 2) != 2:
+        return f"{name} is a video or audio VAE"
+    if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
+        return f"{name} tiles its own work"
+    if type(module) is TAESD:
+        return None
+    if type(module) not in (AutoencoderKL, AutoencodingEngine):
+        return f"{name} is not a VAE that OneGraph compiles"
+    if type(module.encoder) is not blocks.Encoder or type(module.decoder) is not blocks.Decoder:
+        return f"{name} has an unusual encoder or decoder"
+    if getattr(module, "bn", None) is not None or getattr(module, "max_batch_size", None) is not None:
+        return f"{name} normalises its latents or splits its batches"
+    return None
+
+
+def has_encoder(path: Path | None) -> bool:
+    """Whether the file holds encoder weights; True when that cannot be told."""
+    if path is None or path.suffix != ".safetensors":
+        return True
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            return any(name.startswith(_ENCODER_PREFIXES) for name in file.keys())  # noqa: SIM118
+    except Exception as error:  # not a safetensors file after all
+        log.debug("cannot read the names in %s: %s", path, error)
+        return True
+
+
+def _shape_range(part: Part, x: torch.Tensor, exact: bool, levels: int) -> tuple[ShapeRange, str, dict[str, int]]:
+    """One image at a time: more make no difference to a VAE's speed, and a large batch would double its memory."""
+    _, channels, height, width = x.shape
+    sizes = {"height": height, "width": width}
+    unit = 1 if part == "decoder" else PIXELS
+    if exact:
+        dims = tuple(Dim(name, size, size) for name, size in sizes.items())
+        label = f"{width * PIXELS // unit}x{height * PIXELS // unit}"
+    else:
+        dims = tuple(Dim(name, SMALLEST * unit, LARGEST * unit, levels) for name in sizes)
+        label = f"any size {SMALLEST * PIXELS}-{LARGEST * PIXELS}"
+    dtype = str(x.dtype).removeprefix("torch.")
+    return ShapeRange(dims, (TensorSpec("x", (1, channels, "height", "width"), dtype),)), label, sizes
+
+
+class VaeHook:
+    """One node's hook on one VAE: options, reports and the call under way, never weights."""
+
+    def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
+        self.options = options
+        self.node_id = node_id
+        self._source = source
+        self._services = {part: Service(name, node_id, source, part) for part, name in _COMPONENTS.items()}
+        self._has_encoder = has_encoder(source.path)
+        self._active = threading.local()
+
+    # The call from outside ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def call(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[None]:
+        """A decode or encode begins; nested calls (the fallback to tiles) belong to the outer one."""
+        outer: _Call | None = getattr(self._active, "call", None)
+        if outer is not None:
+            before, outer.tiles = outer.tiles, outer.tiles or tiles == "tiles"
+            try:
+                yield
+            finally:
+                outer.tiles = before
+            return
+        self._active.call = _Call(part, vae, tiles == "tiles")
+        try:
+            yield
+        finally:
+            call, self._active.call = self._active.call, None
+            if call.run is not None:
+                self._services[part].finish(call.run)
+
+    # One chunk or tile --------------------------------------------------------------------------------------
+
+    def serve(
+        self, part: Part, module: torch.nn.Module, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """What the proxy's decode and encode return: from a graph, else from `eager`, image by image."""
+        call: _Call | None = getattr(self._active, "call", None)
+        if call is None or call.part != part or (self.options.parts not in (part, "both")):
+            return eager(x)
+        if call.run is None:
+            call.run = start_run(call.vae.patcher, module, "")
+        run = call.run
+        started = time.perf_counter()
+        run.report.call_starts()
+        try:
+            served = self._serve(part, call, run, module, x, eager, started)
+        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
+            log.exception("a compiled %s call failed, eager takes over", part)
+            run.refusal = f"a compiled call failed ({type(error).__name__}: {str(error)[:120]})"
+            served = Refused(run.refusal)
+        if isinstance(served, torch.Tensor):
+            run.report.compiled_calls += 1
+        else:
+            run.report.eager[served.reason] += 1
+            engine().counters.eager_calls += 1
+            engine().counters.reasons[served.reason] += 1
+            started = time.perf_counter()
+            served = eager(x)
+        run.report.call_ms = 1e3 * (time.perf_counter() - started)
+        return served
+
+    def _serve(
+        self,
+        part: Part,
+        call: _Call,
+        run: Run,
+        module: torch.nn.Module,
+        x: torch.Tensor,
+        eager: Callable[[torch.Tensor], torch.Tensor],
+        started: float,
+    ) -> torch.Tensor | Refused:
+        if part == "encoder" and not self._has_encoder:
+            return Refused("this VAE's file has no encoder, so encoding gives no usable latent; load a complete VAE")
+        stopped = run.still_refused(module, "")
+        if stopped is not None:
+            return Refused(stopped)
+        if type(x) is not torch.Tensor or x.ndim != 4:
+            return Refused("the call's input is not a batch of images")
+        backend = choose_backend(self.options.backend)
+        if isinstance(backend, Refused):
+            return backend
+        step = 1 if part == "decoder" else PIXELS
+        widest = _shape_range(part, x, False, step)
+        any_size = backend.supports(widest[0])
+        when_missing = self.options.when_missing
+        if call.tiles:
+            call.plan = Plan("any size" if any_size else "exact", "tiles never compile")
+            when_missing = "eager"
+        elif call.plan is None:
+            sizes = sizes_of(self._source.digest, _COMPONENTS[part])
+            call.plan = sizes.plan(self.options.dynamic_resolution, (x.shape[2], x.shape[3]), any_size)
+        run.report.rule = call.plan.why
+        if call.plan.shapes == "none":
+            return Refused(call.plan.why)
+        shapes, label, hint = widest if call.plan.shapes == "any size" else _shape_range(part, x, True, step)
+        service = self._services[part]
+        known = run.requests.get((shapes, x.dtype, x.device))
+        request = known or service.request(module, backend, shapes, label, hint, x)
+        if isinstance(request, Refused):
+            return request
+        run.requests[(shapes, x.dtype, x.device)] = request
+        parts: list[torch.Tensor] = []
+        for image in x.split(1):
+            served = service.serve(run, request, [image], functools.partial(eager, image), when_missing, started)
+            if isinstance(served, torch.Tensor) and not bool(torch.isfinite(served).all()):
+                served = self._not_finite(run, service, request, eager(image), x.dtype)
+            if isinstance(served, Refused):
+                return served
+            parts.append(served)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _not_finite(
+        self, run: Run, service: Service, request: Any, reference: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor | Refused:
+        """A result that must not leave: is it the graph or the model itself?"""
+        if bool(torch.isfinite(reference).all()):
+            reason = "the graph returned values that are not finite where eager's are; it is not used again"
+            engine().retire(request, reason)
+            return Refused(reason)
+        remedy = "use another VAE" if dtype == torch.float32 else "start ComfyUI with --fp32-vae"
+        run.refusal = f"this VAE itself overflows in {str(dtype).removeprefix('torch.')} on this image; {remedy}"
+        return Refused(run.refusal)
+
+
+class Proxy:
+    """Stands where first_stage_model stood; everything but decode and encode is the module's own."""
+
+    def __init__(self, module: torch.nn.Module, hook: VaeHook) -> None:
+        self.onegraph_module = module
+        self.onegraph_hook = hook
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["onegraph_module"], name)
+
+    def decode(self, z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self.onegraph_module
+        if args or kwargs:
+            return module.decode(z, *args, **kwargs)
+        return self.onegraph_hook.serve("decoder", module, z, module.decode)
+
+    def encode(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self.onegraph_module
+        if args or kwargs:
+            return module.encode(x, *args, **kwargs)
+        moments = self.onegraph_hook.serve("encoder", module, x, functools.partial(child.encode_moments, module))
+        # The rest may draw random numbers, so it stays the host's own.
+        regularization = getattr(module, "regularization", None)
+        return moments if regularization is None else regularization(moments)[0]
+
+
+class _Calls:
+    """Mixed into the VAE's class: tells the hook which call the proxy is in."""
+
+    onegraph: VaeHook
+
+    def decode(self, *args: Any, **kwargs: Any) -> Any:
+        with self.onegraph.call("decoder", self, "whole"):
+            return super().decode(*args, **kwargs)  # type: ignore[misc]
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        with self.onegraph.call("encoder", self, "whole"):
+            return super().encode(*args, **kwargs)  # type: ignore[misc]
+
+    def decode_tiled(self, *args: Any, **kwargs: Any) -> Any:
+        with self.onegraph.call("decoder", self, "tiles"):
+            return super().decode_tiled(*args, **kwargs)  # type: ignore[misc]
+
+    def encode_tiled(self, *args: Any, **kwargs: Any) -> Any:
+        with self.onegraph.call("encoder", self, "tiles"):
+            return super().encode_tiled(*args, **kwargs)  # type: ignore[misc]
+
+    def decode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
+        with self.onegraph.call("decoder", self, "tiles"):
+            return super().decode_tiled_(*args, **kwargs)  # type: ignore[misc]
+
+    def encode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
+        with self.onegraph.call("encoder", self, "tiles"):
+            return super().encode_tiled_(*args, **kwargs)  # type: ignore[misc]
+
+
+@functools.cache
+def _class_for(vae_class: Any) -> Any:
+    return type(vae_class.__name__, (_Calls, vae_class), {"__module__": vae_class.__module__})
+
+
+def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
+    """A copy of a VAE that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
+    plain = vae
+    if isinstance(getattr(vae, "first_stage_model", None), Proxy):  # the node twice: the later one counts
+        plain = copy.copy(vae)
+        plain.__class__ = type(vae).__mro__[2]
+        plain.first_stage_model = vae.first_stage_model.onegraph_module
+        del plain.onegraph
+    if options.backend == "off":
+        return plain, "off: the VAE runs eager"
+    reason = unsupported(plain)
+    if reason is not None:
+        return plain, f"eager: {reason}"
+    source = checkpoint.source_of(plain.patcher, plain.first_stage_model, dynprompt, node_id)
+    hook = VaeHook(options, node_id, source)
+    compiled = copy.copy(plain)
+    vae_class: Any = type(plain)
+    compiled.__class__ = _class_for(vae_class)
+    compiled.onegraph = hook
+    compiled.first_stage_model = Proxy(plain.first_stage_model, hook)
+    backend = choose_backend(options.backend)
+    if isinstance(backend, Refused):
+        return compiled, f"eager: {backend.reason}"
+    return (
+        compiled,
+        f"ready: {options.parts}, {options.dynamic_resolution}, {backend.name}; starts with the first image",
+    )

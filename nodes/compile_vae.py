@@ -1,0 +1,53 @@
+"""Compile VAE (OneGraph)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+from typing_extensions import override
+
+from ..compiler.engine import WhenMissing
+from ..host.progress import say
+from ..host.resolutions import DynamicResolution
+from ..host.vae import Options, Parts, compile_vae
+from . import inputs
+
+
+class OneGraphCompileVAE(io.ComfyNode):
+    """Hands on a copy of a VAE that runs through compiled graphs. Node id and input names are final."""
+
+    @classmethod
+    @override
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="OneGraphCompileVAE",
+            display_name="Compile VAE (OneGraph)",
+            category="model/onegraph",
+            description=(
+                "Runs the VAE through compiled graphs that are kept beside the checkpoint. The VAE you put in stays as "
+                "it is; wire the one that comes out wherever it should be compiled, to one node or several."
+            ),
+            search_aliases=["onegraph", "vae speed up", "onediff", "aot"],
+            inputs=[
+                io.Vae.Input("vae", tooltip="Image VAEs of SD 1.x, SD 2.x and SDXL, and TAESD; others pass through."),
+                inputs.parts(),
+                inputs.dynamic_resolution(),
+                inputs.when_missing(),
+                inputs.backend(),
+            ],
+            outputs=[io.Vae.Output()],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+        )
+
+    @classmethod
+    @override
+    def execute(
+        cls, vae: Any, parts: Parts, dynamic_resolution: DynamicResolution, when_missing: WhenMissing, backend: str
+    ) -> io.NodeOutput:
+        node_id = cls.hidden.unique_id if cls.hidden else None
+        dynprompt = cls.hidden.dynprompt if cls.hidden else None
+        options = Options(backend, parts, dynamic_resolution, when_missing)
+        compiled, text = compile_vae(vae, options, node_id, dynprompt)
+        say(node_id, text)
+        return io.NodeOutput(compiled)

@@ -1,0 +1,59 @@
+"""Load Checkpoint (OneGraph)."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+from typing_extensions import override
+
+from ..compiler.engine import WhenMissing
+from ..host import loader, unet, vae
+from ..host.progress import say
+from ..host.resolutions import DynamicResolution
+from . import inputs
+
+
+class OneGraphLoadCheckpoint(io.ComfyNode):
+    """Load Checkpoint, Compile Model and Compile VAE in one node. Node id and input names are final."""
+
+    @classmethod
+    @override
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="OneGraphLoadCheckpoint",
+            display_name="Load Checkpoint (OneGraph)",
+            category="model/onegraph",
+            description="Load Checkpoint, with its model and VAE run through compiled graphs.",
+            search_aliases=["onegraph", "checkpoint", "onediff", "load model"],
+            inputs=[
+                io.Combo.Input("ckpt_name", options=loader.checkpoint_names(), tooltip="The checkpoint to load."),
+                inputs.backend(),
+                inputs.shapes(),
+                inputs.when_missing(),
+                inputs.parts(),
+                inputs.dynamic_resolution(),
+            ],
+            outputs=[io.Model.Output(), io.Clip.Output(), io.Vae.Output()],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+        )
+
+    @classmethod
+    @override
+    def execute(
+        cls,
+        ckpt_name: str,
+        backend: str,
+        shapes: unet.Shapes,
+        when_missing: WhenMissing,
+        parts: vae.Parts,
+        dynamic_resolution: DynamicResolution,
+    ) -> io.NodeOutput:
+        node_id = cls.hidden.unique_id if cls.hidden else None
+        dynprompt = cls.hidden.dynprompt if cls.hidden else None
+        model, clip, plain_vae = loader.load_checkpoint(ckpt_name)
+        compiled, about_model = unet.compile_model(
+            model, unet.Options(backend, shapes, when_missing), node_id, dynprompt
+        )
+        options = vae.Options(backend, parts, dynamic_resolution, when_missing)
+        compiled_vae, about_vae = vae.compile_vae(plain_vae, options, node_id, dynprompt)
+        say(node_id, f"model: {about_model}\nVAE: {about_vae}")
+        return io.NodeOutput(compiled, clip, compiled_vae)
