@@ -30,7 +30,7 @@ log = logging.getLogger("onegraph.host")
 
 Parts = Literal["decoder", "encoder", "both"]
 Part = Literal["decoder", "encoder"]
-SMALLEST, LARGEST = 8, 256  # latent units
+SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
 _COMPONENTS: dict[Part, str] = {"decoder": child.VAE_DECODER, "encoder": child.VAE_ENCODER}
 _ENCODER_PREFIXES = ("first_stage_model.encoder.", "vae.encoder.", "encoder.", "taesd_encoder.")
 

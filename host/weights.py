@@ -8,8 +8,20 @@ from typing import Any
 
 import torch
 
-# Instance attributes by which ComfyUI says how a module is placed in memory right now.
-_PLACEMENT = {"weight_function", "bias_function", "current_device", "device", "training"}
+# Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
+# half on the model itself, which for a VAE is the very module that is compiled.
+_PLACEMENT = {
+    "weight_function",
+    "bias_function",
+    "current_device",
+    "device",
+    "training",
+    "model_loaded_weight_memory",
+    "model_offload_buffer_memory",
+    "model_lowvram",
+    "lowvram_patch_counter",
+    "current_weight_patches_uuid",
+}
 
 
 def volatile(attribute: str) -> bool:

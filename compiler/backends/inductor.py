@@ -33,6 +33,9 @@ _OPTIONS = {
     "aot_inductor.use_runtime_constant_folding": False,
     "always_keep_tensor_constants": True,
 }
+# oneDNN's convolutions on channels-last tensors are no faster here than on plain ones and twice as far from a float64
+# result (measured on a VAE decoder: 3.3e-6 against 1.6e-6), so graphs for the CPU keep eager's layout.
+_CPU_OPTIONS = {"layout_optimization": False}
 _ISA_PREFIXES = (
     "sse",
     "ssse",
@@ -169,10 +172,13 @@ class InductorBackend:
             yield
 
     def compile(self, exported: torch.export.ExportedProgram, folder: Path) -> list[str]:
+        values = (node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder")
+        devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+        options = _OPTIONS | (_CPU_OPTIONS if devices == {"cpu"} else {})
         package = folder / "graph.pt2"  # the packager insists on the suffix; ComfyUI would list it as a model
         try:
             _require("torch._inductor").aoti_compile_and_package(
-                exported, package_path=str(package), inductor_configs=_OPTIONS
+                exported, package_path=str(package), inductor_configs=options
             )
         except Exception as error:
             lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]

@@ -14,7 +14,7 @@ host.boot()
 from onegraph.compiler import engine as engine_module  # noqa: E402
 from onegraph.compiler.engine import Counters, Engine  # noqa: E402
 from onegraph.graph_cache.store import Store  # noqa: E402
-from onegraph.host import serve  # noqa: E402
+from onegraph.host import resolutions, serve  # noqa: E402
 from onegraph.host import unet as hook  # noqa: E402
 
 NODE = "7"
@@ -33,8 +33,8 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoint(models_folder: Path) -> Callable[..., Path]:
-    def write(name: str = "tiny_sdxl", seed: int = 1) -> Path:
-        return models.write_checkpoint(name, models_folder / f"{name}_{seed}.safetensors", seed)
+    def write(name: str = "tiny_sdxl", seed: int = 1, vae: str = "decoder") -> Path:
+        return models.write_checkpoint(name, models_folder / f"{name}_{seed}_{vae}.safetensors", seed, vae)
 
     return write
 
@@ -49,7 +49,11 @@ def fresh_process(graphs_home: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine as a new process would have it: nothing loaded, the store as earlier tests left it."""
     engine = Engine(Store(graphs_home))
     monkeypatch.setattr(engine_module, "_engine", engine)
+    # Tiny models gain little and machines are noisy: whether a graph is fast enough is tested in tests/unit.
+    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
     serve.last_runs.clear()
+    resolutions._sizes.clear()
+    serve._exact_compiles.clear()
     return engine
 
 

@@ -108,7 +108,7 @@ def test_a_checkpoint_never_seen_before_takes_over_its_architectures_graph(
     model = host.load(path)
     assert_same(host.sample(compiled(model)), host.sample(model))
     assert (counters.compiles, counters.restores) == (0, 1)
-    assert list(path.parent.glob("tiny_sdxl_3.graphs/*/unet/*/manifest.json"))
+    assert list(path.parent.glob("tiny_sdxl_3_decoder.graphs/*/unet/*/manifest.json"))
 
 
 def test_only_the_output_bias_differs(checkpoint: Callable[..., Path], counters: Counters, tmp_path: Path) -> None:

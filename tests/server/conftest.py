@@ -28,7 +28,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {"ONEGRAPH_HOME": str(tmp_path_factory.mktemp("home"))}
+    return {"ONEGRAPH_HOME": str(tmp_path_factory.mktemp("home")), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
 
 
 @pytest.fixture(scope="module")

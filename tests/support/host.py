@@ -47,6 +47,13 @@ def load(path: Path) -> Any:
     return comfy.sd.load_checkpoint_guess_config(str(path), output_vae=False, output_clip=False)[0]
 
 
+def load_vae(path: Path) -> Any:
+    """The VAE of a checkpoint, by ComfyUI's own loader."""
+    import comfy.sd
+
+    return comfy.sd.load_checkpoint_guess_config(str(path), output_model=False, output_clip=False)[2]
+
+
 def conditioning(tokens: int, width: int, seed: int) -> list[Any]:
     """What a text encoder returns: [[context [1, tokens, width], {"pooled_output": [1, 1280]}]]."""
     import torch

@@ -1,0 +1,311 @@
+"""Compiled VAEs: right, finite, shared, never compiled inside tiles, and the input VAE never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import host
+
+from onegraph.compiler.engine import Counters, Engine
+from onegraph.compiler.verify import relative_l2
+from onegraph.graph_cache.store import Miss
+from onegraph.host import serve
+from onegraph.host import vae as hook
+
+NODE = "9"
+SAME = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def vae(checkpoint: Callable[..., Path]) -> Any:
+    return host.load_vae(checkpoint(vae="both"))
+
+
+def compiled(vae: Any, **options: Any) -> Any:
+    return hook.compile_vae(vae, hook.Options(**{"parts": "both", **options}), NODE)[0]
+
+
+def said(part: str = "decoder") -> str:
+    return serve.last_runs[f"{NODE}:{part}"].text()
+
+
+def latents(batch: int = 1, height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:
+    return torch.randn(batch, 4, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+def pixels(batch: int = 1, height: int = 96, width: int = 96, seed: int = 0) -> torch.Tensor:
+    return torch.rand(batch, height, width, 3, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def both_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
+    """Decoder and encoder are in the store, compiled one after the other in one process."""
+    from onegraph.compiler import engine as engine_module
+    from onegraph.graph_cache.store import Store
+
+    engine_module._engine = Engine(Store(graphs_home))
+    fast = compiled(host.load_vae(checkpoint(vae="both")))
+    with torch.inference_mode():
+        fast.decode(latents())
+        fast.encode(pixels())
+    assert engine_module._engine.counters.compiles == 2, (said(), said("encoder"))
+
+
+def test_decode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters) -> None:
+    fast = compiled(vae)
+    for shape in ((1, 16, 16), (1, 9, 21), (3, 12, 8), (2, 24, 16)):
+        z = latents(*shape)
+        assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
+    assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0)
+    assert said().startswith("compiled, any size 16-2048")
+    assert said().endswith("(auto: one graph for any size)")
+
+
+def test_encode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters) -> None:
+    """ComfyUI hands the encoder a tensor that is not contiguous."""
+    fast = compiled(vae)
+    for shape in ((1, 96, 96), (2, 64, 136), (1, 100, 75)):  # the last one is cropped to 96x72
+        image = pixels(*shape)
+        torch.manual_seed(0)
+        reference = vae.encode(image)
+        torch.manual_seed(0)
+        assert relative_l2(fast.encode(image), reference) < SAME
+    assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0)
+
+
+@contextlib.contextmanager
+def as_dtype(vae: Any, dtype: torch.dtype) -> Iterator[Any]:
+    """The VAE as ComfyUI runs it in another dtype."""
+    before = vae.vae_dtype
+    vae.first_stage_model.to(dtype)
+    vae.vae_dtype = dtype
+    try:
+        yield vae
+    finally:
+        vae.first_stage_model.to(before)
+        vae.vae_dtype = before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fifty_images_through_both_are_finite_and_as_exact_as_eager(
+    dtype: torch.dtype, vae: Any, checkpoint: Callable[..., Path], counters: Counters
+) -> None:
+    """The error against a run in higher precision is at most 1.5 times eager's own."""
+    higher = torch.float64 if dtype == torch.float32 else torch.float32
+    exact = copy.deepcopy(vae.first_stage_model).to(higher)
+    with as_dtype(vae, dtype):
+        module, proxy = vae.first_stage_model, compiled(vae).first_stage_model
+        outer = proxy.onegraph_hook
+        errors: dict[str, list[float]] = {"eager": [], "compiled": []}
+        for seed in range(50):
+            image = (2 * pixels(1, 64, 64, seed).movedim(-1, 1) - 1).to(dtype)
+            with outer.call("encoder", vae, "whole"):
+                code = proxy.encode(image)
+            with outer.call("decoder", vae, "whole"):
+                result = proxy.decode(code)
+            assert bool(torch.isfinite(code).all()) and bool(torch.isfinite(result).all())
+            torch.testing.assert_close(code, module.encode(image), rtol=0.1, atol=0.1)
+            truth = exact.decode(code.to(higher))
+            errors["compiled"].append(relative_l2(result, truth))
+            errors["eager"].append(relative_l2(module.decode(code), truth))
+    assert sum(errors["compiled"]) <= 1.5 * sum(errors["eager"])
+    assert counters.eager_calls == 0
+    assert counters.compiles == (0 if dtype == torch.float32 else 2)
+
+
+def test_the_input_vae_is_not_changed(vae: Any) -> None:
+    module, attributes, vae_class = vae.first_stage_model, dict(vars(vae)), type(vae)
+    fast = compiled(vae)
+    fast.decode(latents())
+    assert vae.first_stage_model is module and type(vae) is vae_class and vars(vae) == attributes
+    assert fast.patcher is vae.patcher and fast.first_stage_model.onegraph_module is module
+    assert isinstance(fast, vae_class)
+    assert set(fast.get_sd()) == set(vae.get_sd())
+
+
+def test_two_nodes_on_one_vae_share_its_graph_and_its_weights(vae: Any, counters: Counters) -> None:
+    first, second = compiled(vae), compiled(vae, parts="decoder")
+    z = latents()
+    assert torch.equal(first.decode(z), second.decode(z))
+    assert counters.restores == 1
+    assert first.first_stage_model.onegraph_module is second.first_stage_model.onegraph_module
+
+
+def test_the_node_twice_in_a_row_hooks_once(vae: Any, counters: Counters) -> None:
+    twice = compiled(compiled(vae))
+    twice.decode(latents())
+    assert counters.compiled_calls == 1
+    off, text = hook.compile_vae(twice, hook.Options(backend="off"), NODE)
+    off.decode(latents())
+    assert text == "off: the VAE runs eager"
+    assert type(off) is type(vae) and counters.compiled_calls == 1
+
+
+def test_only_the_chosen_part_is_compiled(vae: Any, counters: Counters) -> None:
+    fast = compiled(vae, parts="decoder")
+    fast.encode(pixels())
+    assert counters.compiled_calls == 0
+    fast.decode(latents())
+    assert counters.compiled_calls == 1
+
+
+def test_tiles_are_served_by_a_kept_graph(vae: Any, counters: Counters) -> None:
+    fast, z = compiled(vae), latents(1, 24, 20)
+    result = fast.decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
+    assert relative_l2(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4)) < SAME
+    assert counters.compiles == 0 and counters.compiled_calls > 4
+    assert "(tiles never compile)" in said()
+    image = pixels(1, 160, 128)
+    assert bool(torch.isfinite(fast.encode_tiled(image, tile_x=96, tile_y=96, overlap=16)).all())
+    assert counters.eager_calls == 0
+
+
+def test_tiles_never_compile(vae: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onegraph.compiler import engine as engine_module
+    from onegraph.graph_cache.store import Store
+
+    engine = Engine(Store(tmp_path))
+    monkeypatch.setattr(engine_module, "_engine", engine)
+    monkeypatch.setattr(engine.store, "find", lambda *args: Miss("no graph is kept for this model yet"))
+    z = latents(1, 24, 20)
+    result = compiled(vae).decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
+    assert torch.equal(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4))
+    assert engine.counters.compiles == engine.counters.compiled_calls == 0
+    assert said() == "eager: no graph is kept for this model yet"
+
+
+def test_running_out_of_memory_falls_back_to_tiles_without_compiling(
+    vae: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import comfy.model_management
+
+    fast, z, whole = compiled(vae, when_missing="eager"), latents(1, 32, 32), []
+
+    def limited(self: Any, part: str, module: Any, x: torch.Tensor, eager: Any) -> torch.Tensor:
+        if not whole:
+            whole.append(1)
+            raise comfy.model_management.OOM_EXCEPTION("no memory for a whole image")
+        return serve_all(self, part, module, x, eager)
+
+    serve_all = hook.VaeHook.serve
+    monkeypatch.setattr(hook.VaeHook, "serve", limited)
+    result = fast.decode(z)
+    assert result.shape == (1, 256, 256, 3) and bool(torch.isfinite(result).all())
+    assert "(tiles never compile)" in said()
+    assert counters.compiles == 0
+
+
+def test_a_batch_split_by_low_memory_is_served(vae: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
+    z = latents(3)
+    reference = vae.decode(z)
+    monkeypatch.setattr(vae.patcher, "get_free_memory", lambda device: 1)
+    assert relative_l2(compiled(vae).decode(z), reference) < SAME
+    assert (counters.compiles, counters.eager_calls) == (0, 0)
+
+
+@pytest.mark.parametrize("rule", ["skip", "any size", "auto"])
+def test_changing_resolutions_compile_as_the_rule_promises(rule: str, vae: Any, counters: Counters) -> None:
+    fast = compiled(vae, dynamic_resolution=rule)
+    for side in range(8, 18):
+        z = latents(1, side, 10)
+        assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
+    assert counters.compiles == 0
+    assert counters.eager_calls == (10 if rule == "skip" else 0)
+    if rule == "skip":
+        assert said() == "eager: skip: the resolution varies (10 so far)"
+
+
+def test_a_vae_that_overflows_says_so_and_a_graph_that_does_is_quarantined(
+    vae: Any, counters: Counters, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = compiled(vae, when_missing="eager")
+    fast.decode(latents())
+    with torch.inference_mode():
+        weight = vae.first_stage_model.decoder.conv_out.weight
+        kept = weight.clone()
+        weight.mul_(1e38).mul_(1e3)
+    result = fast.decode(latents())
+    assert not bool(torch.isfinite(vae.decode(latents())).all()) or result.shape == (1, 128, 128, 3)
+    assert said() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
+    assert all(graph.retired is None for graph in fresh_process._graphs.values())
+    weight.copy_(kept)
+    assert fast.decode(latents()).isfinite().all()
+    assert said().startswith("compiled, any size")
+
+
+def test_a_graph_that_is_not_finite_never_lets_its_result_out(
+    vae: Any, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = compiled(vae, when_missing="eager")
+    fast.decode(latents())
+    (graph,) = fresh_process._graphs.values()
+    runner, folder = graph._runner, graph.entry.folder
+
+    class NotFinite:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(runner, name)
+
+        def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return runner(*inputs) * float("nan")
+
+    monkeypatch.setattr(graph, "_runner", NotFinite())
+    monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
+    assert torch.equal(fast.decode(latents()), vae.decode(latents()))
+    assert "not finite where eager's are; it is not used again" in said()
+    assert torch.equal(fast.decode(latents()), vae.decode(latents()))
+    assert graph.retired is not None and folder.exists()
+
+
+def test_a_vae_without_an_encoder_says_so(checkpoint: Callable[..., Path], counters: Counters) -> None:
+    fast = compiled(host.load_vae(checkpoint(vae="decoder")))
+    fast.encode(pixels())
+    assert said("encoder").startswith("eager: this VAE's file has no encoder")
+    fast.decode(latents())
+    assert said().startswith("restored in")
+
+
+def test_taesd(counters: Counters) -> None:
+    import comfy.sd
+    from comfy.taesd.taesd import TAESD
+    from support import models
+
+    state = models.seeded(TAESD(latent_channels=4).state_dict(), 5)
+    vae = comfy.sd.VAE(sd={k: v.float() for k, v in state.items()})
+    assert type(vae.first_stage_model) is TAESD
+    fast = compiled(vae, parts="decoder")
+    for shape in ((1, 16, 16), (2, 10, 24)):
+        z = latents(*shape)
+        assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
+    assert (counters.compiles, counters.eager_calls) == (1, 0)
+
+
+def test_video_vaes_pass_through(vae: Any) -> None:
+    video = copy.copy(vae)
+    video.latent_dim = 3
+    passed, text = hook.compile_vae(video, hook.Options(), NODE)
+    assert passed is video
+    assert text == "eager: AutoencoderKL is a video or audio VAE"
+
+
+def test_load_checkpoint_gives_all_three(checkpoint: Callable[..., Path], counters: Counters) -> None:
+    from onegraph.host.loader import checkpoint_names
+    from onegraph.nodes.load_checkpoint import OneGraphLoadCheckpoint
+
+    name = checkpoint(vae="both").name
+    assert name in checkpoint_names()
+    model, _clip, fast = OneGraphLoadCheckpoint.execute(name, "auto", "any size", "eager", "both", "auto").args
+    fast.decode(latents())
+    assert isinstance(fast.first_stage_model, hook.Proxy) and "onegraph" in str(model.wrappers)
+    assert counters.compiled_calls == 1
