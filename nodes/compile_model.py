@@ -37,6 +37,7 @@ class OneGraphCompileModel(io.ComfyNode):
             ],
             outputs=[io.Model.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
     @classmethod

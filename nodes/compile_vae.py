@@ -38,6 +38,7 @@ class OneGraphCompileVAE(io.ComfyNode):
             ],
             outputs=[io.Vae.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
     @classmethod

@@ -34,6 +34,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
             ],
             outputs=[io.Model.Output(), io.Clip.Output(), io.Vae.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
     @classmethod

@@ -66,6 +66,18 @@ def test_a_checkpoint_first_seen_by_this_process_needs_no_compile_either(running
     assert running.status()["compiles"] == 0
 
 
+def test_the_same_node_under_another_id_speaks_for_itself(running: server.Server) -> None:
+    """ComfyUI caches results by inputs; a cached one must not go on talking to the node it was made for."""
+    prompt = txt2img(seed=51)
+    running.run(prompt)
+    prompt["77"] = prompt.pop(node_of(prompt))
+    for node in prompt.values():
+        node["inputs"] = {k: ["77", 0] if v == ["2", 0] else v for k, v in node["inputs"].items()}
+    result = running.run(workflows.with_inputs(prompt, "KSampler", seed=52))
+    assert result.text("77").startswith("compiled, any size")
+    assert result.text("2") == ""
+
+
 def test_a_killed_compile_finishes_the_queue_item_eager(running: server.Server, base: Path) -> None:
     before = graph_folders(base)
     prompt = txt2img(seed=33, width=72, shapes="exact")
