@@ -28,3 +28,7 @@ class LoadError(OneGraphError):
 
 class BindError(OneGraphError):
     """A live module's tensors do not fit the graph that was compiled for its architecture."""
+
+
+class NoEncoderError(OneGraphError):
+    """A VAE that can only decode was asked to encode."""

@@ -2,7 +2,7 @@
 
 The host replaces Parameters (LoRA), moves storages (offload) and changes values in place. A graph holds bare
 addresses, so before every call each of its weights must still be the same object at the same address. That check
-is cheap (a dictionary look-up and an address per weight); no tensor is kept alive by it, so it never holds memory
+is cheap (an attribute and an address per weight); no tensor is kept alive by it, so it never holds memory
 that the host wants back.
 """
 
@@ -29,7 +29,6 @@ def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[Constant, .
 @dataclass(frozen=True)
 class _Watched:
     owner: weakref.ref[torch.nn.Module]
-    registry: str  # `_parameters` or `_buffers` of the owner
     key: str
     identity: int
     address: int
@@ -48,23 +47,21 @@ class Binding:
             return False
         for w in self.watched:
             owner = w.owner()
-            tensor = getattr(owner, w.registry).get(w.key) if owner is not None else None
+            tensor = getattr(owner, w.key, None)
             if tensor is None or id(tensor) != w.identity or tensor.data_ptr() != w.address:
                 return False
         return True
 
 
-def _find(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str, str] | None:
-    """The submodule that owns a weight, the registry it is in, and its key there."""
+def _find(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str, torch.Tensor] | None:
+    """The submodule that owns a weight, the weight's name there, and the weight."""
     path, _, key = name.rpartition(".")
     try:
         owner = module.get_submodule(path)
     except AttributeError:
         return None
-    for registry in ("_parameters", "_buffers"):
-        if key in getattr(owner, registry):
-            return owner, registry, key
-    return None
+    tensor = getattr(owner, key, None)
+    return (owner, key, tensor) if isinstance(tensor, torch.Tensor) else None
 
 
 def bind(
@@ -78,9 +75,9 @@ def bind(
     watched: list[_Watched] = []
     for constant in constants:
         place = _find(module, constant.name.removeprefix(prefix))
-        tensor = getattr(place[0], place[1])[place[2]] if place else None
-        if place is None or tensor is None:
+        if place is None:
             return Refused(f"the model has no weight {constant.name.removeprefix(prefix)}")
+        owner, key, tensor = place
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return Refused(f"a weight is a {type(tensor).__name__}, not a plain tensor")
         if tensor.device != device:
@@ -95,7 +92,6 @@ def bind(
                 f"{list(constant.stride)}"
             )
         tensors[constant.name] = tensor.detach()
-        owner, registry, key = place
-        watched.append(_Watched(weakref.ref(owner), registry, key, id(tensor), tensor.data_ptr()))
+        watched.append(_Watched(weakref.ref(owner), key, id(tensor), tensor.data_ptr()))
     runner.bind(tensors)
     return Binding(weakref.ref(module), tuple(watched))

@@ -31,6 +31,8 @@ log = logging.getLogger("onegraph.compiler")
 
 WhenMissing = Literal["wait", "background", "eager"]
 SLOWER = 0.95  # below this share of eager's speed a graph is not worth using; 5 % is measurement noise
+_SLOW_PROCESSES = 3  # that many processes must find a graph slower than eager before it is believed
+_MEASURING_SECONDS = 2.0  # beyond that a first use is not measured again: calls that long are hardly noisy
 _KILLED_RETRIES = 1
 _BACKGROUND_NICENESS = 10  # the run beside which it compiles goes first
 
@@ -105,8 +107,8 @@ class Graph:
         self._binding: binding.Binding | None = None
         self._lock = threading.Lock()
         self.outcome = store.outcome(entry)
-        if self.slower() is not None:
-            # Measured on a busy machine, perhaps: each process measures a slow graph anew, only a fast one is trusted.
+        if self.slower() is not None and self.outcome.slow_processes < _SLOW_PROCESSES:
+            # Measured on a busy machine, perhaps: a fast graph is trusted at once, a slow one after some processes.
             self.outcome = self.outcome.model_copy(update={"eager_ms": None, "compiled_ms": None})
 
     def slower(self) -> str | None:
@@ -181,7 +183,7 @@ class Graph:
         eager: Callable[[], torch.Tensor],
     ) -> Result:
         """Compare with eager on real inputs, time both, record the outcome beside the manifest."""
-        output = self._runner(*inputs)
+        compiled_ms, output = self._timed(lambda: self._runner(*inputs))
         eager_ms, reference = self._timed(eager)
         verdict = verify.compare(output, reference)
         if isinstance(verdict, verify.Unfaithful):
@@ -191,14 +193,17 @@ class Graph:
             return Result(reference, self.retired)
         outcome = self.outcome.model_copy(update={"checked": {**self.outcome.checked, group: verdict.rel_l2}})
         if outcome.compiled_ms is None:
-            compiled_ms = float("inf")
-            for _ in range(3):  # noise only ever adds time; more pairs are run only while eager seems faster
+            started = time.perf_counter()
+            # Noise and the first call's set-up only ever add time: more pairs are run while eager seems faster.
+            for _ in range(3):
+                if compiled_ms <= eager_ms or time.perf_counter() - started > _MEASURING_SECONDS:
+                    break
                 compiled_ms = min(compiled_ms, self._timed(lambda: self._runner(*inputs))[0])
                 eager_ms = min(eager_ms, self._timed(eager)[0])
-                if compiled_ms <= eager_ms:
-                    break
             size = ", ".join(f"{name} {value}" for name, value in sizes.items())
             outcome = outcome.model_copy(update={"eager_ms": eager_ms, "compiled_ms": compiled_ms, "size": size})
+            slow = outcome.slow_processes + 1 if eager_ms / compiled_ms < SLOWER else 0
+            outcome = outcome.model_copy(update={"slow_processes": slow})
         self.outcome = outcome
         self._store.remember(self.entry, outcome)
         return Result(output)

@@ -60,12 +60,14 @@ class Outcome(_Strict):
     Attributes:
         checked: batch class (`1` or `n`) -> relative L2 against eager on real inputs.
         eager_ms, compiled_ms: one call on the inputs of the first use, milliseconds; None while unmeasured.
+        slow_processes: how many processes in a row found the graph slower than eager.
         size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
     """
 
     checked: dict[str, float] = {}
     eager_ms: float | None = None
     compiled_ms: float | None = None
+    slow_processes: int = 0
     size: str = ""
 
     @property

@@ -190,6 +190,8 @@ class UnetHook:
         started = time.perf_counter()
         if not is_unet(unet):
             return Refused(f"{type(unet).__name__} is not a model that OneGraph compiles")
+        if not hasattr(unet, "_forward"):
+            return Refused("this ComfyUI is newer than OneGraph knows (UNetModel without _forward); update OneGraph")
         stopped = run.still_refused(unet, _PATCHED)
         if stopped is not None:
             return Refused(stopped)

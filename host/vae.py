@@ -19,8 +19,9 @@ from typing import Any, Literal
 
 import torch
 
-from ..compiler.engine import WhenMissing, engine
+from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..errors import NoEncoderError
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
 from .resolutions import DynamicResolution, Plan, sizes_of
@@ -32,7 +33,7 @@ Parts = Literal["decoder", "encoder", "both"]
 Part = Literal["decoder", "encoder"]
 SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
 _COMPONENTS: dict[Part, str] = {"decoder": child.VAE_DECODER, "encoder": child.VAE_ENCODER}
-_ENCODER_PREFIXES = ("first_stage_model.encoder.", "vae.encoder.", "encoder.", "taesd_encoder.")
+_PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkpoint, in diffusers' files, in a VAE file
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class _Call:
     tiles: bool
     run: Run | None = None
     plan: Plan | None = None
+    rescued: bool = False  # the chunk at hand overflowed and ran in float32
 
 
 def unsupported(vae: Any) -> str | None:
@@ -80,17 +82,19 @@ def unsupported(vae: Any) -> str | None:
 
 
 def has_encoder(path: Path | None) -> bool:
-    """Whether the file holds encoder weights; True when that cannot be told."""
+    """Whether the file holds an encoder; False only when it holds a decoder and no encoder beside it."""
     if path is None or path.suffix != ".safetensors":
         return True
     from safetensors import safe_open
 
     try:
         with safe_open(path, "pt") as file:
-            return any(name.startswith(_ENCODER_PREFIXES) for name in file.keys())  # noqa: SIM118
+            names = list(file.keys())
     except Exception as error:  # not a safetensors file after all
         log.debug("cannot read the names in %s: %s", path, error)
         return True
+    found = [p for p in _PREFIXES if any(name.startswith(f"{p}decoder.") for name in names)]
+    return not found or any(name.startswith(f"{found[0]}encoder.") for name in names)
 
 
 def _shape_range(part: Part, x: torch.Tensor, exact: bool, levels: int) -> tuple[ShapeRange, str, dict[str, int]]:
@@ -120,6 +124,19 @@ class VaeHook:
         self._active = threading.local()
 
     # The call from outside ----------------------------------------------------------------------------------
+
+    def check_encoder(self) -> None:
+        """Refuse to encode by a VAE without an encoder: ComfyUI's is uninitialised memory then, its latents are noise.
+
+        The one place where the pack raises into the queue, because there is no right result to fall back to.
+
+        Raises:
+            NoEncoderError: the VAE's file has a decoder only.
+        """
+        if self.options.parts != "decoder" and not self._has_encoder:
+            raise NoEncoderError(
+                "This VAE's file has no encoder, so it can only decode; load a complete VAE to encode."
+            )
 
     @contextlib.contextmanager
     def call(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[None]:
@@ -154,15 +171,16 @@ class VaeHook:
         run = call.run
         started = time.perf_counter()
         run.report.call_starts()
+        call.rescued = False
         try:
             served = self._serve(part, call, run, module, x, eager, started)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
             log.exception("a compiled %s call failed, eager takes over", part)
             run.refusal = f"a compiled call failed ({type(error).__name__}: {str(error)[:120]})"
             served = Refused(run.refusal)
-        if isinstance(served, torch.Tensor):
+        if isinstance(served, torch.Tensor) and not call.rescued:
             run.report.compiled_calls += 1
-        else:
+        elif isinstance(served, Refused):
             run.report.eager[served.reason] += 1
             engine().counters.eager_calls += 1
             engine().counters.reasons[served.reason] += 1
@@ -181,8 +199,6 @@ class VaeHook:
         eager: Callable[[torch.Tensor], torch.Tensor],
         started: float,
     ) -> torch.Tensor | Refused:
-        if part == "encoder" and not self._has_encoder:
-            return Refused("this VAE's file has no encoder, so encoding gives no usable latent; load a complete VAE")
         stopped = run.still_refused(module, "")
         if stopped is not None:
             return Refused(stopped)
@@ -215,23 +231,45 @@ class VaeHook:
         for image in x.split(1):
             served = service.serve(run, request, [image], functools.partial(eager, image), when_missing, started)
             if isinstance(served, torch.Tensor) and not bool(torch.isfinite(served).all()):
-                served = self._not_finite(run, service, request, eager(image), x.dtype)
+                served = self._not_finite(part, call, run, request, module, image, eager(image))
             if isinstance(served, Refused):
                 return served
             parts.append(served)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _not_finite(
-        self, run: Run, service: Service, request: Any, reference: torch.Tensor, dtype: torch.dtype
+        self,
+        part: Part,
+        call: _Call,
+        run: Run,
+        request: Request,
+        module: torch.nn.Module,
+        image: torch.Tensor,
+        reference: torch.Tensor,
     ) -> torch.Tensor | Refused:
-        """A result that must not leave: is it the graph or the model itself?"""
+        """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
         if bool(torch.isfinite(reference).all()):
             reason = "the graph returned values that are not finite where eager's are; it is not used again"
             engine().retire(request, reason)
             return Refused(reason)
-        remedy = "use another VAE" if dtype == torch.float32 else "start ComfyUI with --fp32-vae"
-        run.refusal = f"this VAE itself overflows in {str(dtype).removeprefix('torch.')} on this image; {remedy}"
-        return Refused(run.refusal)
+        overflows = f"this VAE itself overflows in {str(image.dtype).removeprefix('torch.')} on this image"
+        exact = _in_float32(part, module, image) if image.dtype in (torch.float16, torch.bfloat16) else None
+        if exact is None:
+            run.refusal = f"{overflows}; use another VAE"
+            return Refused(run.refusal)
+        if not call.rescued:
+            call.rescued = True
+            run.report.eager[f"{overflows}, so it ran in float32; start ComfyUI with --fp32-vae"] += 1
+            engine().counters.eager_calls += 1
+        return exact
+
+
+def _in_float32(part: Part, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
+    """Decode or encode by a float32 copy of the weights, gone afterwards; None when that overflows too."""
+    exact: Any = copy.deepcopy(module).float()
+    result = exact.decode(image.float()) if part == "decoder" else child.encode_moments(exact, image.float())
+    result = result.to(image.dtype)
+    return result if bool(torch.isfinite(result).all()) else None
 
 
 class Proxy:
@@ -270,6 +308,7 @@ class _Calls:
             return super().decode(*args, **kwargs)  # type: ignore[misc]
 
     def encode(self, *args: Any, **kwargs: Any) -> Any:
+        self.onegraph.check_encoder()
         with self.onegraph.call("encoder", self, "whole"):
             return super().encode(*args, **kwargs)  # type: ignore[misc]
 
@@ -278,6 +317,7 @@ class _Calls:
             return super().decode_tiled(*args, **kwargs)  # type: ignore[misc]
 
     def encode_tiled(self, *args: Any, **kwargs: Any) -> Any:
+        self.onegraph.check_encoder()
         with self.onegraph.call("encoder", self, "tiles"):
             return super().encode_tiled(*args, **kwargs)  # type: ignore[misc]
 

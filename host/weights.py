@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..compiler.backends.inductor import has_forward_hooks
+
 # Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
 # half on the model itself, which for a VAE is the very module that is compiled.
 _PLACEMENT = {
@@ -84,7 +86,7 @@ def module_refusal(module: torch.nn.Module) -> str | None:
     """Why a module does not compute what its class and weights say, or None."""
     for name, child in module.named_modules():
         where = f"{name or 'the model'} ({type(child).__name__})"
-        if child._forward_hooks or child._forward_pre_hooks:
+        if has_forward_hooks(child):
             return f"a forward hook sits on {where}"
         attributes = child.__dict__
         if "forward" in attributes or "_forward" in attributes:

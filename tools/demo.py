@@ -1,7 +1,10 @@
-"""`make demo`: watch the real, headless ComfyUI render through a compiled UNet, restart, and render without compiling.
+"""`make demo`: watch the real, headless ComfyUI render through compiled graphs, restart, and render without compiling.
 
-Environment: CHECKPOINT=path renders with that SDXL-class checkpoint instead of a small seeded one,
-BACKEND=inductor|oneflow chooses the engine. Everything it writes is below build/demo.
+SDXL base, refiner and one compiled VAE for both, and an image taken in by the VAE's encoder.
+
+Environment: CHECKPOINT=path renders with that SDXL-class checkpoint instead of a small seeded one, REFINER=path with
+that refiner (a CHECKPOINT without it renders by the base alone), BACKEND=inductor|oneflow chooses the engine.
+Everything it writes is below build/demo.
 """
 
 from __future__ import annotations
@@ -23,10 +26,13 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support import host, models, server, workflows  # noqa: E402
 
 OUT = ROOT / "build" / "demo"
-STEPS = 8
-SIZE = (512, 512)
-OTHER_SIZE = (640, 384)
+STEPS, BASE_STEPS = 8, 6  # the refiner takes what the base leaves
+IMG2IMG_STEPS = 4
+SIZE = (384, 384)
+OTHER_SIZE = (512, 320)
+INPUT_SIDE = 128  # of the image for img2img: the encoder is a full-size one, which takes a CPU seconds at 512
 LONG_PROMPT = "a lighthouse on a cliff at dusk, oil painting, " * 12
+INPUT_IMAGE = "onegraph_demo.png"
 LARGEST_DIFFERENCE = 2  # of 255, against eager
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -43,91 +49,188 @@ def has_text_encoder(checkpoint: Path) -> bool:
     return any(prefix in header for prefix in (b'"conditioner.', b'"cond_stage_model.'))
 
 
-def checkpoint_for(base: Path) -> Path:
-    """The checkpoint to render with, below the demo's own models folder so that its graphs stay there too."""
-    folder = base / "models" / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
-    given = os.environ.get("CHECKPOINT")
+def given_checkpoint(variable: str, folder: Path) -> Path | None:
+    """A link to the checkpoint an environment variable names, or None when it names none."""
+    given = os.environ.get(variable)
     if not given:
-        host.boot()
-        return models.write_checkpoint("small_sdxl", folder / "demo_small_sdxl.safetensors", seed=1)
+        return None
     source = Path(given).expanduser().resolve()
     if not source.is_file() or source.suffix != ".safetensors":
-        fail(f"CHECKPOINT={given} is no .safetensors file; give the path of an SDXL-class checkpoint.")
-    link = folder / source.name
+        fail(f"{variable}={given} is no .safetensors file; give the path of an SDXL-class checkpoint.")
+    link = folder / f"{variable.lower()}_{source.name}"
     link.unlink(missing_ok=True)
     link.symlink_to(source)
     return link
 
 
+def checkpoints_for(base: Path) -> dict[str, Path]:
+    """The checkpoints to render with, below the demo's own models folder so that their graphs stay there too."""
+    folder = base / "models" / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    given, refiner = given_checkpoint("CHECKPOINT", folder), given_checkpoint("REFINER", folder)
+    if given is None:
+        host.boot()
+        given = models.write_checkpoint("small_sdxl", folder / "demo_small_sdxl.safetensors", seed=1, vae="both")
+        small = folder / "demo_tiny_refiner.safetensors"
+        refiner = refiner or models.write_checkpoint("tiny_refiner", small, seed=2, vae="both")
+    return {"base": given, "refiner": refiner} if refiner else {"base": given}
+
+
+def with_compiled_vae(prompt: workflows.Prompt) -> workflows.Prompt:
+    """The workflow with a OneGraphCompileVAE node between its checkpoint and whatever uses the VAE."""
+    source = [workflows.nodes(prompt, "CheckpointLoaderSimple")[0], 2]
+    node = str(max(map(int, prompt)) + 1)
+    choices = {"parts": "decoder", "dynamic_resolution": "auto", "when_missing": "wait", "backend": "auto"}
+    changed = workflows.rewired(prompt, source, [node, 0])
+    changed[node] = {"class_type": "OneGraphCompileVAE", "inputs": {"vae": source, **choices}}
+    return changed
+
+
+def with_when_missing(prompt: workflows.Prompt, when_missing: str) -> workflows.Prompt:
+    for class_type in ("OneGraphCompileModel", "OneGraphCompileVAE"):
+        prompt = workflows.with_inputs(prompt, class_type, when_missing=when_missing)
+    return prompt
+
+
+def prepared(prompt: workflows.Prompt, checkpoints: dict[str, Path], steps: int) -> workflows.Prompt:
+    """The workflow on these checkpoints, with the steps and the backend of the demo."""
+    base, refiner = checkpoints["base"], checkpoints.get("refiner")
+    prompt = workflows.with_checkpoints(prompt, base.name, refiner.name if refiner else "", has_text_encoder(base))
+    prompt = workflows.with_steps(prompt, steps, BASE_STEPS)
+    backend = os.environ.get("BACKEND") or "auto"
+    for class_type in ("OneGraphCompileModel", "OneGraphCompileVAE"):
+        prompt = workflows.with_inputs(prompt, class_type, backend=backend)
+    return prompt
+
+
+def images_of(outcome: server.Outcome) -> dict[str, Any]:
+    """The saved images by the prefix of their file names, the finished one last."""
+    named = {file.rsplit("_", 2)[0]: image for file, image in zip(outcome.files, outcome.images, strict=True)}
+    return dict(sorted(named.items()))
+
+
 class Demo:
     """The queue items of the demo and what they showed."""
 
-    def __init__(self, checkpoint: Path) -> None:
-        prompt = workflows.load("txt2img")
-        if not has_text_encoder(checkpoint):
-            prompt = workflows.without_text_encoder(prompt)
-        prompt = workflows.with_inputs(prompt, "CheckpointLoaderSimple", ckpt_name=checkpoint.name)
-        prompt = workflows.with_inputs(prompt, "KSampler", steps=STEPS)
-        self.prompt = workflows.with_inputs(prompt, "OneGraphCompileModel", backend=os.environ.get("BACKEND") or "auto")
-        self.node = workflows.nodes(self.prompt, "OneGraphCompileModel")[0]
-        self.eager: dict[str, Any] = {}
+    def __init__(self, checkpoints: dict[str, Path]) -> None:
+        self.refiner = checkpoints.get("refiner")
+        if self.refiner:
+            prompt = workflows.load("base_refiner")
+        else:
+            prompt = with_compiled_vae(workflows.load("txt2img"))
+        self.prompt = prepared(prompt, checkpoints, STEPS)
+        img2img = prepared(workflows.load("img2img"), checkpoints, IMG2IMG_STEPS)
+        self.img2img = workflows.with_inputs(img2img, "LoadImage", image=INPUT_IMAGE)
+        # Both workflows' nodes: where they are alike, ComfyUI keeps the other one's output, and that node reports.
+        self.keys = {**self._keys(self.prompt), **self._keys(self.img2img)}
+        self.parts = ["base", *(["refiner"] if self.refiner else []), "decoder", "encoder"]
+        self.eager: dict[str, dict[str, Any]] = {}
         self.differences: list[int] = []
         self.images: list[str] = []
         self.rows: list[tuple[str, ...]] = []
-        self.report: dict[str, Any] = {}
+        # By part: the last queue item's reports, and the seconds spent on compiling and restoring in all of them.
+        self.report: dict[str, dict[str, Any]] = {}
+        self.compile_s: dict[str, float] = {}
+        self.restore_s: dict[str, float] = {}
 
     def variant(self, *, size: tuple[int, int] = SIZE, text: str = "", seed: int = 1) -> workflows.Prompt:
         prompt = workflows.with_inputs(self.prompt, "EmptyLatentImage", width=size[0], height=size[1])
-        prompt = workflows.with_inputs(prompt, "KSampler", seed=seed)
-        if text:
-            positive = prompt[workflows.nodes(prompt, "KSampler")[0]]["inputs"]["positive"][0]
-            prompt[positive]["inputs"]["text"] = text
+        for inputs in workflows.samplers(prompt):
+            inputs["noise_seed" if "noise_seed" in inputs else "seed"] = seed
+            if text:
+                prompt[inputs["positive"][0]]["inputs"]["text"] = text
         return prompt
 
     def run(self, s: server.Server, name: str, prompt: workflows.Prompt, reference: str = "") -> server.Outcome:
-        """Queue a prompt, save its image, compare it with an eager one, add a row to the table."""
+        """Queue a prompt, save its images, compare them with eager ones, add a row to the table."""
         shown = time.monotonic()
+        self.report, texts = {}, {}
 
         def show(node: str, text: str) -> None:
             nonlocal shown
-            if text.startswith("compiling") and time.monotonic() - shown > 5:
-                shown = time.monotonic()
-                console.print(f"  [dim]{text}[/dim]")
+            if text.startswith("compiling"):
+                if time.monotonic() - shown > 5:
+                    shown = time.monotonic()
+                    console.print(f"  [dim]{text}[/dim]")
+                return
+            # A part may run several times in one queue item (the VAE decodes twice): read each report as it comes.
+            before, _, rest = text.partition(": ")
+            key, said = (f"{node}:{before}", rest) if f"{node}:{before}" in self.keys else (node, text)
+            report = s.status()["runs"].get(key)
+            if key not in self.keys or report is None or report["text"] != said:
+                return
+            part = self.keys[key]
+            self.report[part] = report
+            for total, seconds in ((self.compile_s, report["compile_s"]), (self.restore_s, report["restore_s"])):
+                if seconds is not None:
+                    total[part] = total.get(part, 0) + seconds
+                    texts[part] = said
+            texts.setdefault(part, said)
 
         console.print(f"[bold]{name}[/bold]")
         outcome = s.run(prompt, seconds=3600, on_text=show)
         if outcome.status != "success":
             fail(f"the queue item '{name}' ended with {outcome.status} ({outcome.error}); see {s.log}.")
-        image = outcome.images[0]
+        images = images_of(outcome)
         difference = ""
         if reference:
-            largest = int(abs(image.astype(int) - self.eager[reference]).max())
+            eager = self.eager[reference]
+            largest = max(int(abs(image.astype(int) - eager[prefix]).max()) for prefix, image in images.items())
             difference = f"{largest}/255"
             self.differences.append(largest)
         else:
-            self.eager[name] = image
-        self._save(name, image)
-        self.report = s.status()["runs"].get(self.node, {}) if self.node in prompt else {}
-        step = f"{self.report['step_ms']:.0f} ms" if self.report.get("step_ms") else ""
-        text = outcome.text(self.node) or "the workflow without OneGraph"
-        self.rows.append((name, f"{outcome.seconds:.1f} s", step, difference, text))
-        console.print(f"  {outcome.seconds:.1f} s: {text}")
+            self.eager[name] = images
+        self._save(name, images)
+        said = "\n".join(f"{part}: {texts[part]}" for part in self.parts if part in texts)
+        said = said or "the workflow without OneGraph"
+        times = [self.report.get(part, {}).get("step_ms") for part in ("base", "refiner")]
+        times += [self.report.get(part, {}).get("call_ms") for part in ("decoder", "encoder")]
+        shown_times = [f"{milliseconds:.0f}" if milliseconds else "" for milliseconds in times]
+        self.rows.append((name, f"{outcome.seconds:.1f}", *shown_times, difference, said))
+        console.print(f"  {outcome.seconds:.1f} s: " + said.replace("\n", "\n  "))
         return outcome
 
-    def _save(self, name: str, image: Any) -> None:
+    def ms(self, part: str, key: str) -> float | None:
+        """A time in the last queue item's report."""
+        milliseconds = self.report.get(part, {}).get(key)
+        return milliseconds and round(milliseconds, 2)
+
+    def _keys(self, prompt: workflows.Prompt) -> dict[str, str]:
+        """The part that each key of the runs in GET /onegraph/status is about."""
+        keys = {}
+        for node in workflows.nodes(prompt, "OneGraphCompileModel"):
+            loader = prompt[workflows.loader_of(prompt, prompt[node]["inputs"]["model"])]["inputs"]["ckpt_name"]
+            keys[node] = "refiner" if self.refiner and loader == self.refiner.name else "base"
+        for node in workflows.nodes(prompt, "OneGraphCompileVAE"):
+            keys |= {f"{node}:{part}": part for part in ("decoder", "encoder")}
+        return keys
+
+    def _save(self, name: str, images: dict[str, Any]) -> None:
         from PIL import Image
 
-        slug = name.replace(",", "").replace(" ", "-")
-        file = OUT / "images" / f"{len(self.rows):02d}-{slug}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(file)
-        self.images.append(str(file.relative_to(ROOT)))
+        folder = OUT / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+        for prefix, image in images.items():
+            slug = name.replace(",", "").replace(" ", "-")
+            if len(images) > 1:
+                slug += prefix.removeprefix("onegraph").replace("_", "-")
+            file = folder / f"{len(self.rows):02d}-{slug}.png"
+            Image.fromarray(image).save(file)
+            self.images.append(str(file.relative_to(ROOT)))
+
+    def write_input(self, path: Path) -> None:
+        """The last image, made small, for img2img."""
+        from PIL import Image
+
+        Image.open(ROOT / self.images[-1]).resize((INPUT_SIDE, INPUT_SIDE)).save(path)
 
     def table(self) -> Table:
-        table = Table(title="One workflow in ComfyUI: eager, compiled, and after a restart")
-        for column in ("queue item", "time", "step", "to eager", "what the node says"):
-            table.add_column(column, overflow="fold")
+        title = "One workflow in ComfyUI: eager, compiled, and after a restart"
+        table = Table(title=title, caption="base and refiner: ms per step; decode and encode: ms per image")
+        table.add_column("queue item")
+        for column in ("s", "base", "refiner", "decode", "encode", "to eager"):
+            table.add_column(column, justify="right")
+        table.add_column("what the nodes say", overflow="fold", ratio=1)
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -137,65 +240,99 @@ def main() -> None:
     for stale in ("images", "home", "inductor", "base/output"):
         shutil.rmtree(OUT / stale, ignore_errors=True)
     base = OUT / "base"
-    checkpoint = checkpoint_for(base)
-    for graphs in checkpoint.parent.glob("*.graphs"):
+    checkpoints = checkpoints_for(base)
+    folder = checkpoints["base"].parent
+    for graphs in folder.glob("*.graphs"):
         shutil.rmtree(graphs)
     (base / "server.log").unlink(missing_ok=True)
-    demo = Demo(checkpoint)
+    demo = Demo(checkpoints)
     # The compiler's own caches start empty too, so that compile_s is what a first user sees.
     env = {"ONEGRAPH_HOME": str(OUT / "home"), "TORCHINDUCTOR_CACHE_DIR": str(OUT / "inductor")}
     plain, other, longer = demo.variant(), demo.variant(size=OTHER_SIZE), demo.variant(text=LONG_PROMPT)
-    seed2 = demo.variant(seed=2)
-    measured = workflows.with_inputs(plain, "OneGraphCompileModel", when_missing="eager")
+    seed2, img2img = demo.variant(seed=2), demo.img2img
 
-    console.print(f"checkpoint {checkpoint.name}; starting ComfyUI, about 20 s ...")
+    console.print(f"{', '.join(f'{role} {file.name}' for role, file in checkpoints.items())}; starting ComfyUI ...")
     with server.running(base, host.comfyui_path(), env=env) as s:
         eager_first = demo.run(s, "eager", workflows.without_onegraph(plain))
+        (base / "input").mkdir(exist_ok=True)
+        demo.write_input(base / "input" / INPUT_IMAGE)
         demo.run(s, "eager, other size", workflows.without_onegraph(other))
         demo.run(s, "eager, longer prompt", workflows.without_onegraph(longer))
         demo.run(s, "eager, other seed", workflows.without_onegraph(seed2))
-        demo.run(s, "eager, measured by the node", measured, "eager")
-        eager_step = demo.report["step_ms"]
+        demo.run(s, "eager, measured by the nodes", with_when_missing(plain, "eager"), "eager")
+        eager_step, refiner_eager_step = demo.ms("base", "step_ms"), demo.ms("refiner", "step_ms")
+        decode_eager = demo.ms("decoder", "call_ms")
+        demo.run(s, "eager, img2img", with_when_missing(img2img, "eager"))
+        encode_eager = demo.ms("encoder", "call_ms")
         demo.run(s, "compiling", plain, "eager")
-        compile_s = demo.report["compile_s"]
+        demo.run(s, "compiling, img2img", img2img, "eager, img2img")
         # Another seed in between: ComfyUI answers an unchanged prompt from its cache of results.
         demo.run(s, "compiled, other seed", seed2, "eager, other seed")
         demo.run(s, "compiled, again", plain, "eager")
-        compiled_step = demo.report["step_ms"]
+        compiled_step, refiner_compiled_step = demo.ms("base", "step_ms"), demo.ms("refiner", "step_ms")
+        decode_compiled = demo.ms("decoder", "call_ms")
+        demo.run(s, "compiled, img2img", img2img, "eager, img2img")
+        encode_compiled = demo.ms("encoder", "call_ms")
         demo.run(s, "compiled, other size", other, "eager, other size")
         demo.run(s, "compiled, longer prompt", longer, "eager, longer prompt")
         compiles_first = s.status()["compiles"]
+    compile_s = demo.compile_s
+    demo.restore_s = {}
     console.print("restarting ComfyUI ...")
     with server.running(base, host.comfyui_path(), env=env) as s:
         demo.run(s, "after the restart", plain, "eager")
-        restore_s = demo.report["restore_s"]
         demo.run(s, "after the restart, other size", other, "eager, other size")
+        demo.run(s, "after the restart, img2img", img2img, "eager, img2img")
         compiles_after = s.status()["compiles"]
+    restore_s = {part: round(seconds, 4) for part, seconds in demo.restore_s.items()}
 
     report = {
         "eager_first_s": round(eager_first.seconds, 3),
-        "eager_step_ms": eager_step and round(eager_step, 2),
-        "compile_s": compile_s,
-        "compiled_step_ms": compiled_step and round(compiled_step, 2),
+        "eager_step_ms": eager_step,
+        "compile_s": compile_s.get("base"),
+        "compiled_step_ms": compiled_step,
         "compiles_first_process": compiles_first,
-        "restore_s": restore_s and round(restore_s, 4),
+        "restore_s": restore_s.get("base"),
         "compiles_after_restart": compiles_after,
         "sizes_rendered": [f"{w}x{h}" for w, h in (SIZE, OTHER_SIZE)],
         "max_abs_diff_255": max(demo.differences),
-        "graph_bytes": sum(f.stat().st_size for f in checkpoint.parent.glob("*.graphs/**/*") if f.is_file()),
+        "graph_bytes": sum(f.stat().st_size for f in folder.glob("*.graphs/**/*") if f.is_file()),
+        "refiner_compile_s": compile_s.get("refiner"),
+        "refiner_restore_s": restore_s.get("refiner"),
+        "refiner_eager_step_ms": refiner_eager_step,
+        "refiner_compiled_step_ms": refiner_compiled_step,
+        "vae_decode_compile_s": compile_s.get("decoder"),
+        "vae_decode_restore_s": restore_s.get("decoder"),
+        "vae_decode_eager_ms": decode_eager,
+        "vae_decode_compiled_ms": decode_compiled,
+        "vae_encode_compile_s": compile_s.get("encoder"),
+        "vae_encode_restore_s": restore_s.get("encoder"),
+        "vae_encode_eager_ms": encode_eager,
+        "vae_encode_compiled_ms": encode_compiled,
+        "restore_all_s": round(sum(restore_s.values()), 4),
         "images": demo.images,
     }
     (OUT / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     console.print(demo.table())
-    seeds = abs(demo.eager["eager"].astype(int) - demo.eager["eager, other seed"]).max()
+    seeds = max(abs(demo.eager["eager"][k].astype(int) - v).max() for k, v in demo.eager["eager, other seed"].items())
     console.print(f"for scale, another seed differs by {seeds}/255; images: {(OUT / 'images').relative_to(ROOT)}")
     console.print_json(data={k: v for k, v in report.items() if k != "images"})
-    if compile_s is None or restore_s is None:
-        fail("the UNet did not run compiled; the table says why.")
+    eager_only = [part for part in demo.parts if part not in compile_s or part not in restore_s]
+    if eager_only:
+        fail(f"{', '.join(eager_only)}: not compiled, or not taken up after the restart; the table says why.")
+    everything, taken_up = sum(compile_s.values()), sum(restore_s.values())
     console.print(
-        f"compiled once in {compile_s:.0f} s, taken up after the restart in {restore_s:.2f} s "
-        f"({compile_s / restore_s:.0f} times less), {eager_step / compiled_step:.1f}x eager per step"
+        f"compiled once in {everything:.0f} s ({', '.join(f'{p} {compile_s[p]:.0f}' for p in demo.parts)}), "
+        f"taken up after the restart in {taken_up:.2f} s ({everything / taken_up:.0f} times less)"
     )
+    speedups = {
+        "base step": (eager_step, compiled_step),
+        "refiner step": (refiner_eager_step, refiner_compiled_step),
+        "decode": (decode_eager, decode_compiled),
+        "encode": (encode_eager, encode_compiled),
+    }
+    shown = [f"{name} {eager / compiled:.1f}x" for name, (eager, compiled) in speedups.items() if eager and compiled]
+    console.print(f"times as fast as eager: {', '.join(shown)}")
     if compiles_after or report["max_abs_diff_255"] > LARGEST_DIFFERENCE:
         fail("a promise was broken: see compiles_after_restart and max_abs_diff_255 above.")
 

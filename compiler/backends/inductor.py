@@ -74,6 +74,20 @@ def _require(what: str) -> Any:
     return place
 
 
+def has_forward_hooks(module: torch.nn.Module) -> bool:
+    """Whether a hook runs before or after the module's own forward; compiled code would skip it.
+
+    Raises:
+        LoadError: this torch keeps its hooks elsewhere, so that nobody can tell.
+    """
+    try:
+        return bool(module._forward_hooks or module._forward_pre_hooks)
+    except AttributeError as error:
+        raise LoadError(
+            f"torch {torch.__version__} hides a module's forward hooks; use a torch version named in the README."
+        ) from error
+
+
 @functools.cache
 def _cpu_features() -> str:
     """The CPU's instruction sets that the compiler may use (it builds for the native CPU)."""

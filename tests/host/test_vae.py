@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from support import host
 
 from onegraph.compiler.engine import Counters, Engine
 from onegraph.compiler.verify import relative_l2
+from onegraph.errors import NoEncoderError
 from onegraph.graph_cache.store import Miss
 from onegraph.host import serve
 from onegraph.host import vae as hook
@@ -270,12 +273,56 @@ def test_a_graph_that_is_not_finite_never_lets_its_result_out(
     assert graph.retired is not None and folder.exists()
 
 
-def test_a_vae_without_an_encoder_says_so(checkpoint: Callable[..., Path], counters: Counters) -> None:
-    fast = compiled(host.load_vae(checkpoint(vae="decoder")))
-    fast.encode(pixels())
-    assert said("encoder").startswith("eager: this VAE's file has no encoder")
+def test_a_vae_without_an_encoder_refuses_to_encode(checkpoint: Callable[..., Path], counters: Counters) -> None:
+    """ComfyUI would answer with the latents of uninitialised memory."""
+    vae = host.load_vae(checkpoint(vae="decoder"))
+    fast = compiled(vae)
+    for encode in (fast.encode, fast.encode_tiled):
+        with pytest.raises(NoEncoderError, match="no encoder, so it can only decode; load a complete VAE"):
+            encode(pixels())
     fast.decode(latents())
     assert said().startswith("restored in")
+    assert compiled(vae, parts="decoder").encode(pixels()).shape == (1, 4, 12, 12)  # not our business then
+
+
+@pytest.mark.parametrize(
+    ("names", "encodes"),
+    [
+        (["first_stage_model.decoder.x", "first_stage_model.encoder.x"], True),
+        (["first_stage_model.decoder.x", "conditioner.encoder.x"], False),
+        (["decoder.x"], False),
+        (["decoder.x", "encoder.x"], True),
+        (["vae.decoder.x", "vae.encoder.x"], True),
+        (["a.naming.nobody.knows"], True),
+    ],
+)
+def test_what_counts_as_a_vae_without_an_encoder(names: list[str], encodes: bool, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: torch.zeros(1) for name in names}, tmp_path / "vae.safetensors")
+    assert hook.has_encoder(tmp_path / "vae.safetensors") is encodes
+
+
+def test_two_nodes_hold_one_set_of_weights(vae: Any) -> None:
+    """Measured: the process grows by less than half an encoder when two nodes run it through its graph."""
+    weights = sum(p.numel() * p.element_size() for p in vae.first_stage_model.encoder.parameters())
+    vae.encode(pixels())  # whatever eager needs for itself
+    before, tensors = psutil.Process().memory_info().rss, _bytes_of_tensors()
+    for node in (compiled(vae), compiled(vae)):
+        node.encode(pixels())
+    assert weights > 100e6
+    assert psutil.Process().memory_info().rss - before < weights / 2
+    assert _bytes_of_tensors() - tensors < weights / 100
+
+
+def _bytes_of_tensors() -> int:
+    """Bytes of all distinct storages that Python holds."""
+    gc.collect()
+    storages = {}
+    for held in gc.get_objects():
+        if isinstance(held, torch.Tensor) and held.device.type == "cpu" and held.layout == torch.strided:
+            storages[held.untyped_storage().data_ptr()] = held.untyped_storage().nbytes()
+    return sum(storages.values())
 
 
 def test_taesd(counters: Counters) -> None:

@@ -154,6 +154,16 @@ def write_checkpoint(name: str, path: Path, seed: int = 1, vae: str = "decoder")
     return path
 
 
+def write_overflowing(source: Path, path: Path) -> Path:
+    """The checkpoint with a VAE whose activations leave float16's range, as those of SDXL's own VAE do."""
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(source)
+    state["first_stage_model.post_quant_conv.weight"] *= 3e4  # a normalisation takes it away again
+    save_file(state, path)
+    return path
+
+
 def write_lora(name: str, path: Path, seed: int = 3, scale: float = 1.0) -> Path:
     """A rank-4 LoRA on attention and feed-forward projections, strong enough to change the image."""
     from safetensors.torch import save_file

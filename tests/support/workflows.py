@@ -42,14 +42,57 @@ def without_text_encoder(prompt: Prompt, width: int = 2048) -> Prompt:
     return changed
 
 
+def rewired(prompt: Prompt, old: list[Any], new: list[Any]) -> Prompt:
+    """The prompt with every use of one output, [node, slot], replaced by another."""
+    changed = copy.deepcopy(prompt)
+    for node in changed.values():
+        node["inputs"] = {name: new if value == old else value for name, value in node["inputs"].items()}
+    return changed
+
+
 def without_onegraph(prompt: Prompt) -> Prompt:
     """The same workflow with every OneGraph node taken out and its input wired through."""
     changed = copy.deepcopy(prompt)
-    for node in nodes(changed, "OneGraphCompileModel"):
-        source = changed[node]["inputs"]["model"]
-        del changed[node]
-        for other in changed.values():
-            for name, value in other["inputs"].items():
-                if value == [node, 0]:
-                    other["inputs"][name] = source
+    for class_type, name in (("OneGraphCompileModel", "model"), ("OneGraphCompileVAE", "vae")):
+        for node in nodes(changed, class_type):
+            source = changed.pop(node)["inputs"][name]
+            changed = rewired(changed, [node, 0], source)
+    return changed
+
+
+def loader_of(prompt: Prompt, link: list[Any]) -> str:
+    """The checkpoint loader that a MODEL or CLIP output comes from."""
+    node: str = link[0]
+    while prompt[node]["class_type"] != "CheckpointLoaderSimple":
+        node = prompt[node]["inputs"]["model"][0]
+    return node
+
+
+def samplers(prompt: Prompt) -> list[dict[str, Any]]:
+    """The inputs of every sampler."""
+    found = nodes(prompt, "KSampler") + nodes(prompt, "KSamplerAdvanced")
+    return [prompt[node]["inputs"] for node in found]
+
+
+def with_checkpoints(prompt: Prompt, base: str, refiner: str = "", text_encoders: bool = False) -> Prompt:
+    """The workflow on these checkpoints; without `text_encoders` in them the test node encodes the texts."""
+    changed = copy.deepcopy(prompt)
+    for loader in nodes(prompt, "CheckpointLoaderSimple"):
+        is_refiner = "refiner" in prompt[loader]["inputs"]["ckpt_name"]
+        changed[loader]["inputs"]["ckpt_name"] = refiner if is_refiner else base
+        for node in nodes(prompt, "CLIPTextEncode"):
+            if not text_encoders and loader_of(prompt, prompt[node]["inputs"]["clip"]) == loader:
+                changed |= without_text_encoder({node: prompt[node]}, 1280 if is_refiner else 2048)
+    return changed
+
+
+def with_steps(prompt: Prompt, steps: int, switch: int) -> Prompt:
+    """The workflow with this many steps, of which a refiner takes those from `switch` on."""
+    changed = copy.deepcopy(prompt)
+    for inputs in samplers(changed):
+        inputs["steps"] = steps
+        if inputs.get("start_at_step"):
+            inputs["start_at_step"] = switch
+        elif "end_at_step" in inputs:
+            inputs["end_at_step"] = switch
     return changed

@@ -59,7 +59,7 @@ def test_the_first_use_is_compared_and_timed_once_per_machine(home: Path, source
         )
         return len(eager_calls) - before
 
-    assert used(graph) >= 2  # reference and timing
+    assert used(graph) >= 1  # the reference, timed; more when it seems faster
     assert used(graph) == 0
     assert used(graph, 1) == 1  # a batch of one is another way through the code: compared once, not timed again
     assert set(graph.outcome.checked) == {"n", "batch"}
@@ -85,21 +85,22 @@ def test_an_unfaithful_graph_is_quarantined_and_eager_answers(home: Path, source
     assert engine.counters.compiles == 0
 
 
-def test_a_graph_slower_than_eager_is_not_used_and_measured_anew_by_the_next_process(
+def test_a_graph_slower_than_eager_is_not_used_and_believed_after_three_processes(
     home: Path, source: ModelSource
 ) -> None:
     module, inputs = toy.Toy(), toy.inputs(4, 32, 32)
     instant = module(*inputs)  # an eager that costs nothing
-    for _ in range(2):
+    for process in range(4):
         engine = Engine(Store(home))
         eager = Mock(return_value=instant)
         graph = engine.obtain(toy.request(module, source), "wait", ignore)
         assert isinstance(graph, Graph)
-        for use in range(2):
-            served = graph.call(module, inputs, toy.sizes(*inputs), eager, engine.counters)
-            assert isinstance(served, Refused) == (use == 1)
-        assert isinstance(served, Refused) and served.reason.startswith("the compiled graph is slower than eager here")
-        assert eager.call_count == 4  # the reference and three pairs, before eager is believed to be faster
+        served = [graph.call(module, inputs, toy.sizes(*inputs), eager, engine.counters) for _ in range(2)]
+        assert isinstance(served[0], Refused) == (process == 3)
+        assert isinstance(served[1], Refused)
+        assert served[1].reason.startswith("the compiled graph is slower than eager here")
+        # The reference and three pairs before eager is believed to be faster; in the end nothing is measured.
+        assert eager.call_count == (0 if process == 3 else 4)
 
 
 def test_another_checkpoint_of_the_architecture_starts_at_once(home: Path, tmp_path: Path) -> None:

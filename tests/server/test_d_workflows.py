@@ -1,0 +1,119 @@
+"""The example workflows through the real server: what each compiles, and what the next process takes up.
+
+Base and refiner share one VAE; their graphs are saved and taken up in either order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import host, models, server, workflows
+
+from .conftest import difference
+
+CHECKPOINT, REFINER = "wf_base.safetensors", "wf_refiner.safetensors"
+STEPS, SWITCH = 4, 2
+
+
+@pytest.fixture(scope="module")
+def wf_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    host.boot()
+    folder = server.prepare_base(tmp_path_factory.mktemp("workflows"))
+    for name, file in (("tiny_sdxl", CHECKPOINT), ("tiny_refiner", REFINER)):
+        models.write_checkpoint(name, folder / "models/checkpoints" / file, seed=1, vae="both")
+    return folder
+
+
+@contextlib.contextmanager
+def process(base: Path, home: str = "home") -> Iterator[server.Server]:
+    """A new server process; `home` is its user's graph folder."""
+    env = {"ONEGRAPH_HOME": str(base / home), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
+    with server.running(base, host.comfyui_path(), env=env) as running:
+        yield running
+
+
+def small(name: str) -> workflows.Prompt:
+    """tests/workflows/<name> on the tiny checkpoints, an eighth of the size, in four steps."""
+    prompt = workflows.with_checkpoints(workflows.load(name), CHECKPOINT, REFINER)
+    for node in workflows.nodes(prompt, "EmptyLatentImage"):
+        inputs = prompt[node]["inputs"]
+        inputs["width"], inputs["height"] = inputs["width"] // 8, inputs["height"] // 8
+    return workflows.with_steps(prompt, STEPS, SWITCH)
+
+
+def expected(name: str) -> dict[str, Any]:
+    """The expectations beside a workflow."""
+    cases: dict[str, Any] = json.loads((workflows.FOLDER / name / "cases.json").read_text())
+    return cases
+
+
+def graphs(base: Path) -> Counter[str]:
+    """How many graphs of each component are kept."""
+    return Counter(m.parent.parent.name for m in base.glob("models/checkpoints/*.graphs/*/*/*/manifest.json"))
+
+
+def refiner_first(prompt: workflows.Prompt) -> workflows.Prompt:
+    """The refiner alone, on an empty latent: whatever it needs is there before the base's."""
+    (latent,) = workflows.nodes(prompt, "EmptyLatentImage")
+    changed = workflows.rewired(prompt, [workflows.nodes(prompt, "KSamplerAdvanced")[0], 0], [latent, 0])
+    base_decode = next(n for n in workflows.nodes(changed, "VAEDecode") if changed[n]["inputs"]["samples"][0] == latent)
+    for node in [n for n, v in changed.items() if [base_decode, 0] in v["inputs"].values()]:
+        del changed[node]
+    return changed
+
+
+@pytest.fixture(scope="module")
+def reference(wf_base: Path) -> server.Outcome:
+    with process(wf_base) as running:
+        return running.run(workflows.without_onegraph(small("base_refiner")))
+
+
+@pytest.mark.parametrize("saved", ["base first", "refiner first"])
+def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
+    saved: str, wf_base: Path, reference: server.Outcome
+) -> None:
+    for kept in wf_base.glob("models/checkpoints/*.graphs"):
+        shutil.rmtree(kept)
+    prompt, home = small("base_refiner"), f"home saved {saved}"
+    for taken_up in (saved, "base first", "refiner first"):
+        first_process = not (wf_base / home).exists()
+        (wf_base / home).mkdir(exist_ok=True)
+        with process(wf_base, home) as running:
+            if taken_up == "refiner first":
+                assert running.run(refiner_first(prompt)).status == "success"
+            result = running.run(prompt)
+            status = running.status()
+        assert result.status == "success", result.error
+        assert difference(reference, result) <= expected("base_refiner")["largest_difference_255"]
+        assert status["eager_calls"] == 0, status["reasons"]
+        done = (status["compiles"], status["restores"])
+        assert done == ((3, 0) if first_process else (0, 3))
+        assert graphs(wf_base) == {"unet": 2, "vae_decoder": 1}
+
+
+@pytest.mark.parametrize("name", ["img2img", "eight_sizes_any", "eight_sizes_skip", "txt2img"])
+def test_a_workflow_uses_the_graphs_that_its_expectations_name(name: str, wf_base: Path) -> None:
+    """Each in its own process, on the store that the workflows before have filled."""
+    prompt, cases = small(name), expected(name)
+    with process(wf_base, "home saved refiner first") as running:
+        if name == "img2img":
+            source = running.run(workflows.without_onegraph(small("base_refiner"))).files[0]
+            shutil.copy(wf_base / "output" / source, wf_base / "input" / "example.png")
+        eager = running.run(workflows.without_onegraph(prompt))
+        result = running.run(prompt)
+        status = running.status()
+    assert (eager.status, result.status) == ("success", "success"), (eager.error, result.error)
+    assert difference(eager, result) <= cases["largest_difference_255"]
+    taken = status["compiles"] + status["restores"]
+    assert taken == cases["graphs"]["unet"] + cases["graphs"]["vae"]
+    assert status["compiles"] == (1 if name == "img2img" else 0)  # the encoder; the rest was there
+    reasons = set(status["reasons"])
+    assert all(reason.startswith("skip: the resolution varies") for reason in reasons)
+    assert bool(reasons) == (name == "eight_sizes_skip")
