@@ -28,7 +28,7 @@ from support import host, models, server, workflows  # noqa: E402
 OUT = ROOT / "build" / "demo"
 STEPS, BASE_STEPS = 8, 6  # the refiner takes what the base leaves
 IMG2IMG_STEPS = 4
-SIZE = (384, 384)
+SIZE = (512, 512)
 OTHER_SIZE = (512, 320)
 INPUT_SIDE = 128  # of the image for img2img: the encoder is a full-size one, which takes a CPU seconds at 512
 LONG_PROMPT = "a lighthouse on a cliff at dusk, oil painting, " * 12
@@ -280,9 +280,10 @@ def main() -> None:
     demo.restore_s = {}
     console.print("restarting ComfyUI ...")
     with server.running(base, host.comfyui_path(), env=env) as s:
-        demo.run(s, "after the restart", plain, "eager")
+        # A restore's seconds include the first call, which at a larger size is the computing itself.
         demo.run(s, "after the restart, other size", other, "eager, other size")
         demo.run(s, "after the restart, img2img", img2img, "eager, img2img")
+        demo.run(s, "after the restart", plain, "eager")
         compiles_after = s.status()["compiles"]
     restore_s = {part: round(seconds, 4) for part, seconds in demo.restore_s.items()}
 
