@@ -71,9 +71,6 @@ def doctor() -> None:
     console.print(f"torch {torch.__version__}, graph folder {user_folder()}")
     for name in backends.known():
         backend = backends.get(name)
-        if backend is None:
-            console.print(f"{name}: {backends.missing_reason(name)}")
-            continue
         for device in devices:
             runs, compiles = backend.can_run(device), backend.can_compile(device)
             console.print(

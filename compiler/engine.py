@@ -6,6 +6,7 @@ model of their architecture and rebound when another model runs.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -22,7 +23,7 @@ from ..errors import BindError, CaptureError, CompileError, LoadError
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from ..graph_cache.store import Broken, Entry, Hit, Store
-from . import binding, structure, verify
+from . import binding, memory, structure, verify
 from .backends import Backend, Constant, Runner
 from .process import Client, Job, Progress, compile_in_child
 from .shapes import Refused, ShapeRange
@@ -30,6 +31,7 @@ from .shapes import Refused, ShapeRange
 log = logging.getLogger("onegraph.compiler")
 
 WhenMissing = Literal["wait", "background", "eager"]
+LIVE_SHARE = 0.5  # of the memory that is free without them, graphs that hold memory may take this much
 SLOWER = 0.95  # below this share of eager's speed a graph is not worth using; 5 % is measurement noise
 _SLOW_PROCESSES = 3  # that many processes must find a graph slower than eager before it is believed
 _MEASURING_SECONDS = 2.0  # beyond that a first use is not measured again: calls that long are hardly noisy
@@ -45,6 +47,7 @@ class Request:
         module: the live module.
         prefix: name under which the client's wrapper holds `module`, with a dot: graph weights are `prefix` + name.
         hint: sizes of the call at hand, by dimension name.
+        capture: a wider range to capture under, for backends that rebuild graphs for other sizes from a kept one.
         neighbours: folders whose checkpoints may have graphs of the same architecture.
     """
 
@@ -59,6 +62,7 @@ class Request:
     hint: Mapping[str, int]
     client: Client
     neighbours: tuple[Path, ...] = ()
+    capture: ShapeRange | None = None
 
 
 @dataclass
@@ -100,6 +104,7 @@ class Graph:
         self.device = device
         self.retired: str | None = None
         self.fresh = True  # not called yet in this process
+        self.used = time.monotonic()
         self._runner = runner
         self._prefix = prefix
         self._store = store
@@ -110,6 +115,18 @@ class Graph:
         if self.slower() is not None and self.outcome.slow_processes < _SLOW_PROCESSES:
             # Measured on a busy machine, perhaps: a fast graph is trusted at once, a slow one after some processes.
             self.outcome = self.outcome.model_copy(update={"eager_ms": None, "compiled_ms": None})
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes it keeps besides the weights, also after `close` where they do not come back."""
+        return self._runner.held_bytes
+
+    def close(self) -> None:
+        """Give the memory back; the graph cannot be called any more."""
+        with self._lock:
+            self.retired = self.retired or "the graph was closed to make room for others"
+            self._binding = None
+            self._runner.close()
 
     def slower(self) -> str | None:
         """Why eager is kept although the graph is right, or None."""
@@ -144,12 +161,18 @@ class Graph:
                 if isinstance(bound, Refused):
                     return bound
                 counters.binds += 1
+            self.used = time.monotonic()
             group = ",".join(name for name, size in sorted(sizes.items()) if size == 1) or "n"
-            if group not in self.outcome.checked or self.outcome.compiled_ms is None:
-                result = self._first_use(group, inputs, sizes, eager)
-            else:
-                result = Result(self._runner(*inputs))
+            with self._store.loading(self.entry) if self.fresh else contextlib.nullcontext():
+                if group not in self.outcome.checked or self.outcome.compiled_ms is None:
+                    result = self._first_use(group, inputs, sizes, eager)
+                else:
+                    result = Result(self._runner(*inputs))
             self.fresh = False
+            slower = self.slower()
+            if slower is not None and self._runner.held_bytes:
+                self.retired = slower  # not used in this process, so its memory goes back as far as it does
+                self._runner.close()
             if result.note is None:
                 counters.compiled_calls += 1
             return result
@@ -188,6 +211,7 @@ class Graph:
         verdict = verify.compare(output, reference)
         if isinstance(verdict, verify.Unfaithful):
             self.retired = f"the graph failed its first-use check: {verdict.reason}"
+            self._runner.close()
             log.warning("%s: %s", self.entry.folder.name, self.retired)
             self._store.quarantine(self.entry.folder)
             return Result(reference, self.retired)
@@ -227,6 +251,7 @@ class Engine:
         self.store = store or Store()
         self.counters = Counters()
         self._graphs: dict[tuple[str, str], Graph] = {}
+        self._lost_bytes = 0  # of closed graphs whose backend does not give all memory back
         self._failures: dict[tuple[str, str], str] = {}
         self._kills: Counter[tuple[str, str]] = Counter()
         self._background: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
@@ -236,11 +261,18 @@ class Engine:
         """The graph, if this process has it already."""
         return self._graphs.get((key.digest, str(device)))
 
+    def has(self, request: Request) -> bool:
+        """Whether a graph for the request is loaded or kept, so that nothing needs compiling."""
+        if self.loaded(request.key, request.device) is not None:
+            return True
+        return isinstance(self.store.find(request.key, request.source, request.neighbours), Hit)
+
     def retire(self, request: Request, reason: str) -> None:
         """A graph turned out wrong in use: nobody uses it again, in this process or another."""
         graph = self.loaded(request.key, request.device)
         if graph is not None and graph.retired is None:
             graph.retired = reason
+            graph.close()
             log.warning("%s: %s", graph.entry.folder.name, reason)
             self.store.quarantine(graph.entry.folder)
 
@@ -287,16 +319,22 @@ class Engine:
         compiles = request.backend.can_compile(request.device)
         if not compiles.ok:
             return Refused(compiles.reason)
+        kept = None
+        if request.backend.rebuilds:
+            kept = self.store.sibling(request.key, request.source, request.neighbours)
         try:
             job = Job(
                 request.key.component,
                 request.backend.name,
                 str(request.device),
                 request.shapes,
+                request.capture or request.shapes,
                 request.hint,
-                structure.dump(request.module),
+                structure.dump(request.module) if kept is None else b"",
                 request.client,
                 _BACKGROUND_NICENESS if when_missing == "background" else 0,
+                kept.folder if kept else None,
+                kept.manifest.constants if kept else (),
             )
         except CaptureError as error:
             return self._failed(place, str(error), error)
@@ -308,14 +346,43 @@ class Engine:
     def _load(
         self, place: tuple[str, str], request: Request, entry: Entry, origin: Literal["compiled", "restored"]
     ) -> Graph | Refused:
+        crowded = self._make_room(request, entry)
+        if crowded is not None:
+            return Refused(crowded)
         try:
-            runner = request.backend.load(entry.folder, request.device)
+            with self.store.loading(entry):
+                runner = request.backend.load(entry.folder, request.device)
         except LoadError as error:
             self.store.quarantine(entry.folder)
             return Refused(str(error))
         graph = Graph(entry, runner, request.shapes, request.device, request.prefix, self.store, origin)
         self._graphs[place] = graph
         return graph
+
+    def held_bytes(self) -> int:
+        """Bytes that loaded graphs keep besides the weights, with what closed ones did not give back."""
+        return self._lost_bytes + sum(graph.held_bytes for graph in self._graphs.values())
+
+    def _make_room(self, request: Request, entry: Entry) -> str | None:
+        """Close graphs that were not used for longest until this one fits, or say why it does not."""
+        needed = request.backend.estimate_memory(entry.folder)
+        if not needed:
+            return None
+        while True:
+            held = self.held_bytes()
+            left = int(LIVE_SHARE * (memory.available_bytes(request.device) + held)) - held
+            if needed <= left:
+                return None
+            idle = [(graph.used, place) for place, graph in self._graphs.items() if graph.held_bytes]
+            if not idle or needed > left + held - self._lost_bytes:
+                return (
+                    f"{request.backend.name} would hold {memory.in_words(needed)} for {request.label}, "
+                    f"and {memory.in_words(max(left, 0))} are left for graphs"
+                )
+            graph = self._graphs.pop(min(idle)[1])
+            graph.close()
+            self._lost_bytes += graph.held_bytes
+            log.info("closed %s to make room for %s", graph.entry.folder.name, request.label)
 
     def _compile(
         self, place: tuple[str, str], request: Request, job: Job, watch: Callable[[Progress], None]

@@ -41,7 +41,10 @@ class Job:
     """One compile.
 
     Attributes:
-        structure: the module without weights, from `structure.dump`.
+        capture: the range to capture under, when the backend can make graphs for other sizes of it later.
+        structure: the module without weights, from `structure.dump`; empty when there is a `kept` graph.
+        kept: folder of a graph of the same architecture to rebuild from, and
+        constants: the weights that it reads.
         hint: sizes the compiler tunes for, by dimension name.
         niceness: by how much the compile gives way to other processes (POSIX nice).
     """
@@ -50,10 +53,13 @@ class Job:
     backend: str
     device: str
     shapes: ShapeRange
+    capture: ShapeRange
     hint: Mapping[str, int]
     structure: bytes
     client: Client
     niceness: int = 0
+    kept: Path | None = None
+    constants: tuple[ConstantRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,9 @@ def _write_job(job: Job, staging: Path) -> None:
         "backend": job.backend,
         "device": job.device,
         "shapes": job.shapes.to_json(),
+        "capture": job.capture.to_json(),
+        "kept": str(job.kept) if job.kept else None,
+        "constants": [c.model_dump(mode="json") for c in job.constants],
         "hint": dict(job.hint),
         "niceness": job.niceness,
         "client": job.client.module,

@@ -64,55 +64,86 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     for path in job["path"]:
         if path not in sys.path:
             sys.path.append(path)
-    client = importlib.import_module(job["client"], "onegraph")
-    client.prepare(job["state"])
-
     import torch
 
-    from onegraph.compiler import backends, binding, capture, shapes, structure
-    from onegraph.errors import CompileError
+    from onegraph.compiler import backends, capture, shapes
 
     torch.set_grad_enabled(False)
     backend = backends.get(job["backend"])
-    if backend is None:
-        raise CompileError(f"This graph needs the {job['backend']} backend, which is not there.")
     device = torch.device(job["device"])
     spec = shapes.ShapeRange.from_json(job["shapes"])
+    inputs = capture.example_inputs(spec, job["hint"], device)
+    if job["kept"] is None:
+        files, state, used = _compile(staging, job, backend, inputs, tell)
+    else:
+        tell({"event": "stage", "stage": "compiling"})
+        files, used = backend.rebuild(Path(job["kept"]), inputs, staging), set()
+        state = {
+            c["name"]: torch.empty_strided(
+                c["shape"], c["stride"], dtype=getattr(torch, c["dtype"]), device=device
+            ).zero_()
+            for c in job["constants"]
+        }
+    constants = _checked(staging, backend, device, inputs, state, used, tell)
+    return {"event": "done", "files": files, "constants": constants}
+
+
+def _compile(
+    staging: Path, job: dict[str, Any], backend: Any, inputs: Any, tell: Any
+) -> tuple[list[str], dict[str, Any], set[str]]:
+    """Rebuild the module, capture and compile it: files, weights (zeros) by name, names of those the code reads."""
+    client = importlib.import_module(job["client"], "onegraph")
+    client.prepare(job["state"])
+
+    from onegraph.compiler import capture, shapes, structure
+
+    device = inputs[0].device
     module = structure.load((staging / STRUCTURE_FILE).read_bytes(), device)
     wrapped = client.wrap(job["component"], module)
-
     tell({"event": "stage", "stage": "capturing"})
     with backend.capture_settings():
-        exported = capture.capture(wrapped, spec, job["hint"], device)
+        exported = capture.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
         tell({"event": "stage", "stage": "compiling"})
-        files = backend.compile(exported, staging)
+        files = backend.compile(exported, inputs, staging)
+    named = [
+        *wrapped.named_parameters(remove_duplicate=False),
+        *wrapped.named_buffers(remove_duplicate=False),
+    ]
+    return files, dict(named), _used_constants(exported)
+
+
+def _checked(
+    staging: Path, backend: Any, device: Any, inputs: Any, state: dict[str, Any], used: set[str], tell: Any
+) -> list[dict[str, Any]]:
+    """Load and run the finished graph once, here where a crash costs nothing; the weights that it reads."""
+    import torch
+
+    from onegraph.errors import CompileError
 
     tell({"event": "stage", "stage": "checking"})
-    constants = {c.name: c for c in binding.constants_of(wrapped)}
     runner = backend.load(staging, device)
-    missing = set(constants) - set(runner.constant_names())
-    unknown = set(runner.constant_names()) - set(constants)
+    names = runner.constant_names()
+    unknown = set(names) - set(state)
     if unknown:
         raise CompileError(f"The graph wants {sorted(unknown)[0]}, which is no weight of the model.")
     # A weight that the code never reads may be left out of the graph; one that it reads but does not list has
     # been compiled in by value, and other checkpoints would run with this one's. The exported graph tells.
-    used = _used_constants(exported)
-    inlined = sorted(missing & used)
+    inlined = sorted((set(state) - set(names)) & used)
     if inlined:
         raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
-    state = {**dict(wrapped.named_parameters()), **dict(wrapped.named_buffers())}
-    runner.bind({name: state[name] for name in runner.constant_names()})
-    result = runner(*capture.example_inputs(spec, job["hint"], device))
+    runner.bind({name: state[name] for name in names})
+    result = runner(*inputs)
     if not bool(torch.isfinite(result).all()):
         raise CompileError("The finished graph returned values that are not finite for zero weights.")
-    return {
-        "event": "done",
-        "files": files,
-        "constants": [
-            {"name": c.name, "shape": c.shape, "stride": c.stride, "dtype": c.dtype}
-            for c in (constants[name] for name in runner.constant_names())
-        ],
-    }
+    return [
+        {
+            "name": name,
+            "shape": tuple(state[name].shape),
+            "stride": tuple(state[name].stride()),
+            "dtype": str(state[name].dtype).removeprefix("torch."),
+        }
+        for name in names
+    ]
 
 
 def _used_constants(exported: Any) -> set[str]:

@@ -32,6 +32,7 @@ log = logging.getLogger("onegraph.graph_cache")
 GRAPHS_SUFFIX = ".graphs"
 _STAGING = ".staging-"
 _BROKEN = ".broken-"
+_LOADING = ".loading"
 _STALE_SECONDS = 24 * 3600
 
 
@@ -92,6 +93,19 @@ def machine_id() -> str:
     import platform
 
     return blake3(f"{platform.node()} {platform.machine()} {os.cpu_count()}".encode()).hexdigest(length=6)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process of that id runs; True when that cannot be told."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _slug(text: str) -> str:
@@ -209,6 +223,19 @@ class Store:
             return Miss(f"the graphs kept for this model differ in {nearest[0]}")
         return Miss("no graph is kept for this model yet")
 
+    def sibling(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path] = ()) -> Entry | None:
+        """A sound entry that differs from `key` in the shapes alone, this model's or another's."""
+        wanted = {name: value for name, value in key.fields().items() if name != "shapes"}
+        for place in [*self.places(source), *self._other_models(source, neighbours)]:
+            for folder in sorted((place / key.component).glob("*")):
+                entry = read(folder) if not folder.name.startswith(".") else None
+                if not isinstance(entry, Entry):
+                    continue
+                found = {name: value for name, value in entry.manifest.key.items() if name != "shapes"}
+                if found == wanted and isinstance(check(entry), Sound):
+                    return entry
+        return None
+
     def _candidates(self, component: Path, digest: str) -> list[Path]:
         try:
             return sorted(p for p in component.glob(f"*-{digest}") if not p.name.startswith("."))
@@ -222,7 +249,10 @@ class Store:
                 return Miss(f"the graph in its folder differs in {difference(key.fields(), entry.manifest.key)}")
             state = check(entry)
             if isinstance(state, Sound):
-                return Hit(entry)
+                if not self._crashed(folder):
+                    return Hit(entry)
+                self.quarantine(folder)
+                return Broken("the kept graph was set aside, because the process that took it up last died meanwhile")
             entry = state
         self.quarantine(folder)
         return Broken(f"the kept graph is damaged: {entry.reason}")
@@ -232,6 +262,11 @@ class Store:
         return sorted((difference(key.fields(), e.manifest.key) for e in found if isinstance(e, Entry)), key=len)
 
     def _foreign(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path]) -> Iterator[Path]:
+        for model in self._other_models(source, neighbours):
+            yield from self._candidates(model / key.component, key.digest)
+
+    def _other_models(self, source: ModelSource, neighbours: Iterable[Path]) -> Iterator[Path]:
+        """The places of other models' graphs, in the user's folder and beside checkpoints."""
         roots = list(neighbours)
         if source.path is not None:
             roots.append(source.path.parent)
@@ -244,7 +279,7 @@ class Store:
                     if model in own or model in seen:
                         continue
                     seen.add(model)
-                    yield from self._candidates(model / key.component, key.digest)
+                    yield model
 
     def _adopt(self, entry: Entry, key: GraphKey, source: ModelSource) -> Entry:
         """Take another model's entry over into this model's place, by hard links where they work. Raises OSError."""
@@ -345,6 +380,38 @@ class Store:
             temporary.replace(entry.folder / OUTCOME_FILE)
         except OSError as error:
             log.debug("the outcome of %s could not be recorded: %s", entry.folder, error)
+
+    # Crash marker -------------------------------------------------------------------------------------------
+
+    def _markers(self, folder: Path) -> Path:
+        """Where processes of this machine mark that they are taking the entry into use; the store may be read-only."""
+        name = blake3(str(folder.resolve()).encode()).hexdigest(length=8)
+        return self.home / _LOADING / f"{machine_id()}-{name}"
+
+    @contextlib.contextmanager
+    def loading(self, entry: Entry) -> Iterator[None]:
+        """Around the moments in which a bad graph could take the process down: a marker stays if it does."""
+        marker = self._markers(entry.folder) / str(os.getpid())
+        try:
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        except OSError as error:
+            log.debug("no crash marker for %s: %s", entry.folder, error)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                marker.unlink(missing_ok=True)
+
+    def _crashed(self, folder: Path) -> bool:
+        """Whether a process ended while it took this entry into use; its markers are cleared."""
+        crashed = False
+        with contextlib.suppress(OSError):
+            for marker in self._markers(folder).iterdir():
+                if marker.name != str(os.getpid()) and not _alive(int(marker.name)):
+                    crashed = True
+                    marker.unlink(missing_ok=True)
+        return crashed
 
     # Listing ------------------------------------------------------------------------------------------------
 

@@ -31,11 +31,14 @@ class Sizes:
     seen: Counter[Size] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def plan(self, rule: DynamicResolution, size: Size, any_size: bool) -> Plan:
-        """Count this call and decide. `any_size`: whether the backend can compile ranges at all."""
+    def count(self, size: Size) -> None:
+        """A call of this size came."""
         with self._lock:
             self.seen[size] += 1
-            times, different = self.seen[size], len(self.seen)
+
+    def plan(self, rule: DynamicResolution, size: Size, any_size: bool) -> Plan:
+        """Decide for a counted size. `any_size`: whether the backend can compile ranges at all."""
+        times, different = self.seen[size], len(self.seen)
         if rule == "each size":
             return Plan("exact", "each size has its own graph")
         if rule == "any size" and any_size:

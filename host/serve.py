@@ -83,11 +83,17 @@ class Service:
         module: torch.nn.Module,
         backend: backends.Backend,
         shapes: ShapeRange,
+        widest: ShapeRange,
         label: str,
         sizes: Mapping[str, int],
         like: torch.Tensor,
     ) -> Request | Refused:
-        """What to ask the engine for. `like` is the call's main input: its dtype and device are the graph's."""
+        """What to ask the engine for.
+
+        Args:
+            widest: the range of all calls that could come; a backend that rebuilds graphs captures under it.
+            like: the call's main input: its dtype and device are the graph's.
+        """
         if not backend.supports(shapes):
             return Refused(f"the {backend.name} backend cannot serve {label}")
         key = GraphKey(
@@ -110,6 +116,7 @@ class Service:
             hint=sizes,
             client=child.client(),
             neighbours=checkpoint.model_folders(),
+            capture=widest if backend.rebuilds else None,
         )
 
     def _architecture(self, module: torch.nn.Module) -> str:
@@ -197,14 +204,44 @@ class Service:
         return graph
 
 
-def choose_backend(name: str) -> backends.Backend | Refused:
-    """The backend for a node's choice; `auto` takes the first one that exists."""
-    wanted = backends.known() if name == "auto" else (name,)
-    for candidate in wanted:
+def choose(
+    name: str, device: torch.device, build: Callable[[backends.Backend], Request | Refused]
+) -> Request | Refused:
+    """The request for a node's choice of backend.
+
+    `auto` takes the first backend that can compile here or has the graph already; `build` makes its request.
+    """
+    if name != "auto":
+        backend = backends.get(name)
+        runs = backend.can_run(device)
+        return build(backend) if runs.ok else Refused(runs.reason)
+    reasons: list[str] = []
+    for candidate in backends.known():
         backend = backends.get(candidate)
-        if backend is not None:
-            return backend
-    return Refused(backends.missing_reason(wanted[0]))
+        runs = backend.can_run(device)
+        if not runs.ok:
+            reasons.append(runs.reason)
+            continue
+        request = build(backend)
+        compiles = backend.can_compile(device)
+        if isinstance(request, Request) and (compiles.ok or engine().has(request)):
+            return request
+        reasons.append(request.reason if isinstance(request, Refused) else compiles.reason)
+    return Refused(reasons[0])
+
+
+def backend_in_words(name: str, device: torch.device) -> str:
+    """What a node says at first: the backend of its choice, and for `auto` why not the one before."""
+    if name != "auto":
+        runs = backends.get(name).can_run(device)
+        return name if runs.ok else f"{name}, which cannot run here: {runs.reason}"
+    reasons: list[str] = []
+    for candidate in backends.known():
+        compiles = backends.get(candidate).can_compile(device)
+        if compiles.ok:
+            return f"{candidate} ({'; '.join(reasons)})" if reasons else candidate
+        reasons.append(f"no {candidate}: {compiles.reason}")
+    return f"kept graphs only ({'; '.join(reasons)})"
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 import torch
 
+from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
-from .serve import PIXELS, Run, Service, choose_backend, start_run
+from .serve import PIXELS, Run, Service, backend_in_words, choose, start_run
 
 log = logging.getLogger("onegraph.host")
 
@@ -66,13 +67,13 @@ def is_unet(module: Any) -> bool:
 
 
 def shape_range(
-    options: Options, x: torch.Tensor, context: torch.Tensor, y: torch.Tensor | None, device: torch.device, levels: int
+    shapes: Shapes, x: torch.Tensor, context: torch.Tensor, y: torch.Tensor | None, device: torch.device, levels: int
 ) -> tuple[ShapeRange, str, dict[str, int]]:
     """The range a graph for this call should have, its label, and the call's sizes."""
     batch, channels, height, width = x.shape
     sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
     dtype = str(x.dtype).removeprefix("torch.")
-    if options.shapes == "exact":
+    if shapes == "exact":
         dims = tuple(Dim(name, size, size) for name, size in sizes.items())
         label = f"{width * PIXELS}x{height * PIXELS} batch {batch} {context.shape[1]} tokens"
     else:
@@ -220,8 +221,10 @@ class UnetHook:
         request = self.request(unet, run, given)
         if isinstance(request, Refused):
             return request
+        if self.options.shapes == "any size" and request.shapes.dim("height").exact:
+            run.report.rule = f"{request.backend.name} has no graphs for any size, so each size has its own"
         starts = range(0, x.shape[0], MOST_BATCH)
-        if self.options.shapes == "exact" or len(starts) == 1:
+        if request.shapes.dim("batch").exact or len(starts) == 1:
             served = self._service.serve(run, request, given, eager, self.options.when_missing, started)
             run.report.compiled_calls += not isinstance(served, Refused)
             return served
@@ -240,18 +243,24 @@ class UnetHook:
         """What to ask the engine for, given x, timesteps, context and perhaps y."""
         x, _, context = given[:3]
         y = given[3] if len(given) > 3 else None
-        exact = tuple(tuple(t.shape) for t in given) if self.options.shapes == "exact" else ()
-        depends_on = (x.dtype, x.device, tuple(t.shape[-1] for t in given[2:]), x.shape[1], exact)
-        known = run.requests.get(depends_on)
+        sizes = tuple(tuple(t.shape) for t in given)
+        widths = (x.shape[1], *(t.shape[-1] for t in given[2:]))
+        known = run.requests.get((x.dtype, x.device, widths)) or run.requests.get((x.dtype, x.device, sizes))
         if known is not None:
             return known
-        backend = choose_backend(self.options.backend)
-        if isinstance(backend, Refused):
-            return backend
-        shapes, label, sizes = shape_range(self.options, x, context, y, x.device, len(unet.channel_mult))
-        request = self._service.request(unet, backend, shapes, label, sizes, x)
+
+        def ranges(shapes: Shapes) -> tuple[ShapeRange, str, dict[str, int]]:
+            return shape_range(shapes, x, context, y, x.device, len(unet.channel_mult))
+
+        def build(backend: Backend) -> Request | Refused:
+            widest = ranges("any size")
+            chosen = widest if self.options.shapes == "any size" and backend.supports(widest[0]) else ranges("exact")
+            return self._service.request(unet, backend, chosen[0], widest[0], chosen[1], chosen[2], x)
+
+        request = choose(self.options.backend, x.device, build)
         if isinstance(request, Request):
-            run.requests[depends_on] = request
+            exact = request.shapes.dim("height").exact
+            run.requests[(x.dtype, x.device, sizes if exact else widths)] = request
         return request
 
 
@@ -282,9 +291,7 @@ def compile_model(patcher: Any, options: Options, node_id: str | None = None, dy
             clone,
             f"eager: {type(unet).__name__} is not a model that OneGraph compiles (SD 1.x, SD 2.x, SDXL, refiner)",
         )
-    backend = choose_backend(options.backend)
     source = checkpoint.source_of(patcher, unet, dynprompt, node_id)
     UnetHook(options, node_id, source).attach(clone)
-    if isinstance(backend, Refused):
-        return clone, f"eager: {backend.reason}"
-    return clone, f"ready: {options.shapes}, {backend.name}; starts with the first sampling step"
+    engine_name = backend_in_words(options.backend, patcher.load_device)
+    return clone, f"ready: {options.shapes}, {engine_name}; starts with the first sampling step"

@@ -13,19 +13,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
 from ..errors import NoEncoderError
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
 from .resolutions import DynamicResolution, Plan, sizes_of
-from .serve import PIXELS, Run, Service, choose_backend, start_run
+from .serve import PIXELS, Run, Service, backend_in_words, choose, start_run
 
 log = logging.getLogger("onegraph.host")
 
@@ -54,7 +55,7 @@ class _Call:
     vae: Any
     tiles: bool
     run: Run | None = None
-    plan: Plan | None = None
+    plans: dict[bool, Plan] = field(default_factory=dict)  # by whether the backend has graphs for any size
     rescued: bool = False  # the chunk at hand overflowed and ran in float32
 
 
@@ -204,29 +205,11 @@ class VaeHook:
             return Refused(stopped)
         if type(x) is not torch.Tensor or x.ndim != 4:
             return Refused("the call's input is not a batch of images")
-        backend = choose_backend(self.options.backend)
-        if isinstance(backend, Refused):
-            return backend
-        step = 1 if part == "decoder" else PIXELS
-        widest = _shape_range(part, x, False, step)
-        any_size = backend.supports(widest[0])
-        when_missing = self.options.when_missing
-        if call.tiles:
-            call.plan = Plan("any size" if any_size else "exact", "tiles never compile")
-            when_missing = "eager"
-        elif call.plan is None:
-            sizes = sizes_of(self._source.digest, _COMPONENTS[part])
-            call.plan = sizes.plan(self.options.dynamic_resolution, (x.shape[2], x.shape[3]), any_size)
-        run.report.rule = call.plan.why
-        if call.plan.shapes == "none":
-            return Refused(call.plan.why)
-        shapes, label, hint = widest if call.plan.shapes == "any size" else _shape_range(part, x, True, step)
-        service = self._services[part]
-        known = run.requests.get((shapes, x.dtype, x.device))
-        request = known or service.request(module, backend, shapes, label, hint, x)
+        when_missing = "eager" if call.tiles else self.options.when_missing
+        request = self._request(part, call, run, module, x)
         if isinstance(request, Refused):
             return request
-        run.requests[(shapes, x.dtype, x.device)] = request
+        service = self._services[part]
         parts: list[torch.Tensor] = []
         for image in x.split(1):
             served = service.serve(run, request, [image], functools.partial(eager, image), when_missing, started)
@@ -236,6 +219,42 @@ class VaeHook:
                 return served
             parts.append(served)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _request(
+        self, part: Part, call: _Call, run: Run, module: torch.nn.Module, x: torch.Tensor
+    ) -> Request | Refused:
+        """What to ask the engine for under the rule for changing resolutions, which is decided once for each call."""
+        known = run.requests.get((x.shape[1:], x.dtype, x.device))
+        if known is not None:
+            return known
+        step = 1 if part == "decoder" else PIXELS
+        widest, exact = (_shape_range(part, x, exactly, step) for exactly in (False, True))
+
+        def build(backend: Backend) -> Request | Refused:
+            any_size = backend.supports(widest[0])
+            if call.tiles:
+                plan = Plan("any size" if any_size else "exact", "tiles never compile")
+            else:
+                plan = self._plan(part, call, x, any_size)
+            run.report.rule = plan.why
+            if plan.shapes == "none":
+                return Refused(plan.why)
+            shapes, label, sizes = widest if plan.shapes == "any size" else exact
+            return self._services[part].request(module, backend, shapes, widest[0], label, sizes, x)
+
+        request = choose(self.options.backend, x.device, build)
+        if isinstance(request, Request):
+            run.requests[(x.shape[1:], x.dtype, x.device)] = request
+        return request
+
+    def _plan(self, part: Part, call: _Call, x: torch.Tensor, any_size: bool) -> Plan:
+        """The rule's decision, for all chunks of a call together; each call counts its size once."""
+        if any_size not in call.plans:
+            sizes, size = sizes_of(self._source.digest, _COMPONENTS[part]), (x.shape[2], x.shape[3])
+            if not call.plans:
+                sizes.count(size)
+            call.plans[any_size] = sizes.plan(self.options.dynamic_resolution, size, any_size)
+        return call.plans[any_size]
 
     def _not_finite(
         self,
@@ -355,10 +374,6 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     compiled.__class__ = _class_for(vae_class)
     compiled.onegraph = hook
     compiled.first_stage_model = Proxy(plain.first_stage_model, hook)
-    backend = choose_backend(options.backend)
-    if isinstance(backend, Refused):
-        return compiled, f"eager: {backend.reason}"
-    return (
-        compiled,
-        f"ready: {options.parts}, {options.dynamic_resolution}, {backend.name}; starts with the first image",
-    )
+    engine_name = backend_in_words(options.backend, plain.device)
+    ready = f"ready: {options.parts}, {options.dynamic_resolution}, {engine_name}; starts with the first image"
+    return compiled, ready

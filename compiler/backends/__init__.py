@@ -34,10 +34,18 @@ class Constant:
 class Runner(Protocol):
     """A loaded graph. Not thread-safe: its owner serialises `bind` and calls."""
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes it keeps from others besides the weights, also after `close` where they do not come back."""
+
     def constant_names(self) -> list[str]: ...
 
     def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Point the graph at these tensors. It keeps addresses only: the caller must know them alive at each call."""
+        """Compute with these tensors from now on, as they are at each call.
+
+        Called again whenever the owner sees that one was replaced, has moved, or may have been written to; the caller
+        must know them alive at each call. Raises BindError.
+        """
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor: ...
 
@@ -48,6 +56,7 @@ class Backend(Protocol):
     """One way to compile and run exported graphs."""
 
     name: str
+    rebuilds: bool  # whether `rebuild` can make a graph for other sizes from a kept one
 
     def can_run(self, device: torch.device) -> Availability:
         """Whether finished graphs run here."""
@@ -63,14 +72,26 @@ class Backend(Protocol):
     def capture_settings(self) -> contextlib.AbstractContextManager[None]:
         """The settings under which a module must be captured for this backend."""
 
-    def compile(self, exported: torch.export.ExportedProgram, folder: Path) -> list[str]:
-        """Compile into `folder`; the names of the files written. Raises CompileError."""
+    def compile(
+        self, exported: torch.export.ExportedProgram, inputs: Sequence[torch.Tensor], folder: Path
+    ) -> list[str]:
+        """Compile into `folder`; the names of the files written.
+
+        Args:
+            inputs: an example call of the range that the graph shall serve.
+
+        Raises:
+            CompileError: the backend cannot.
+        """
+
+    def rebuild(self, kept: Path, inputs: Sequence[torch.Tensor], folder: Path) -> list[str]:
+        """As `compile`, for the exact sizes of `inputs`, from a graph of the same architecture for other sizes."""
 
     def load(self, folder: Path, device: torch.device) -> Runner:
-        """Load what `compile` wrote. Raises LoadError."""
+        """Load what `compile` or `rebuild` wrote. Raises LoadError."""
 
-    def estimate_memory(self, exported: torch.export.ExportedProgram) -> int:
-        """Bytes a loaded graph holds besides the weights, as far as known before compiling."""
+    def estimate_memory(self, folder: Path) -> int:
+        """Bytes that a loaded graph will hold besides the weights, as long as it lives."""
 
 
 def known() -> Sequence[str]:
@@ -78,8 +99,8 @@ def known() -> Sequence[str]:
     return ("inductor", "oneflow")
 
 
-def get(name: str) -> Backend | None:
-    """The backend of that name, or None when this version of the pack does not have it yet.
+def get(name: str) -> Backend:
+    """The backend of that name.
 
     Raises:
         KeyError: no backend has that name.
@@ -88,11 +109,8 @@ def get(name: str) -> Backend | None:
         from .inductor import InductorBackend
 
         return InductorBackend()
-    if name in known():
-        return None
+    if name == "oneflow":
+        from .oneflow import OneFlowBackend
+
+        return OneFlowBackend()
     raise KeyError(name)
-
-
-def missing_reason(name: str) -> str:
-    """Why `get(name)` gave None, for the user."""
-    return f"the {name} backend is not in this version of OneGraph yet"

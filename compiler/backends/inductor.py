@@ -16,7 +16,7 @@ import functools
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,7 @@ class InductorRunner:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._names: list[str] = list(loader.get_constant_fqns())
+        self.held_bytes = 0  # activations are shared and freed as in eager; nothing is held between calls
 
     def constant_names(self) -> list[str]:
         return self._names
@@ -136,6 +137,7 @@ class InductorBackend:
     """Compiles with `torch._inductor.aoti_compile_and_package`; runs without a compiler."""
 
     name = "inductor"
+    rebuilds = False
 
     def can_run(self, device: torch.device) -> Availability:
         if _version() < OLDEST_TORCH:
@@ -185,7 +187,9 @@ class InductorBackend:
         with config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
             yield
 
-    def compile(self, exported: torch.export.ExportedProgram, folder: Path) -> list[str]:
+    def compile(
+        self, exported: torch.export.ExportedProgram, inputs: Sequence[torch.Tensor], folder: Path
+    ) -> list[str]:
         values = (node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder")
         devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
         options = _OPTIONS | (_CPU_OPTIONS if devices == {"cpu"} else {})
@@ -200,6 +204,9 @@ class InductorBackend:
         package.rename(folder / GRAPH_FILE)
         return [GRAPH_FILE]
 
+    def rebuild(self, kept: Path, inputs: Sequence[torch.Tensor], folder: Path) -> list[str]:
+        raise CompileError("AOTInductor compiles each graph from the model itself.")
+
     def load(self, folder: Path, device: torch.device) -> InductorRunner:
         loader_class = _require("torch._C._aoti.AOTIModelPackageLoader")
         index = device.index if device.type == "cuda" and device.index is not None else -1
@@ -211,5 +218,5 @@ class InductorBackend:
                 f"The compiled graph could not be loaded ({first[:200]}); it runs eager instead."
             ) from error
 
-    def estimate_memory(self, exported: torch.export.ExportedProgram) -> int:
-        return 0  # activations are shared and freed as in eager; nothing is held between calls
+    def estimate_memory(self, folder: Path) -> int:
+        return 0

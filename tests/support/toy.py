@@ -79,6 +79,11 @@ def shapes(multiple: int = 1, high: int = 32) -> ShapeRange:
     )
 
 
+def exact(batch: int = 2, height: int = 8, width: int = 8, context: int = 5) -> ShapeRange:
+    sizes = {"batch": batch, "height": height, "width": width, "context": context}
+    return ShapeRange(tuple(Dim(name, size, size) for name, size in sizes.items()), shapes().inputs)
+
+
 def inputs(batch: int = 2, height: int = 8, width: int = 8, context: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(batch, 4, height, width), torch.randn(batch, context, 8)
 
@@ -94,12 +99,15 @@ def request(
     spec: ShapeRange | None = None,
     state: Mapping[str, Any] | None = None,
     neighbours: tuple[Path, ...] = (),
+    engine: str = "inductor",
 ) -> Request:
+    """`engine` is the backend's name. A spec of exact sizes gives the hint."""
     spec = spec or shapes()
-    backend = get("inductor")
-    assert backend is not None
-    key = GraphKey("toy", architecture.digest(module), spec.to_json(), "float32", "inductor", backend.target(CPU))
+    backend = get(engine)
+    key = GraphKey("toy", architecture.digest(module), spec.to_json(), "float32", engine, backend.target(CPU))
+    hint = {"batch": 2, "height": 8, "width": 8, "context": 5}
+    hint |= {d.name: d.low for d in spec.dims if d.exact}
     return Request(
-        key, source, spec, "any size", module, PREFIX, backend, CPU,
-        {"batch": 2, "height": 8, "width": 8, "context": 5}, Client("support.toy", state or {}), neighbours,
+        key, source, spec, "any size", module, PREFIX, backend, CPU, hint, Client("support.toy", state or {}),
+        neighbours, shapes() if backend.rebuilds else None,
     )  # fmt: skip

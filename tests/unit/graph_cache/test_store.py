@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
 import threading
 from pathlib import Path
 
@@ -248,3 +250,41 @@ def test_listing_finds_entries_at_home_and_beside_checkpoints(store: Store, chec
     beside = publish(store, checkpoint)
     home = publish(store, ModelSource(None, "fedcba987654"), key(architecture="bb"))
     assert [e.folder for e in store.entries([checkpoint.path.parent])] == [home.folder, beside.folder]
+
+
+def test_an_entry_whose_process_died_while_taking_it_up_is_set_aside(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    with store.loading(entry):
+        assert isinstance(store.find(key(), checkpoint), Hit)  # this process is alive and knows what it does
+
+    def die() -> None:
+        with store.loading(entry):
+            os._exit(1)
+
+    process = multiprocessing.get_context("fork").Process(target=die)
+    process.start()
+    process.join()
+    found = store.find(key(), checkpoint)
+    assert isinstance(found, Broken)
+    assert found.reason == "the kept graph was set aside, because the process that took it up last died meanwhile"
+    assert not entry.folder.exists()
+    assert isinstance(store.find(key(), checkpoint), Miss)
+
+
+def test_a_marker_goes_when_taking_up_ends_even_by_an_error(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    with pytest.raises(KeyboardInterrupt), store.loading(entry):
+        raise KeyboardInterrupt
+    assert not [p for p in (store.home / ".loading").rglob("*") if p.is_file()]
+    assert isinstance(store.find(key(), checkpoint), Hit)
+
+
+def test_a_sibling_differs_in_its_shapes_alone(store: Store, checkpoint: ModelSource) -> None:
+    publish(store, ModelSource(None, "fedcba987654"), key(shapes={"dims": {"height": 8}}, architecture="bb"))
+    assert store.sibling(key(), checkpoint) is None
+    other = publish(store, ModelSource(None, "fedcba987654"), key(shapes={"dims": {"height": 8}}))
+    assert store.sibling(key(), checkpoint) == other
+    own = publish(store, checkpoint, key(shapes={"dims": {"height": 16}}))
+    assert store.sibling(key(), checkpoint) == own
+    (own.folder / "graph.aoti").write_bytes(b"damaged")
+    assert store.sibling(key(), checkpoint) == other

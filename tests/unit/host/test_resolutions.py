@@ -10,8 +10,11 @@ A, B, C, D, E = [(64 + i, 64) for i in range(5)]
 
 
 def shapes(rule: DynamicResolution, *sizes: tuple[int, int], any_size: bool = True) -> list[str]:
-    seen = Sizes()
-    return [seen.plan(rule, size, any_size).shapes for size in sizes]
+    seen, plans = Sizes(), []
+    for size in sizes:
+        seen.count(size)
+        plans.append(seen.plan(rule, size, any_size).shapes)
+    return plans
 
 
 def test_any_size_is_one_graph_where_the_backend_can() -> None:
@@ -44,6 +47,8 @@ def test_auto_without_ranges_compiles_what_comes_up_twice_among_few_sizes() -> N
 
 def test_the_rule_says_why() -> None:
     seen = Sizes()
+    seen.count(A)
     assert seen.plan("skip", A, True).why == "skip: compiles when this size comes up again"
-    seen.plan("skip", B, True)
+    seen.count(B)
+    seen.count(C)
     assert seen.plan("skip", C, True).why == "skip: the resolution varies (3 so far)"
