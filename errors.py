@@ -26,6 +26,10 @@ class LoadError(OneGraphError):
     """A graph's files are there but cannot be taken into use."""
 
 
+class MemoryShortError(LoadError):
+    """A graph is sound, but its memory is not free right now."""
+
+
 class BindError(OneGraphError):
     """A live module's tensors do not fit the graph that was compiled for its architecture."""
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
+
+_MEMINFO = Path("/proc/meminfo")
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that can be taken on a device without swapping, in bytes; no limit where nobody can tell."""
+    """Memory that can be taken on a device (system memory: without swapping), in bytes.
+
+    Where nobody can tell, which is a system that is neither Linux nor has psutil, there is no limit.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    if _MEMINFO.is_file():
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
     try:
         import psutil
-    except ImportError:  # ComfyUI brings it; outside of ComfyUI nothing is promised about memory
+    except ImportError:
         return 2**62
     return int(psutil.virtual_memory().available)
 

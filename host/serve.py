@@ -62,6 +62,7 @@ class Run:
 def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
     """Inspect the model at the start of a run, when its weights are loaded. Never raises."""
     try:
+        engine().release_orphans()
         refusal = weights.patcher_refusal(patcher, prefix) or weights.module_refusal(module)
         return Run(patcher, refusal, weights.epoch(patcher))
     except Exception as error:  # never into the queue

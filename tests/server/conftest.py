@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ def running(base: Path, environment: dict[str, str]) -> Iterator[server.Server]:
     """A server process for the tests of one module; a new module starts a new process on the same base."""
     with server.running(base, host.comfyui_path(), env=environment) as running:
         yield running
+
+
+needs_oneflow = pytest.mark.skipif(importlib.util.find_spec("oneflow") is None, reason="OneFlow is not installed")
+BACKENDS = ["inductor", pytest.param("oneflow", marks=needs_oneflow)]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 def txt2img(

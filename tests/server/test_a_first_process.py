@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import server, workflows
 
-from .conftest import SECOND, difference, node_of, txt2img, with_lora
+from .conftest import SECOND, difference, needs_oneflow, node_of, txt2img, with_lora
 
 LONG = "lighthouse cliff dusk painting " * 30  # 120 words: 154 tokens
 LONGER = "lighthouse cliff dusk painting " * 45  # 180 words: 231 tokens
@@ -38,13 +38,6 @@ def test_without_a_graph_eager_says_why(running: server.Server) -> None:
     eager, result = both(running, prompt)
     assert difference(eager, result) == 0
     assert result.text(node_of(prompt)) == "eager: no graph is kept for this model yet"
-
-
-def test_oneflow_says_that_it_is_not_there_yet(running: server.Server) -> None:
-    prompt = txt2img(seed=5, backend="oneflow")
-    eager, result = both(running, prompt)
-    assert difference(eager, result) == 0
-    assert result.text(node_of(prompt)) == "eager: the oneflow backend is not in this version of OneGraph yet"
 
 
 def test_the_first_step_compiles_with_progress(running: server.Server) -> None:
@@ -85,27 +78,46 @@ def test_one_graph_serves_sizes_prompts_cfg_and_batches(change: dict, running: s
     assert status["compiles"] == 1  # at most two are promised
 
 
+@needs_oneflow
+def test_oneflow_compiles_each_size_and_rebuilds_the_next_from_it(running: server.Server) -> None:
+    changes: list[dict] = [{}, {"width": 64, "height": 192}, {"text": LONG, "cfg": 1.0}]
+    for number, change in enumerate(changes):
+        prompt = txt2img(seed=3, backend="oneflow", **change)
+        before = running.status()["compiles"]
+        eager, result = both(running, prompt)
+        texts = [text for node, text in result.texts if node == node_of(prompt)]
+        assert texts[0] == "ready: any size, oneflow; starts with the first sampling step"
+        assert any("capturing" in text for text in texts) == (number == 0)
+        assert texts[-1].startswith("compiled in ")
+        assert texts[-1].endswith("(oneflow has no graphs for any size, so each size has its own)")
+        assert difference(eager, result) <= 2
+        assert running.status()["compiles"] - before == 1
+
+
 def test_another_seed_is_another_image(running: server.Server) -> None:
     assert difference(running.run(txt2img(seed=11)), running.run(txt2img(seed=12))) > 50
 
 
-def test_lora_on_weaker_and_removed(running: server.Server) -> None:
-    results = []
+def test_lora_on_weaker_and_removed(running: server.Server, backend: str) -> None:
+    results, before = [], running.status()
     for strength in (1.0, 0.5, None):
-        prompt = txt2img(seed=21)
+        prompt = txt2img(seed=21, backend=backend)
         eager, result = both(running, prompt if strength is None else with_lora(prompt, strength))
         assert difference(eager, result) <= 2
         results.append(result)
     assert difference(results[0], results[1]) > 10
     assert difference(results[1], results[2]) > 10
-    assert running.status()["compiles"] == 1
+    after = running.status()
+    assert after["compiles"] == before["compiles"]
+    assert after["compiled_calls"] - before["compiled_calls"] == 3 * 3
 
 
-def test_a_second_checkpoint_of_the_architecture(running: server.Server) -> None:
-    eager, result = both(running, txt2img(seed=22, checkpoint=SECOND))
+def test_a_second_checkpoint_of_the_architecture(running: server.Server, backend: str) -> None:
+    before = running.status()["compiles"]
+    eager, result = both(running, txt2img(seed=22, checkpoint=SECOND, backend=backend))
     assert difference(eager, result) <= 2
-    assert difference(result, running.run(txt2img(seed=22))) > 50
-    assert running.status()["compiles"] == 1
+    assert difference(result, running.run(txt2img(seed=22, backend=backend))) > 50
+    assert running.status()["compiles"] == before
 
 
 def test_free_u_runs_eager_and_is_named(running: server.Server) -> None:
@@ -123,8 +135,9 @@ def test_free_u_runs_eager_and_is_named(running: server.Server) -> None:
     assert "FreeU_V2 patches this model" in running.log.read_text()
 
 
-def test_unloading_models_between_two_runs(running: server.Server) -> None:
-    first = running.run(txt2img(seed=24))
+def test_unloading_models_between_two_runs(running: server.Server, backend: str) -> None:
+    before = running.status()["compiles"]
+    first = running.run(txt2img(seed=24, backend=backend))
     running.post("/free", {"unload_models": True, "free_memory": True})
-    assert difference(first, running.run(txt2img(seed=24, text="a lighthouse"))) == 0
-    assert running.status()["compiles"] == 1
+    assert difference(first, running.run(txt2img(seed=24, text="a lighthouse", backend=backend))) == 0
+    assert running.status()["compiles"] == before

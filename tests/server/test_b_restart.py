@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import threading
 import time
 from pathlib import Path
@@ -51,12 +52,15 @@ def reference(running: server.Server) -> server.Outcome:
     return running.run(workflows.without_onegraph(txt2img(seed=31)))
 
 
-def test_the_graph_is_taken_up_without_compiling(running: server.Server, reference: server.Outcome) -> None:
-    result = running.run(txt2img(seed=31))
+def test_the_graph_is_taken_up_without_compiling(
+    running: server.Server, reference: server.Outcome, backend: str
+) -> None:
+    before = running.status()
+    result = running.run(txt2img(seed=31, backend=backend))
     assert difference(reference, result) <= 2
     assert result.text("2").startswith("restored in ")
     status = running.status()
-    assert (status["compiles"], status["restores"], status["eager_calls"]) == (0, 1, 0)
+    assert (status["compiles"], status["restores"] - before["restores"], status["eager_calls"]) == (0, 1, 0)
     assert status["runs"]["2"]["restore_s"] > 0
 
 
@@ -78,9 +82,10 @@ def test_the_same_node_under_another_id_speaks_for_itself(running: server.Server
     assert result.text("2") == ""
 
 
-def test_a_killed_compile_finishes_the_queue_item_eager(running: server.Server, base: Path) -> None:
+def test_a_killed_compile_finishes_the_queue_item_eager(running: server.Server, base: Path, backend: str) -> None:
     before = graph_folders(base)
-    prompt = txt2img(seed=33, width=72, shapes="exact")
+    killed_before = len([line for line in running.log.read_text().splitlines() if "was killed" in line])
+    prompt = txt2img(seed=33, width=72, shapes="exact", backend=backend)
     eager = running.run(workflows.without_onegraph(prompt))
     thread = when_compiling(running, lambda worker: worker.kill())
     result = running.run(prompt)
@@ -89,7 +94,7 @@ def test_a_killed_compile_finishes_the_queue_item_eager(running: server.Server, 
     assert difference(eager, result) == 0
     assert result.text(node_of(prompt)).startswith("eager: The compiling process was killed (SIGKILL")
     lines = [line for line in running.log.read_text().splitlines() if "was killed" in line]
-    assert len(lines) == 1
+    assert len(lines) - killed_before == 1
     assert running.status()["compiles"] == 0
     assert graph_folders(base) == before
 
@@ -135,9 +140,11 @@ def test_background_renders_eager_now_and_compiled_later(running: server.Server)
 
 def test_a_damaged_graph_and_no_compiler(base: Path, environment: dict[str, str], tmp_path: Path) -> None:
     """A third process: its graph is cut short, and there is no C++ compiler to make another one."""
-    alone = txt2img(seed=41)
+    alone = txt2img(seed=41, backend="inductor")
     for folder in graph_folders(base):
-        file = folder / "graph.aoti"
+        file = next(folder.glob("graph.aoti"), None)
+        if file is None:
+            continue
         file.write_bytes(file.read_bytes()[:1000])  # also cuts the hard links of the other checkpoint
     bare = {**environment, "PATH": str(tmp_path), "CXX": ""}
     with server.running(base, host.comfyui_path(), env=bare) as third:
@@ -152,4 +159,11 @@ def test_a_damaged_graph_and_no_compiler(base: Path, environment: dict[str, str]
             no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=43))
         assert no_compiler.text("2").startswith("eager: no C++ compiler (g++ or clang++) on PATH")
         assert third.status()["compiles"] == 0
+        if importlib.util.find_spec("oneflow") is not None:
+            chosen = txt2img(seed=44, backend="auto", when_missing="eager")
+            result = third.run(chosen)
+            assert difference(third.run(workflows.without_onegraph(chosen)), result) <= 2
+            first = next(text for node, text in result.texts if node == "2")
+            assert first.startswith("ready: any size, oneflow (no inductor: no C++ compiler")
+            assert result.text("2").startswith("restored in ")
     assert CHECKPOINT in {p.name for p in (base / "models/checkpoints").iterdir()}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support import host, models, server, workflows
 
-from .conftest import difference
+from .conftest import difference, needs_oneflow
 
 CHECKPOINT, REFINER = "wf_base.safetensors", "wf_refiner.safetensors"
 STEPS, SWITCH = 4, 2
@@ -75,13 +75,23 @@ def reference(wf_base: Path) -> server.Outcome:
         return running.run(workflows.without_onegraph(small("base_refiner")))
 
 
-@pytest.mark.parametrize("saved", ["base first", "refiner first"])
+@pytest.mark.parametrize(
+    ("saved", "backend"),
+    [
+        pytest.param("refiner first", "oneflow", marks=needs_oneflow),
+        ("base first", "inductor"),
+        ("refiner first", "inductor"),
+    ],
+)
 def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
-    saved: str, wf_base: Path, reference: server.Outcome
+    saved: str, backend: str, wf_base: Path, reference: server.Outcome
 ) -> None:
     for kept in wf_base.glob("models/checkpoints/*.graphs"):
         shutil.rmtree(kept)
-    prompt, home = small("base_refiner"), f"home saved {saved}"
+    prompt, home = small("base_refiner"), f"home {backend} {saved}"
+    prompt = workflows.with_inputs(prompt, "OneGraphCompileModel", backend=backend)
+    rule = "each size" if backend == "oneflow" else "auto"  # OneFlow's auto waits until a size comes up again
+    prompt = workflows.with_inputs(prompt, "OneGraphCompileVAE", backend=backend, dynamic_resolution=rule)
     for taken_up in (saved, "base first", "refiner first"):
         first_process = not (wf_base / home).exists()
         (wf_base / home).mkdir(exist_ok=True)
@@ -102,7 +112,7 @@ def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
 def test_a_workflow_uses_the_graphs_that_its_expectations_name(name: str, wf_base: Path) -> None:
     """Each in its own process, on the store that the workflows before have filled."""
     prompt, cases = small(name), expected(name)
-    with process(wf_base, "home saved refiner first") as running:
+    with process(wf_base, "home inductor refiner first") as running:
         if name == "img2img":
             source = running.run(workflows.without_onegraph(small("base_refiner"))).files[0]
             shutil.copy(wf_base / "output" / source, wf_base / "input" / "example.png")

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from ....errors import CompileError, LoadError
+from ...memory import available_bytes
 from ...shapes import ShapeRange
 from .. import Availability
 from . import graph, library, memory, program, runner
@@ -36,7 +37,7 @@ class OneFlowBackend:
         free_memory: the bytes that can be allocated on a device, which every graph is checked against.
     """
 
-    free_memory: memory.FreeMemory = memory.free_bytes
+    free_memory: memory.FreeMemory = available_bytes
 
     name = "oneflow"
     rebuilds = True

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import importlib
 import importlib.metadata
+import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -117,6 +118,20 @@ def _interrupt_kept() -> Iterator[None]:
         write(signal.SIGINT, before)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without OneFlow's two log lines about a missing GPU, which it writes at every start on a machine without one."""
+    name = "GLOG_minloglevel"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "3"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
 @functools.cache
 def _import() -> Library:
     for package in _CUDA_LIBRARIES:
@@ -134,7 +149,7 @@ def load() -> Library:
     ready = availability(torch.device("cpu"))
     if not ready.ok:
         raise LoadError(f"OneFlow cannot be used: {ready.reason}.")
-    with lock, _interrupt_kept():
+    with lock, _interrupt_kept(), _quiet():
         try:
             return _import()
         except (ImportError, AttributeError, OSError, TypeError) as error:

@@ -1,18 +1,18 @@
 """How much memory a job will hold for its life, and whether that much is free.
 
-On CPU, OneFlow 0.9.0 gives every result its own memory and keeps it until the process ends: nothing is reused between
-operations or calls. A decode of a 512x512 image by SD's VAE takes 52 GiB, so the sum is known before anything is
-allocated.
+On CPU, OneFlow 0.9.0 gives every result its own memory and keeps it until its session ends: nothing is reused between
+operations or calls. A decode of a 512x512 image by SD's VAE takes 38 GiB, so the sum is known before anything is
+allocated. On CUDA, where memory is reused, the sum is an upper bound that nobody has measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...memory import in_words
 from .library import Library
 
 FreeMemory = Callable[[torch.device], int]
@@ -20,29 +20,14 @@ _PER_OPERATION = 110 * 1024  # of plan and actors: measured 90 to 177 KiB on sma
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
 
 
-def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on `device`: for the CPU without swapping, on Linux."""
-    if device.type == "cuda":
-        free: int = torch.cuda.mem_get_info(device)[0]
-        return free
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return 0
-
-
 def shortage(needed: int, free: int) -> str | None:
     """What is said when `needed` bytes for a graph are more than are free, or None."""
     if needed <= free:
         return None
     return (
-        f"OneFlow would hold {_human(needed)} for this graph, {_human(free)} are free; "
+        f"OneFlow would hold {in_words(needed)} for this graph, {in_words(free)} are free; "
         "use a smaller size or the inductor backend."
     )
-
-
-def _human(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def estimate(library: Library, job: Any) -> int:

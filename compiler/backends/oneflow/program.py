@@ -166,9 +166,12 @@ def from_exported(exported: torch.export.ExportedProgram) -> Program:
     return Program(inputs=tuple(inputs_), weights=tuple(weights_), operations=tuple(operations), output=output)
 
 
+_OPERATION = type(torch.ops.aten.add.Tensor)
+
+
 def op_name(target: Any) -> str:
     """`aten.conv2d.default`, `operator.mul`, `math.ceil`, `torch.sym_float`."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, _OPERATION):
         return str(target)
     module = {"_operator": "operator"}.get(target.__module__, target.__module__)
     return f"{module}.{target.__name__}"

@@ -59,7 +59,7 @@ def test_the_first_use_is_compared_and_timed_once_per_machine(home: Path, source
         )
         return len(eager_calls) - before
 
-    assert used(graph) >= 1  # the reference, timed; more when it seems faster
+    assert used(graph) >= 2  # the reference and a timed pair
     assert used(graph) == 0
     assert used(graph, 1) == 1  # a batch of one is another way through the code: compared once, not timed again
     assert set(graph.outcome.checked) == {"n", "batch"}

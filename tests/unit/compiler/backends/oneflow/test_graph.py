@@ -7,11 +7,11 @@ import json
 import os
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.compiler import capture
 from onegraph.compiler.backends.oneflow import OneFlowBackend, OneFlowRunner, counters, library, program, runtime
@@ -267,6 +267,19 @@ def test_closing_the_last_graph_gives_its_memory_back(built_once: Built) -> None
     first.close()
 
 
+def test_closing_lets_go_of_the_model(built_once: Built) -> None:
+    module, runner = Call(Block()), built_once.load()
+    runner.bind(weights(module))
+    runner(*inputs())
+    storage = StorageWeakRef(module.get_parameter("module.q.weight").untyped_storage())
+    del module
+    gc.collect()
+    assert not storage.expired()  # a bound graph reads it
+    runner.close()
+    gc.collect()
+    assert storage.expired()
+
+
 def test_when_too_much_piles_up_living_graphs_make_room_and_go_on(
     built_once: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,12 +300,12 @@ def test_a_graph_dropped_without_closing_keeps_no_model_alive(built_once: Built)
     runner = built_once.load()
     runner.bind(weights(module))
     runner(*inputs())
-    address = weakref.ref(module.get_parameter("module.q.weight").untyped_storage())
+    storage = StorageWeakRef(module.get_parameter("module.q.weight").untyped_storage())
     garbage = runtime.memory.garbage
     held = runner.held_bytes
     del runner, module
     gc.collect()
-    assert address() is None
+    assert storage.expired()
     assert runtime.memory.garbage == garbage + held
     other = built_once.load()
     other.bind(weights(Call(Block())))
