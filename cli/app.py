@@ -1,4 +1,4 @@
-"""Commands on the graph store and this machine: `onegraph ls`, `onegraph verify`, `onegraph doctor`."""
+"""Commands on the graph store and this machine: `onegraph ls`, `verify`, `bench`, `doctor`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .bench import bench
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Compiled graphs of ComfyUI-OneGraph.")
 console = Console()
+app.command()(bench)
 
 Folders = Annotated[
     list[Path] | None, typer.Argument(help="Folders with checkpoints; the user's own graph folder is always included.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,27 @@ def compiled_once(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     host.sample(compiled(host.load(checkpoint())))
     assert engine_module._engine.counters.compiles == 1, serve.last_runs[NODE].text()
     assert engine_module._engine.counters.compiled_calls == 2, serve.last_runs[NODE].text()
+
+
+needs_oneflow = pytest.mark.skipif(importlib.util.find_spec("oneflow") is None, reason="OneFlow is not installed")
+
+
+@pytest.fixture(params=["inductor", pytest.param("oneflow", marks=needs_oneflow)])
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == "oneflow":
+        request.getfixturevalue("compiled_once_by_oneflow")
+    return name
+
+
+@pytest.fixture(scope="session")
+def compiled_once_by_oneflow(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
+    """The tiny SDXL's OneFlow graphs for 128x128 with CFG and for one half of it alone are in the store."""
+    engine_module._engine = Engine(Store(graphs_home))
+    for cfg in (7.0, 1.0):
+        host.sample(compiled(host.load(checkpoint()), backend="oneflow"), cfg=cfg)
+    assert engine_module._engine.counters.compiles == 2, serve.last_runs[NODE].text()
+    assert engine_module._engine.counters.eager_calls == 0, serve.last_runs[NODE].text()
 
 
 def compiled(model: Any, **options: Any) -> Any:

@@ -1,0 +1,99 @@
+"""`onegraph bench`: eager and the backends side by side on one checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+CHOICES = ("eager", "inductor", "oneflow")
+
+
+def _run(job: dict[str, Any], home: Path) -> dict[str, Any]:
+    """One measuring process; `failed` holds its last line when it did not end well."""
+    caches = {"ONEGRAPH_HOME": str(home), "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")}
+    done = subprocess.run(
+        [sys.executable, "-m", "onegraph.host.bench", json.dumps(job)],
+        capture_output=True, text=True, env={**os.environ, **caches}, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return {"failed": lines[-1][:200]}
+    figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
+
+
+def bench(
+    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors checkpoint of SD 1.x, SD 2.x or SDXL class.")],
+    comfyui: Annotated[Path, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")],
+    backends: Annotated[str, typer.Option(help="What to compare, with commas.")] = ",".join(CHOICES),
+    size: Annotated[str, typer.Option(help="Width x height of the image, pixels.")] = "512x512",
+    cpu: Annotated[bool, typer.Option("--cpu", help="Run on the CPU although there is a GPU.")] = False,
+    custom_node: Annotated[
+        str, typer.Option(help="A custom node pack to import first, for model families of its own.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Write the figures to this JSON file too.")] = None,
+) -> None:
+    """Measure first call, restore, step time and memory of the UNet under each backend, in processes of their own.
+
+    Nothing of your graphs is used or changed. A backend that is slower than eager is measured all the same.
+    """
+    chosen = [name.strip() for name in backends.split(",") if name.strip()]
+    unknown = [name for name in chosen if name not in CHOICES]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(CHOICES)}.")
+    try:
+        width, height = (int(side) // 8 * 8 for side in size.split("x"))
+    except ValueError as error:
+        raise typer.BadParameter(f"{size} is no size; write it like 512x512.") from error
+    if not (comfyui / "main.py").is_file() or not checkpoint.is_file():
+        missing = checkpoint if not checkpoint.is_file() else comfyui / "main.py"
+        raise typer.BadParameter(f"{missing} is not there.")
+    import torch
+
+    table = Table("backend", "first call s", "restored s", "step ms", "memory MiB", "what the node says")
+    results: dict[str, Any] = {}
+    for name in chosen:
+        with tempfile.TemporaryDirectory(prefix="onegraph-bench-") as folder:
+            link = Path(folder) / "models" / checkpoint.name
+            link.parent.mkdir()
+            link.symlink_to(checkpoint.resolve())
+            job = {
+                "comfyui": str(comfyui.resolve()), "checkpoint": str(link), "backend": name, "width": width,
+                "height": height, "cpu": cpu or not torch.cuda.is_available(), "custom_node": custom_node,
+            }  # fmt: skip
+            console.print(f"{name} ...")
+            first = _run(job, Path(folder) / "home")
+            again = _run(job, Path(folder) / "home") if "failed" not in first else first
+        results[name] = {"first": first, "again": again}
+        if "failed" in again:
+            table.add_row(name, "", "", "", "", f"failed: {again['failed']}")
+            continue
+        table.add_row(
+            name,
+            f"{first['first_s']:.1f}",
+            f"{again['first_s']:.2f}",
+            f"{again['step_ms']:.0f}",
+            f"{again['memory_bytes'] / 2**20:.0f}",
+            again["said"],
+        )
+    console.print(table)
+    device = "CPU" if cpu or not torch.cuda.is_available() else torch.cuda.get_device_name()
+    console.print(
+        f"{checkpoint.name}, {width}x{height}, batch 2, on {device}; Python {platform.python_version()}, "
+        f"torch {torch.__version__}. "
+        "First call and restored: the first sampling step with an empty store and with a filled one."
+    )
+    if out is not None:
+        machine = {"device": device, "torch": torch.__version__, "size": f"{width}x{height}"}
+        out.write_text(json.dumps({**machine, "backends": results}, indent=1) + "\n")

@@ -1,0 +1,169 @@
+"""One model under one backend, measured in a process of its own: `python -m onegraph.host.bench JOB`.
+
+JOB is JSON with the fields of `Job`; the last line printed is JSON with the fields of `Figures`. `cli/bench.py` starts
+it twice for each backend, on an empty store and again, and puts the figures side by side.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+STEPS = 5  # the first is apart, the others are averaged
+TOKENS = 77
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to measure.
+
+    Attributes:
+        comfyui: ComfyUI's folder.
+        checkpoint: a link to the checkpoint in a folder of its own, beside which the graphs go.
+        backend: `eager` or the name of a backend.
+        width, height: of the image, pixels.
+        cpu: run on the CPU although there is a GPU.
+        custom_node: a custom node pack to import first, for model families that ComfyUI does not know by itself.
+    """
+
+    comfyui: str
+    checkpoint: str
+    backend: str
+    width: int
+    height: int
+    cpu: bool
+    custom_node: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one process saw.
+
+    Attributes:
+        said: what the node would say.
+        first_s: the first step, with compiling or restoring, seconds.
+        compile_s, restore_s: of that, when it was done, seconds.
+        step_ms: mean of the later steps, milliseconds.
+        memory_bytes: what sampling added at its peak: of the process on a CPU, allocated on a GPU.
+    """
+
+    said: str
+    first_s: float
+    compile_s: float | None
+    restore_s: float | None
+    step_ms: float
+    memory_bytes: int
+
+
+def boot(comfyui: Path, cpu: bool, custom_node: str = "") -> None:
+    """Import ComfyUI without its server."""
+    sys.path.insert(0, str(comfyui))
+    import comfy.options
+
+    comfy.options.enable_args_parsing(False)
+    from comfy.cli_args import args
+
+    args.cpu = cpu
+    import comfy.model_management  # reads the options when it is imported
+
+    if custom_node:
+        place = Path(custom_node) / "__init__.py" if Path(custom_node).is_dir() else Path(custom_node)
+        spec = importlib.util.spec_from_file_location("onegraph_bench_custom_node", place)
+        assert spec is not None and spec.loader is not None
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def conditioning(model: Any, seed: int) -> list[Any]:
+    """Random text conditioning of the width that the model's UNet reads."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    width = model.model.model_config.unet_config["context_dim"]
+    context = torch.randn(1, TOKENS, width, generator=generator)
+    return [[context, {"pooled_output": torch.randn(1, 1280, generator=generator)}]]
+
+
+def measure(job: Job) -> Figures:
+    """Sample a few steps with CFG, batch 2 to the UNet. ComfyUI must be booted."""
+    import time
+
+    import comfy.sample
+    import comfy.sd
+    import folder_paths
+    import torch
+
+    from ..compiler import engine as engine_module
+    from ..compiler.engine import WhenMissing
+    from .serve import last_runs
+    from .unet import Options, compile_model
+
+    engine_module.SLOWER = 0.0  # a slow graph is what the user wants to see here
+    kinds = folder_paths.folder_names_and_paths["checkpoints"][1]
+    folder_paths.folder_names_and_paths["checkpoints"] = ([str(Path(job.checkpoint).parent)], kinds)
+    model = comfy.sd.load_checkpoint_guess_config(job.checkpoint, output_vae=False, output_clip=False)[0]
+    missing: WhenMissing = "eager" if job.backend == "eager" else "wait"
+    backend = "inductor" if job.backend == "eager" else job.backend
+    compiled, _ = compile_model(model, Options(backend, "any size", missing), "bench")
+    positive, negative = conditioning(model, 1), conditioning(model, 2)
+    stamps: list[float] = []
+
+    def sample(steps: int) -> None:
+        latent = torch.zeros(1, 4, job.height // 8, job.width // 8)
+        noise = comfy.sample.prepare_noise(latent, 1)
+        with torch.inference_mode():
+            comfy.sample.sample(
+                compiled, noise, steps, 7.0, "euler", "normal", positive, negative, latent, seed=1, disable_pbar=True,
+                callback=lambda *_: stamps.append(time.perf_counter()),
+            )  # fmt: skip
+
+    before = _peak(reset=True)
+    started = time.perf_counter()
+    sample(STEPS)
+    first = last_runs["bench"]
+    stamps.insert(0, started)
+    return Figures(
+        said=first.text(),
+        first_s=stamps[1] - stamps[0],
+        compile_s=first.compile_s,
+        restore_s=first.restore_s,
+        step_ms=1e3 * (stamps[-1] - stamps[1]) / (len(stamps) - 2),
+        memory_bytes=_peak() - before,
+    )
+
+
+def _peak(reset: bool = False) -> int:
+    """Peak memory so far in bytes; with `reset` what is in use now, from which on the peak counts."""
+    import torch
+
+    if torch.cuda.is_available() and not _on_cpu():
+        if reset:
+            torch.cuda.reset_peak_memory_stats()
+            return torch.cuda.memory_allocated()
+        return torch.cuda.max_memory_allocated()
+    import psutil
+
+    if reset or sys.platform != "linux":
+        return int(psutil.Process().memory_info().rss)
+    import resource
+
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _on_cpu() -> bool:
+    from comfy.cli_args import args
+
+    return bool(args.cpu)
+
+
+def main() -> None:
+    job = Job(**json.loads(sys.argv[1]))
+    boot(Path(job.comfyui), job.cpu, job.custom_node)
+    sys.stdout.write(json.dumps(asdict(measure(job))) + "\n")
+
+
+if __name__ == "__main__":
+    main()
