@@ -92,3 +92,7 @@ def difference(a: server.Outcome, b: server.Outcome) -> int:
     """The largest difference of two results' images, of 255."""
     assert len(a.images) == len(b.images) > 0
     return max(int(abs(x.astype(int) - y).max()) for x, y in zip(a.images, b.images, strict=True))
+
+
+def graph_folders(base: Path) -> list[Path]:
+    return sorted(p.parent for p in base.glob("models/checkpoints/*.graphs/*/unet/*/manifest.json"))

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from support import host, server, workflows
+from support import server, workflows
 
-from .conftest import CHECKPOINT, SECOND, difference, node_of, txt2img
-
-
-def graph_folders(base: Path) -> list[Path]:
-    return sorted(p.parent for p in base.glob("models/checkpoints/*.graphs/*/unet/*/manifest.json"))
+from .conftest import SECOND, difference, graph_folders, node_of, txt2img
 
 
 def worker_of(running: server.Server) -> psutil.Process | None:
@@ -136,34 +131,3 @@ def test_background_renders_eager_now_and_compiled_later(running: server.Server)
     assert later.text("2").startswith("restored in "), later.texts
     assert difference(running.run(workflows.without_onegraph(again)), later) <= 2
     assert running.status()["compiles"] == 1
-
-
-def test_a_damaged_graph_and_no_compiler(base: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    """A third process: its graph is cut short, and there is no C++ compiler to make another one."""
-    alone = txt2img(seed=41, backend="inductor")
-    for folder in graph_folders(base):
-        file = next(folder.glob("graph.aoti"), None)
-        if file is None:
-            continue
-        file.write_bytes(file.read_bytes()[:1000])  # also cuts the hard links of the other checkpoint
-    bare = {**environment, "PATH": str(tmp_path), "CXX": ""}
-    with server.running(base, host.comfyui_path(), env=bare) as third:
-        eager = third.run(workflows.without_onegraph(alone))
-        damaged = third.run(alone)
-        assert damaged.status == "success"
-        assert difference(eager, damaged) == 0
-        assert damaged.text("2").startswith("eager: the kept graph is damaged: its file graph.aoti has 1000 bytes")
-        no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=42))
-        assert no_compiler.status == "success"
-        while no_compiler.text("2").startswith("eager: the kept graph is damaged"):  # the second checkpoint's link
-            no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=43))
-        assert no_compiler.text("2").startswith("eager: no C++ compiler (g++ or clang++) on PATH")
-        assert third.status()["compiles"] == 0
-        if importlib.util.find_spec("oneflow") is not None:
-            chosen = txt2img(seed=44, backend="auto", when_missing="eager")
-            result = third.run(chosen)
-            assert difference(third.run(workflows.without_onegraph(chosen)), result) <= 2
-            first = next(text for node, text in result.texts if node == "2")
-            assert first.startswith("ready: any size, oneflow (no inductor: no C++ compiler")
-            assert result.text("2").startswith("restored in ")
-    assert CHECKPOINT in {p.name for p in (base / "models/checkpoints").iterdir()}

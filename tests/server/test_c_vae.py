@@ -18,11 +18,9 @@ MOST_EXACT = 8  # as the node's help page says
 
 
 @pytest.fixture(scope="module")
-def vae_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    host.boot()
-    folder = server.prepare_base(tmp_path_factory.mktemp("vae"))
-    models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / BASE, seed=1)
-    return folder
+def vae_base(base: Path) -> Path:
+    models.write_checkpoint("tiny_sdxl", base / "models/checkpoints" / BASE, seed=1)
+    return base
 
 
 @pytest.fixture(scope="module")

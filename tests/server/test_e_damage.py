@@ -1,0 +1,40 @@
+"""The last process: its graph is cut short, and there is no C++ compiler to make another one."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from support import host, server, workflows
+
+from .conftest import CHECKPOINT, difference, graph_folders, txt2img
+
+
+def test_a_damaged_graph_and_no_compiler(base: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    alone = txt2img(seed=41, backend="inductor")
+    for folder in graph_folders(base):
+        file = next(folder.glob("graph.aoti"), None)
+        if file is None:
+            continue
+        file.write_bytes(file.read_bytes()[:1000])  # also cuts the hard links of the other checkpoint
+    bare = {**environment, "PATH": str(tmp_path), "CXX": ""}
+    with server.running(base, host.comfyui_path(), env=bare) as third:
+        eager = third.run(workflows.without_onegraph(alone))
+        damaged = third.run(alone)
+        assert damaged.status == "success"
+        assert difference(eager, damaged) == 0
+        assert damaged.text("2").startswith("eager: the kept graph is damaged: its file graph.aoti has 1000 bytes")
+        no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=42))
+        assert no_compiler.status == "success"
+        while no_compiler.text("2").startswith("eager: the kept graph is damaged"):  # the second checkpoint's link
+            no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=43))
+        assert no_compiler.text("2").startswith("eager: no C++ compiler (g++ or clang++) on PATH")
+        assert third.status()["compiles"] == 0
+        if importlib.util.find_spec("oneflow") is not None:
+            chosen = txt2img(seed=44, backend="auto", when_missing="eager")
+            result = third.run(chosen)
+            assert difference(third.run(workflows.without_onegraph(chosen)), result) <= 2
+            first = next(text for node, text in result.texts if node == "2")
+            assert first.startswith("ready: any size, oneflow (no inductor: no C++ compiler")
+            assert result.text("2").startswith("restored in ")
+    assert CHECKPOINT in {p.name for p in (base / "models/checkpoints").iterdir()}
