@@ -10,7 +10,7 @@ from typing import Any
 from blake3 import blake3
 
 # Raised whenever the way modules are captured, compiled or bound changes, so that older graphs are no hits.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -154,3 +154,27 @@ def test_the_target_names_what_machine_code_depends_on() -> None:
     target = InductorBackend().target(toy.CPU)
     assert set(target) == {"torch", "platform", "machine", "device", "cpu"}
     assert target["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 5, 7), (1, 4, 6)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_the_group_norm_for_gpus_is_a_group_norm(shape: tuple[int, ...], affine: bool) -> None:
+    from onegraph.compiler.backends.inductor import _group_norm
+
+    x = 3 * torch.randn(shape) + 5
+    weight, bias = (torch.randn(shape[1]), torch.randn(shape[1])) if affine else (None, None)
+    result, mean, rstd = _group_norm(x, weight, bias, shape[0], shape[1], x[0, 0].numel(), 2, 1e-5)
+    wanted = torch.native_group_norm(x, weight, bias, shape[0], shape[1], x[0, 0].numel(), 2, 1e-5)
+    for one, other in zip((result, mean, rstd), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_our_decompositions_leave_torchs_table_as_it_was() -> None:
+    from torch._inductor.decomposition import decompositions
+
+    from onegraph.compiler.backends import inductor
+
+    before = dict(decompositions)
+    with inductor._own_decompositions():
+        assert decompositions[torch.ops.aten.native_group_norm.default] is inductor._group_norm
+    assert decompositions == before
