@@ -179,6 +179,7 @@ class Service:
         report = run.report
         if run.refusal is not None and not report.calls:
             report.eager[run.refusal] += 1
+        wait_for(getattr(run.patcher, "load_device", None))
         report.finish()
         text = f"{self.part}: {report.text()}" if self.part else report.text()
         if self.node_id is not None:
@@ -243,6 +244,12 @@ def backend_in_words(name: str, device: torch.device) -> str:
             return f"{candidate} ({'; '.join(reasons)})" if reasons else candidate
         reasons.append(f"no {candidate}: {compiles.reason}")
     return f"kept graphs only ({'; '.join(reasons)})"
+
+
+def wait_for(device: torch.device | None) -> None:
+    """Let a GPU finish what was asked of it, so that a time is the work's and not the asking's."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

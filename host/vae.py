@@ -26,7 +26,7 @@ from ..errors import NoEncoderError
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
 from .resolutions import DynamicResolution, Plan, sizes_of
-from .serve import PIXELS, Run, Service, backend_in_words, choose, start_run
+from .serve import PIXELS, Run, Service, backend_in_words, choose, start_run, wait_for
 
 log = logging.getLogger("onegraph.host")
 
@@ -187,6 +187,7 @@ class VaeHook:
             engine().counters.reasons[served.reason] += 1
             started = time.perf_counter()
             served = eager(x)
+        wait_for(x.device)
         run.report.call_ms = 1e3 * (time.perf_counter() - started)
         return served
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onegraph.graph_cache.identity import ModelSource
-from onegraph.graph_cache.key import GraphKey
+from onegraph.graph_cache.key import FORMAT, GraphKey
 from onegraph.graph_cache.manifest import ConstantRecord, Outcome
 from onegraph.graph_cache.store import Broken, Damaged, Entry, Hit, Miss, Sound, Store, check
 
@@ -93,7 +93,7 @@ def test_staging_leaves_nothing_behind(store: Store, checkpoint: ModelSource) ->
         ({"shapes": {"dims": {"h": [1, 2, 1]}}}, "shapes"),
         ({"dtype": "float16"}, "dtype float32 instead of float16"),
         ({"target": {"device": "cpu", "cpu": "f00", "torch": "2.15"}}, "torch 2.14 instead of 2.15"),
-        ({"format": 99}, "format 1 instead of 99"),
+        ({"format": 99}, f"format {FORMAT} instead of 99"),
     ],
 )
 def test_a_miss_says_what_was_nearest(
