@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +46,17 @@ def graphs_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def fresh_process(graphs_home: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def fresh_process(graphs_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """An engine as a new process would have it: nothing loaded, the store as earlier tests left it."""
     engine = Engine(Store(graphs_home))
     monkeypatch.setattr(engine_module, "_engine", engine)
-    # Tiny models gain little and machines are noisy: whether a graph is fast enough is tested in tests/unit.
-    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
     serve.last_runs.clear()
     resolutions._sizes.clear()
     serve._exact_compiles.clear()
-    return engine
+    yield engine
+    for graph in engine._graphs.values():
+        if graph.held_bytes:
+            graph.close()
 
 
 @pytest.fixture
@@ -66,6 +67,14 @@ def counters(fresh_process: Engine) -> Counters:
 @pytest.fixture
 def model(checkpoint: Callable[..., Path]) -> Any:
     return host.load(checkpoint())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def trust_slow_graphs() -> Iterator[None]:
+    """Tiny models gain little and machines are noisy: whether a graph is fast enough is tested in tests/unit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "SLOWER", 0.0)
+        yield
 
 
 @pytest.fixture(scope="session")
