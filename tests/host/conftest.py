@@ -100,11 +100,16 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def compiled_once_by_oneflow(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     """The tiny SDXL's OneFlow graphs for 128x128 with CFG and for one half of it alone are in the store."""
-    engine_module._engine = Engine(Store(graphs_home))
-    for cfg in (7.0, 1.0):
-        host.sample(compiled(host.load(checkpoint()), backend="oneflow"), cfg=cfg)
-    assert engine_module._engine.counters.compiles == 2, serve.last_runs[NODE].text()
-    assert engine_module._engine.counters.eager_calls == 0, serve.last_runs[NODE].text()
+    before, engine = engine_module._engine, Engine(Store(graphs_home))
+    engine_module._engine = engine
+    try:
+        for cfg in (7.0, 1.0):
+            host.sample(compiled(host.load(checkpoint()), backend="oneflow"), cfg=cfg)
+    finally:
+        engine_module._engine = before  # a test's own engine may be there already
+    assert (engine.counters.compiles, engine.counters.eager_calls) == (2, 0), serve.last_runs[NODE].text()
+    for graph in engine._graphs.values():
+        graph.close()
 
 
 def compiled(model: Any, **options: Any) -> Any:

@@ -402,7 +402,7 @@ def test_a_size_outside_the_range_says_so_in_pixels(model: Any, counters: Counte
     ("options", "text"),
     [
         ({"backend": "off"}, "off: the model runs eager"),
-        ({"backend": "oneflow"}, "eager: the oneflow backend is not in this version of OneGraph yet"),
+        ({"backend": "oneflow"}, "ready: any size, oneflow; starts with the first sampling step"),
         ({}, "ready: any size, inductor; starts with the first sampling step"),
     ],
 )

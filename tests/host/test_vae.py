@@ -320,7 +320,7 @@ def _bytes_of_tensors() -> int:
     gc.collect()
     storages = {}
     for held in gc.get_objects():
-        if isinstance(held, torch.Tensor) and held.device.type == "cpu" and held.layout == torch.strided:
+        if type(held) in (torch.Tensor, torch.nn.Parameter) and held.device.type == "cpu":
             storages[held.untyped_storage().data_ptr()] = held.untyped_storage().nbytes()
     return sum(storages.values())
 
