@@ -412,7 +412,7 @@ def test_attaching_is_cheap_and_says_what_will_happen(
     patcher, said_at_once = hook.compile_model(model, hook.Options(**options), "7")
     assert said_at_once == text
     assert (counters.compiles, counters.restores) == (0, 0)
-    if options:
+    if options == {"backend": "off"}:
         assert torch.equal(host.sample(patcher), host.sample(model))
         assert counters.compiled_calls == 0
 
