@@ -163,14 +163,14 @@ class Graph:
             slower = self.slower()
             if slower is not None:
                 return Refused(slower)
-            if self._binding is None or not self._binding.holds(module):
-                bound = self._bind(module)
-                if isinstance(bound, Refused):
-                    return bound
-                counters.binds += 1
             self.used = time.monotonic()
             group = ",".join(name for name, size in sorted(sizes.items()) if size == 1) or "n"
             with self._store.loading(self.entry) if self.fresh else contextlib.nullcontext():
+                if self._binding is None or not self._binding.holds(module):
+                    bound = self._bind(module)
+                    if isinstance(bound, Refused):
+                        return bound
+                    counters.binds += 1
                 if group not in self.outcome.checked or self.outcome.compiled_ms is None:
                     result = self._first_use(group, inputs, sizes, eager)
                 else:
@@ -260,7 +260,7 @@ class Engine:
         self.store = store or Store()
         self.counters = Counters()
         self._graphs: dict[tuple[str, str], Graph] = {}
-        self._lost_bytes = 0  # of closed graphs whose backend does not give all memory back
+        self._closed: list[Graph] = []  # that still hold memory, because their backend does not give it back yet
         self._failures: dict[tuple[str, str], str] = {}
         self._kills: Counter[tuple[str, str]] = Counter()
         self._background: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
@@ -377,7 +377,8 @@ class Engine:
 
     def held_bytes(self) -> int:
         """Bytes that loaded graphs keep besides the weights, with what closed ones did not give back."""
-        return self._lost_bytes + sum(graph.held_bytes for graph in self._graphs.values())
+        self._closed = [graph for graph in self._closed if graph.held_bytes]
+        return sum(graph.held_bytes for graph in (*self._closed, *self._graphs.values()))
 
     def _make_room(self, request: Request, entry: Entry) -> str | None:
         """Close graphs that were not used for longest until this one fits, or say why it does not."""
@@ -390,14 +391,14 @@ class Engine:
             if needed <= left:
                 return None
             idle = [(graph.used, place) for place, graph in self._graphs.items() if graph.held_bytes]
-            if not idle or needed > left + held - self._lost_bytes:
+            if not idle or needed > left + held - sum(graph.held_bytes for graph in self._closed):
                 return (
                     f"{request.backend.name} would hold {memory.in_words(needed)} for {request.label}, "
                     f"and {memory.in_words(max(left, 0))} are left for graphs"
                 )
             graph = self._graphs.pop(min(idle)[1])
             graph.close()
-            self._lost_bytes += graph.held_bytes
+            self._closed.append(graph)
             log.info("closed %s to make room for %s", graph.entry.folder.name, request.label)
 
     def _compile(

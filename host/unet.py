@@ -80,13 +80,15 @@ def shape_range(
         # On a GPU, kernels read wider where sizes are known multiples; on the CPU a step of one costs nothing
         # (measured), and then every size that the UNet takes is served.
         multiple = 2 ** (levels - 1) if device.type == "cuda" else 1
+        # At the lowest level at least two rows and columns are left: code for one would be another graph.
+        smallest = max(SMALLEST, 2**levels)
         dims = (
             Dim("batch", 1, MOST_BATCH),
-            Dim("height", SMALLEST, LARGEST, multiple),
-            Dim("width", SMALLEST, LARGEST, multiple),
+            Dim("height", smallest, LARGEST, multiple),
+            Dim("width", smallest, LARGEST, multiple),
             Dim("context", 1, MOST_TOKENS),
         )
-        label = f"any size {SMALLEST * PIXELS}-{LARGEST * PIXELS}"
+        label = f"any size {smallest * PIXELS}-{LARGEST * PIXELS}"
     inputs = [
         TensorSpec("x", ("batch", channels, "height", "width"), dtype),
         TensorSpec("timesteps", ("batch",), "float32"),

@@ -84,3 +84,27 @@ def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., P
     assert torch.equal(other, host.sample(model, height=72, width=64))
     assert said().startswith("eager: the graphs kept for this model differ in shapes")
     assert counters.compiles == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_unet_of_four_levels_is_captured_for_any_size(device: str) -> None:
+    """As SD 1.5 and the refiner have, whose lowest level has an eighth of the rows. Captured on the CPU both times."""
+    import comfy.ops
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+    from support import models
+
+    from onegraph.compiler import backends, capture
+    from onegraph.host import child, unet
+
+    config: dict[str, Any] = {
+        **models._COMMON, **models.UNETS["tiny_sd15"], "num_res_blocks": [1] * 4, "channel_mult": [1] * 4,
+        "transformer_depth": [0, 0, 0, 1], "transformer_depth_output": [0] * 6 + [1, 1],
+    }  # fmt: skip
+    module = UNetModel(**config, operations=comfy.ops.disable_weight_init).eval().requires_grad_(False)
+    x, context = torch.zeros(2, 4, 32, 32), torch.zeros(2, 77, 768)
+    levels = len(config["channel_mult"])
+    shapes, label, sizes = unet.shape_range("any size", x, context, None, torch.device(device), levels)
+    assert label == "any size 128-2048"
+    with backends.get("inductor").capture_settings():
+        exported = capture.capture(child.UnetCall(module), shapes, sizes, torch.device("cpu"))
+    assert exported.graph_signature.user_outputs

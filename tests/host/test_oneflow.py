@@ -109,8 +109,7 @@ def unet_inputs(config: dict[str, Any], batch: int, height: int, width: int, tok
 
 def unet_shapes(given: tuple[torch.Tensor, ...], shapes: unet_hook.Shapes) -> ShapeRange:
     x, _, context, *labels = given
-    options = unet_hook.Options(shapes=shapes)
-    return unet_hook.shape_range(options, x, context, labels[0] if labels else None, CPU, 2)[0]
+    return unet_hook.shape_range(shapes, x, context, labels[0] if labels else None, CPU, 2)[0]
 
 
 @pytest.mark.parametrize("name", ["tiny_sd15", "tiny_sdxl", "tiny_refiner"])
