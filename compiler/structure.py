@@ -29,20 +29,59 @@ class _Pickler(pickle.Pickler):
         return kind, id(obj), tuple(obj.shape), tuple(obj.stride()), str(obj.dtype).removeprefix("torch.")
 
 
+class _Zeros:
+    """Zeros for weights that are only read, in next to no memory.
+
+    On the CPU such pages are never backed by memory as long as they are only read. On a GPU all weights lie over each
+    other in one buffer, each with a storage of its own at an address of its own, so that neither a capture nor a
+    compiler takes two of them for one: compiling then needs no room for a second copy of the model's weights.
+    """
+
+    _APART = 256  # bytes between two addresses: more than any alignment that kernels ask for
+    _BUFFER = 64 << 20
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffer: torch.Tensor | None = None
+        self._used = 0
+
+    def take(self, extent: int, dtype: torch.dtype) -> torch.Tensor:
+        if self._device.type != "cuda" or not extent:
+            return torch.zeros(extent, dtype=dtype, device=self._device)
+        size = extent * dtype.itemsize
+        if self._buffer is None or self._used + size > self._buffer.nbytes:
+            self._buffer = torch.zeros(max(self._BUFFER, 2 * size), dtype=torch.uint8, device=self._device)
+            self._used = 0
+        place = _Place(self._buffer, self._used, size)
+        self._used += self._APART
+        return torch.as_tensor(place, device=self._device).view(dtype)
+
+
+class _Place:
+    """A part of a buffer as a foreign array, from which torch makes a tensor with a storage of its own."""
+
+    def __init__(self, buffer: torch.Tensor, offset: int, size: int) -> None:
+        self._buffer = buffer  # keeps the memory
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (buffer.data_ptr() + offset, False),
+            "version": 3,
+        }
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, data: bytes, device: torch.device) -> None:
         super().__init__(io.BytesIO(data))
-        self._device = device
+        self._zeros = _Zeros(device)
         self._seen: dict[int, torch.Tensor] = {}
 
     def persistent_load(self, pid: Any) -> torch.Tensor:
         kind, identity, shape, stride, dtype = pid
         if identity not in self._seen:
-            # zeros, not empty: the trial run in the compiling process must be finite. On the CPU such pages are
-            # never backed by memory as long as they are only read.
+            # zeros, not empty: the trial run in the compiling process must be finite.
             extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
-            storage = torch.zeros(extent, dtype=getattr(torch, dtype), device=self._device)
-            tensor = storage.as_strided(shape, stride)
+            tensor = self._zeros.take(extent, getattr(torch, dtype)).as_strided(shape, stride)
             if kind == "parameter":
                 tensor = torch.nn.Parameter(tensor, requires_grad=False)
             self._seen[identity] = tensor
@@ -69,7 +108,10 @@ def dump(module: torch.nn.Module) -> bytes:
 
 
 def load(data: bytes, device: torch.device) -> torch.nn.Module:
-    """Rebuild a dumped module on `device` with zeros for weights (same shapes, strides, dtypes and sharing)."""
+    """Rebuild a dumped module on `device` with zeros for weights (same shapes, strides, dtypes and sharing).
+
+    The weights are to be read only: on a GPU they share memory.
+    """
     module = _Unpickler(data, device).load()
     assert isinstance(module, torch.nn.Module)
     return module

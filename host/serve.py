@@ -6,9 +6,10 @@ graph; from there on a `Service` finds, loads or compiles the graph, binds it, r
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..compiler.engine import Graph, Request, WhenMissing, engine
 from ..compiler.shapes import Refused, ShapeRange, TensorCall
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
-from . import checkpoint, child, weights
+from . import checkpoint, child, paging, weights
 from .progress import CompileWatch, say
 from .report import RunReport
 
@@ -40,11 +41,13 @@ class Run:
         patcher: ComfyUI's patcher of the model that runs.
         refusal: why no graph serves this run at all, or None.
         epoch: ComfyUI's counters of weight moves when the weights were last looked at.
+        paged: under DynamicVRAM, the access to the weights.
     """
 
     patcher: Any
     refusal: str | None
     epoch: tuple[Any, ...] | None
+    paged: paging.Paged | None = None
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, str] = field(default_factory=dict)  # key digest -> why there is no graph in this run
     bound: set[int] = field(default_factory=set)  # graphs whose binding was checked in full in this run
@@ -55,18 +58,42 @@ class Run:
         epoch = weights.epoch(self.patcher)
         if self.refusal is None and epoch != self.epoch:
             self.epoch, self.bound, self.requests = epoch, set(), {}
-            self.refusal = weights.patcher_refusal(self.patcher, prefix) or weights.module_refusal(module)
+            self.refusal = _refusal(self.patcher, module, prefix)
         return self.refusal
+
+    def form(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module as a graph is made for it: under DynamicVRAM not the live one, which is busy with paging."""
+        return module if self.paged is None else self.paged.form
+
+    @contextlib.contextmanager
+    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
+        """The module with all its weights where a graph can read them, as long as this lasts."""
+        if self.paged is None:
+            yield module
+        else:
+            with self.paged.held() as held:
+                yield held
 
 
 def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
     """Inspect the model at the start of a run, when its weights are loaded. Never raises."""
     try:
         engine().release_orphans()
-        refusal = weights.patcher_refusal(patcher, prefix) or weights.module_refusal(module)
-        return Run(patcher, refusal, weights.epoch(patcher))
+        refusal = _refusal(patcher, module, prefix)
+        paged = None
+        if refusal is None and paging.is_paged(patcher):
+            found = paging.paged(patcher, module)
+            if isinstance(found, Refused):
+                refusal = found.reason
+            else:
+                paged = found
+        return Run(patcher, refusal, weights.epoch(patcher), paged)
     except Exception as error:  # never into the queue
         return Run(patcher, f"the model could not be inspected ({type(error).__name__}: {error})", None)
+
+
+def _refusal(patcher: Any, module: torch.nn.Module, prefix: str) -> str | None:
+    return weights.patcher_refusal(patcher, prefix) or weights.module_refusal(module, paging.is_paged(patcher))
 
 
 class Service:
@@ -162,7 +189,10 @@ class Service:
             run.bound.add(id(graph))
         first = graph.fresh
         inputs = tuple(_plain(t) for t in given)
-        result = graph.call(request.module, inputs, admitted.sizes, eager, engine().counters)
+        with run.weights(request.module) as module:
+            if isinstance(module, Refused):
+                return module
+            result = graph.call(module, inputs, admitted.sizes, eager, engine().counters)
         if isinstance(result, Refused):
             return result
         if result.note is not None:
@@ -171,11 +201,14 @@ class Service:
         if first and graph.origin == "compiled":
             run.report.compile_s = graph.entry.manifest.compile_seconds
         elif first:
-            run.report.restore_s = time.perf_counter() - started
+            filling_s = 0.0 if run.paged is None else run.paged.filling_s
+            run.report.restore_s = time.perf_counter() - started - filling_s
         return result.output
 
     def finish(self, run: Run) -> None:
         """The run is over: say on the node, in the log and to the status route what happened."""
+        if run.paged is not None:
+            run.paged.release()
         report = run.report
         if run.refusal is not None and not report.calls:
             report.eager[run.refusal] += 1

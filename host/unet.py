@@ -257,7 +257,7 @@ class UnetHook:
         def build(backend: Backend) -> Request | Refused:
             widest = ranges("any size")
             chosen = widest if self.options.shapes == "any size" and backend.supports(widest[0]) else ranges("exact")
-            return self._service.request(unet, backend, chosen[0], widest[0], chosen[1], chosen[2], x)
+            return self._service.request(run.form(unet), backend, chosen[0], widest[0], chosen[1], chosen[2], x)
 
         request = choose(self.options.backend, x.device, build)
         if isinstance(request, Request):

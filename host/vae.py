@@ -241,7 +241,7 @@ class VaeHook:
             if plan.shapes == "none":
                 return Refused(plan.why)
             shapes, label, sizes = widest if plan.shapes == "any size" else exact
-            return self._services[part].request(module, backend, shapes, widest[0], label, sizes, x)
+            return self._services[part].request(run.form(module), backend, shapes, widest[0], label, sizes, x)
 
         request = choose(self.options.backend, x.device, build)
         if isinstance(request, Request):
@@ -273,7 +273,10 @@ class VaeHook:
             engine().retire(request, reason)
             return Refused(reason)
         overflows = f"this VAE itself overflows in {str(image.dtype).removeprefix('torch.')} on this image"
-        exact = _in_float32(part, module, image) if image.dtype in (torch.float16, torch.bfloat16) else None
+        exact = None
+        if image.dtype in (torch.float16, torch.bfloat16):
+            with run.weights(module) as whole:
+                exact = None if isinstance(whole, Refused) else _in_float32(part, whole, image)
         if exact is None:
             run.refusal = f"{overflows}; use another VAE"
             return Refused(run.refusal)

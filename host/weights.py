@@ -63,8 +63,6 @@ def epoch(patcher: Any) -> tuple[Any, ...]:
 
 def patcher_refusal(patcher: Any, prefix: str) -> str | None:
     """Why no graph can stand in for the part of this patcher's model whose keys start with `prefix`, or None."""
-    if getattr(patcher, "is_dynamic", lambda: False)():
-        return "DynamicVRAM pages this model's weights; start ComfyUI with --disable-dynamic-vram to run it compiled"
     injections = [name for name, found in getattr(patcher, "injections", {}).items() if found]
     if injections:
         return f"{injections[0]} injects code into this model"
@@ -82,8 +80,13 @@ def patcher_refusal(patcher: Any, prefix: str) -> str | None:
     return None
 
 
-def module_refusal(module: torch.nn.Module) -> str | None:
-    """Why a module does not compute what its class and weights say, or None."""
+def module_refusal(module: torch.nn.Module, is_paged: bool = False) -> str | None:
+    """Why a module does not compute what its class and weights say, or None.
+
+    Args:
+        is_paged: DynamicVRAM looks after the module; then every layer asks for its weights, and only the class of a
+            layer says whether they are cast, too.
+    """
     for name, child in module.named_modules():
         where = f"{name or 'the model'} ({type(child).__name__})"
         if has_forward_hooks(child):
@@ -93,7 +96,8 @@ def module_refusal(module: torch.nn.Module) -> str | None:
             return f"another custom node replaced the forward of {where}"
         if attributes.get("weight_function") or attributes.get("bias_function"):
             return f"the weight of {where} is computed at each use"
-        if attributes.get("comfy_cast_weights"):
+        casts = getattr(type(child), "comfy_cast_weights", False) if is_paged else attributes.get("comfy_cast_weights")
+        if casts:
             return f"the weights of {where} are cast or moved at each use"
     return _foreign_method(module)
 

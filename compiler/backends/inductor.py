@@ -19,7 +19,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -83,6 +83,34 @@ def _require(what: str) -> Any:
                 "use a torch version named in the README or set backend to off."
             )
     return place
+
+
+class Tables(NamedTuple):
+    """Where a module keeps what it owns itself; changes to these dictionaries are changes to the module."""
+
+    parameters: dict[str, torch.nn.Parameter | None]
+    buffers: dict[str, torch.Tensor | None]
+    children: dict[str, torch.nn.Module | None]
+
+
+def tables(module: torch.nn.Module) -> Tables:
+    """A module's own tables, for look-ups that `getattr` is too slow for, before every call.
+
+    Raises:
+        LoadError: this torch keeps them elsewhere.
+    """
+    state = module.__dict__
+    try:
+        return Tables(state["_parameters"], state["_buffers"], state["_modules"])
+    except KeyError as error:
+        raise LoadError(
+            f"torch {torch.__version__} keeps a module's {error} elsewhere; use a torch version named in the README."
+        ) from error
+
+
+def set_tables(module: torch.nn.Module, new: Tables) -> None:
+    """Give a module, which may be a bare object of its class, other tables."""
+    module.__dict__.update(_parameters=new.parameters, _buffers=new.buffers, _modules=new.children)
 
 
 def has_forward_hooks(module: torch.nn.Module) -> bool:
