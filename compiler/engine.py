@@ -135,6 +135,11 @@ class Graph:
                 self._binding = None
                 self._runner.close()  # binding it again sets it up again
 
+    def trim(self, available: int) -> None:
+        """Give back what only makes calls faster, if it is much beside the bytes that are free."""
+        with self._lock:
+            self._runner.trim(available)
+
     def slower(self) -> str | None:
         """Why eager is kept although the graph is right, or None."""
         speedup = self.outcome.speedup
@@ -344,6 +349,7 @@ class Engine:
                 _BACKGROUND_NICENESS if when_missing == "background" else 0,
                 kept.folder if kept else None,
                 kept.manifest.constants if kept else (),
+                0 if kept else request.backend.helpers(len(list(request.module.parameters())), request.device),
             )
         except CaptureError as error:
             return self._failed(place, str(error), error)
@@ -374,6 +380,14 @@ class Engine:
         """Let go of models that are gone. Called when a run starts, for a collector's callback could deadlock."""
         for graph in list(self._graphs.values()):
             graph.release_orphan()
+
+    def trim(self, device: torch.device) -> None:
+        """Have graphs give back what only makes calls faster, where memory is short. Called when a run ends."""
+        graphs = [graph for graph in self._graphs.values() if graph.device == device and graph.held_bytes]
+        if graphs:
+            available = memory.unused_bytes(device) - sum(graph.held_bytes for graph in graphs)
+            for graph in graphs:
+                graph.trim(available)
 
     def held_bytes(self) -> int:
         """Bytes that loaded graphs keep besides the weights, with what closed ones did not give back."""

@@ -27,6 +27,14 @@ def available_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
+def unused_bytes(device: torch.device) -> int:
+    """As `available_bytes`, with what torch's allocator keeps for later."""
+    available = available_bytes(device)
+    if device.type == "cuda":
+        available += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return available
+
+
 def in_words(count: int) -> str:
     """`52 GiB`, `1.5 GiB`, `340 MiB`."""
     gib = count / 2**30

@@ -47,6 +47,7 @@ class Job:
         constants: the weights that it reads.
         hint: sizes the compiler tunes for, by dimension name.
         niceness: by how much the compile gives way to other processes (POSIX nice).
+        helpers: how many further processes compile parts of the graph.
     """
 
     component: str
@@ -60,6 +61,7 @@ class Job:
     niceness: int = 0
     kept: Path | None = None
     constants: tuple[ConstantRecord, ...] = ()
+    helpers: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def _write_job(job: Job, staging: Path) -> None:
         "constants": [c.model_dump(mode="json") for c in job.constants],
         "hint": dict(job.hint),
         "niceness": job.niceness,
+        "helpers": job.helpers,
         "client": job.client.module,
         "state": dict(job.client.state),
         "path": [p for p in sys.path if p],

@@ -3,7 +3,8 @@
 Run by path, `python compiler/worker.py STAGING`, never imported by the server: a compiler crash, an artifact
 that crashes on load and the compiler's memory all stay here. It reads `job.json` and `structure.bin` from
 the staging folder, writes the graph's files there and speaks JSON lines on its standard output. When its standard
-input closes, its parent is gone and it ends itself and its compilers.
+input closes, its parent is gone and it ends itself and its compilers. Where the job asks for helpers, it starts itself
+with `--help-with`: they capture the same module and compile parts of it (`crew.Crew`), and say nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ from typing import Any, NoReturn
 JOB_FILE = "job.json"
 STRUCTURE_FILE = "structure.bin"
 LOG_FILE = "compile.log"
+HELP = "--help-with"
 
 
 def _import_pack() -> None:
@@ -56,8 +59,20 @@ def _take_over_output(log: Path) -> int:
     return channel
 
 
-def _run(staging: Path, tell: Any) -> dict[str, Any]:
+def _start_helper(staging: Path, number: int) -> subprocess.Popen[bytes]:
+    """A helper of this process, in its process group, that ends when this process does."""
+    return subprocess.Popen(
+        [sys.executable, __file__, str(staging), HELP, str(number)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=staging,
+    )
+
+
+def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
     job = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
+    helpers = [] if help_number else [_start_helper(staging, n + 1) for n in range(job["helpers"])]
     if job["niceness"] and hasattr(os, "nice"):
         os.nice(job["niceness"])
     tell({"event": "stage", "stage": "starting"})
@@ -74,7 +89,12 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     spec = shapes.ShapeRange.from_json(job["shapes"])
     inputs = capture.example_inputs(spec, job["hint"], device)
     if job["kept"] is None:
-        files, state, used = _compile(staging, job, backend, inputs, tell)
+        from onegraph.compiler.crew import Crew
+
+        crew = Crew(staging, helpers, leads=help_number is None)
+        files, state, used = _compile(staging, job, backend, inputs, crew, tell)
+        if not crew.leads:
+            return {}
     else:
         tell({"event": "stage", "stage": "compiling"})
         files, used = backend.rebuild(Path(job["kept"]), inputs, staging), set()
@@ -89,7 +109,7 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
 
 
 def _compile(
-    staging: Path, job: dict[str, Any], backend: Any, inputs: Any, tell: Any
+    staging: Path, job: dict[str, Any], backend: Any, inputs: Any, crew: Any, tell: Any
 ) -> tuple[list[str], dict[str, Any], set[str]]:
     """Rebuild the module, capture and compile it: files, weights (zeros) by name, names of those the code reads."""
     client = importlib.import_module(job["client"], "onegraph")
@@ -104,7 +124,7 @@ def _compile(
     with backend.capture_settings():
         exported = capture.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
         tell({"event": "stage", "stage": "compiling"})
-        files = backend.compile(exported, inputs, staging)
+        files = backend.compile(exported, inputs, staging, crew)
     named = [
         *wrapped.named_parameters(remove_duplicate=False),
         *wrapped.named_buffers(remove_duplicate=False),
@@ -152,8 +172,8 @@ def _used_constants(exported: Any) -> set[str]:
     return {names[n.name] for n in exported.graph.nodes if n.op == "placeholder" and n.name in names and n.users}
 
 
-def main(staging: Path) -> NoReturn:
-    channel = _take_over_output(staging / LOG_FILE)
+def main(staging: Path, help_number: int | None = None) -> NoReturn:
+    channel = _take_over_output(staging / (f"helper{help_number}.log" if help_number else LOG_FILE))
 
     def tell(message: dict[str, Any]) -> None:
         os.write(channel, (json.dumps(message) + "\n").encode())
@@ -162,7 +182,7 @@ def main(staging: Path) -> NoReturn:
     started = time.perf_counter()
     try:
         _import_pack()
-        message = _run(staging, tell)
+        message = _run(staging, help_number, tell)
         message["seconds"] = time.perf_counter() - started
         tell(message)
         code = 0
@@ -181,4 +201,4 @@ def main(staging: Path) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[3]) if HELP in sys.argv else None)

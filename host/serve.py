@@ -212,7 +212,10 @@ class Service:
         report = run.report
         if run.refusal is not None and not report.calls:
             report.eager[run.refusal] += 1
-        wait_for(getattr(run.patcher, "load_device", None))
+        device = getattr(run.patcher, "load_device", None)
+        wait_for(device)
+        if device is not None:
+            engine().trim(device)
         report.finish()
         text = f"{self.part}: {report.text()}" if self.part else report.text()
         if self.node_id is not None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from ..crew import Crew
 from ..shapes import ShapeRange
 
 
@@ -49,7 +50,11 @@ class Runner(Protocol):
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor: ...
 
-    def close(self) -> None: ...
+    def trim(self, available: int) -> None:
+        """Give back what only makes calls faster, if it is much beside the `available` bytes that are free."""
+
+    def close(self) -> None:
+        """Let go of the weights and of all memory; `bind` would set the graph up again."""
 
 
 class Backend(Protocol):
@@ -72,13 +77,21 @@ class Backend(Protocol):
     def capture_settings(self) -> contextlib.AbstractContextManager[None]:
         """The settings under which a module must be captured for this backend."""
 
+    def helpers(self, weights: int, device: torch.device) -> int:
+        """How many further processes would make compiling a module with so many weights faster here."""
+
     def compile(
-        self, exported: torch.export.ExportedProgram, inputs: Sequence[torch.Tensor], folder: Path
+        self,
+        exported: torch.export.ExportedProgram,
+        inputs: Sequence[torch.Tensor],
+        folder: Path,
+        crew: Crew | None = None,
     ) -> list[str]:
         """Compile into `folder`; the names of the files written.
 
         Args:
             inputs: an example call of the range that the graph shall serve.
+            crew: the processes that do the same with the same arguments, to share the work with; None: this one alone.
 
         Raises:
             CompileError: the backend cannot.

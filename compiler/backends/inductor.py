@@ -14,21 +14,29 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import json
 import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ...errors import BindError, CompileError, LoadError
+from .. import memory, regions
+from ..crew import Crew
+from ..replay import Replayed
 from ..shapes import ShapeRange
 from . import Availability
 
 OLDEST_TORCH = (2, 6)
-GRAPH_FILE = "graph.aoti"
+GRAPH_FILE = "graph.aoti"  # a graph compiled whole
+PLAN_FILE = "plan.json"  # or how its parts make it up, which are files of their own
+MOST_HELPERS = 3
+_WORTH_HELP = 1000  # weights; SDXL's UNet has 1680, its VAE 248
 _OPTIONS = {
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.use_runtime_constant_folding": False,
@@ -194,13 +202,34 @@ def _compiler() -> str | None:
     return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
 
 
-class InductorRunner:
-    """A loaded AOTInductor package whose constants live elsewhere."""
+_WHOLE = -1  # number of the result of a graph that is one part
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._names: list[str] = list(loader.get_constant_fqns())
-        self.held_bytes = 0  # activations are shared and freed as in eager; nothing is held between calls
+
+@dataclass(frozen=True)
+class _Placed:
+    """One part of a graph at its place, with a loader of its own because a loader knows one set of weights."""
+
+    loader: Any
+    weights: Mapping[str, str]  # the part's name -> the graph's
+    inputs: tuple[int, ...] | None  # None: the graph's own
+    outputs: tuple[int, ...]
+    gone: tuple[int, ...]  # values that nothing needs afterwards
+
+
+class InductorRunner:
+    """Loaded AOTInductor packages, run one after the other, whose constants live elsewhere."""
+
+    def __init__(self, parts: Sequence[_Placed], result: int) -> None:
+        self._parts = tuple(parts)
+        self._result = result
+        self._names = [*dict.fromkeys(name for part in parts for name in part.weights.values())]
+        self._bound: tuple[int, ...] | None = None  # addresses
+        self._replayed = Replayed(self._run)
+
+    @property
+    def held_bytes(self) -> int:
+        """Activations are shared and freed as in eager; only recordings keep theirs."""
+        return self._replayed.held_bytes
 
     def constant_names(self) -> list[str]:
         return self._names
@@ -209,15 +238,58 @@ class InductorRunner:
         missing = [n for n in self._names if n not in tensors]
         if missing:
             raise BindError(f"The model lacks the weight {missing[0]} that the graph reads; it runs eager instead.")
-        # use_inactive=False, check_full_update=True, user_managed=True: the graph keeps the addresses only.
-        self._loader.load_constants({n: tensors[n] for n in self._names}, False, True, True)
+        addresses = tuple(tensors[name].data_ptr() for name in self._names)
+        if addresses == self._bound:
+            return  # the graph knows nothing else of its weights, and recordings of it stay right
+        self._replayed.clear()
+        self._bound = None
+        for part in self._parts:
+            constants = {short: tensors[name] for short, name in part.weights.items()}
+            # use_inactive=False, check_full_update=True, user_managed=True: the graph keeps the addresses only.
+            part.loader.load_constants(constants, False, True, True)
+        self._bound = addresses
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self._loader.run(list(inputs))[0]
-        return output
+        return self._replayed(*inputs)
+
+    def _run(self, *inputs: torch.Tensor) -> torch.Tensor:
+        values = dict(enumerate(inputs))
+        for part in self._parts:
+            given = list(inputs) if part.inputs is None else [values[number] for number in part.inputs]
+            for number in part.gone:
+                values.pop(number, None)  # the last reference is then the list's, which boxed_run empties
+            values.update(zip(part.outputs, part.loader.boxed_run(given), strict=True))
+        return values[self._result]
+
+    def trim(self, available: int) -> None:
+        self._replayed.trim(available)
 
     def close(self) -> None:
-        self._loader = None
+        self._replayed.clear()
+        self._bound = None
+
+
+def _part_file(kind: int) -> str:
+    return f"part{kind}.aoti"
+
+
+def _compile_whole(exported: torch.export.ExportedProgram, options: Mapping[str, Any], folder: Path) -> None:
+    package = folder / "graph.pt2"  # the packager insists on the suffix; ComfyUI would list it as a model
+    _require("torch._inductor").aoti_compile_and_package(
+        exported, package_path=str(package), inductor_configs=dict(options)
+    )
+    package.rename(folder / GRAPH_FILE)
+
+
+def _compile_part(module: torch.fx.GraphModule, options: Mapping[str, Any], folder: Path, kind: int) -> None:
+    """The same for one part, whose placeholders carry the fake tensors that the export ended with."""
+    examples = tuple(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")
+    # Inductor would name its folder after the part's code, which parts of different sizes share.
+    place = {"aot_inductor.package": True, "aot_inductor.output_path": str(folder / f"part{kind}")}
+    files = _require("torch._inductor").aot_compile(module, examples, options={**options, **place})
+    package = folder / f"part{kind}.pt2"
+    _require("torch._inductor.package").package_aoti(str(package), files)
+    package.rename(folder / _part_file(kind))
 
 
 class InductorBackend:
@@ -274,24 +346,47 @@ class InductorBackend:
         with config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
             yield
 
+    def helpers(self, weights: int, device: torch.device) -> int:
+        """Each takes about 2 GiB, and on a GPU 0.6 GiB there."""
+        if weights < _WORTH_HELP:
+            return 0
+        cpu = torch.device("cpu")
+        room = [MOST_HELPERS, (os.cpu_count() or 1) // 4, memory.available_bytes(cpu) // (4 << 30)]
+        if device.type == "cuda":
+            room.append(memory.available_bytes(device) // (3 << 30))
+        return max(0, min(room))
+
     def compile(
-        self, exported: torch.export.ExportedProgram, inputs: Sequence[torch.Tensor], folder: Path
+        self,
+        exported: torch.export.ExportedProgram,
+        inputs: Sequence[torch.Tensor],
+        folder: Path,
+        crew: Crew | None = None,
     ) -> list[str]:
+        crew = crew or Crew(folder)
         values = (node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder")
         devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
         on_cpu = devices == {"cpu"}
         options = _OPTIONS | (_CPU_OPTIONS if on_cpu else _CUDA_OPTIONS)
-        package = folder / "graph.pt2"  # the packager insists on the suffix; ComfyUI would list it as a model
         try:
             with contextlib.nullcontext() if on_cpu else _own_decompositions():
-                _require("torch._inductor").aoti_compile_and_package(
-                    exported, package_path=str(package), inductor_configs=options
+                found = regions.cut(exported)
+                if found is None:
+                    crew.work({GRAPH_FILE: lambda: _compile_whole(exported, options, folder)})
+                    return [GRAPH_FILE]
+                plan, modules = found
+                largest_first = sorted(range(len(modules)), key=lambda kind: -len(modules[kind].graph.nodes))
+                crew.work(
+                    {
+                        _part_file(kind): functools.partial(_compile_part, modules[kind], options, folder, kind)
+                        for kind in largest_first
+                    }
                 )
         except Exception as error:
             lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
             raise CompileError(f"AOTInductor could not compile the model ({lines[0][:200]}).") from error
-        package.rename(folder / GRAPH_FILE)
-        return [GRAPH_FILE]
+        (folder / PLAN_FILE).write_text(json.dumps(plan.to_json()), encoding="utf-8")
+        return [PLAN_FILE, *(_part_file(kind) for kind in range(len(modules)))]
 
     def rebuild(self, kept: Path, inputs: Sequence[torch.Tensor], folder: Path) -> list[str]:
         raise CompileError("AOTInductor compiles each graph from the model itself.")
@@ -299,8 +394,27 @@ class InductorBackend:
     def load(self, folder: Path, device: torch.device) -> InductorRunner:
         loader_class = _require("torch._C._aoti.AOTIModelPackageLoader")
         index = device.index if device.type == "cuda" and device.index is not None else -1
+
+        def loader(file: str) -> Any:
+            return loader_class(str(folder / file), "model", True, 1, index)
+
         try:
-            return InductorRunner(loader_class(str(folder / GRAPH_FILE), "model", True, 1, index))
+            if not (folder / PLAN_FILE).exists():
+                whole = loader(GRAPH_FILE)
+                names = {name: name for name in whole.get_constant_fqns()}
+                return InductorRunner([_Placed(whole, names, None, (_WHOLE,), ())], _WHOLE)
+            plan = regions.Plan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
+            parts = []
+            for step, gone in zip(plan.steps, plan.last_uses(), strict=True):
+                part = loader(_part_file(step.kind))
+                shorts = [f"w{number}" for number in range(len(step.weights))]
+                if set(part.get_constant_fqns()) != set(shorts):
+                    raise LoadError("The compiled graph's parts do not read the weights of its plan; it runs eager.")
+                weights = dict(zip(shorts, step.weights, strict=True))
+                parts.append(_Placed(part, weights, step.inputs, step.outputs, gone))
+            return InductorRunner(parts, plan.result)
+        except LoadError:
+            raise
         except Exception as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise LoadError(

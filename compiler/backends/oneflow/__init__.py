@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from ....errors import CompileError, LoadError
+from ...crew import Crew
 from ...memory import available_bytes
 from ...shapes import ShapeRange
 from .. import Availability
@@ -75,8 +76,15 @@ class OneFlowBackend:
 
         return InductorBackend().capture_settings()
 
+    def helpers(self, weights: int, device: torch.device) -> int:
+        return 0  # lowering a graph takes seconds
+
     def compile(
-        self, exported: torch.export.ExportedProgram, inputs: Sequence[torch.Tensor], folder: Path
+        self,
+        exported: torch.export.ExportedProgram,
+        inputs: Sequence[torch.Tensor],
+        folder: Path,
+        crew: Crew | None = None,
     ) -> list[str]:
         """Build the graph for inputs like `inputs`, of whose tensors only shapes, dtypes and device count.
 

@@ -137,6 +137,9 @@ class OneFlowRunner:
         _settle(self._device)
         return self._runtime(settled)
 
+    def trim(self, available: int) -> None:
+        """Nothing: all that the graph holds, it needs to run."""
+
     def close(self) -> None:
         """Let go of the weights, and of the memory as far as OneFlow does; `bind` would set the graph up again."""
         self._slots = {}

@@ -1,0 +1,154 @@
+"""CUDA graphs of a graph's calls: a call that comes often is recorded once and then replayed as one launch.
+
+A step launches thousands of kernels; replayed, they follow each other without the CPU. The price is memory that stays
+taken: a recording keeps the activations of its call. Recordings of one function share it, and give it back where
+it is much of what is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+log = logging.getLogger("onegraph.compiler")
+
+AFTER = 5  # calls of one shape before it is recorded; 0: never. The first ones are a graph's first-use check
+MOST = 8  # recordings of one function
+LARGEST_SHARE = 0.25  # of the free memory, that a call may need to be recorded at all
+TRIM_SHARE = 0.25  # of the memory that is left after a run, above which recordings are given back
+WORTH_IT = 0.97  # a replay must take less than this share of the call's time
+_TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, but some sum in no fixed order
+
+Shapes = tuple[torch.Size, ...]
+
+
+@dataclass(frozen=True)
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    stream: torch.cuda.Stream  # on which it was made to run
+    inputs: tuple[torch.Tensor, ...]
+    output: torch.Tensor
+
+    def replay(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        with torch.no_grad():
+            for own, given in zip(self.inputs, inputs, strict=True):
+                own.copy_(given)
+            self.graph.replay()
+            return self.output.clone()
+
+
+class Replayed:
+    """A function of CUDA tensors that replays its calls once they come often.
+
+    The function must read no tensors but its inputs and what stays at its address until `clear`, and must not wait for
+    the device. Not thread-safe.
+    """
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        self._function = function
+        self._recordings: dict[Shapes, _Recording] = {}
+        self._calls: Counter[Shapes] = Counter()
+        self._refused: set[Shapes] = set()
+        self._pool: tuple[int, int] | None = None
+        self.held_bytes = 0
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        if not AFTER or inputs[0].device.type != "cuda":
+            return self._function(*inputs)
+        shapes = tuple(t.shape for t in inputs)
+        recording = self._recordings.get(shapes)
+        if recording is not None and torch.cuda.current_stream(inputs[0].device) == recording.stream:
+            return recording.replay(inputs)
+        self._calls[shapes] += 1
+        if recording is not None or shapes in self._refused or self._calls[shapes] <= AFTER:
+            return self._function(*inputs)
+        if len(self._recordings) >= MOST:
+            self.clear()
+        return self._record(shapes, inputs)
+
+    def clear(self) -> None:
+        """Forget all recordings and give their memory back."""
+        if self._recordings or self._pool is not None:
+            self._recordings = {}
+            self._pool = None
+            self.held_bytes = 0
+            torch.cuda.empty_cache()
+        self._calls.clear()
+
+    def trim(self, available: int) -> None:
+        """Clear if the recordings hold much in comparison with the bytes that are available without them."""
+        if self.held_bytes > TRIM_SHARE * available:
+            log.debug("recordings of %d MiB are given back", self.held_bytes >> 20)
+            self._refused |= set(self._recordings)
+            self.clear()
+
+    def _record(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Record a call, keep the recording if it is right and pays, and answer the call."""
+        device = inputs[0].device
+        self._refused.add(shapes)  # until it has shown what it is worth
+        needed = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
+        if needed > LARGEST_SHARE * torch.cuda.mem_get_info(device)[0]:
+            return self._function(*inputs)
+        expected, direct_s = _timed(lambda: self._function(*inputs), device)
+        try:
+            self._keep_if_it_pays(shapes, inputs, expected, direct_s)
+        except Exception as error:  # a call must not fail because it could not be made faster
+            log.info("a call could not be recorded as a CUDA graph (%s)", str(error).strip().partition("\n")[0][:200])
+            torch.cuda.synchronize(device)
+        if not self._recordings:
+            self.clear()
+        return expected
+
+    def _keep_if_it_pays(
+        self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: torch.Tensor, direct_s: float
+    ) -> None:
+        recording = self._captured(inputs)
+        recording.replay(inputs)
+        found, replay_s = _timed(functools.partial(recording.replay, inputs), inputs[0].device)
+        distance = float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-30))
+        if distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s:
+            self._recordings[shapes] = recording
+            self._refused.discard(shapes)
+        log.debug(
+            "replay of %s: %.1f instead of %.1f ms, relative L2 %.1e, %d MiB held",
+            [tuple(s) for s in shapes],
+            1e3 * replay_s,
+            1e3 * direct_s,
+            distance,
+            self.held_bytes >> 20,
+        )
+
+    def _captured(self, inputs: tuple[torch.Tensor, ...]) -> _Recording:
+        device = inputs[0].device
+        current = torch.cuda.current_stream(device)
+        before = torch.cuda.memory_reserved(device)
+        # Not torch.cuda.graph: that collects garbage and empties the allocator's cache, and stops other threads' work.
+        graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(False), torch.no_grad():
+            own = tuple(torch.empty_like(t).copy_(t) for t in inputs)
+            side = torch.cuda.Stream(device)
+            side.wait_stream(current)
+            with torch.cuda.stream(side):
+                graph.capture_begin(self._pool, "thread_local")
+                try:
+                    output = self._function(*own)
+                finally:
+                    graph.capture_end()
+            current.wait_stream(side)
+        self._pool = graph.pool()
+        self.held_bytes += max(0, torch.cuda.memory_reserved(device) - before)
+        return _Recording(graph, current, own, output)
+
+
+def _timed(call: Callable[[], torch.Tensor], device: torch.device) -> tuple[torch.Tensor, float]:
+    torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    output = call()
+    torch.cuda.synchronize(device)
+    return output, time.perf_counter() - started
