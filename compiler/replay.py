@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -55,7 +56,7 @@ class Replayed:
         self._recordings: dict[Shapes, _Recording] = {}
         self._calls: Counter[Shapes] = Counter()
         self._refused: set[Shapes] = set()
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
         self.held_bytes = 0
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
