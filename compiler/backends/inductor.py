@@ -180,6 +180,52 @@ def _group_norm(
     return result.to(x.dtype), mean.squeeze(-1).to(x.dtype), rstd.squeeze(-1).to(x.dtype)
 
 
+def _double_by_copies(exported: torch.export.ExportedProgram) -> None:
+    """Write upsampling to twice the size, nearest pixel, as an expansion.
+
+    The compiler's own way computes each pixel's source with floating-point products of run-time sizes: 1.5 ms for the
+    largest one in a VAE of any size on an H200, 0.3 ms where sizes are fixed.
+    """
+    graph = exported.graph
+    aten = torch.ops.aten
+    for node in graph.find_nodes(op="call_function", target=aten.upsample_nearest2d.vec):
+        source = node.args[0]
+        small, large = source.meta["val"], node.meta["val"]
+        if any(str(2 * small.shape[dim]) != str(large.shape[dim]) for dim in (2, 3)):
+            continue
+        steps = (
+            (aten.unsqueeze.default, 3),
+            (aten.unsqueeze.default, 5),
+            (aten.expand.default, [-1, -1, -1, 2, -1, 2]),
+            (aten.flatten.using_ints, 4, 5),
+            (aten.flatten.using_ints, 2, 3),
+        )
+        with graph.inserting_before(node):
+            for target, *rest in steps:
+                value = target(source.meta["val"], *rest)
+                source = graph.call_function(target, (source, *rest))
+                source.meta.update(node.meta, val=value)
+        node.replace_all_uses_with(source)
+        graph.erase_node(node)
+    exported.graph_module.recompile()
+
+
+@contextlib.contextmanager
+def _fast_attention(device: torch.device) -> Iterator[None]:
+    """cuDNN's attention first, where it is known to be faster.
+
+    A step of SDXL's UNet (1024x1024, batch 2) spends 7.2 ms in FlashAttention 2 and 4.6 in cuDNN's on an H200.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if torch.cuda.get_device_capability(device)[0] != 9:
+        yield
+        return
+    first = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel(first, set_priority=True):
+        yield
+
+
 @contextlib.contextmanager
 def _own_decompositions() -> Iterator[None]:
     """Inductor's table of decompositions with ours in it."""
@@ -364,12 +410,14 @@ class InductorBackend:
         crew: Crew | None = None,
     ) -> list[str]:
         crew = crew or Crew(folder)
-        values = (node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder")
-        devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
-        on_cpu = devices == {"cpu"}
-        options = _OPTIONS | (_CPU_OPTIONS if on_cpu else _CUDA_OPTIONS)
+        device = inputs[0].device
+        options = _OPTIONS | (_CPU_OPTIONS if device.type == "cpu" else _CUDA_OPTIONS)
         try:
-            with contextlib.nullcontext() if on_cpu else _own_decompositions():
+            with contextlib.ExitStack() as settings:
+                if device.type == "cuda":
+                    settings.enter_context(_own_decompositions())
+                    settings.enter_context(_fast_attention(device))
+                    _double_by_copies(exported)
                 found = regions.cut(exported)
                 if found is None:
                     crew.work({GRAPH_FILE: lambda: _compile_whole(exported, options, folder)})
