@@ -68,18 +68,16 @@ class Plan:
         )
 
 
-def cut(
-    exported: torch.export.ExportedProgram, smallest_share: float = SMALLEST_SHARE, worth_looking: int = WORTH_LOOKING
-) -> tuple[Plan, list[GraphModule]] | None:
+def cut(exported: torch.export.ExportedProgram) -> tuple[Plan, list[GraphModule]] | None:
     """The plan and one module for each kind of part; None where the graph is small or hardly repeats itself.
 
     A kind's module is a function of tensors to a tuple of tensors. Its placeholders carry the fake tensors of the
     export, and its weights are those of the first place where the kind occurs.
     """
     graph = _Body.of(exported)
-    if graph is None or len(graph.nodes) < worth_looking:
+    if graph is None or len(graph.nodes) < WORTH_LOOKING:
         return None
-    intervals = _intervals(graph, max(2, int(smallest_share * len(graph.nodes))))
+    intervals = _intervals(graph, max(2, int(SMALLEST_SHARE * len(graph.nodes))))
     if len(intervals) < 2:
         return None
     return _assemble(graph, intervals)

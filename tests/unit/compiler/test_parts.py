@@ -1,0 +1,92 @@
+"""A graph of parts, compiled by two processes and used like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from support import toy
+
+from onegraph.compiler.backends.inductor import PLAN_FILE, InductorBackend
+from onegraph.compiler.engine import Engine, Graph
+from onegraph.compiler.process import Progress
+from onegraph.compiler.regions import WORTH_LOOKING
+from onegraph.compiler.shapes import Refused
+from onegraph.graph_cache.identity import ModelSource
+from onegraph.graph_cache.store import Store
+
+SOURCE = ModelSource(None, "0123456789ab")
+
+
+def deep(seed: int = 0) -> toy.Deep:
+    module = toy.Deep(seed, length=130, wide=6, narrow=0)
+    assert WORTH_LOOKING < 6 * 2 * 130
+    return module
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled with one helper."""
+    home = tmp_path_factory.mktemp("parts")
+    helpers: set[str] = set()
+
+    def watch(progress: Progress) -> None:
+        for child in psutil.Process().children(recursive=True):
+            try:
+                if "--help-with" in child.cmdline():
+                    helpers.add(child.cmdline()[-1])
+            except psutil.Error:
+                pass
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(InductorBackend, "helpers", lambda self, weights, device: 1)
+        engine = Engine(Store(home))
+        graph = engine.obtain(toy.request(deep(), SOURCE), "wait", watch)
+    assert isinstance(graph, Graph), graph
+    assert (helpers, engine.counters.compiles) == ({"1"}, 1)
+    return home
+
+
+def served(engine: Engine, graph: Graph, module: toy.Deep, *shape: int) -> torch.Tensor:
+    inputs = toy.inputs(*shape)
+    result = graph.call(module, inputs, toy.sizes(*inputs), lambda: module(*inputs), engine.counters)
+    assert not isinstance(result, Refused), result
+    assert result.note is None
+    torch.testing.assert_close(result.output, module(*inputs))
+    return result.output
+
+
+def test_parts_that_repeat_are_there_once(store: Path) -> None:
+    (entry,) = Store(store).entries()
+    files = {path.name for path in entry.folder.iterdir()}
+    parts = {name for name in files if name.endswith(".aoti")}
+    assert PLAN_FILE in files
+    assert set(entry.manifest.files) == {PLAN_FILE, *parts}
+    assert len(parts) == 3  # of eight: six blocks, what is before them and what is after
+    assert {c.name for c in entry.manifest.constants} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
+
+
+def test_a_graph_of_parts_serves_other_weights_and_sizes_without_compiling(store: Path) -> None:
+    engine, a, b = Engine(Store(store)), deep(1), deep(2)
+    graph = engine.obtain(toy.request(a, SOURCE), "eager", lambda _: None)
+    assert isinstance(graph, Graph)
+    for module, shape in ((a, (2, 8, 8, 5)), (b, (1, 4, 32, 64)), (a, (4, 17, 9, 1))):
+        served(engine, graph, module, *shape)
+    a.wide[2].mix.weight = torch.nn.Parameter(2 * a.wide[2].mix.weight, requires_grad=False)
+    served(engine, graph, a, 2, 8, 8, 5)
+    a.wide[5].context.bias.add_(1)
+    served(engine, graph, a, 2, 8, 8, 5)
+    assert (engine.counters.compiles, engine.counters.restores) == (0, 1)
+
+
+def test_a_damaged_part_is_noticed(store: Path, tmp_path: Path) -> None:
+    import shutil
+
+    home = Path(shutil.copytree(store, tmp_path / "home"))
+    (entry,) = Store(home).entries()
+    part = entry.folder / "part0.aoti"
+    part.write_bytes(part.read_bytes()[:-7])
+    refused = Engine(Store(home)).obtain(toy.request(deep(), SOURCE), "eager", lambda _: None)
+    assert isinstance(refused, Refused)

@@ -1,0 +1,100 @@
+"""Cutting graphs: the parts, run one after the other, are the graph; alike parts are one kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.compiler import capture, regions
+from onegraph.compiler.regions import Plan
+
+
+@pytest.fixture(autouse=True)
+def _small_graphs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "WORTH_LOOKING", 0)
+
+
+def exported(module: torch.nn.Module, spec: Any = None) -> torch.export.ExportedProgram:
+    from onegraph.compiler.backends import get
+
+    with get("inductor").capture_settings():
+        return capture.capture(toy.Call(module), spec or toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
+
+
+def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    """The parts in eager, with the weights of `module`; what a plan says is gone is gone."""
+    weights = dict(toy.Call(module).named_parameters())
+    values = dict(enumerate(inputs))
+    for step, gone in zip(plan.steps, plan.last_uses(), strict=True):
+        part = modules[step.kind]
+        for number, name in enumerate(step.weights):
+            setattr(part, f"w{number}", weights[name])
+        values.update(zip(step.outputs, part(*(values[i] for i in step.inputs)), strict=True))
+        for value in gone:
+            del values[value]
+    assert set(values) == {*range(plan.given), plan.result}
+    return values[plan.result]
+
+
+@pytest.mark.parametrize("call", [(2, 8, 8, 5), (1, 4, 32, 64), (4, 17, 9, 1)])
+def test_the_parts_are_the_graph(call: tuple[int, ...]) -> None:
+    found = regions.cut(exported(toy.Deep()))
+    assert found is not None
+    plan, modules = found
+    inputs = toy.inputs(*call)
+    for seed in (0, 1):
+        module = toy.Deep(seed)
+        torch.testing.assert_close(run(plan, modules, module, *inputs), module(*inputs))
+
+
+def test_blocks_that_differ_only_in_their_weights_are_one_kind() -> None:
+    found = regions.cut(exported(toy.Deep(wide=4, narrow=3)))
+    assert found is not None
+    plan, modules = found
+    uses = sorted([step.kind for step in plan.steps].count(kind) for kind in range(len(modules)))
+    assert uses[-2:] == [3, 4]
+    assert [name for step in plan.steps for name in step.weights if "wide.2." in name] == [
+        f"toy.wide.2.{name}" for name in ("mix.weight", "mix.bias", "context.weight", "context.bias")
+    ]
+
+
+def test_every_weight_is_some_parts_weight() -> None:
+    found = regions.cut(exported(toy.Deep()))
+    assert found is not None
+    used = {name for step in found[0].steps for name in step.weights}
+    assert used == {toy.PREFIX + name for name, _ in toy.Deep().named_parameters()}
+
+
+def test_exact_sizes_are_cut_as_well() -> None:
+    found = regions.cut(exported(toy.Deep(), toy.exact()))
+    assert found is not None
+    module, inputs = toy.Deep(3), toy.inputs()
+    torch.testing.assert_close(run(*found, module, *inputs), module(*inputs))
+
+
+def test_a_block_at_another_size_is_another_kind() -> None:
+    """Same classes and code, other channels: compiled code would be wrong for one of them."""
+    found = regions.cut(exported(toy.Deep(wide=3, narrow=3)))
+    assert found is not None
+    plan, _ = found
+    kinds = {name.split(".")[1]: step.kind for step in plan.steps for name in step.weights}
+    assert kinds["wide"] != kinds["narrow"]
+
+
+def test_a_module_that_hardly_repeats_itself_stays_whole() -> None:
+    assert regions.cut(exported(toy.Toy())) is None
+    assert regions.cut(exported(toy.Deep(wide=1, narrow=1))) is None
+
+
+def test_a_small_graph_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "WORTH_LOOKING", 10_000)
+    assert regions.cut(exported(toy.Deep())) is None
+
+
+def test_a_plan_is_the_same_after_a_file() -> None:
+    found = regions.cut(exported(toy.Deep()))
+    assert found is not None
+    assert Plan.from_json(found[0].to_json()) == found[0]
