@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from .backends import Constant, Runner
-from .backends.inductor import tables
+from .backends.inductor import own_parameters
 from .shapes import Refused
 
 
@@ -51,10 +51,10 @@ class Binding:
             if owner is None:
                 return False
             # What getattr would find, without its detour for parameters: some 1700 look-ups before every call.
-            state, parameters = vars(owner), tables(owner).parameters
+            parameters = own_parameters(owner)
             for key, identity, address in w.tensors:
-                tensor = None if key in state else parameters.get(key)
-                if tensor is None:
+                tensor = parameters.get(key)
+                if tensor is None or key in owner.__dict__:
                     tensor = getattr(owner, key, None)
                 if tensor is None or id(tensor) != identity or tensor.data_ptr() != address:
                     return False

@@ -93,6 +93,9 @@ def _require(what: str) -> Any:
     return place
 
 
+_ELSEWHERE = f"torch {torch.__version__} keeps a module's weights elsewhere; use a torch version named in the README."
+
+
 class Tables(NamedTuple):
     """Where a module keeps what it owns itself; changes to these dictionaries are changes to the module."""
 
@@ -101,19 +104,25 @@ class Tables(NamedTuple):
     children: dict[str, torch.nn.Module | None]
 
 
-def tables(module: torch.nn.Module) -> Tables:
-    """A module's own tables, for look-ups that `getattr` is too slow for, before every call.
+def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | None]:
+    """A module's own table of parameters, for look-ups before every call, where `getattr` is too slow.
 
     Raises:
-        LoadError: this torch keeps them elsewhere.
+        LoadError: this torch keeps it elsewhere.
     """
+    try:
+        return module.__dict__["_parameters"]  # type: ignore[no-any-return]
+    except KeyError as error:
+        raise LoadError(_ELSEWHERE) from error
+
+
+def tables(module: torch.nn.Module) -> Tables:
+    """All of a module's own tables. Raises LoadError as `own_parameters` does."""
     state = module.__dict__
     try:
         return Tables(state["_parameters"], state["_buffers"], state["_modules"])
     except KeyError as error:
-        raise LoadError(
-            f"torch {torch.__version__} keeps a module's {error} elsewhere; use a torch version named in the README."
-        ) from error
+        raise LoadError(_ELSEWHERE) from error
 
 
 def set_tables(module: torch.nn.Module, new: Tables) -> None:

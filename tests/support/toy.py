@@ -45,7 +45,7 @@ class Fixed(Toy):
 
 
 class Block(torch.nn.Module):
-    """x [N, P, C], context [N, T, 8] -> [N, P, C]: weights, sizes read off x, a chunk, and `length` cheap operations."""
+    """x [N, P, C], context [N, T, 8] -> [N, P, C]: weights, sizes read off x, a chunk, `length` cheap operations."""
 
     def __init__(self, channels: int, length: int) -> None:
         super().__init__()
