@@ -111,7 +111,7 @@ def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | No
         LoadError: this torch keeps it elsewhere.
     """
     try:
-        return module.__dict__["_parameters"]  # type: ignore[no-any-return]
+        return module.__dict__["_parameters"]
     except KeyError as error:
         raise LoadError(_ELSEWHERE) from error
 
