@@ -29,6 +29,17 @@ _TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, bu
 Shapes = tuple[torch.Size, ...]
 
 
+@dataclass
+class Counters:
+    """What this process did so far."""
+
+    recordings: int = 0
+    replayed_calls: int = 0
+
+
+counters = Counters()
+
+
 @dataclass(frozen=True)
 class _Recording:
     graph: torch.cuda.CUDAGraph
@@ -65,6 +76,7 @@ class Replayed:
         shapes = tuple(t.shape for t in inputs)
         recording = self._recordings.get(shapes)
         if recording is not None and torch.cuda.current_stream(inputs[0].device) == recording.stream:
+            counters.replayed_calls += 1
             return recording.replay(inputs)
         self._calls[shapes] += 1
         if recording is not None or shapes in self._refused or self._calls[shapes] <= AFTER:
@@ -116,6 +128,7 @@ class Replayed:
         if distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s:
             self._recordings[shapes] = recording
             self._refused.discard(shapes)
+            counters.recordings += 1
         log.debug(
             "replay of %s: %.1f instead of %.1f ms, relative L2 %.1e, %d MiB held",
             [tuple(s) for s in shapes],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..compiler import replay
 from ..compiler.engine import engine
 from . import progress, serve
 
@@ -16,6 +17,7 @@ def status() -> dict[str, Any]:
         "restores": counters.restores,
         "binds": counters.binds,
         "compiled_calls": counters.compiled_calls,
+        "replayed_calls": replay.counters.replayed_calls,
         "eager_calls": counters.eager_calls,
         "reasons": dict(counters.reasons),
         "background_compiles": engine().background_compiles(),
