@@ -119,7 +119,9 @@ def _one(bench: Bench, name: str, options: tuple[str, ...], side: int) -> dict[s
             found[step] = row
             bench.say(f"server {name}, {step}: {row}")
         status = s.status()
-        found["status"] = {k: status[k] for k in ("compiles", "restores", "compiled_calls", "replayed_calls", "eager_calls", "reasons")}
+        found["status"] = {
+            k: status[k] for k in ("compiles", "restores", "compiled_calls", "replayed_calls", "eager_calls", "reasons")
+        }
     except Exception as error:  # the benchmark goes on with what it has
         found["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
         found["log"] = _last_lines(log)

@@ -125,13 +125,15 @@ class Replayed:
         recording.replay(inputs)
         found, replay_s = _timed(functools.partial(recording.replay, inputs), inputs[0].device)
         distance = float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-30))
-        if distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s:
+        kept = distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s
+        if kept:
             self._recordings[shapes] = recording
             self._refused.discard(shapes)
             counters.recordings += 1
-        log.debug(
-            "replay of %s: %.1f instead of %.1f ms, relative L2 %.1e, %d MiB held",
-            [tuple(s) for s in shapes],
+        log.info(
+            "%s calls of %s: %.1f instead of %.1f ms, relative L2 %.1e, %d MiB",
+            "replaying" if kept else "not replaying",
+            tuple(shapes[0]),
             1e3 * replay_s,
             1e3 * direct_s,
             distance,
