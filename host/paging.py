@@ -17,11 +17,12 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..compiler.backends.inductor import Tables, set_tables, tables
+from ..compiler.backends.inductor import Tables, copy_all, set_tables, tables
 from ..compiler.shapes import Refused
 
 UNKNOWN = "DynamicVRAM pages this model's weights; start ComfyUI with --disable-dynamic-vram to run it compiled"
@@ -48,6 +49,7 @@ _BOOKKEEPING = {
     "dynamic_patchers",
 }
 _VBAR = ("base_addr", "offset", "fault", "unpin", "get_residency")  # used of comfy_aimdo's ModelVBAR
+_SMALL = 1 << 20  # bytes: a resident weight up to this size is copied for each call
 _ORDER = {"weight": 0, "bias": 1}  # as torch registers them; the host registers them in the file's order
 
 Form = tuple[torch.nn.Module, ...]  # copies of a module and its children, in the order of `modules()`
@@ -134,18 +136,33 @@ def _without_storage(module: torch.nn.Module) -> Form:
     return form
 
 
-# The copies are kept as long as the module, for making them takes longer than a sampling step. They hold no weights
-# (those with storage are emptied at the end of each run) and never the module itself.
-_forms: weakref.WeakKeyDictionary[torch.nn.Module, tuple[_Metadata, Form, Form]] = weakref.WeakKeyDictionary()
+@dataclass(frozen=True)
+class _Forms:
+    """Copies of a module, kept as long as it lives, for making them takes longer than a sampling step.
+
+    They never hold the module itself, nor its weights: those with storage are emptied at the end of each run.
+
+    Attributes:
+        small: by module and name, places for the weights that the host does not page because they are small. It makes
+            them anew for each run, and graphs want to find them where they were: they are copied there for each call.
+    """
+
+    metadata: _Metadata
+    empty: Form
+    filled: Form
+    small: dict[tuple[int, str], torch.Tensor]
 
 
-def _forms_of(module: torch.nn.Module) -> tuple[Form, Form]:
+_forms: weakref.WeakKeyDictionary[torch.nn.Module, _Forms] = weakref.WeakKeyDictionary()
+
+
+def _forms_of(module: torch.nn.Module) -> _Forms:
     metadata = _metadata(module)
     known = _forms.get(module)
-    if known is None or known[0] != metadata:
-        known = (metadata, _without_storage(module), _twins(module))
+    if known is None or known.metadata != metadata:
+        known = _Forms(metadata, _without_storage(module), _twins(module), {})
         _forms[module] = known
-    return known[1], known[2]
+    return known
 
 
 def _inside(tensor: torch.Tensor, place: tuple[Any, int, int]) -> bool:
@@ -169,12 +186,14 @@ class Paged:
         self._device = device
         self._cast = cast
         self._uncast = uncast
-        empty, self._filled = _forms_of(module)
-        self.form = empty[0]
+        forms = _forms_of(module)
+        self._filled, self._small = forms.filled, forms.small
+        self.form = forms.empty[0]
         self.filling_s = 0.0
         self._signature: bytes | None = None  # of all pages, when the weights were last taken up
         self._paged: list[tuple[dict[str, Any], Any, Any]] = []
         self._resident: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._copied: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])  # places, weights
 
     @contextlib.contextmanager
     def held(self) -> Iterator[torch.nn.Module | Refused]:
@@ -190,6 +209,8 @@ class Paged:
                 started = time.perf_counter()
                 refused = self._take_up(bytes(signature))
                 self.filling_s += time.perf_counter() - started
+            if refused is None:
+                copy_all(*self._copied)
             yield self._filled[0] if refused is None else refused
         finally:
             if size:
@@ -198,7 +219,7 @@ class Paged:
     def release(self) -> None:
         """The run is over: keep none of the tensors."""
         self._signature = None
-        self._paged, self._resident = [], []
+        self._paged, self._resident, self._copied = [], [], ([], [])
         for twin in self._filled:
             set_tables(twin, Tables({}, {}, tables(twin).children))
 
@@ -259,11 +280,22 @@ class Paged:
                 return paged
             parameters, buffers, _ = tables(owner)
             self._resident.append((parameters if name in parameters else buffers, name, tensor, tensor.data_ptr()))
-            dtype = _dtype(owner, name, tensor)
-            if tensor.dtype == dtype or "comfy_cast_weights" not in vars(owner):
+            if tensor.device != self._device:
+                return tensor  # binding refuses it
+            # The host keeps small weights in the file's dtype and casts them at each use: the copy is that cast.
+            dtype = _dtype(owner, name, tensor) if "comfy_cast_weights" in vars(owner) else tensor.dtype
+            if dtype == tensor.dtype and tensor.nbytes > _SMALL:
                 return tensor
-            # The host keeps small weights in the file's dtype and casts them at each use: this is that cast.
-            return torch.nn.Parameter(tensor.to(dtype), requires_grad=False)
+            place = self._small.get((id(owner), name))
+            if place is None:
+                with torch.inference_mode(False):
+                    place = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=self._device)
+                    if isinstance(tensor, torch.nn.Parameter):
+                        place = torch.nn.Parameter(place, requires_grad=False)
+                self._small[id(owner), name] = place
+            for entry, one in zip(self._copied, (place, tensor), strict=True):
+                entry.append(one)
+            return place
 
         _fill(self._filled, self._module, give)
         self._signature = signature

@@ -130,6 +130,13 @@ def set_tables(module: torch.nn.Module, new: Tables) -> None:
     module.__dict__.update(_parameters=new.parameters, _buffers=new.buffers, _modules=new.children)
 
 
+def copy_all(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """Copy (and cast) each tensor to its place, hundreds of small ones in a few kernels. All are on one device."""
+    if places:
+        with torch.no_grad():
+            _require("torch._foreach_copy_")(list(places), list(tensors))
+
+
 def has_forward_hooks(module: torch.nn.Module) -> bool:
     """Whether a hook runs before or after the module's own forward; compiled code would skip it.
 
