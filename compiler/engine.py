@@ -111,6 +111,8 @@ class Graph:
         self._constants = tuple(Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants)
         self._binding: binding.Binding | None = None
         self._lock = threading.Lock()
+        if runner.replayed is not None and store.recording_crashed(entry):
+            runner.replayed.forbid()
         self.outcome = store.outcome(entry)
         if self.slower() is not None and self.outcome.slow_processes < _SLOW_PROCESSES:
             # Measured on a busy machine, perhaps: a fast graph is trusted at once, a slow one after some processes.
@@ -138,7 +140,8 @@ class Graph:
     def trim(self, available: int) -> None:
         """Give back what only makes calls faster, if it is much beside the bytes that are free."""
         with self._lock:
-            self._runner.trim(available)
+            if self._runner.replayed is not None:
+                self._runner.replayed.trim(available)
 
     def slower(self) -> str | None:
         """Why eager is kept although the graph is right, or None."""
@@ -170,7 +173,7 @@ class Graph:
                 return Refused(slower)
             self.used = time.monotonic()
             group = ",".join(name for name, size in sorted(sizes.items()) if size == 1) or "n"
-            with self._store.loading(self.entry) if self.fresh else contextlib.nullcontext():
+            with self._marked(inputs):
                 if self._binding is None or not self._binding.holds(module):
                     bound = self._bind(module)
                     if isinstance(bound, Refused):
@@ -188,6 +191,14 @@ class Graph:
             if result.note is None:
                 counters.compiled_calls += 1
             return result
+
+    def _marked(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
+        """A crash marker around the calls that could take the process down."""
+        if self.fresh:
+            return self._store.loading(self.entry)
+        if self._runner.replayed is not None and self._runner.replayed.due(inputs):
+            return self._store.recording(self.entry)
+        return contextlib.nullcontext()
 
     def rebind(self, module: torch.nn.Module) -> Refused | None:
         """Check every weight and bind again, e.g. at the start of a run."""

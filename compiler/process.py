@@ -162,6 +162,7 @@ def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None])
 
     threading.Thread(target=read, name="onegraph-compile-reader", daemon=True).start()
     stage = STAGES[0]
+    usable: Compiled | None = None
     try:
         while True:
             watch(Progress(stage, time.perf_counter() - started))
@@ -170,6 +171,8 @@ def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None])
             except queue.Empty:
                 continue
             if message is None:
+                if usable is not None:  # only the trial of recording it went wrong
+                    return usable
                 raise _death(process, staging)
             if message["event"] == "stage":
                 stage = message["stage"]
@@ -177,12 +180,11 @@ def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None])
                 raise CompileError(message["reason"], lasting=message["lasting"]) from RuntimeError(
                     _last_lines(staging)
                 )
-            elif message["event"] == "done":
-                return Compiled(
-                    tuple(message["files"]),
-                    tuple(ConstantRecord.model_validate(c) for c in message["constants"]),
-                    time.perf_counter() - started,
-                )
+            elif message["event"] in ("checked", "done"):
+                constants = tuple(ConstantRecord.model_validate(c) for c in message["constants"])
+                usable = Compiled(tuple(message["files"]), constants, time.perf_counter() - started)
+                if message["event"] == "done":
+                    return usable
     finally:
         _stop(process)
 

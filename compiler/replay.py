@@ -3,10 +3,15 @@
 A step launches thousands of kernels; replayed, they follow each other without the CPU. The price is memory that stays
 taken: a recording keeps the activations of its call. Recordings of one function share it, and give it back where
 it is much of what is left.
+
+Recording is a risk: under cudaMallocAsync, ComfyUI's default, a function that waits for the device while it is recorded
+takes the process down. So it is tried where that costs nothing, in the compiling process, which leaves a file as proof.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import logging
 import time
@@ -20,6 +25,7 @@ import torch
 log = logging.getLogger("onegraph.compiler")
 
 AFTER = 5  # calls of one shape before it is recorded; 0: never. The first ones are a graph's first-use check
+PROOF_FILE = "replays"  # beside a graph whose calls could be recorded
 MOST = 8  # recordings of one function
 LARGEST_SHARE = 0.25  # of the free memory, that a call may need to be recorded at all
 TRIM_SHARE = 0.25  # of the memory that is left after a run, above which recordings are given back
@@ -62,8 +68,9 @@ class Replayed:
     the device. Not thread-safe.
     """
 
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], allowed: bool) -> None:
         self._function = function
+        self._allowed = allowed
         self._recordings: dict[Shapes, _Recording] = {}
         self._calls: Counter[Shapes] = Counter()
         self._refused: set[Shapes] = set()
@@ -71,19 +78,39 @@ class Replayed:
         self.held_bytes = 0
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        if not AFTER or inputs[0].device.type != "cuda":
+        if not self._allowed or not AFTER or inputs[0].device.type != "cuda":
             return self._function(*inputs)
         shapes = tuple(t.shape for t in inputs)
         recording = self._recordings.get(shapes)
         if recording is not None and torch.cuda.current_stream(inputs[0].device) == recording.stream:
             counters.replayed_calls += 1
             return recording.replay(inputs)
+        if self.due(inputs):
+            return self._record(shapes, inputs)
         self._calls[shapes] += 1
-        if recording is not None or shapes in self._refused or self._calls[shapes] <= AFTER:
-            return self._function(*inputs)
-        if len(self._recordings) >= MOST:
-            self.clear()
-        return self._record(shapes, inputs)
+        return self._function(*inputs)
+
+    def due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
+        """Whether this call would be recorded, if it is on a GPU."""
+        shapes = tuple(t.shape for t in inputs)
+        known = shapes in self._recordings or shapes in self._refused
+        return self._allowed and 0 < AFTER <= self._calls[shapes] and not known
+
+    def forbid(self) -> None:
+        """Record no more."""
+        self.clear()
+        self._allowed = False
+
+    def try_out(self, *inputs: torch.Tensor) -> bool:
+        """Whether such a call can be recorded and its replay is right. May take the process down."""
+        if inputs[0].device.type != "cuda":
+            return False
+        expected = self._function(*inputs)
+        try:
+            return _distance(self._captured(inputs).replay(inputs), expected) <= _TOLERANCE
+        except Exception:
+            log.exception("a call could not be recorded as a CUDA graph")
+            return False
 
     def clear(self) -> None:
         """Forget all recordings and give their memory back."""
@@ -91,7 +118,7 @@ class Replayed:
             self._recordings = {}
             self._pool = None
             self.held_bytes = 0
-            torch.cuda.empty_cache()
+            _give_back()
         self._calls.clear()
 
     def trim(self, available: int) -> None:
@@ -105,10 +132,14 @@ class Replayed:
         """Record a call, keep the recording if it is right and pays, and answer the call."""
         device = inputs[0].device
         self._refused.add(shapes)  # until it has shown what it is worth
-        needed = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
-        if needed > LARGEST_SHARE * torch.cuda.mem_get_info(device)[0]:
-            return self._function(*inputs)
+        if len(self._recordings) >= MOST:
+            del self._recordings[next(iter(self._recordings))]
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
         expected, direct_s = _timed(lambda: self._function(*inputs), device)
+        needed = torch.cuda.max_memory_allocated(device) - before
+        if needed > LARGEST_SHARE * torch.cuda.mem_get_info(device)[0]:
+            return expected
         try:
             self._keep_if_it_pays(shapes, inputs, expected, direct_s)
         except Exception as error:  # a call must not fail because it could not be made faster
@@ -121,10 +152,13 @@ class Replayed:
     def _keep_if_it_pays(
         self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: torch.Tensor, direct_s: float
     ) -> None:
+        free = torch.cuda.mem_get_info(inputs[0].device)[0]
         recording = self._captured(inputs)
         recording.replay(inputs)
+        torch.cuda.synchronize(inputs[0].device)
+        self.held_bytes += max(0, free - torch.cuda.mem_get_info(inputs[0].device)[0])
         found, replay_s = _timed(functools.partial(recording.replay, inputs), inputs[0].device)
-        distance = float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-30))
+        distance = _distance(found, expected)
         kept = distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s
         if kept:
             self._recordings[shapes] = recording
@@ -143,7 +177,6 @@ class Replayed:
     def _captured(self, inputs: tuple[torch.Tensor, ...]) -> _Recording:
         device = inputs[0].device
         current = torch.cuda.current_stream(device)
-        before = torch.cuda.memory_reserved(device)
         # Not torch.cuda.graph: that collects garbage and empties the allocator's cache, and stops other threads' work.
         graph = torch.cuda.CUDAGraph()
         with torch.inference_mode(False), torch.no_grad():
@@ -158,8 +191,20 @@ class Replayed:
                     graph.capture_end()
             current.wait_stream(side)
         self._pool = graph.pool()
-        self.held_bytes += max(0, torch.cuda.memory_reserved(device) - before)
         return _Recording(graph, current, own, output)
+
+
+def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Relative L2."""
+    return float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-30))
+
+
+def _give_back() -> None:
+    """Let go of memory that no recording needs any more; of cudaMallocAsync's, torch knows no way."""
+    torch.cuda.empty_cache()
+    with contextlib.suppress(OSError, AttributeError):
+        runtime = ctypes.CDLL(f"libcudart.so.{str(torch.version.cuda).partition('.')[0]}")
+        runtime.cudaDeviceGraphMemTrim(torch.cuda.current_device())
 
 
 def _timed(call: Callable[[], torch.Tensor], device: torch.device) -> tuple[torch.Tensor, float]:

@@ -81,7 +81,7 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
             sys.path.append(path)
     import torch
 
-    from onegraph.compiler import backends, capture, shapes
+    from onegraph.compiler import backends, capture, replay, shapes
 
     torch.set_grad_enabled(False)
     backend = backends.get(job["backend"])
@@ -104,7 +104,12 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
             ).zero_()
             for c in job["constants"]
         }
-    constants = _checked(staging, backend, device, inputs, state, used, tell)
+    runner, constants = _checked(staging, backend, device, inputs, state, used, tell)
+    # From here on nothing that goes wrong makes the graph worse than it is.
+    tell({"event": "checked", "files": files, "constants": constants})
+    if runner.replayed is not None and runner.replayed.try_out(*inputs):
+        (staging / replay.PROOF_FILE).write_text("A call of this graph was recorded as a CUDA graph and replayed.\n")
+        files.append(replay.PROOF_FILE)
     return {"event": "done", "files": files, "constants": constants}
 
 
@@ -134,8 +139,8 @@ def _compile(
 
 def _checked(
     staging: Path, backend: Any, device: Any, inputs: Any, state: dict[str, Any], used: set[str], tell: Any
-) -> list[dict[str, Any]]:
-    """Load and run the finished graph once, here where a crash costs nothing; the weights that it reads."""
+) -> tuple[Any, list[dict[str, Any]]]:
+    """Load and run the finished graph once, here where a crash costs nothing: its runner, the weights that it reads."""
     import torch
 
     from onegraph.errors import CompileError
@@ -155,7 +160,7 @@ def _checked(
     result = runner(*inputs)
     if not bool(torch.isfinite(result).all()):
         raise CompileError("The finished graph returned values that are not finite for zero weights.")
-    return [
+    return runner, [
         {
             "name": name,
             "shape": tuple(state[name].shape),

@@ -33,6 +33,7 @@ GRAPHS_SUFFIX = ".graphs"
 _STAGING = ".staging-"
 _BROKEN = ".broken-"
 _LOADING = ".loading"
+_RECORDING = ".recording"
 _STALE_SECONDS = 24 * 3600
 
 
@@ -383,15 +384,28 @@ class Store:
 
     # Crash marker -------------------------------------------------------------------------------------------
 
-    def _markers(self, folder: Path) -> Path:
-        """Where processes of this machine mark that they are taking the entry into use; the store may be read-only."""
+    def _markers(self, folder: Path, kind: str) -> Path:
+        """Where processes of this machine mark what they are about to do with the entry; the store may be read-only."""
         name = blake3(str(folder.resolve()).encode()).hexdigest(length=8)
-        return self.home / _LOADING / f"{machine_id()}-{name}"
+        return self.home / kind / f"{machine_id()}-{name}"
+
+    def loading(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
+        """Around the moments in which a bad graph could take the process down: a marker stays if it does."""
+        return self._marked(entry, _LOADING)
+
+    def recording(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
+        """The same around recording a call as a CUDA graph, which is never tried again here if it goes wrong."""
+        return self._marked(entry, _RECORDING)
+
+    def recording_crashed(self, entry: Entry) -> bool:
+        """Whether a process of this machine ended while it recorded a call of this graph."""
+        with contextlib.suppress(OSError):
+            return any(not _alive(int(m.name)) for m in self._markers(entry.folder, _RECORDING).iterdir())
+        return False
 
     @contextlib.contextmanager
-    def loading(self, entry: Entry) -> Iterator[None]:
-        """Around the moments in which a bad graph could take the process down: a marker stays if it does."""
-        marker = self._markers(entry.folder) / str(os.getpid())
+    def _marked(self, entry: Entry, kind: str) -> Iterator[None]:
+        marker = self._markers(entry.folder, kind) / str(os.getpid())
         try:
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
@@ -407,7 +421,7 @@ class Store:
         """Whether a process ended while it took this entry into use; its markers are cleared."""
         crashed = False
         with contextlib.suppress(OSError):
-            for marker in self._markers(folder).iterdir():
+            for marker in self._markers(folder, _LOADING).iterdir():
                 if marker.name != str(os.getpid()) and not _alive(int(marker.name)):
                     crashed = True
                     marker.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from ..crew import Crew
+from ..replay import Replayed
 from ..shapes import ShapeRange
 
 
@@ -36,6 +37,10 @@ class Runner(Protocol):
     """A loaded graph. Not thread-safe: its owner serialises `bind` and calls."""
 
     @property
+    def replayed(self) -> Replayed | None:
+        """What records and replays its calls as CUDA graphs, if anything does."""
+
+    @property
     def held_bytes(self) -> int:
         """Bytes it keeps from others besides the weights, also after `close` where they do not come back."""
 
@@ -49,9 +54,6 @@ class Runner(Protocol):
         """
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor: ...
-
-    def trim(self, available: int) -> None:
-        """Give back what only makes calls faster, if it is much beside the `available` bytes that are free."""
 
     def close(self) -> None:
         """Let go of the weights and of all memory; `bind` would set the graph up again."""

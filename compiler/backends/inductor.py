@@ -28,7 +28,7 @@ import torch
 from ...errors import BindError, CompileError, LoadError
 from .. import memory, regions
 from ..crew import Crew
-from ..replay import Replayed
+from ..replay import PROOF_FILE, Replayed
 from ..shapes import ShapeRange
 from . import Availability
 
@@ -281,17 +281,17 @@ class _Placed:
 class InductorRunner:
     """Loaded AOTInductor packages, run one after the other, whose constants live elsewhere."""
 
-    def __init__(self, parts: Sequence[_Placed], result: int) -> None:
+    def __init__(self, parts: Sequence[_Placed], result: int, replays: bool) -> None:
         self._parts = tuple(parts)
         self._result = result
         self._names = [*dict.fromkeys(name for part in parts for name in part.weights.values())]
         self._bound: tuple[int, ...] | None = None  # addresses
-        self._replayed = Replayed(self._run)
+        self.replayed = Replayed(self._run, replays)
 
     @property
     def held_bytes(self) -> int:
         """Activations are shared and freed as in eager; only recordings keep theirs."""
-        return self._replayed.held_bytes
+        return self.replayed.held_bytes
 
     def constant_names(self) -> list[str]:
         return self._names
@@ -303,7 +303,7 @@ class InductorRunner:
         addresses = tuple(tensors[name].data_ptr() for name in self._names)
         if addresses == self._bound:
             return  # the graph knows nothing else of its weights, and recordings of it stay right
-        self._replayed.clear()
+        self.replayed.clear()
         self._bound = None
         for part in self._parts:
             constants = {short: tensors[name] for short, name in part.weights.items()}
@@ -312,7 +312,7 @@ class InductorRunner:
         self._bound = addresses
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self._replayed(*inputs)
+        return self.replayed(*inputs)
 
     def _run(self, *inputs: torch.Tensor) -> torch.Tensor:
         values = dict(enumerate(inputs))
@@ -323,11 +323,8 @@ class InductorRunner:
             values.update(zip(part.outputs, part.loader.boxed_run(given), strict=True))
         return values[self._result]
 
-    def trim(self, available: int) -> None:
-        self._replayed.trim(available)
-
     def close(self) -> None:
-        self._replayed.clear()
+        self.replayed.clear()
         self._bound = None
 
 
@@ -462,11 +459,12 @@ class InductorBackend:
         def loader(file: str) -> Any:
             return loader_class(str(folder / file), "model", True, 1, index)
 
+        replays = (folder / PROOF_FILE).exists()
         try:
             if not (folder / PLAN_FILE).exists():
                 whole = loader(GRAPH_FILE)
                 names = {name: name for name in whole.get_constant_fqns()}
-                return InductorRunner([_Placed(whole, names, None, (_WHOLE,), ())], _WHOLE)
+                return InductorRunner([_Placed(whole, names, None, (_WHOLE,), ())], _WHOLE, replays)
             plan = regions.Plan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
             parts = []
             for step, gone in zip(plan.steps, plan.last_uses(), strict=True):
@@ -476,7 +474,7 @@ class InductorBackend:
                     raise LoadError("The compiled graph's parts do not read the weights of its plan; it runs eager.")
                 weights = dict(zip(shorts, step.weights, strict=True))
                 parts.append(_Placed(part, weights, step.inputs, step.outputs, gone))
-            return InductorRunner(parts, plan.result)
+            return InductorRunner(parts, plan.result, replays)
         except LoadError:
             raise
         except Exception as error:

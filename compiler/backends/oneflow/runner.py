@@ -36,6 +36,8 @@ class OneFlowRunner:
     The given tensors are kept alive until the next `bind` without them or `close`.
     """
 
+    replayed = None
+
     def __init__(self, library: Library, data: bytes, description: Description, free_memory: FreeMemory) -> None:
         self._library = library
         self._data = data
@@ -136,9 +138,6 @@ class OneFlowRunner:
         settled = [tensor.detach().contiguous() for tensor in inputs]
         _settle(self._device)
         return self._runtime(settled)
-
-    def trim(self, available: int) -> None:
-        """Nothing: all that the graph holds, it needs to run."""
 
     def close(self) -> None:
         """Let go of the weights, and of the memory as far as OneFlow does; `bind` would set the graph up again."""

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from unittest.mock import Mock
@@ -9,8 +12,10 @@ import torch
 from support import toy
 
 from onegraph.compiler import engine as engine_module
+from onegraph.compiler import process, structure
 from onegraph.compiler.engine import Engine, Graph
-from onegraph.compiler.process import Progress
+from onegraph.compiler.process import Client, Job, Progress
+from onegraph.compiler.replay import PROOF_FILE
 from onegraph.compiler.shapes import Refused
 from onegraph.graph_cache.identity import ModelSource
 from onegraph.graph_cache.store import Store
@@ -90,7 +95,7 @@ def test_a_graph_slower_than_eager_is_not_used_and_believed_after_three_processe
 ) -> None:
     module, inputs = toy.Toy(), toy.inputs(4, 32, 32)
     instant = module(*inputs)  # an eager that costs nothing
-    for process in range(4):
+    for attempt in range(4):
         engine = Engine(Store(home))
         eager = Mock(return_value=instant)
         graph = engine.obtain(toy.request(module, source), "wait", ignore)
@@ -196,3 +201,50 @@ def test_a_damaged_graph_is_moved_aside_and_compiled_anew_later(damage: str, hom
 
 def test_there_is_one_engine_per_process() -> None:
     assert engine_module.engine() is engine_module.engine()
+
+
+def _speaks(script: str, staging: Path) -> subprocess.Popen[bytes]:
+    """A compiling process that says what `script` prints."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=staging,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 6)", "pass"])
+def test_a_graph_survives_the_death_of_its_process_in_the_trial_that_follows_the_checks(
+    end: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Recording a call as a CUDA graph may abort the process; the graph is whole by then."""
+    checked = {"event": "checked", "files": ["graph.aoti"], "constants": []}
+    script = f"import os; print({json.dumps(json.dumps(checked))}, flush=True); {end}"
+    monkeypatch.setattr(process, "_start", lambda staging: _speaks(script, staging))
+    module = toy.Toy()
+    client = Client("support.toy", {})
+    job = Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, structure.dump(module), client)
+    compiled = process.compile_in_child(job, tmp_path, ignore)
+    assert compiled.files == ("graph.aoti",)
+
+
+def test_where_a_recording_took_the_process_down_none_is_tried_again(home: Path, source: ModelSource) -> None:
+    def engine_with_graph() -> Graph:
+        graph = Engine(Store(home)).obtain(toy.request(toy.Toy(), source), "wait", ignore)
+        assert isinstance(graph, Graph)
+        return graph
+
+    entry = engine_with_graph().entry
+    folder = str(entry.folder)
+    script = (
+        "import os, sys; from pathlib import Path; from onegraph.graph_cache.store import Store, read\n"
+        "with Store(Path(sys.argv[1])).recording(read(Path(sys.argv[2]))): os._exit(1)"
+    )
+    assert not Store(home).recording_crashed(entry)
+    assert subprocess.run([sys.executable, "-c", script, str(home), folder], check=False).returncode == 1
+    assert Store(home).recording_crashed(entry)
+    (entry.folder / PROOF_FILE).touch()
+    graph = engine_with_graph()  # it is not set aside, only never recorded
+    assert graph._runner.replayed is not None
+    assert not graph._runner.replayed._allowed
