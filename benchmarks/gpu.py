@@ -1,13 +1,15 @@
 """Is the pack right and fast on this GPU? `python benchmarks/gpu.py --out FILE`, in an environment with ComfyUI.
 
-Full-size SDXL with seeded random weights, through ComfyUI's own loader, sampling and server. Sections, in this order,
-each on its own by `--only`:
+Full-size SDXL with seeded random weights, through ComfyUI's own loader, sampling and server. One table, one JSON file.
+Sections, in this order, each on its own by `--only`:
 
-unet    one CFG step at 1024x1024: eager, compiled, CUDA graphs, distance from float32, memory, other sizes, sampling
-vae     the decoder at 1024x1024
-restore taking up the kept graphs in a fresh process
-server  ComfyUI itself, as it starts by default (DynamicVRAM) and without DynamicVRAM
-torch   torch.compile, which users have today: empty caches, then the caches of the first process
+limits  what this device's matrix products reach
+unet    SDXL's base: eager, compiled, replayed, distance from float32, memory, sizes and batches, 30 steps of sampling
+refiner the same of the refiner
+vae     the decoder and the encoder
+restore taking up all kept graphs in a fresh process
+server  ComfyUI itself, as it starts by default (DynamicVRAM), restarted, and without DynamicVRAM
+torch   torch.compile and core's node for it, which users have today: empty caches, then the caches of the first process
 
 `COMFYUI_PATH` names ComfyUI. Figures are printed and written as they come, and after `--seconds` it ends with what it
 has; a further run with the same `--out` and `--work` adds to it and takes up the graphs that are there.
@@ -19,15 +21,17 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import gpu_common
-from gpu_common import ROOT, Bench
+from gpu_common import REFINERS, ROOT, SDXL_TFLOP, Bench
 
-SECTIONS = ("unet", "vae", "restore", "server", "torch")
-RESERVE = {"unet": 50.0, "vae": 15.0}  # seconds kept free for what follows the compiles
+GRAPHS = ("unet", "refiner", "vae")
+SECTIONS = ("limits", *GRAPHS, "restore", "server", "torch")
+RESERVE = {"unet": 45.0, "refiner": 40.0, "vae": 15.0}  # seconds kept free for what follows the compiles
 
 
 def versions(bench: Bench) -> None:
@@ -39,32 +43,48 @@ def versions(bench: Bench) -> None:
     bench.say(f"{name}, torch {torch.__version__}, {os.cpu_count()} cores")
 
 
+def limits(bench: Bench) -> None:
+    found = gpu_common.matmul_tflops(bench)
+    floor = 1e3 * SDXL_TFLOP / max(found.values())
+    bench.put("limits", **found, sdxl_tflop=SDXL_TFLOP, sdxl_floor_ms=round(floor, 2))
+
+
 def graphs(bench: Bench, wanted: list[str]) -> None:
-    """The unet and vae sections: eager first, while nothing compiles; then all compiles at once; then the graphs."""
+    """The unet, refiner and vae sections: eager first, while nothing compiles; then the compiles; then the graphs."""
     import torch
-    from gpu_graphs import KINDS, Part, compile_all
+    from gpu_compile import compile_at_once
+    from gpu_graphs import parts
 
     with torch.inference_mode():
-        parts: list[Part] = []
-        for section, kind in KINDS.items():
-            if section in wanted:
-                parts.append(kind(bench))
-                parts[-1].before()
-        reserve = sum(seconds for name, seconds in RESERVE.items() if name in wanted)
-        compile_all(bench, parts, reserve)
-        for compiled in parts:
-            compiled.after()
+        every = parts(bench, wanted)
+        for part in every:
+            part.before()
+        deadline = bench.deadline - sum(seconds for name, seconds in RESERVE.items() if name in wanted)
+        waiting = {f"{part.name} {name}": compile_ for part in every for name, compile_ in part.compiles.items()}
+        # What a user waits for is compiled alone, as it is there; of the others only the graphs matter.
+        alone = {name: waiting.pop(name) for name in (f"{bench.model} any_size",) if name in waiting}
+        for named in (alone, waiting):
+            if named:
+                compile_at_once(bench, named, deadline)
+        for part in every:
+            part.after()
 
 
 def restored(bench: Bench) -> None:
     found = bench.child("restore", seconds=150)
-    for name, value in found.items():
-        section, short = (bench.vae_key, name[4:]) if name.startswith("vae_") else (bench.unet_key, name)
-        bench.put(section, **{short: value})
-    unet = found.get("restore_any_size") or found.get("restore_exact")
-    if isinstance(unet, dict):
-        bench.put(bench.unet_key, restore_s=unet["restore_s"])
     bench.say(f"restore: {found}")
+    seconds = []
+    for key, graphs_ in found.get("parts", {}).items():
+        for name, suffix in (("any_size", ""), ("exact", "_exact")):
+            row = graphs_.get(name, {})
+            if row:
+                bench.put(key, **{f"restore{suffix}": row})
+            if "restore_s" in row:
+                bench.put(key, **{f"restore{suffix}_s": row["restore_s"]})
+        seconds.append(graphs_["any_size"].get("restore_s"))
+    if len(seconds) == 4 and None not in seconds:
+        bench.result["restore_all_s"] = round(sum(seconds), 4)
+    bench.put("restore", **found)
 
 
 def served(bench: Bench) -> None:
@@ -73,46 +93,36 @@ def served(bench: Bench) -> None:
     gpu_server.run(bench)
 
 
+def _torch_compiled(bench: Bench, model: str, child: str) -> dict[str, str]:
+    """Empty caches, a folder of their own, then what the first process left there; the environment that names it."""
+    key, cache = bench.unet_key(model), bench.work / f"torch-compile-cache-{model}"
+    shutil.rmtree(cache, ignore_errors=True)
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    for state in ("cold", "warm"):
+        found = bench.child(child, env, seconds=400) if bench.left() > 30 else {"failed": "out of time"}
+        if "failed" in found:
+            bench.put(key, **{f"torch_compile_{state}_failed": found["failed"]})
+            break
+        bench.put(key, torch_compile_ms=found["ms"], torch_compile_rel_l2_to_eager=found["rel_l2_to_eager"])
+        bench.put(key, **{f"torch_compile_{state}_s": found["first_call_s"]})
+    return env
+
+
 def torch_compiled(bench: Bench) -> None:
-    cache = bench.work / "torch-compile-cache"
-    for name in ("cold", "warm"):
-        if bench.left() < 30:
-            return
-        found = bench.child("torch_compile", env={"TORCHINDUCTOR_CACHE_DIR": str(cache)}, seconds=400)
-        if "failed" in found:
-            bench.put(bench.unet_key, **{f"torch_compile_{name}_failed": found["failed"]})
-            return
-        bench.put(
-            bench.unet_key,
-            torch_compile_ms=found["ms"],
-            torch_compile_rel_l2_to_eager=found["rel_l2_to_eager"],
-            **{f"torch_compile_{name}_s": found["first_call_s"]},
-        )
-
-
-def table(bench: Bench) -> Any:
-    from rich.table import Table
-
-    result = Table("figure", "value", title=f"{bench.result.get('device')}, torch {bench.result.get('torch')}")
-    for section in (bench.unet_key, bench.vae_key):
-        for name, value in bench.result.get(section, {}).items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                result.add_row(f"{section} {name}", f"{value:.4g}")
-            elif isinstance(value, str) and ("refused" in name or "failed" in name):
-                result.add_row(f"{section} {name}", value)
-    for name, found in bench.result.get("server", {}).items():
-        for step, row in found.items():
-            if isinstance(row, dict) and "said" in row:
-                result.add_row(f"server {name}, {step}", f"{row['said']} {row.get('to_eager_of_255', '')}")
-        if "failed" in found:
-            result.add_row(f"server {name}", found["failed"])
-    return result
+    key = bench.unet_key(bench.model)
+    env = _torch_compiled(bench, bench.model, "torch_compile")
+    if bench.left() > 30:
+        found = bench.child("core_node", env, seconds=200)
+        bench.put(key, torch_compile_node=found)
+        bench.say(f"core's TorchCompileModel, caches warm: {found}")
+    _torch_compiled(bench, bench.refiner, "torch_compile_refiner")
 
 
 def child(bench: Bench, name: str) -> None:
     import gpu_children
     import torch
 
+    bench.out = bench.work / f"{name}.json"
     gpu_common.boot(bench.device, bench.work)
     # The last line of the output is the answer; everything before it is talk.
     with torch.inference_mode():
@@ -121,52 +131,41 @@ def child(bench: Bench, name: str) -> None:
     os._exit(0)
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Is the pack right and fast on this GPU?")
     parser.add_argument("--only", default=",".join(SECTIONS), help=f"some of {','.join(SECTIONS)}")
     parser.add_argument("--seconds", type=float, default=3600, help="end after this time with what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmarks" / "gpu.json")
     parser.add_argument(
-        "--work", type=Path, default=ROOT / "build" / "benchmarks" / "gpu", help="checkpoint and graphs"
+        "--work", type=Path, default=ROOT / "build" / "benchmarks" / "gpu", help="checkpoints and graphs"
     )
-    parser.add_argument("--model", default="sdxl_base", help="sdxl_base, or a small one of tests/support/models.py")
-    parser.add_argument("--side", type=int, default=1024, help="pixels")
+    parser.add_argument(
+        "--model", choices=sorted(REFINERS), default="sdxl_base", help="the base; a small one to rehearse"
+    )
+    parser.add_argument("--side", type=int, default=1024, help="pixels; other sizes of the grid scale with it")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only to rehearse")
     parser.add_argument("--profile", action="store_true", help="sample the compiling processes")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    wanted = options.only.split(",")
-    unknown = sorted(set(wanted) - set(SECTIONS))
+    options.only = options.only.split(",")
+    unknown = sorted(set(options.only) - set(SECTIONS))
     if unknown:
         parser.error(f"no section {unknown[0]}; there are {', '.join(SECTIONS)}")
-    bench = Bench(
-        options.work.resolve(), options.out.resolve(), options.device, options.model, options.side, options.rounds,
-        time.monotonic() + options.seconds,
-    )  # fmt: skip
-    if options.child:
-        bench.out = bench.work / f"{options.child}.json"
-        child(bench, options.child)
-    if bench.out.is_file():
-        bench.result = json.loads(bench.out.read_text())
-    profile = bench.out.parent / "profile"
-    watch = None
-    if options.profile:
-        import gpu_profile
+    return options
 
-        gpu_profile.install(profile)
-        watch = gpu_profile.CompilerWatch()
-    gpu_common.boot(bench.device, bench.work)
-    versions(bench)
-    gpu_common.write_checkpoint(bench)
-    sections = {
+
+def run(bench: Bench, wanted: list[str]) -> None:
+    """The wanted sections, as far as the time goes; one that fails leaves the others."""
+    sections: dict[str, Any] = {
+        "limits": lambda: limits(bench),
         "graphs": lambda: graphs(bench, wanted),
         "restore": lambda: restored(bench),
         "server": lambda: served(bench),
         "torch": lambda: torch_compiled(bench),
     }
     for name, section in sections.items():
-        if name not in wanted and not (name == "graphs" and {"unet", "vae"} & set(wanted)):
+        if name not in wanted and not (name == "graphs" and set(GRAPHS) & set(wanted)):
             continue
         if bench.left() < 10:
             bench.say(f"{name}: out of time")
@@ -178,12 +177,36 @@ def main() -> None:
 
             traceback.print_exc()
             bench.put("failed", **{name: f"{type(error).__name__}: {str(error)[:300]}"})
+
+
+def main() -> None:
+    options = arguments()
+    bench = Bench(
+        options.work.resolve(), options.out.resolve(), options.device, options.model, options.side, options.rounds,
+        time.monotonic() + options.seconds,
+    )  # fmt: skip
+    if options.child:
+        child(bench, options.child)
+    if bench.out.is_file():
+        bench.result = json.loads(bench.out.read_text())
+    watch = None
+    if options.profile:
+        import gpu_profile
+
+        gpu_profile.install(bench.out.parent / "profile")
+        watch = gpu_profile.CompilerWatch()
+    gpu_common.boot(bench.device, bench.work)
+    versions(bench)
+    gpu_common.write_checkpoints(bench)
+    run(bench, options.only)
     if watch is not None:
         bench.put("compilers", rows=watch.stop())
+    bench.result["seconds"] = round(time.monotonic() - bench.started, 1)
     bench.save()
+    import gpu_table
     from rich.console import Console
 
-    Console(width=140).print(table(bench))
+    Console(width=160).print(gpu_table.table(bench))
 
 
 if __name__ == "__main__":

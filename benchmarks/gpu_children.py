@@ -1,4 +1,7 @@
-"""Parts of `benchmarks/gpu.py` that need a fresh process: taking up a kept graph, and torch.compile to compare with."""
+"""Parts of `benchmarks/gpu.py` that need a fresh process: taking up the kept graphs, and torch.compile to compare with.
+
+Each function is a child process's work and returns what the last line of its output is to be.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +9,76 @@ import time
 from typing import Any
 
 from gpu_common import Bench, median_ms, synchronize
-from gpu_graphs import Unet, Vae
+from gpu_graphs import Unet, parts
+from gpu_part import Part
+from gpu_sampling import timed
+
+
+def _start_libraries(bench: Bench) -> float:
+    """Seconds that any first convolution and matrix product cost a process, compiled or not."""
+    import torch
+
+    dtype = torch.float16 if bench.device == "cuda" else torch.float32
+    synchronize()
+    started = time.perf_counter()
+    x = torch.randn(1, 64, 32, 32, device=bench.device, dtype=dtype)
+    torch.nn.functional.conv2d(x, torch.randn(64, 64, 3, 3, device=bench.device, dtype=dtype))
+    torch.mm(x[0, 0], x[0, 1])
+    synchronize()
+    return round(time.perf_counter() - started, 4)
+
+
+def _restore(part: Part, name: str) -> dict[str, Any]:
+    """Find, check, load, bind and the first call of a graph that is kept; the model itself has not run yet."""
+    from onegraph.compiler.shapes import Refused
+
+    compile_ = part.compiles[name]
+    synchronize()
+    started = time.perf_counter()
+    graph = compile_.engine.obtain(compile_.request, "eager", lambda progress: None)
+    obtained = time.perf_counter()
+    if isinstance(graph, Refused):
+        return {"refused": graph.reason}
+    refused = graph.rebind(part.module)
+    bound = time.perf_counter()
+    if refused is not None:
+        return {"refused": refused.reason}
+    compile_.graph = graph
+    call = part.call(name, part.given, part.main)
+    call()
+    synchronize()
+    ended = time.perf_counter()
+    call()
+    synchronize()
+    return {
+        "restore_s": round(ended - started, 4),
+        "find_check_load_s": round(obtained - started, 4),
+        "bind_s": round(bound - obtained, 4),
+        "first_call_s": round(ended - bound, 4),
+        "second_call_s": round(time.perf_counter() - ended, 4),
+        "first_use_known": graph.outcome.compiled_ms is not None,
+        "compiles": compile_.engine.counters.compiles,
+    }
 
 
 def restore(bench: Bench) -> dict[str, Any]:
-    """Weights loaded, nothing run yet: find, check, load, bind and the first call, of a graph that is kept."""
-    from onegraph.compiler.engine import Engine
-    from onegraph.compiler.shapes import Refused
-    from onegraph.graph_cache.store import Store
-
+    """All graphs for any size one after the other, as a workflow takes them up, then those for one size."""
     bench.result = {}
-    found: dict[str, Any] = {}
-    for part in (Unet(bench), Vae(bench)):
-        kind = "" if isinstance(part, Unet) else "vae_"
-        for name, compile_ in part.compiles.items():
-            request = compile_.request
-            engine = Engine(Store(bench.work / "home"))
-            synchronize()
-            started = time.perf_counter()
-            graph = engine.obtain(request, "eager", lambda progress: None)
-            obtained = time.perf_counter()
-            if isinstance(graph, Refused):
-                found[f"{kind}restore_{name}_refused"] = graph.reason
-                continue
-            refused = graph.rebind(part.module)
-            bound = time.perf_counter()
-            if refused is not None:
-                found[f"{kind}restore_{name}_refused"] = refused.reason
-                continue
-            graph.call(part.module, tuple(part.given), part.sizes, part.eager, engine.counters)
-            launched = time.perf_counter()
-            synchronize()
-            ended = time.perf_counter()
-            graph.call(part.module, tuple(part.given), part.sizes, part.eager, engine.counters)
-            synchronize()
-            found[f"{kind}restore_{name}"] = {
-                "restore_s": round(ended - started, 4),
-                "find_check_load_s": round(obtained - started, 4),
-                "bind_s": round(bound - obtained, 4),
-                "first_call_s": round(ended - bound, 4),
-                "first_call_returned_after_s": round(launched - bound, 4),
-                "second_call_s": round(time.perf_counter() - ended, 4),
-                "first_use_known": graph.outcome.compiled_ms is not None,
-            }
-    return found
+    every = parts(bench, ["unet", "refiner", "vae"])
+    libraries_s = _start_libraries(bench)
+    found = {part.key: {"any_size": _restore(part, "any_size")} for part in every if "any_size" in part.compiles}
+    for part in every:
+        if "exact" in part.compiles:
+            found[part.key]["exact"] = _restore(part, "exact")
+    return {"libraries_s": libraries_s, "parts": found}
 
 
-def torch_compile(bench: Bench) -> dict[str, Any]:
-    """What core's TorchCompileModel gives: first call and steady state in this process's caches."""
+def _torch_compile(bench: Bench, model: str) -> dict[str, Any]:
+    """First call and steady state in this process's caches."""
     import torch
 
     bench.result = {}
-    part = Unet(bench)
+    part = Unet(bench, model)
     part.eager()  # so that only the compile is in the figure
     synchronize()
     compiled: Any = torch.compile(part.module, backend="inductor")
@@ -66,10 +87,34 @@ def torch_compile(bench: Bench) -> dict[str, Any]:
         return compiled(*part.given, control=None, transformer_options={})
 
     started = time.perf_counter()
-    with torch.inference_mode():
-        call()
-        synchronize()
-        first = time.perf_counter() - started
-        steady = median_ms({"call": call}, bench.rounds)["call"]
-        error = part.relative_l2(call(), part.eager())
-    return {"first_call_s": round(first, 2), "ms": steady, "rel_l2_to_eager": error}
+    call()
+    synchronize()
+    first = time.perf_counter() - started
+    steady = median_ms({"call": call}, bench.rounds)["call"]
+    return {"first_call_s": round(first, 2), "ms": steady, "rel_l2_to_eager": part.relative_l2(call(), part.eager())}
+
+
+def torch_compile(bench: Bench) -> dict[str, Any]:
+    return _torch_compile(bench, bench.model)
+
+
+def torch_compile_refiner(bench: Bench) -> dict[str, Any]:
+    return _torch_compile(bench, bench.refiner)
+
+
+def core_node(bench: Bench) -> dict[str, Any]:
+    """Core's TorchCompileModel in ComfyUI's sampling; the section before has filled the compiler's caches."""
+    from comfy_extras.nodes_torch_compile import TorchCompileModel
+    from support import host
+
+    bench.result = {}
+    part = Unet(bench, bench.model)
+    plain = host.sample(part.patcher, steps=4, **part.settings)
+    model = TorchCompileModel.execute(part.patcher, "inductor").args[0]
+    synchronize()
+    started = time.perf_counter()
+    result = host.sample(model, steps=4, **part.settings)
+    synchronize()
+    first = round(time.perf_counter() - started, 2)
+    found = {"first_4_steps_s": first, "rel_l2_to_eager": part.relative_l2(result, plain)}
+    return {**found, **timed(model, part.settings)}

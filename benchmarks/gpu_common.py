@@ -1,15 +1,16 @@
-"""What the parts of `benchmarks/gpu.py` share: the host on this device, seeded checkpoints, clocks, the time budget."""
+"""What the parts of `benchmarks/gpu.py` share: the run itself, the host on this device, clocks and memory."""
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import importlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,47 +18,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-# ComfyUI's own SDXL base (comfy/model_detection.py lists the same values for diffusers' files).
-SDXL_BASE: dict[str, Any] = {
-    "model_channels": 320,
-    "num_res_blocks": [2, 2, 2],
-    "channel_mult": [1, 2, 4],
-    "transformer_depth": [0, 0, 2, 2, 10, 10],
-    "transformer_depth_middle": 10,
-    "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
-    "use_linear_in_transformer": True,
-    "num_head_channels": 64,
-    "num_classes": "sequential",
-    "context_dim": 2048,
-    "adm_in_channels": 2816,
-}
-VAE_CONFIG: dict[str, Any] = {
-    "double_z": True,
-    "z_channels": 4,
-    "resolution": 256,
-    "in_channels": 3,
-    "out_ch": 3,
-    "ch": 128,
-    "ch_mult": [1, 2, 4, 4],
-    "num_res_blocks": 2,
-    "attn_resolutions": [],
-    "dropout": 0.0,
-}
-CONTEXT_WIDTH = 2048
-LABEL_WIDTH = 2816
-
-
-def import_pack() -> None:
-    """Make this checkout importable as `onegraph` where it is not installed."""
-    if importlib.util.find_spec("onegraph") is not None:
-        return
-    spec = importlib.util.spec_from_file_location(
-        "onegraph", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["onegraph"] = module
-    spec.loader.exec_module(module)
+REFINERS = {"sdxl_base": "sdxl_refiner", "tiny_sdxl": "tiny_refiner", "small_sdxl": "tiny_refiner"}
+SDXL_TFLOP = 13.5  # of one call of SDXL's base, 1024x1024, batch 2
+_MATRIX = 8192
 
 
 class OutOfTime(Exception):
@@ -79,16 +42,17 @@ class Bench:
     started: float = field(default_factory=time.monotonic)
 
     @property
-    def checkpoint(self) -> Path:
-        return self.work / "base" / "models" / "checkpoints" / f"bench_{self.model}.safetensors"
+    def refiner(self) -> str:
+        return REFINERS[self.model]
 
-    @property
-    def unet_key(self) -> str:
-        return f"{self.model}_{self.side}_b2"
+    def checkpoint(self, model: str) -> Path:
+        return self.work / "base" / "models" / "checkpoints" / f"bench_{model}.safetensors"
 
-    @property
-    def vae_key(self) -> str:
-        return f"vae_decode_{self.side}"
+    def unet_key(self, model: str) -> str:
+        return f"{model}_{self.side}_b2"
+
+    def vae_key(self, part: str) -> str:
+        return f"vae_{part}_{self.side}"
 
     def left(self) -> float:
         return self.deadline - time.monotonic()
@@ -104,18 +68,26 @@ class Bench:
         if shown:
             self.say(f"{section}: " + ", ".join(f"{k} {v}" for k, v in shown.items()))
 
+    def put_call(self, row: dict[str, Any]) -> None:
+        """Keep a row of the grid of calls, in place of an earlier one for the same call."""
+        rows = self.result.setdefault("calls", [])
+        same = ("part", "width", "height", "batch", "tokens")
+        rows[:] = [known for known in rows if any(known.get(name) != row.get(name) for name in same)]
+        rows.append(row)
+        self.save()
+        self.say(", ".join(f"{k} {v}" for k, v in row.items()))
+
     def save(self) -> None:
         self.out.parent.mkdir(parents=True, exist_ok=True)
         partial = self.out.with_suffix(".partial")
         partial.write_text(json.dumps(self.result, indent=1) + "\n")
         partial.replace(self.out)
 
-    def child(self, name: str, *extra: str, env: dict[str, str] | None = None, seconds: float) -> dict[str, Any]:
+    def child(self, name: str, env: dict[str, str] | None = None, *, seconds: float) -> dict[str, Any]:
         """Run `gpu.py --child NAME` in a fresh process; its last line of output is JSON."""
         command = [
             sys.executable, str(Path(__file__).with_name("gpu.py")), "--child", name, "--work", str(self.work),
             "--model", self.model, "--side", str(self.side), "--rounds", str(self.rounds), "--device", self.device,
-            *extra,
         ]  # fmt: skip
         try:
             done = subprocess.run(
@@ -139,60 +111,57 @@ def boot(device: str, work: Path) -> None:
     """ComfyUI in this process as its server would set it up (without DynamicVRAM, which only main.py turns on)."""
     import types
 
-    import_pack()
     os.environ.setdefault("ONEGRAPH_HOME", str(work / "home"))
     # The pack says things through ComfyUI's server module when there is one: keep it from being imported for that.
     sys.modules.setdefault("server", types.ModuleType("server"))
     from support import host
 
+    host.import_pack()
     host.boot(cpu=device == "cpu")
+    from onegraph.compiler import engine
+
+    engine.SLOWER = 0.0  # a graph slower than eager is measured like any other; the table shows that it is
 
 
-def unet_config(model: str) -> dict[str, Any]:
+def write_checkpoints(bench: Bench) -> None:
+    """Seeded checkpoints: the base with a whole VAE, the refiner without one. Call after `boot`."""
     from support import models
 
-    return SDXL_BASE if model == "sdxl_base" else models.UNETS[model]
-
-
-def _seeded(shape: Any, name: str, generator: Any, device: str) -> Any:
-    """As tests/support/models.seeded, on the device: 0.7/sqrt(fan-in) matrices, norms near one, biases near zero."""
-    import torch
-
-    value = torch.randn(shape, generator=generator, device=device)
-    if len(shape) <= 1:
-        return (0.02 * value + float(name.endswith("weight"))).half()
-    return (value * (0.7 / value[0].numel() ** 0.5)).half().contiguous()
-
-
-def write_checkpoint(bench: Bench) -> Path:
-    """A checkpoint with the UNet and a full-size VAE, seeded; kept when it is there. Call after `boot`."""
-    path = bench.checkpoint
-    if path.is_file():
-        return path
-    import comfy.ops
-    import torch
-    from comfy.ldm.models.autoencoder import AutoencoderKL
-    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
-    from safetensors.torch import save_file
-    from support import models
-
-    started = time.perf_counter()
-    unet = UNetModel(
-        **{**models._COMMON, **unet_config(bench.model)},
-        dtype=torch.float16, device="meta", operations=comfy.ops.disable_weight_init,
-    )  # fmt: skip
-    with torch.device("meta"):
-        vae = AutoencoderKL(ddconfig=VAE_CONFIG, embed_dim=4)
-    shapes = {"model.diffusion_model." + k: v.shape for k, v in unet.state_dict().items()}
-    shapes |= {"first_stage_model." + k: v.shape for k, v in vae.state_dict().items()}
     device = "cuda" if bench.device == "cuda" else "cpu"
-    generator = torch.Generator(device).manual_seed(1)
-    state = {name: _seeded(shapes[name], name, generator, device).cpu() for name in sorted(shapes)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(state, path.with_suffix(".partial"), metadata={"format": "pt"})
-    path.with_suffix(".partial").replace(path)
-    bench.say(f"wrote {path.name}, {path.stat().st_size / 1e9:.2f} GB, in {time.perf_counter() - started:.1f} s")
-    return path
+    for model, vae in ((bench.model, "both"), (bench.refiner, "none")):
+        started = time.perf_counter()
+        path = models.write_checkpoint(model, bench.checkpoint(model), vae=vae, device=device)
+        seconds = time.perf_counter() - started
+        bench.say(f"{path.name}, {path.stat().st_size / 1e9:.2f} GB, written or found in {seconds:.1f} s")
+    give_back()
+
+
+def _replay() -> Any:
+    """The pack's module that records and replays CUDA graphs: `AFTER` calls of one shape, 0 for never."""
+    return importlib.import_module("onegraph.compiler.replay")
+
+
+def replay_after() -> int:
+    return int(_replay().AFTER)
+
+
+@contextlib.contextmanager
+def never_replayed() -> Iterator[None]:
+    """While this lasts, graphs launch each of their kernels themselves."""
+    replay = _replay()
+    before, replay.AFTER = replay.AFTER, 0
+    try:
+        yield
+    finally:
+        replay.AFTER = before
+
+
+def replayed_ms(call: Callable[[], Any], rounds: int) -> float | None:
+    """Median of a call that comes often enough to be replayed, or None when it is not replayed after all."""
+    counters = _replay().counters
+    before = counters.replayed_calls
+    found = median_ms({"call": call}, rounds, replay_after() + 3)["call"]
+    return found if counters.replayed_calls - before >= rounds else None
 
 
 def synchronize() -> None:
@@ -264,6 +233,41 @@ def peak_bytes(call: Callable[[], Any]) -> tuple[int, int]:
     call()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated(), before
+
+
+def give_back() -> None:
+    """Let the driver have what this process's allocator only keeps, e.g. of a float32 copy of the model."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def matmul_tflops(bench: Bench) -> dict[str, float]:
+    """What this device's matrix products reach, TFLOP/s by dtype."""
+    import torch
+
+    side = _MATRIX if bench.device == "cuda" else 512
+    found: dict[str, float] = {}
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        a, b = (torch.randn(side, side, device=bench.device, dtype=dtype) for _ in range(2))
+
+        def ten(a: Any = a, b: Any = b) -> None:  # one alone is too short to time
+            for _ in range(10):
+                torch.mm(a, b)
+
+        found[f"matmul_{name}_tflops"] = round(10 * 2 * side**3 / median_ms({"mm": ten}, 5)["mm"] / 1e9, 1)
+    return found
+
+
+def tflop(call: Callable[[], Any]) -> float:
+    """Multiplications and additions of one call in its convolutions, matrix products and attention, in 1e12."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return round(counter.get_total_flops() / 1e12, 3)
 
 
 def kernels(call: Callable[[], Any], most: int = 14) -> list[dict[str, Any]]:

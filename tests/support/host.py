@@ -1,7 +1,8 @@
-"""The real ComfyUI, in this process, on the CPU."""
+"""The real ComfyUI, in this process."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -15,10 +16,24 @@ def comfyui_path() -> Path:
     return Path(os.environ.get("COMFYUI_PATH") or ROOT / "build" / "host" / "ComfyUI")
 
 
+def import_pack() -> None:
+    """Make this checkout importable as `onegraph` where it is not installed."""
+    if importlib.util.find_spec("onegraph") is not None:
+        return
+    spec = importlib.util.spec_from_file_location(
+        "onegraph", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["onegraph"] = module
+    spec.loader.exec_module(module)
+
+
 def boot(**options: Any) -> None:
     """Import ComfyUI as `main.py --cpu` would set it up, without a server. Once per process.
 
-    `options` are further command-line options of ComfyUI, e.g. use_pytorch_cross_attention=True.
+    `options` are further command-line options of ComfyUI, e.g. use_pytorch_cross_attention=True; with cpu=False it
+    takes the GPU, without DynamicVRAM, which only main.py turns on.
     """
     if "comfy.cli_args" in sys.modules:
         return
@@ -40,11 +55,13 @@ def boot(**options: Any) -> None:
     models.register()
 
 
-def load(path: Path) -> Any:
-    """The MODEL of a checkpoint, by ComfyUI's own loader."""
+def load(path: Path, **options: Any) -> Any:
+    """The MODEL of a checkpoint, by ComfyUI's own loader; `options` are the loader's, e.g. dtype=torch.bfloat16."""
     import comfy.sd
 
-    return comfy.sd.load_checkpoint_guess_config(str(path), output_vae=False, output_clip=False)[0]
+    return comfy.sd.load_checkpoint_guess_config(str(path), output_vae=False, output_clip=False, model_options=options)[
+        0
+    ]
 
 
 def load_vae(path: Path) -> Any:

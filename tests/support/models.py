@@ -1,7 +1,8 @@
-"""Small SD 1.5-, SDXL- and refiner-class checkpoints with seeded weights, for ComfyUI's own loaders.
+"""SD 1.5-, SDXL- and refiner-class checkpoints with seeded weights, for ComfyUI's own loaders: small ones for tests,
+full-size SDXL for benchmarks.
 
-Their families are smaller than ComfyUI's own, so every process that loads them calls `register()` first (the
-server does it through the test-only node pack in tests/nodes). They carry no text encoder.
+The small families are none of ComfyUI's own, so every process that loads them calls `register()` first (the
+server does it through the test-only node pack in tests/nodes). No checkpoint carries a text encoder.
 """
 
 from __future__ import annotations
@@ -56,7 +57,51 @@ UNETS: dict[str, dict[str, Any]] = {
         "transformer_depth_middle": 2,
         "num_head_channels": 16,
     },
+    # As deep as SDXL itself, so that a graph of it is worth compiling in parts.
+    "deep_sdxl": {
+        **_SDXL_LIKE,
+        "model_channels": 64,
+        "context_dim": 2048,
+        "adm_in_channels": 2816,
+        "transformer_depth": [0, 10],
+        "transformer_depth_output": [0, 0, 10, 10],
+        "transformer_depth_middle": 10,
+    },
 }
+# As comfy/model_detection.py lists them.
+FULL_SIZE: dict[str, dict[str, Any]] = {
+    "sdxl_base": {
+        "model_channels": 320,
+        "num_res_blocks": [2, 2, 2],
+        "channel_mult": [1, 2, 4],
+        "transformer_depth": [0, 0, 2, 2, 10, 10],
+        "transformer_depth_middle": 10,
+        "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
+        "use_linear_in_transformer": True,
+        "num_head_channels": 64,
+        "num_classes": "sequential",
+        "context_dim": 2048,
+        "adm_in_channels": 2816,
+    },
+    "sdxl_refiner": {
+        "model_channels": 384,
+        "num_res_blocks": [2, 2, 2, 2],
+        "channel_mult": [1, 2, 4, 4],
+        "transformer_depth": [0, 0, 4, 4, 4, 4, 0, 0],
+        "transformer_depth_middle": 4,
+        "transformer_depth_output": [0, 0, 0, 4, 4, 4, 4, 4, 4, 0, 0, 0],
+        "use_linear_in_transformer": True,
+        "num_head_channels": 64,
+        "num_classes": "sequential",
+        "context_dim": 1280,
+        "adm_in_channels": 2560,
+    },
+}
+
+
+def config(name: str) -> dict[str, Any]:
+    """What distinguishes a UNet, small or full-size, from others of UNetModel."""
+    return UNETS[name] if name in UNETS else FULL_SIZE[name]
 
 
 def register() -> None:
@@ -78,42 +123,59 @@ def register() -> None:
         unet_config = {**supported.SDXL.unet_config, "model_channels": 64, "transformer_depth": [0, 2]}
         unet_extra_config = {"num_heads": -1, "num_head_channels": 16}
 
+    class OneGraphDeepSDXL(supported.SDXL):
+        unet_config = {**supported.SDXL.unet_config, "model_channels": 64, "transformer_depth": [0, 10]}
+        unet_extra_config = {"num_heads": -1, "num_head_channels": 32}
+
     class OneGraphTinyRefiner(supported.SDXLRefiner):
         unet_config = {**supported.SDXLRefiner.unet_config, "model_channels": 64, "transformer_depth": [0, 1]}
         unet_extra_config = {"num_heads": -1, "num_head_channels": 32}
 
-    supported.models[:0] = [OneGraphTinySD15, OneGraphTinySDXL, OneGraphSmallSDXL, OneGraphTinyRefiner]
+    supported.models[:0] = [
+        OneGraphTinySD15,
+        OneGraphTinySDXL,
+        OneGraphSmallSDXL,
+        OneGraphDeepSDXL,
+        OneGraphTinyRefiner,
+    ]
 
 
 def unet(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> torch.nn.Module:
-    """ComfyUI's UNetModel in one of the small sizes, weights uninitialised (or without storage on `meta`)."""
+    """ComfyUI's UNetModel in one of the sizes, weights uninitialised (or without storage on `meta`)."""
     import comfy.ops
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 
     built: torch.nn.Module = UNetModel(
-        **{**_COMMON, **UNETS[name]}, dtype=dtype, device=device, operations=comfy.ops.disable_weight_init
+        **{**_COMMON, **config(name)}, dtype=dtype, device=device, operations=comfy.ops.disable_weight_init
     )
     return built.eval().requires_grad_(False)
 
 
-def seeded(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """float16 weights with sane activations: 0.7/sqrt(fan-in) matrices, norms near one, biases near zero."""
-    generator = torch.Generator().manual_seed(seed)
+def seeded(state: dict[str, torch.Tensor], seed: int, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """float16 weights with sane activations: 0.7/sqrt(fan-in) matrices, norms near one, biases near zero.
+
+    Drawn on `device`, where other numbers come out of the same seed; the result is in system memory.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
     out = {}
     for name in sorted(state):
         shape = state[name].shape
         if len(shape) <= 1:
-            value = 0.02 * torch.randn(shape, generator=generator) + float(name.endswith("weight"))
+            value = 0.02 * torch.randn(shape, generator=generator, device=device) + float(name.endswith("weight"))
         else:
-            value = torch.randn(shape, generator=generator) * (0.7 / state[name][0].numel() ** 0.5)
-        out[name] = value.half().contiguous()
+            drawn = torch.randn(shape, generator=generator, device=device)
+            value = drawn * (0.7 / state[name][0].numel() ** 0.5)
+        out[name] = value.half().contiguous().cpu()
     return out
 
 
-def _vae(parts: str) -> dict[str, torch.Tensor]:
+def _vae(parts: str, width: int, device: str) -> dict[str, torch.Tensor]:
+    """The VAE's `decoder`, `both` parts or `none`, with a decoder of that many channels (ComfyUI's own: 128)."""
+    if parts == "none":
+        return {}
     from comfy.ldm.models.autoencoder import AutoencoderKL
 
-    config: dict[str, Any] = {
+    encoder: dict[str, Any] = {
         "double_z": True,
         "z_channels": 4,
         "resolution": 256,
@@ -125,28 +187,32 @@ def _vae(parts: str) -> dict[str, torch.Tensor]:
         "attn_resolutions": [],
         "dropout": 0.0,
     }
-    state = AutoencoderKL(ddconfig=config, embed_dim=4, decoder_ddconfig={**config, "ch": 32}).state_dict()
-    weights = seeded(state, 7)
+    with torch.device("meta"):
+        vae = AutoencoderKL(ddconfig=encoder, embed_dim=4, decoder_ddconfig={**encoder, "ch": width})
+    weights = seeded(vae.state_dict(), 7, device)
     if parts == "decoder":
         weights = {k: v for k, v in weights.items() if not k.startswith(("encoder.", "quant_conv"))}
     return weights
 
 
-def write_checkpoint(name: str, path: Path, seed: int = 1, vae: str = "decoder") -> Path:
-    """Write one of the small models as a .safetensors checkpoint; kept when it is there.
+def write_checkpoint(name: str, path: Path, seed: int = 1, vae: str = "decoder", device: str = "cpu") -> Path:
+    """Write one of the models as a .safetensors checkpoint; kept when it is there.
 
-    `vae`: `decoder` (UNet 10 to 20 MB in all) or `both` (70 MB more, for the encoder).
+    `vae`: `decoder` (with a small UNet 10 to 20 MB in all), `both` (70 MB more, for the encoder) or `none`. `device` is
+    where the weights are drawn: full-size ones take minutes on a CPU.
     """
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    recipe = {"format": "pt", "onegraph.recipe": f"{seed} {vae} {UNETS[name]}"}
+    recipe = {"format": "pt", "onegraph.recipe": f"{seed} {vae} {config(name)}"}
     if path.is_file():
         with safe_open(path, "pt") as known:
             if known.metadata() == recipe:
                 return path
-    state = {"model.diffusion_model." + k: v for k, v in seeded(unet(name, "meta").state_dict(), seed).items()}
-    state |= {"first_stage_model." + k: v for k, v in _vae(vae).items()}
+    weights = seeded(unet(name, "meta").state_dict(), seed, device)
+    state = {"model.diffusion_model." + k: v for k, v in weights.items()}
+    width = 128 if name in FULL_SIZE else 32
+    state |= {"first_stage_model." + k: v for k, v in _vae(vae, width, device).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     save_file(state, partial, metadata=recipe)
@@ -160,6 +226,17 @@ def write_overflowing(source: Path, path: Path) -> Path:
 
     state = load_file(source)
     state["first_stage_model.post_quant_conv.weight"] *= 3e4  # a normalisation takes it away again
+    save_file(state, path)
+    return path
+
+
+def write_float8(source: Path, path: Path) -> Path:
+    """The checkpoint with its UNet in float8, as such files are passed around: plain e4m3 values without scales."""
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(source)
+    for name in [n for n in state if n.startswith("model.diffusion_model.")]:
+        state[name] = state[name].to(torch.float8_e4m3fn)
     save_file(state, path)
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -24,6 +25,7 @@ from typing import Any
 import websocket
 
 ROOT = Path(__file__).resolve().parents[2]
+ON_CPU = ("--cpu",)
 _BINARY_TEXT = 3  # server.py: BinaryEventTypes.TEXT
 
 
@@ -72,6 +74,16 @@ def prepare_base(base: Path) -> Path:
     return base
 
 
+def _front_end(base: Path) -> list[str]:
+    """ComfyUI does not start without a front end; nobody looks at an empty one."""
+    if importlib.util.find_spec("comfyui_frontend_package") is not None:
+        return []
+    empty = base / "no_front_end"
+    empty.mkdir(exist_ok=True)
+    (empty / "index.html").write_text("")
+    return ["--front-end-root", str(empty)]
+
+
 class Server:
     """One server process. Use `running`."""
 
@@ -80,8 +92,9 @@ class Server:
         self.log = log
         self._client = uuid.uuid4().hex
         command = [
-            sys.executable, str(comfyui / "main.py"), "--cpu", "--port", str(self.port), "--base-directory", str(base),
-            "--disable-auto-launch", "--disable-api-nodes", "--database-url", "sqlite:///:memory:", *options,
+            sys.executable, str(comfyui / "main.py"), "--port", str(self.port), "--base-directory", str(base),
+            "--disable-auto-launch", "--disable-api-nodes", "--database-url", "sqlite:///:memory:", *_front_end(base),
+            *options,
         ]  # fmt: skip
         # PYTHONPATH must not smuggle the pack in: the server finds it in custom_nodes alone.
         clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -198,10 +211,20 @@ class Server:
 
 @contextlib.contextmanager
 def running(
-    base: Path, comfyui: Path, *, env: Mapping[str, str] | None = None, options: tuple[str, ...] = ()
+    base: Path,
+    comfyui: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    options: tuple[str, ...] = (),
+    device: tuple[str, ...] = ON_CPU,
+    log: str = "server.log",
 ) -> Iterator[Server]:
-    """A ready server on `base`; stopped at the end of the block. Its log is `base/server.log`."""
-    server = Server(prepare_base(base), comfyui, base / "server.log", env or {}, options)
+    """A ready server on `base`; stopped at the end of the block. Its log is `base/<log>`, to which it adds.
+
+    Args:
+        device: the options that choose the device; none leaves the choice to ComfyUI.
+    """
+    server = Server(prepare_base(base), comfyui, base / log, env or {}, (*device, *options))
     try:
         server.wait_ready()
         yield server

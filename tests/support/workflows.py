@@ -50,6 +50,24 @@ def rewired(prompt: Prompt, old: list[Any], new: list[Any]) -> Prompt:
     return changed
 
 
+def with_lora(prompt: Prompt, lora: str, strength: float) -> Prompt:
+    """The prompt with a LoRA, node `lora`, between its one checkpoint loader and whatever takes the MODEL of that."""
+    (loader,) = nodes(prompt, "CheckpointLoaderSimple")
+    changed = rewired(prompt, [loader, 0], ["lora", 0])
+    inputs = {"model": [loader, 0], "lora_name": lora, "strength_model": strength}
+    changed["lora"] = {"class_type": "LoraLoaderModelOnly", "inputs": inputs}
+    return changed
+
+
+def with_compiled_vae(prompt: Prompt, **choices: Any) -> Prompt:
+    """The prompt with Compile VAE (OneGraph) behind its one checkpoint loader; its node: `vae`."""
+    (loader,) = nodes(prompt, "CheckpointLoaderSimple")
+    changed = rewired(prompt, [loader, 2], ["vae", 0])
+    inputs = {"parts": "decoder", "dynamic_resolution": "auto", "when_missing": "wait", "backend": "auto", **choices}
+    changed["vae"] = {"class_type": "OneGraphCompileVAE", "inputs": {"vae": [loader, 2], **inputs}}
+    return changed
+
+
 def without_onegraph(prompt: Prompt) -> Prompt:
     """The same workflow with every OneGraph node taken out and its input wired through."""
     changed = copy.deepcopy(prompt)

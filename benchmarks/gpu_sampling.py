@@ -1,0 +1,66 @@
+"""The sampling part of `benchmarks/gpu.py`: ComfyUI's own sampling with the node's hook against without."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpu_common import synchronize
+
+if TYPE_CHECKING:
+    from gpu_graphs import Unet
+
+SHORT, LONG = 4, 30  # steps; their difference is free of what a run costs by itself
+
+
+def timed(model: Any, settings: dict[str, Any]) -> dict[str, float]:
+    """A short and a long run: the long one's seconds, and milliseconds for each further step."""
+    from support import host
+
+    spent = []
+    for steps in (SHORT, LONG):
+        synchronize()
+        started = time.perf_counter()
+        host.sample(model, steps=steps, **settings)
+        synchronize()
+        spent.append(time.perf_counter() - started)
+    return {
+        f"{LONG}_steps_s": round(spent[1], 4),
+        "step_ms": round(1e3 * (spent[1] - spent[0]) / (LONG - SHORT), 3),
+    }
+
+
+def compare(part: Unet) -> None:
+    """Latents compared and runs timed: eager, and each of the graphs that are kept, as the node uses them."""
+    from support import host
+
+    from onegraph.compiler.engine import engine
+    from onegraph.host import serve
+    from onegraph.host import unet as hook
+
+    settings = part.settings
+    plain = host.sample(part.patcher, steps=SHORT, **settings)
+    other = host.sample(part.patcher, seed=2, steps=SHORT, **settings)
+    found: dict[str, Any] = {
+        "rel_l2_of_another_seed": part.relative_l2(other, plain),
+        "eager": timed(part.patcher, settings),
+    }
+    for name, shapes in (("any_size", "any size"), ("exact", "exact")):
+        if name not in part.compiles:
+            continue
+        options = hook.Options(shapes=shapes, when_missing="eager")  # type: ignore[arg-type]
+        compiled, said = hook.compile_model(part.patcher, options, "bench")
+        first = host.sample(compiled, steps=SHORT, **settings)
+        second = host.sample(compiled, steps=SHORT, **settings)
+        found[name] = {
+            "said": said,
+            "rel_l2_to_eager": part.relative_l2(first, plain),
+            "same_again": bool((first == second).all()),
+            **timed(compiled, settings),
+            "report": serve.last_runs["bench"].to_json(),
+        }
+    found["eager_again"] = timed(part.patcher, settings)
+    counters = engine().counters
+    found |= {"compiled_calls": counters.compiled_calls, "eager_calls": counters.eager_calls}
+    part.bench.say(f"{part.name} sampling: {found}")
+    part.put(sampling=found)

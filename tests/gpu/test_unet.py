@@ -1,0 +1,222 @@
+"""A compiled UNet on the GPU, call by call against eager, also when the same call comes again and again.
+
+A graph that was called a few times with the same shapes may replay a recording of its kernels. Then every way in which
+a recording could be stale or overwritten counts: other weights, other addresses, results that somebody still holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import host, models
+
+from .conftest import BOUNDS, CHECKPOINT, DTYPES, LORA, compiled, load, said
+
+SIDE = 256
+MANY = 10  # calls of one size: more than any graph waits for before it replays
+
+
+class Calls:
+    """Every UNet call of the runs of one model: what was served, and what eager gives with the weights of that moment.
+
+    The results are compared at the end only, for a later call must not write into an earlier one's result.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from comfy.patcher_extension import WrappersMP
+
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.dtype = model.model.get_dtype_inference()
+        self.model = model.clone()
+        self.model.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "test", self._both)
+
+    def _both(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
+        served = executor(*args, **kwargs)
+        self.pairs.append((served, executor.class_obj._forward(*args, **kwargs).clone()))
+        return served
+
+    def check(self) -> list[torch.Tensor]:
+        """All calls equal eager within their dtype's bound; eager's results. Forgets them."""
+        from onegraph.compiler.verify import relative_l2
+
+        pairs, self.pairs = self.pairs, []
+        assert pairs
+        errors = [relative_l2(served, eager) for served, eager in pairs]
+        assert max(errors) < BOUNDS.get(self.dtype, 1e-4), [f"{error:.1e}" for error in errors]
+        return [eager for _, eager in pairs]
+
+
+def run(model: Any, **settings: Any) -> None:
+    host.sample(model, **{"height": SIDE, "width": SIDE, **settings})
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def dtype(request: pytest.FixtureRequest, unet_graph: Callable[[torch.dtype], None]) -> torch.dtype:
+    chosen: torch.dtype = request.param
+    unet_graph(chosen)
+    return chosen
+
+
+@pytest.fixture
+def calls(base: Path, dtype: torch.dtype, engine: Any) -> Calls:
+    """A freshly loaded model whose calls are compared."""
+    return Calls(load(base, dtype))
+
+
+def differ(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
+    """Else a stale result would not be noticed."""
+    from onegraph.compiler.verify import relative_l2
+
+    assert min(relative_l2(x, y) for x, y in zip(a, b, strict=True)) > 0.1
+
+
+def test_one_graph_serves_sizes_prompts_cfg_and_batches(calls: Calls, engine: Any) -> None:
+    fast = compiled(calls.model)
+    settings: list[dict[str, Any]] = [
+        {},
+        {"height": 512, "width": 768},
+        {"height": 208, "width": 144},
+        {"tokens": 154},
+        {"tokens": 231, "cfg": 1.0},
+        {"cfg": 1.0},
+        {"batch": 2},
+        {"batch": 3, "cfg": 1.0},
+        {"batch": 5},  # ten at once: more than the graph takes, so split
+    ]
+    for setting in settings:
+        run(fast, **setting)
+        calls.check()
+        assert said().startswith(("compiled, any size", "restored in")), (setting, said())
+    assert (engine.counters.compiles, engine.counters.restores, engine.counters.eager_calls) == (0, 1, 0)
+
+
+def test_a_second_process_compiles_nothing(base: Path, dtype: torch.dtype, environment: dict[str, str]) -> None:
+    script = Path(__file__).parents[1] / "support" / "take_up.py"
+    name = str(dtype).removeprefix("torch.")
+    done = subprocess.run(
+        [sys.executable, str(script), str(base / "models/checkpoints" / CHECKPOINT), name],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environment},
+        check=True,
+        timeout=300,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    counted = [found[name] for name in ("compiles", "restores", "compiled_calls", "eager_calls")]
+    assert counted == [0, 1, 2, 0], found
+    assert found["rel_l2"] < 3 * BOUNDS[dtype]  # of two steps, guided
+
+
+def test_the_same_size_again_and_again(calls: Calls, engine: Any) -> None:
+    from onegraph.compiler import replay
+
+    fast = compiled(calls.model)
+    seen, replayed = [], replay.counters.replayed_calls
+    for seed in (1, 2):
+        run(fast, seed=seed, steps=MANY)
+        seen.append(calls.check())
+        assert len(seen[-1]) == MANY
+    differ(seen[0][:1], seen[1][:1])
+    assert engine.counters.eager_calls == 0
+    # Else the tests of this file would not cover it: a model this small is bound by launches, so that it always pays.
+    assert replay.counters.replayed_calls > replayed
+
+
+@pytest.mark.slow
+def test_a_deep_model_is_compiled_in_parts(base: Path, engine: Any) -> None:
+    path = models.write_checkpoint("deep_sdxl", base / "models/checkpoints" / "deep_sdxl.safetensors")
+    calls = Calls(host.load(path))
+    fast = compiled(calls.model)
+    for settings in ({"steps": MANY}, {"height": 512, "width": 384}, {"batch": 2, "tokens": 154}, {"seed": 2}):
+        run(fast, **settings)
+        calls.check()
+    counters = engine.counters
+    assert (counters.compiles, counters.eager_calls) == (1, 0), said()
+    (manifest,) = (path.parent / "deep_sdxl.graphs").glob("*/unet/*/manifest.json")
+    assert len(json.loads(manifest.read_text())["files"]) > 1
+
+
+def test_two_halves_of_one_batch_do_not_overwrite_each_other(calls: Calls) -> None:
+    fast = compiled(calls.model)
+    run(fast, batch=8, steps=MANY)  # sixteen at once: two calls of eight for each step
+    whole = calls.check()[0]
+    differ([whole[:8]], [whole[8:]])
+
+
+def test_another_size_in_between(calls: Calls, engine: Any) -> None:
+    fast = compiled(calls.model)
+    for height, steps in ((256, MANY), (384, 3), (256, MANY), (384, MANY), (256, 2)):
+        run(fast, height=height, steps=steps, seed=steps + height)
+        calls.check()
+    assert engine.counters.eager_calls == 0
+
+
+def test_weights_changed_in_place(calls: Calls, engine: Any) -> None:
+    fast = compiled(calls.model)
+    unet = calls.model.model.diffusion_model
+    run(fast, steps=MANY)
+    before = calls.check()
+    for name in ("out.2.weight", "out.2.bias", "input_blocks.0.0.weight", "time_embed.0.weight"):
+        unet.get_parameter(name).mul_(1.5)
+    run(fast, steps=MANY)
+    differ(before[:1], calls.check()[:1])
+
+    def between_calls(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        unet.get_parameter("out.2.weight").mul_(1.1)
+        return executor(*args, **kwargs)
+
+    from comfy.patcher_extension import WrappersMP
+
+    changing = calls.model.clone()
+    changing.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "change", between_calls)
+    # The change comes first of all, so that what is served and eager see the same weights.
+    wrappers = changing.wrappers[WrappersMP.DIFFUSION_MODEL]
+    wrappers["test"] = wrappers.pop("test")
+    run(compiled(changing), steps=4)
+    calls.check()
+    assert engine.counters.eager_calls == 0
+
+
+def test_a_lora_on_weaker_off_and_on_again(calls: Calls, engine: Any, base: Path) -> None:
+    """ComfyUI puts patched weights into the model as new Parameters, elsewhere in memory."""
+    import comfy.sd
+    import comfy.utils
+
+    lora = comfy.utils.load_torch_file(str(base / "models/loras" / LORA))
+    seen = []
+    for strength in (0.0, 1.0, 0.5, 0.0, 1.0):
+        model = calls.model
+        if strength:
+            model = comfy.sd.load_lora_for_models(model, None, lora, strength, 0)[0]
+        run(compiled(model), steps=MANY)
+        seen.append(calls.check()[:1])
+    differ(seen[0], seen[1])
+    differ(seen[1], seen[2])
+    differ(seen[2], seen[3])
+    assert torch.allclose(seen[0][0], seen[3][0], atol=1e-3)
+    assert (engine.counters.compiles, engine.counters.eager_calls) == (0, 0)
+
+
+def test_weights_that_moved_are_found_again(calls: Calls, engine: Any) -> None:
+    import comfy.model_management
+
+    fast = compiled(calls.model)
+    run(fast, steps=MANY)
+    for _ in range(2):
+        comfy.model_management.unload_all_models()
+        held = torch.ones(2**24, device=comfy.model_management.get_torch_device())  # where the weights were, perhaps
+        run(fast, steps=3)
+        calls.check()
+        del held
+    for parameter in calls.model.model.diffusion_model.parameters():
+        parameter.data = parameter.data.clone()
+    run(fast, steps=3)
+    calls.check()
+    assert engine.counters.eager_calls == 0

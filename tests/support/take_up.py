@@ -1,0 +1,38 @@
+"""A second process: run a kept graph and print, as JSON, what the engine counted and how far it is from eager.
+
+`python tests/support/take_up.py CHECKPOINT DTYPE`, with `ONEGRAPH_HOME` as the first process had it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support import host
+
+
+def main(checkpoint: Path, dtype: str) -> None:
+    import torch
+
+    host.import_pack()
+    host.boot(cpu=not torch.cuda.is_available())
+    from onegraph.compiler import engine
+    from onegraph.compiler.verify import relative_l2
+    from onegraph.host import serve
+    from onegraph.host import unet as hook
+
+    engine.SLOWER = 0.0
+    model: Any = host.load(checkpoint, dtype=getattr(torch, dtype))
+    result = host.sample(hook.compile_model(model, hook.Options(), "node")[0], height=256, width=256)
+    error = relative_l2(result, host.sample(model, height=256, width=256))
+    counters = engine.engine().counters
+    counted = {name: getattr(counters, name) for name in ("compiles", "restores", "compiled_calls", "eager_calls")}
+    print(json.dumps({**counted, "rel_l2": error, "said": serve.last_runs["node"].text()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
