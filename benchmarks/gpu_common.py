@@ -156,6 +156,18 @@ def never_replayed() -> Iterator[None]:
         replay.AFTER = before
 
 
+@contextlib.contextmanager
+def always_replayed() -> Iterator[None]:
+    """While this lasts, calls that come often are replayed whether that pays or not."""
+    replay = _replay()
+    before = replay.WORTH_IT, replay.LAUNCHING, replay.LARGEST_SHARE
+    replay.WORTH_IT, replay.LAUNCHING, replay.LARGEST_SHARE = float("inf"), 0.0, 1.0
+    try:
+        yield
+    finally:
+        replay.WORTH_IT, replay.LAUNCHING, replay.LARGEST_SHARE = before
+
+
 def replayed_ms(call: Callable[[], Any], rounds: int) -> float | None:
     """Median of a call that comes often enough to be replayed, or None when it is not replayed after all."""
     counters = _replay().counters

@@ -77,7 +77,7 @@ class Unet(Part):
 
 
 class Vae(Part):
-    """Either half of the VAE. Only a graph for any size, which is what its node takes by default."""
+    """Either half of the VAE. The encoder only with a graph for any size, which is what its node takes by default."""
 
     part: str
 
@@ -98,9 +98,11 @@ class Vae(Part):
         run = start_run(self.vae.patcher, module, "")
         self.put(refusal=run.refusal, dtype=str(self.vae.vae_dtype))
         self.component = f"{self.part}r"
-        options = hook.Options(parts="both", dynamic_resolution="any size")
-        hooked = hook.compile_vae(self.vae, options, "ask")[0]
-        self.ask("any_size", functools.partial(self.whole, hooked), f"ask:{self.component}")
+        rules = {"any_size": "any size", "exact": "each size"} if self.part == "decode" else {"any_size": "any size"}
+        for name, rule in rules.items():
+            options = hook.Options(parts="both", dynamic_resolution=rule)  # type: ignore[arg-type]
+            hooked = hook.compile_vae(self.vae, options, "ask")[0]
+            self.ask(name, functools.partial(self.whole, hooked), f"ask:{self.component}")
 
     @abstractmethod
     def whole(self, vae: Any) -> Any:
@@ -116,7 +118,7 @@ class Vae(Part):
         super().after()
         section = self.bench.result[self.key]
         if "any_size_ms" in section:
-            self.put(compiled_ms=section.get("replay_ms", section["any_size_ms"]))
+            self.put(compiled_ms=section["any_size_ms"])
 
     def in_comfyui(self) -> None:
         """Pixels or latents compared."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from gpu_common import Bench
 
 STEPS = 4  # of the images that are compared
 FIRST_STEPS = 30  # of the first image after a restart
-COUNTS = ("compiles", "restores", "compiled_calls", "eager_calls", "reasons")
+COUNTS = ("compiles", "restores", "compiled_calls", "replayed_calls", "eager_calls", "reasons")
 
 
 def _prompt(bench: Bench, steps: int) -> Any:
@@ -91,8 +92,9 @@ def _first_image(bench: Bench, found: dict[str, Any], running: Any, workflow: An
 def _marks(log: Path) -> list[str]:
     """The lines of a server's log that say how it runs."""
     text = log.read_text(errors="replace") if log.is_file() else ""
-    marks = ("DynamicVRAM", "aimdo", "OneGraph", "VRAM state", "pytorch attention", "Traceback", "Error")
-    return [line for line in text.splitlines() if any(mark in line for mark in marks)][:25]
+    marks = ("DynamicVRAM", "aimdo version", "OneGraph", "onegraph", "VRAM state", "replaying", "CUDA error")
+    colours = re.compile("\x1b\\[[0-9;]*m")
+    return [colours.sub("", line) for line in text.splitlines() if any(mark in line for mark in marks)][:25]
 
 
 def _one(bench: Bench, name: str, options: tuple[str, ...], work: Any) -> dict[str, Any]:

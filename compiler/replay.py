@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import logging
 import time
 from collections import Counter
@@ -29,7 +28,9 @@ PROOF_FILE = "replays"  # beside a graph whose calls could be recorded
 MOST = 8  # recordings of one function
 LARGEST_SHARE = 0.25  # of the free memory, that a call may need to be recorded at all
 TRIM_SHARE = 0.25  # of the memory that is left after a run, above which recordings are given back
-WORTH_IT = 0.97  # a replay must take less than this share of the call's time
+WORTH_IT = 0.95  # replays must take less than this share of the calls' time, several after each other as in sampling
+LAUNCHING = 0.5  # share of a call's time, below which it does not wait for its launches and is not even tried
+_IN_A_ROW = 2  # calls that are timed
 _TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, but some sum in no fixed order
 
 Shapes = tuple[torch.Size, ...]
@@ -136,12 +137,17 @@ class Replayed:
             del self._recordings[next(iter(self._recordings))]
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        expected, direct_s = _timed(lambda: self._function(*inputs), device)
+        torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        expected = self._function(*inputs)
+        launched = time.perf_counter() - started
+        torch.cuda.synchronize(device)
         needed = torch.cuda.max_memory_allocated(device) - before
-        if needed > LARGEST_SHARE * torch.cuda.mem_get_info(device)[0]:
+        waits = launched > LAUNCHING * (time.perf_counter() - started)
+        if not waits or needed > LARGEST_SHARE * torch.cuda.mem_get_info(device)[0]:
             return expected
         try:
-            self._keep_if_it_pays(shapes, inputs, expected, direct_s)
+            self._keep_if_it_pays(shapes, inputs, expected)
         except Exception as error:  # a call must not fail because it could not be made faster
             log.info("a call could not be recorded as a CUDA graph (%s)", str(error).strip().partition("\n")[0][:200])
             torch.cuda.synchronize(device)
@@ -149,16 +155,14 @@ class Replayed:
             self.clear()
         return expected
 
-    def _keep_if_it_pays(
-        self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: torch.Tensor, direct_s: float
-    ) -> None:
-        free = torch.cuda.mem_get_info(inputs[0].device)[0]
+    def _keep_if_it_pays(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: torch.Tensor) -> None:
+        device = inputs[0].device
+        free = torch.cuda.mem_get_info(device)[0]
         recording = self._captured(inputs)
-        recording.replay(inputs)
-        torch.cuda.synchronize(inputs[0].device)
-        self.held_bytes += max(0, free - torch.cuda.mem_get_info(inputs[0].device)[0])
-        found, replay_s = _timed(functools.partial(recording.replay, inputs), inputs[0].device)
-        distance = _distance(found, expected)
+        distance = _distance(recording.replay(inputs), expected)
+        self.held_bytes += max(0, free - torch.cuda.mem_get_info(device)[0])
+        direct_s = _timed(lambda: self._function(*inputs), device)
+        replay_s = _timed(lambda: recording.replay(inputs), device)
         kept = distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s
         if kept:
             self._recordings[shapes] = recording
@@ -207,9 +211,11 @@ def _give_back() -> None:
         runtime.cudaDeviceGraphMemTrim(torch.cuda.current_device())
 
 
-def _timed(call: Callable[[], torch.Tensor], device: torch.device) -> tuple[torch.Tensor, float]:
+def _timed(call: Callable[[], torch.Tensor], device: torch.device) -> float:
+    """Seconds of one of a few calls in a row."""
     torch.cuda.synchronize(device)
     started = time.perf_counter()
-    output = call()
+    for _ in range(_IN_A_ROW):
+        call()
     torch.cuda.synchronize(device)
-    return output, time.perf_counter() - started
+    return (time.perf_counter() - started) / _IN_A_ROW

@@ -123,37 +123,14 @@ def test_unets_at_three_sizes(name: str, tmp_path: Path) -> None:
 def autoencoder() -> torch.nn.Module:
     from comfy.ldm.models.autoencoder import AutoencoderKL
 
-    config: dict[str, Any] = {
-        "double_z": True,
-        "z_channels": 4,
-        "resolution": 256,
-        "in_channels": 3,
-        "out_ch": 3,
-        "ch": 32,
-        "ch_mult": [1, 2, 4, 4],
-        "num_res_blocks": 2,
-        "attn_resolutions": [],
-        "dropout": 0.0,
-    }
-    return seed_weights(AutoencoderKL(ddconfig=config, embed_dim=4))
+    return seed_weights(AutoencoderKL(ddconfig={**models.VAE, "ch": 32}, embed_dim=4))
 
 
 def engine_autoencoder() -> torch.nn.Module:
     """SDXL's class: without the convolutions around the latents."""
     from comfy.ldm.models.autoencoder import AutoencodingEngine
 
-    config = {
-        "double_z": True,
-        "z_channels": 4,
-        "resolution": 256,
-        "in_channels": 3,
-        "out_ch": 3,
-        "ch": 32,
-        "ch_mult": [1, 2],
-        "num_res_blocks": 1,
-        "attn_resolutions": [],
-        "dropout": 0.0,
-    }
+    config = {**models.VAE, "ch": 32, "ch_mult": [1, 2], "num_res_blocks": 1}
     return seed_weights(
         AutoencodingEngine(
             regularizer_config={"target": "comfy.ldm.models.autoencoder.DiagonalGaussianRegularizer"},

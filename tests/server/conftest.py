@@ -70,20 +70,6 @@ def txt2img(
     return workflows.with_inputs(prompt, "OneGraphCompileModel", **node) if node else prompt
 
 
-def with_lora(prompt: workflows.Prompt, strength: float) -> workflows.Prompt:
-    """A LoRA between the loader and whatever takes its MODEL."""
-    loader = workflows.nodes(prompt, "CheckpointLoaderSimple")[0]
-    changed = {
-        node: {**value, "inputs": {k: ["lora", 0] if v == [loader, 0] else v for k, v in value["inputs"].items()}}
-        for node, value in prompt.items()
-    }
-    changed["lora"] = {
-        "class_type": "LoraLoaderModelOnly",
-        "inputs": {"model": [loader, 0], "lora_name": LORA, "strength_model": strength},
-    }
-    return changed
-
-
 def node_of(prompt: workflows.Prompt) -> str:
     return workflows.nodes(prompt, "OneGraphCompileModel")[0]
 

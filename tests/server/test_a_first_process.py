@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import server, workflows
 
-from .conftest import SECOND, difference, needs_oneflow, node_of, txt2img, with_lora
+from .conftest import LORA, SECOND, difference, needs_oneflow, node_of, txt2img
 
 LONG = "lighthouse cliff dusk painting " * 30  # 120 words: 154 tokens
 LONGER = "lighthouse cliff dusk painting " * 45  # 180 words: 231 tokens
@@ -102,7 +102,7 @@ def test_lora_on_weaker_and_removed(running: server.Server, backend: str) -> Non
     results, before = [], running.status()
     for strength in (1.0, 0.5, None):
         prompt = txt2img(seed=21, backend=backend)
-        eager, result = both(running, prompt if strength is None else with_lora(prompt, strength))
+        eager, result = both(running, prompt if strength is None else workflows.with_lora(prompt, LORA, strength))
         assert difference(eager, result) <= 2
         results.append(result)
     assert difference(results[0], results[1]) > 10

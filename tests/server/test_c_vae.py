@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -27,18 +26,6 @@ def vae_base(base: Path) -> Path:
 def running(vae_base: Path, environment: dict[str, str]) -> Iterator[server.Server]:
     with server.running(vae_base, host.comfyui_path(), env=environment) as running:
         yield running
-
-
-def with_vae(prompt: workflows.Prompt, **node: Any) -> workflows.Prompt:
-    """Compile VAE (OneGraph) between the loader and VAE Decode."""
-    decode = workflows.nodes(prompt, "VAEDecode")[0]
-    inputs = {"parts": "decoder", "dynamic_resolution": "auto", "when_missing": "wait", "backend": "auto", **node}
-    prompt["vae"] = {
-        "class_type": "OneGraphCompileVAE",
-        "inputs": {"vae": prompt[decode]["inputs"]["vae"], **inputs},
-    }
-    prompt[decode]["inputs"]["vae"] = ["vae", 0]
-    return prompt
 
 
 def image(width: int, height: int) -> workflows.Prompt:
@@ -81,7 +68,7 @@ def test_thirty_resolutions_compile_as_often_as_the_rule_promises(
     compiled, kept = running.status()["compiles"], vae_graphs(vae_base)
     resident = []
     for size, reference in zip(SIZES, references, strict=True):
-        result = running.run(with_vae(image(*size), dynamic_resolution=rule, backend=backend))
+        result = running.run(workflows.with_compiled_vae(image(*size), dynamic_resolution=rule, backend=backend))
         assert result.status == "success"
         assert difference(reference, result) <= 2
         resident.append(psutil.Process(running.pid).memory_info().rss)
@@ -102,7 +89,7 @@ def test_a_vae_that_overflows_in_float16_gives_the_sentence_and_not_a_black_imag
     with server.running(vae_base, host.comfyui_path(), env=environment, options=("--fp16-vae",)) as half:
         black = half.run(prompt)
         assert black.images[0].max() == 0
-        result = half.run(with_vae(prompt))
+        result = half.run(workflows.with_compiled_vae(prompt))
         assert result.text("vae") == (
             "decoder: eager: this VAE itself overflows in float16 on this image, so it ran in float32; "
             "start ComfyUI with --fp32-vae"

@@ -104,6 +104,21 @@ def config(name: str) -> dict[str, Any]:
     return UNETS[name] if name in UNETS else FULL_SIZE[name]
 
 
+# ComfyUI's own. Of the width, it fixes the encoder's and reads the decoder's from the file.
+VAE: dict[str, Any] = {
+    "double_z": True,
+    "z_channels": 4,
+    "resolution": 256,
+    "in_channels": 3,
+    "out_ch": 3,
+    "ch": 128,
+    "ch_mult": [1, 2, 4, 4],
+    "num_res_blocks": 2,
+    "attn_resolutions": [],
+    "dropout": 0.0,
+}
+
+
 def register() -> None:
     """Make ComfyUI recognise the small families: their configurations come first in its list of models."""
     import comfy.supported_models as supported
@@ -175,20 +190,8 @@ def _vae(parts: str, width: int, device: str) -> dict[str, torch.Tensor]:
         return {}
     from comfy.ldm.models.autoencoder import AutoencoderKL
 
-    encoder: dict[str, Any] = {
-        "double_z": True,
-        "z_channels": 4,
-        "resolution": 256,
-        "in_channels": 3,
-        "out_ch": 3,
-        "ch": 128,  # of the encoder, fixed in ComfyUI, which reads the decoder's width from the file
-        "ch_mult": [1, 2, 4, 4],
-        "num_res_blocks": 2,
-        "attn_resolutions": [],
-        "dropout": 0.0,
-    }
     with torch.device("meta"):
-        vae = AutoencoderKL(ddconfig=encoder, embed_dim=4, decoder_ddconfig={**encoder, "ch": width})
+        vae = AutoencoderKL(ddconfig=VAE, embed_dim=4, decoder_ddconfig={**VAE, "ch": width})
     weights = seeded(vae.state_dict(), 7, device)
     if parts == "decoder":
         weights = {k: v for k, v in weights.items() if not k.startswith(("encoder.", "quant_conv"))}
