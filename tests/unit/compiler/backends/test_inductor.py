@@ -178,3 +178,34 @@ def test_our_decompositions_leave_torchs_table_as_it_was() -> None:
     with inductor._own_decompositions():
         assert decompositions[torch.ops.aten.native_group_norm.default] is inductor._group_norm
     assert decompositions == before
+
+
+class _Upsampled(torch.nn.Module):
+    def __init__(self, factor: int, by_size: bool) -> None:
+        super().__init__()
+        self.factor, self.by_size = factor, by_size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        height, width = x.shape[2:]
+        if self.by_size:
+            size = (self.factor * height, self.factor * width)
+            return torch.nn.functional.interpolate(x, size=size, mode="nearest") + 1
+        return torch.nn.functional.interpolate(x, scale_factor=float(self.factor), mode="nearest") + 1
+
+
+@pytest.mark.parametrize("by_size", [False, True])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_doubling_is_written_as_copies_and_anything_else_is_left_alone(factor: int, by_size: bool) -> None:
+    from onegraph.compiler.backends import inductor
+
+    module = _Upsampled(factor, by_size)
+    height, width = (torch.export.Dim(name, min=2, max=64) for name in ("height", "width"))
+    exported = torch.export.export(
+        module, (torch.zeros(2, 3, 4, 6),), strict=False, dynamic_shapes=({2: height, 3: width},)
+    )
+    inductor._double_by_copies(exported)
+    left = exported.graph.find_nodes(op="call_function", target=torch.ops.aten.upsample_nearest2d.vec)
+    assert len(left) == (factor == 3)
+    for shape in ((2, 3, 5, 7), (2, 3, 64, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(exported.module()(x), module(x), rtol=0, atol=0)
