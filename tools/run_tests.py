@@ -1,24 +1,29 @@
 """Run the checks and all test layers, and end with one line of totals: `.venv/bin/python tools/run_tests.py`.
 
 Each layer is a process of its own: ComfyUI and OneFlow can be taken into a process once and never leave it again, and
-a layer that crashes must not hide the others' results. `run_tests.py unit host` runs only these; what follows `--` goes
-to pytest, as in `run_tests.py unit -- -k store -x`.
+a layer that crashes must not hide the others' results. Two layers run at a time, each on its share of the cores: most
+of the time goes into compilers that use one. A layer's output then comes when it is done.
+
+`run_tests.py unit host` runs only these; what follows `--` goes to pytest, as in `run_tests.py unit -- -k store -x`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("unit", "host", "server", "web", "gpu")
+LANES = (("unit", "host"), ("server", "web", "gpu"))  # what runs after each other
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = ("cli", "compiler", "graph_cache", "host", "nodes", "pipelines")
 NO_TEST_COLLECTED = 5  # pytest's exit status
@@ -63,8 +68,8 @@ def judge(layer: str, code: int, passed: int, failed: int, skipped: int) -> str:
     return f"killed by signal {-code}" if code < 0 else f"pytest ended with status {code}"
 
 
-def run_layer(layer: str, extra: list[str]) -> Outcome:
-    """Run tests/<layer> with pytest's own output going to this terminal."""
+def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outcome:
+    """Run tests/<layer>. With a number of threads its output comes at its end, else as it goes."""
     report = ROOT / "build" / "test" / f"{layer}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
@@ -72,15 +77,37 @@ def run_layer(layer: str, extra: list[str]) -> Outcome:
     environ = dict(os.environ)
     if not environ.get("COMFYUI_PATH") and (host / "main.py").is_file():
         environ["COMFYUI_PATH"] = str(host)
-    print(f"\n=== {layer} ===", flush=True)
+    if threads is not None:
+        environ.setdefault("OMP_NUM_THREADS", str(threads))
+    title = f"\n=== {layer} ==="
+    print(f"{title} started" if threads is not None else title, flush=True)
     began = time.monotonic()
     command = [sys.executable, "-m", "pytest", f"tests/{layer}", f"--junitxml={report}", *extra]
-    code = subprocess.run(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
+    log = report.with_suffix(".log")
+    with log.open("wb") if threads is not None else contextlib.nullcontext() as out:
+        code = subprocess.run(
+            command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
+        ).returncode
+    if threads is not None:
+        print(f"{title}\n{log.read_text(errors='replace')}", flush=True)
     passed, failed, skipped = counts(report)
     trouble = judge(layer, code, passed, failed, skipped)
     if trouble:
         failed = max(failed, 1)  # the test that it died in, or that it should have had, counts in the totals
     return Outcome(layer, passed, failed, skipped, time.monotonic() - began, trouble)
+
+
+def run_layers(layers: list[str], extra: list[str]) -> list[Outcome]:
+    """Run the layers, two at a time where there are as many cores, and give the outcomes in their order."""
+    lanes = [lane for lane in ([layer for layer in lane if layer in layers] for lane in LANES) if lane]
+    cores = os.cpu_count() or 1
+    if len(lanes) == 1 or cores == 1:
+        return [run_layer(layer, extra) for layer in layers]
+    threads = cores // len(lanes)
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        done = pool.map(lambda lane: [run_layer(layer, extra, threads) for layer in lane], lanes)
+        outcomes = {one.name: one for lane in done for one in lane}
+    return [outcomes[layer] for layer in layers]
 
 
 def link_package() -> None:
@@ -149,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lint: {outcomes[0].trouble or 'clean'}")
         return 0 if outcomes[0].good else 1
     chosen = [layer for layer in present if layer in options.layers or not options.layers]
-    outcomes += [run_layer(layer, words[split + 1 :]) for layer in chosen]
+    outcomes += run_layers(chosen, words[split + 1 :])
     width = min(shutil.get_terminal_size().columns, 80)
     print("\n" + "=" * width + "\n" + table(outcomes), flush=True)
     return 0 if chosen and all(one.good for one in outcomes) else 1
