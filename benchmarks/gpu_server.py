@@ -13,6 +13,7 @@ from gpu_common import Bench
 
 STEPS = 4  # of the images that are compared
 FIRST_STEPS = 30  # of the first image after a restart
+REFINED_STEPS = 8  # of which the refiner takes two
 COUNTS = ("compiles", "restores", "compiled_calls", "replayed_calls", "eager_calls", "reasons")
 
 
@@ -82,6 +83,22 @@ def _images(bench: Bench, found: dict[str, Any], running: Any) -> None:
         bench.say(f"{step}: {row}")
 
 
+def _refined(bench: Bench, found: dict[str, Any], running: Any) -> None:
+    """Base, refiner and one VAE, two images, with the nodes against without."""
+    from support import workflows
+
+    names = (bench.checkpoint(model).name for model in (bench.model, bench.refiner))
+    prompt = workflows.with_checkpoints(workflows.load("base_refiner"), *names)
+    prompt = workflows.with_inputs(prompt, "EmptyLatentImage", width=bench.side, height=bench.side)
+    prompt = workflows.with_inputs(prompt, "OneGraphCompileVAE", dynamic_resolution="any size")
+    prompt = workflows.with_steps(prompt, REFINED_STEPS, REFINED_STEPS - 2)
+    eager = running.run(workflows.without_onegraph(prompt), seconds=bench.left())
+    result = running.run(prompt, seconds=bench.left())
+    found |= {"status": result.status, "said": dict(result.texts), "seconds": round(result.seconds, 2)}
+    found["to_eager_of_255"] = [_differences(a, b) for a, b in zip(result.images, eager.images, strict=True)]
+    bench.say(f"base and refiner: {found}")
+
+
 def _first_image(bench: Bench, found: dict[str, Any], running: Any, workflow: Any) -> None:
     """Seconds from the ready server to its first image."""
     outcome = running.run(workflow, seconds=bench.left())
@@ -127,6 +144,11 @@ def run(bench: Bench) -> None:
         _images(bench, found, running)
 
     bench.put("server", default=_one(bench, "default", (), images))
+
+    def refined(found: dict[str, Any], running: Any) -> None:
+        _refined(bench, found, running)
+
+    bench.put("server", base_and_refiner=_one(bench, "base_and_refiner", (), refined))
     prompt = _prompt(bench, FIRST_STEPS)
     for name, workflow in (("node", prompt), ("eager", workflows.without_onegraph(prompt))):
 

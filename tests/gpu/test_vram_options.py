@@ -1,4 +1,4 @@
-"""ComfyUI's options for VRAM: whatever they are, the image is eager's, nothing crashes and nothing compiles again."""
+"""ComfyUI's options for VRAM and dtype: the image is eager's, nothing crashes and nothing compiles again."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ OPTIONS = {  # and how the node begins to speak at the first image, where that i
     "--disable-dynamic-vram": "restored in ",
     "--disable-dynamic-vram --lowvram": "",
     "--novram": "",
+    "--bf16-unet": "restored in ",
 }
 
 
@@ -29,7 +30,7 @@ def test_the_image_is_eagers(
     unet_graph: Callable[[torch.dtype], None],
     vae_graphs: None,
 ) -> None:
-    unet_graph(torch.float16)
+    unet_graph(torch.bfloat16 if "bf16" in options else torch.float16)
     prompts = [txt2img(), txt2img(seed=2, steps=12), workflows.with_lora(txt2img(), LORA, 1.0)]
     with server.running(
         base, host.comfyui_path(), env=environment, options=tuple(options.split()), device=()
