@@ -186,12 +186,6 @@ class _Part:
     given: list[Node]  # tensors that later parts take
 
 
-def _operands(nodes: Iterable[Node]) -> Iterator[Node]:
-    """What operations use, in order; sizes stand for the tensors that they are read off."""
-    for node in nodes:
-        yield from node.all_input_nodes
-
-
 def _parts(graph: _Body, intervals: Sequence[range]) -> list[_Part] | None:
     owner = {node: number for number, run in enumerate(intervals) for node in (graph.nodes[i] for i in run)}
     parts = [_Part(tuple(graph.nodes[i] for i in run), [], []) for run in intervals]
@@ -211,7 +205,7 @@ def _parts(graph: _Body, intervals: Sequence[range]) -> list[_Part] | None:
         return True
 
     for number, part in enumerate(parts):
-        operands = [*dict.fromkeys(_operands(part.nodes))]
+        operands = [*dict.fromkeys(operand for node in part.nodes for operand in node.all_input_nodes)]
         if not all(take(number, operand) for operand in operands if not _is_size(operand)):
             return None
         for size in filter(_is_size, operands):

@@ -76,6 +76,7 @@ class Replayed:
         self._calls: Counter[Shapes] = Counter()
         self._refused: set[Shapes] = set()
         self._pool: Any = None
+        self._device: torch.device | None = None  # of what was recorded
         self.held_bytes = 0
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
@@ -119,7 +120,7 @@ class Replayed:
             self._recordings = {}
             self._pool = None
             self.held_bytes = 0
-            _give_back()
+            _give_back(self._device)
         self._calls.clear()
 
     def trim(self, available: int) -> None:
@@ -133,8 +134,6 @@ class Replayed:
         """Record a call, keep the recording if it is right and pays, and answer the call."""
         device = inputs[0].device
         self._refused.add(shapes)  # until it has shown what it is worth
-        if len(self._recordings) >= MOST:
-            del self._recordings[next(iter(self._recordings))]
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.synchronize(device)
@@ -165,6 +164,8 @@ class Replayed:
         replay_s = _timed(lambda: recording.replay(inputs), device)
         kept = distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s
         if kept:
+            if len(self._recordings) >= MOST:
+                del self._recordings[next(iter(self._recordings))]
             self._recordings[shapes] = recording
             self._refused.discard(shapes)
             counters.recordings += 1
@@ -194,7 +195,7 @@ class Replayed:
                 finally:
                     graph.capture_end()
             current.wait_stream(side)
-        self._pool = graph.pool()
+        self._pool, self._device = graph.pool(), device
         return _Recording(graph, current, own, output)
 
 
@@ -203,10 +204,10 @@ def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-30))
 
 
-def _give_back() -> None:
+def _give_back(device: torch.device | None) -> None:
     """Let go of memory that no recording needs any more; of cudaMallocAsync's, torch knows no way."""
     torch.cuda.empty_cache()
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError, AttributeError), torch.cuda.device(device):
         runtime = ctypes.CDLL(f"libcudart.so.{str(torch.version.cuda).partition('.')[0]}")
         runtime.cudaDeviceGraphMemTrim(torch.cuda.current_device())
 

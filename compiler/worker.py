@@ -9,6 +9,7 @@ with `--help-with`: they capture the same module and compile parts of it (`crew.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -59,20 +60,25 @@ def _take_over_output(log: Path) -> int:
     return channel
 
 
-def _start_helper(staging: Path, number: int) -> subprocess.Popen[bytes]:
-    """A helper of this process, in its process group, that ends when this process does."""
-    return subprocess.Popen(
-        [sys.executable, __file__, str(staging), HELP, str(number)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=staging,
-    )
+def _start_helpers(staging: Path, count: int) -> list[subprocess.Popen[bytes]]:
+    """Helpers of this process, in its process group, that end when it does; fewer where the system refuses."""
+    helpers: list[subprocess.Popen[bytes]] = []
+    with contextlib.suppress(OSError):
+        for number in range(1, count + 1):
+            helper = subprocess.Popen(
+                [sys.executable, __file__, str(staging), HELP, str(number)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=staging,
+            )
+            helpers.append(helper)
+    return helpers
 
 
 def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
     job = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
-    helpers = [] if help_number else [_start_helper(staging, n + 1) for n in range(job["helpers"])]
+    helpers = [] if help_number else _start_helpers(staging, job["helpers"])
     if job["niceness"] and hasattr(os, "nice"):
         os.nice(job["niceness"])
     tell({"event": "stage", "stage": "starting"})

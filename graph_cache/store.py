@@ -400,7 +400,8 @@ class Store:
     def recording_crashed(self, entry: Entry) -> bool:
         """Whether a process of this machine ended while it recorded a call of this graph."""
         with contextlib.suppress(OSError):
-            return any(not _alive(int(m.name)) for m in self._markers(entry.folder, _RECORDING).iterdir())
+            markers = self._markers(entry.folder, _RECORDING).iterdir()
+            return any(marker.name.isdigit() and not _alive(int(marker.name)) for marker in markers)
         return False
 
     @contextlib.contextmanager
@@ -422,7 +423,8 @@ class Store:
         crashed = False
         with contextlib.suppress(OSError):
             for marker in self._markers(folder, _LOADING).iterdir():
-                if marker.name != str(os.getpid()) and not _alive(int(marker.name)):
+                own = marker.name == str(os.getpid())
+                if not own and marker.name.isdigit() and not _alive(int(marker.name)):
                     crashed = True
                     marker.unlink(missing_ok=True)
         return crashed

@@ -287,7 +287,7 @@ class Paged:
             if dtype == tensor.dtype and tensor.nbytes > _SMALL:
                 return tensor
             place = self._small.get((id(owner), name))
-            if place is None:
+            if place is None or place.device != self._device:
                 with torch.inference_mode(False):
                     place = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=self._device)
                     if isinstance(tensor, torch.nn.Parameter):

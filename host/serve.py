@@ -206,7 +206,13 @@ class Service:
         return result.output
 
     def finish(self, run: Run) -> None:
-        """The run is over: say on the node, in the log and to the status route what happened."""
+        """The run is over: say on the node, in the log and to the status route what happened. Never raises."""
+        try:
+            self._finish(run)
+        except Exception:  # never into the queue: the image is there
+            log.exception("the end of a run could not be reported")
+
+    def _finish(self, run: Run) -> None:
         if run.paged is not None:
             run.paged.release()
         report = run.report

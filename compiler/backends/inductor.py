@@ -454,6 +454,7 @@ class InductorBackend:
 
     def load(self, folder: Path, device: torch.device) -> InductorRunner:
         loader_class = _require("torch._C._aoti.AOTIModelPackageLoader")
+        _require("torch._C._aoti.AOTIModelPackageLoader.boxed_run")
         index = device.index if device.type == "cuda" and device.index is not None else -1
 
         def loader(file: str) -> Any:

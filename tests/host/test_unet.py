@@ -10,7 +10,7 @@ import pytest
 import torch
 from support import host, models
 
-from onegraph.compiler.engine import Counters
+from onegraph.compiler.engine import Counters, Engine
 from onegraph.compiler.verify import relative_l2
 from onegraph.host import unet as hook
 
@@ -425,3 +425,14 @@ def test_off_takes_an_earlier_node_of_ours_off(model: Any, counters: Counters) -
 def test_the_input_model_is_not_changed(model: Any) -> None:
     compiled(model)
     assert not model.wrappers and not model.callbacks
+
+
+def test_what_goes_wrong_when_a_run_ends_does_not_reach_the_queue(
+    model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(self: Engine, device: torch.device) -> None:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(Engine, "trim", fails)
+    assert torch.isfinite(host.sample(compiled(model))).all()
+    assert "the end of a run could not be reported" in caplog.text

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from onegraph.compiler import worker
 from onegraph.compiler.crew import Crew
 
 DONE: Counter[str] = Counter()
@@ -63,3 +64,18 @@ def test_a_helper_leaves_what_others_took(tmp_path: Path) -> None:
     (tmp_path / "a.taken").touch()
     Crew(tmp_path, leads=False).work(jobs(tmp_path, "a", "b"))
     assert DONE == {"b": 1}
+
+
+def test_where_the_system_starts_no_more_processes_there_are_fewer_helpers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started = []
+
+    def popen(*args: object, **kwargs: object) -> object:
+        if len(started) == 2:
+            raise OSError("out of processes")
+        started.append(args)
+        return object()
+
+    monkeypatch.setattr(worker.subprocess, "Popen", popen)
+    assert len(worker._start_helpers(tmp_path, 3)) == 2

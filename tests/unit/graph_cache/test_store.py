@@ -288,3 +288,13 @@ def test_a_sibling_differs_in_its_shapes_alone(store: Store, checkpoint: ModelSo
     assert store.sibling(key(), checkpoint) == own
     (own.folder / "graph.aoti").write_bytes(b"damaged")
     assert store.sibling(key(), checkpoint) == other
+
+
+def test_a_strangers_file_among_the_markers_is_no_marker(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    for kind in (store.loading, store.recording):
+        with kind(entry):
+            (folder,) = {marker.parent for marker in store.home.glob(".*/*/*") if marker.name == str(os.getpid())}
+            (folder / ".DS_Store").touch()
+    assert not store.recording_crashed(entry)
+    assert isinstance(store.find(key(), checkpoint), Hit)
