@@ -36,6 +36,9 @@ OLDEST_TORCH = (2, 6)
 GRAPH_FILE = "graph.aoti"  # a graph compiled whole
 PLAN_FILE = "plan.json"  # or how its parts make it up, which are files of their own
 MOST_HELPERS = 3
+_HOPPER = 9  # compute capability of the cards that the choices for attention were measured on
+_WIDEST_FUSED = 256  # channels of a head that torch's fast attention kernels take
+_LONGEST_ROW = 2048  # elements; see `_own_choices`
 _WORTH_HELP = 1000  # weights; SDXL's UNet has 1680, its VAE 248
 _OPTIONS = {
     "aot_inductor.package_constants_in_so": False,
@@ -196,6 +199,60 @@ def _group_norm(
     return result.to(x.dtype), mean.squeeze(-1).to(x.dtype), rstd.squeeze(-1).to(x.dtype)
 
 
+_ATTENTION_PIECES = 8  # of the queries: at 2048x2048 a VAE's scores take 2 GiB instead of 16
+
+
+def _wide_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    """aten._scaled_dot_product_efficient_attention of wide heads by way of two matrix products, in pieces.
+
+    A VAE attends with one head of 512 channels, too wide for FlashAttention and cuDNN; for its 16384 pixels torch's
+    own kernel takes 3.7 ms on an H200. The scores between the two products are in float16, which rounds eight times
+    finer than bfloat16 and cannot overflow, because each query and key is first divided by its own largest element.
+    """
+    width, rows = query.shape[-1], query.shape[-2]
+    plain = bias is None and not compute_log_sumexp and not is_causal and dropout_p == 0.0
+    if not plain or width <= _WIDEST_FUSED or query.dtype not in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    scale = width**-0.5 if scale is None else scale
+    queries, query_sizes = _divided(query.flatten(0, 1))
+    keys, key_sizes = _divided(key.flatten(0, 1))
+    values = value.flatten(0, 1)
+    # Nothing here may ask whether the number of rows is divisible or a piece is one row: the answer would be compiled
+    # in for all sizes. So each piece has two rows at least, and there always are some too many.
+    each = rows // _ATTENTION_PIECES + 2
+    too_many = [0, 0, 0, _ATTENTION_PIECES * each - rows]
+    query_sizes = query_sizes * scale
+    split = (
+        torch.constant_pad_nd(t, too_many).reshape(-1, _ATTENTION_PIECES, each, t.shape[-1]).unbind(1)
+        for t in (queries, query_sizes)
+    )
+    results = []
+    for piece, sizes in zip(*split, strict=True):
+        scores = torch.bmm(piece, keys.transpose(1, 2)).float() * sizes * key_sizes.transpose(1, 2)
+        results.append(torch.bmm(torch.softmax(scores, -1).to(values.dtype), values))
+    result = torch.cat(results, 1)[:, :rows].reshape(query.shape)
+    log_sumexp = query.new_empty((*query.shape[:2], 0), dtype=torch.float32)
+    seed = torch.empty((), dtype=torch.int64, device=query.device)
+    return result, log_sumexp, seed, seed
+
+
+def _divided(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors (..., channels) in float16, each divided by its largest element, and those in float32."""
+    whole = vectors.float()
+    largest = whole.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return (whole / largest).half(), largest
+
+
 def _double_by_copies(exported: torch.export.ExportedProgram) -> None:
     """Write upsampling to twice the size, nearest pixel, as an expansion.
 
@@ -227,14 +284,14 @@ def _double_by_copies(exported: torch.export.ExportedProgram) -> None:
 
 
 @contextlib.contextmanager
-def _fast_attention(device: torch.device) -> Iterator[None]:
+def _fast_attention(capability: int) -> Iterator[None]:
     """cuDNN's attention first, where it is known to be faster.
 
     A step of SDXL's UNet (1024x1024, batch 2) spends 7.2 ms in FlashAttention 2 and 4.6 in cuDNN's on an H200.
     """
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    if torch.cuda.get_device_capability(device)[0] != 9:
+    if capability != _HOPPER:
         yield
         return
     first = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -243,19 +300,42 @@ def _fast_attention(device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_decompositions() -> Iterator[None]:
+def _own_decompositions(capability: int) -> Iterator[None]:
     """Inductor's table of decompositions with ours in it."""
     table = _require("torch._inductor.decomposition").decompositions
-    operation = torch.ops.aten.native_group_norm.default
-    before = table.get(operation)
-    table[operation] = _group_norm
+    aten = torch.ops.aten
+    ours: dict[Any, Any] = {aten.native_group_norm.default: _group_norm}
+    if capability == _HOPPER:
+        ours[aten._scaled_dot_product_efficient_attention.default] = _wide_attention
+    before = {operation: table[operation] for operation in ours if operation in table}
+    table.update(ours)
     try:
         yield
     finally:
-        if before is None:
+        for operation in ours:
             del table[operation]
-        else:
-            table[operation] = before
+        table.update(before)
+
+
+@contextlib.contextmanager
+def _own_choices() -> Iterator[None]:
+    """Rows of up to 2048 elements are reduced at once; the compiler's own limit of 1024 makes two passes over more.
+
+    SDXL's 210 layer norms are over 640 and 1280 elements.
+    """
+    virtualized, choices = _require("torch._inductor.virtualized"), _require("torch._inductor.choices")
+    inner = _require("torch._inductor.runtime.hints").ReductionHint.INNER
+
+    class Choices(choices.InductorChoices):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
+            usual: bool = choices.InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
+            if usual or cooperative_reduction or features.get_reduction_hint() != inner:
+                return usual
+            return bool(virtualized.V.graph.sizevars.statically_known_leq(features.reduction_numel, _LONGEST_ROW))
+
+    with virtualized.V.set_choices_handler(Choices()):
+        yield
 
 
 def _compiler() -> str | None:
@@ -428,8 +508,10 @@ class InductorBackend:
         try:
             with contextlib.ExitStack() as settings:
                 if device.type == "cuda":
-                    settings.enter_context(_own_decompositions())
-                    settings.enter_context(_fast_attention(device))
+                    capability = torch.cuda.get_device_capability(device)[0]
+                    settings.enter_context(_own_decompositions(capability))
+                    settings.enter_context(_own_choices())
+                    settings.enter_context(_fast_attention(capability))
                     _double_by_copies(exported)
                 found = regions.cut(exported)
                 if found is None:

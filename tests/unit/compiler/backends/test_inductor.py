@@ -175,9 +175,60 @@ def test_our_decompositions_leave_torchs_table_as_it_was() -> None:
     from onegraph.compiler.backends import inductor
 
     before = dict(decompositions)
-    with inductor._own_decompositions():
-        assert decompositions[torch.ops.aten.native_group_norm.default] is inductor._group_norm
-    assert decompositions == before
+    attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
+    for capability in (8, 9):
+        with inductor._own_decompositions(capability):
+            assert decompositions[torch.ops.aten.native_group_norm.default] is inductor._group_norm
+            assert (decompositions.get(attention) is inductor._wide_attention) == (capability == 9)
+        assert decompositions == before
+
+
+def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    from onegraph.compiler.backends.inductor import _wide_attention
+
+    result: torch.Tensor = _wide_attention(query, key, value, None, False)[0]
+    return result
+
+
+def _heads(rows: int, size: float = 1.0) -> list[torch.Tensor]:
+    return [size * torch.randn(2, 1, rows, 512).to(torch.bfloat16) for _ in range(3)]
+
+
+def _error(result: torch.Tensor, heads: list[torch.Tensor]) -> float:
+    exact = torch.nn.functional.scaled_dot_product_attention(*(t.double() for t in heads))
+    return float((result.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("traced_at", [64, 100])
+def test_wide_attention_traced_at_one_size_is_right_at_all(traced_at: int) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    torch.manual_seed(0)
+    traced = make_fx(_attend, tracing_mode="symbolic")(*_heads(traced_at))
+    for rows in (1, 2, 4, 7, 8, 9, 64, 100, 131):
+        heads = _heads(rows)
+        assert _error(traced(*heads), heads) < 4e-3, rows
+
+
+@pytest.mark.parametrize("size", [1e-18, 1e-3, 1e3, 1e18])
+def test_wide_attention_does_not_overflow_where_float16_would(size: float) -> None:
+    torch.manual_seed(0)
+    query, key, value = _heads(40)
+    heads = [query * size, key / size, value]  # scores as before, from numbers that float16 has not
+    assert _error(_attend(*heads), heads) < 4e-3
+    heads = [query * min(size, 30.0), key, value]
+    assert torch.isfinite(_attend(*heads)).all()
+
+
+def test_other_attention_is_left_to_torch() -> None:
+    from onegraph.compiler.backends.inductor import _wide_attention
+
+    query, key, value = _heads(8)
+    assert _wide_attention(query[..., :256], key[..., :256], value[..., :256], None, False) is NotImplemented
+    assert _wide_attention(query.float(), key.float(), value.float(), None, False) is NotImplemented
+    assert _wide_attention(query, key, value, torch.zeros(8, 8), False) is NotImplemented
+    assert _wide_attention(query, key, value, None, True) is NotImplemented
+    assert _wide_attention(query, key, value, None, False, 0.0, True) is NotImplemented
 
 
 class _Upsampled(torch.nn.Module):
