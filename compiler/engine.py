@@ -23,7 +23,7 @@ from ..errors import BindError, CaptureError, CompileError, LoadError, MemorySho
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from ..graph_cache.store import Broken, Entry, Hit, Store
-from . import binding, memory, structure, verify
+from . import binding, capture, memory, structure, verify
 from .backends import Backend, Constant, Runner
 from .process import Client, Job, Progress, compile_in_child
 from .shapes import Refused, ShapeRange
@@ -71,6 +71,7 @@ class Counters:
 
     compiles: int = 0
     restores: int = 0
+    preloads: int = 0  # restores ahead of the first call
     binds: int = 0
     compiled_calls: int = 0
     eager_calls: int = 0
@@ -191,6 +192,21 @@ class Graph:
             if result.note is None:
                 counters.compiled_calls += 1
             return result
+
+    def warm(self, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Run on weights of zeros, so that kernels and libraries are on the device before the first call needs them."""
+        with self._lock:
+            if not self.fresh or self._binding is not None or self.retired is not None:
+                return
+            with self._store.loading(self.entry):
+                weights = structure.zeros(self._constants, self.device)
+                try:
+                    self._runner.bind(weights)
+                    self._runner(*inputs)
+                    if self.device.type == "cuda":
+                        torch.cuda.current_stream(self.device).synchronize()
+                finally:
+                    self._runner.close()
 
     def _marked(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
         """A crash marker around the calls that could take the process down."""
@@ -321,6 +337,19 @@ class Engine:
                 seconds = time.perf_counter() - background[1]
                 return Refused(f"still compiling in the background ({seconds:.0f} s so far)")
             return self._restore_or_compile(place, request, when_missing, watch)
+
+    def preload(self, request: Request) -> None:
+        """Load a kept graph and warm it up, in a thread beside whatever comes before its first call. Never raises."""
+        device = request.device
+        try:
+            on_device = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+            with torch.inference_mode(), on_device:  # both are a thread's own
+                graph = self.obtain(request, "eager", lambda progress: None)
+                if isinstance(graph, Graph):
+                    graph.warm(capture.example_inputs(request.shapes, request.hint, device))
+                    self.counters.preloads += 1
+        except Exception:  # the first call does without
+            log.debug("a graph could not be taken up ahead", exc_info=True)
 
     def _restore_or_compile(
         self,

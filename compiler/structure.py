@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..errors import CaptureError
+from .backends import Constant
 
 
 class _Pickler(pickle.Pickler):
@@ -45,7 +47,11 @@ class _Zeros:
         self._buffer: torch.Tensor | None = None
         self._used = 0
 
-    def take(self, extent: int, dtype: torch.dtype) -> torch.Tensor:
+    def take(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
+        return self._take(extent, dtype).as_strided(shape, stride)
+
+    def _take(self, extent: int, dtype: torch.dtype) -> torch.Tensor:
         if self._device.type != "cuda" or not extent:
             return torch.zeros(extent, dtype=dtype, device=self._device)
         size = extent * dtype.itemsize
@@ -80,8 +86,7 @@ class _Unpickler(pickle.Unpickler):
         kind, identity, shape, stride, dtype = pid
         if identity not in self._seen:
             # zeros, not empty: the trial run in the compiling process must be finite.
-            extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
-            tensor = self._zeros.take(extent, getattr(torch, dtype)).as_strided(shape, stride)
+            tensor = self._zeros.take(shape, stride, getattr(torch, dtype))
             if kind == "parameter":
                 tensor = torch.nn.Parameter(tensor, requires_grad=False)
             self._seen[identity] = tensor
@@ -115,3 +120,9 @@ def load(data: bytes, device: torch.device) -> torch.nn.Module:
     module = _Unpickler(data, device).load()
     assert isinstance(module, torch.nn.Module)
     return module
+
+
+def zeros(constants: Sequence[Constant], device: torch.device) -> dict[str, torch.Tensor]:
+    """Weights of zeros by name, to be read only: on a GPU they share 64 MiB of memory."""
+    made = _Zeros(device)
+    return {c.name: made.take(c.shape, c.stride, getattr(torch, c.dtype)) for c in constants}

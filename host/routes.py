@@ -15,6 +15,7 @@ def status() -> dict[str, Any]:
     return {
         "compiles": counters.compiles,
         "restores": counters.restores,
+        "preloads": counters.preloads,
         "binds": counters.binds,
         "compiled_calls": counters.compiled_calls,
         "replayed_calls": replay.counters.replayed_calls,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..compiler import architecture, backends
+from ..compiler import architecture, backends, memory
 from ..compiler.engine import Graph, Request, WhenMissing, engine
 from ..compiler.shapes import Refused, ShapeRange, TensorCall
 from ..graph_cache.identity import ModelSource
@@ -28,6 +29,9 @@ log = logging.getLogger("onegraph.host")
 
 PIXELS = 8  # image pixels per latent unit, in the families compiled here
 MOST_EXACT = 8  # exact compiles per architecture and process, so that changing sizes cannot compile without end
+
+PRELOAD_ON = ("cuda",)  # device types where a first call costs so much that it is worth to begin before it
+PRELOAD_ROOM = 6 << 30  # bytes of memory besides the model's own: taking up a graph early never competes for it
 
 last_runs: dict[str, RunReport] = {}  # by node
 _exact_compiles: dict[str, set[str]] = {}  # architecture -> key digests for which this process started a compile
@@ -90,6 +94,28 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
         return Run(patcher, refusal, weights.epoch(patcher), paged)
     except Exception as error:  # never into the queue
         return Run(patcher, f"the model could not be inspected ({type(error).__name__}: {error})", None)
+
+
+def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Request | Refused]) -> None:
+    """Begin to take up a kept graph in a thread, while the host still encodes prompts and reads weights. Never raises.
+
+    Args:
+        module: the patcher's model, or the part of it that will run.
+        build: makes the request of the calls that will come, for a run of which nothing is known yet.
+    """
+    try:
+        device = patcher.load_device
+        if device.type not in PRELOAD_ON or memory.unused_bytes(device) < patcher.model_size() + PRELOAD_ROOM:
+            return
+        paged = paging.paged(patcher, module) if paging.is_paged(patcher) else None
+        if isinstance(paged, Refused):
+            return
+        request = build(Run(patcher, None, None, paged))
+        if isinstance(request, Request) and not request.backend.rebuilds:
+            name = f"onegraph-preload-{request.key.digest}"
+            threading.Thread(target=engine().preload, args=(request,), name=name, daemon=True).start()
+    except Exception:  # never into the queue; the first call does without
+        log.debug("no graph was taken up ahead", exc_info=True)
 
 
 def _refusal(patcher: Any, module: torch.nn.Module, prefix: str) -> str | None:

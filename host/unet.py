@@ -20,7 +20,7 @@ from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
-from .serve import PIXELS, Run, Service, backend_in_words, choose, start_run
+from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run
 
 log = logging.getLogger("onegraph.host")
 
@@ -31,6 +31,7 @@ Shapes = Literal["any size", "exact"]
 SMALLEST, LARGEST = 8, 256
 MOST_BATCH = 8
 MOST_TOKENS = 1024
+_FIRST_SIDE, _FIRST_TOKENS = 32, 77  # of the call by which a graph is taken up early
 _PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
 _ARGUMENTS = ("x", "timesteps", "context", "y", "control", "transformer_options")  # UNetModel.forward, in order
 
@@ -132,6 +133,12 @@ class UnetHook:
         self.options = options
         self._service = Service(child.UNET, node_id, source)
         self._runs: dict[int, Run] = {}
+
+    def preload(self, patcher: Any) -> None:
+        """Begin to take up the graph for any size before the first call."""
+        unet = patcher.model.diffusion_model
+        if self.options.shapes == "any size":
+            preload(patcher, unet, lambda run: self.request(unet, run, _first_call(patcher)))
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 
@@ -266,6 +273,20 @@ class UnetHook:
         return request
 
 
+def _first_call(patcher: Any) -> list[torch.Tensor]:
+    """x, timesteps, context and perhaps y of a small call, as the host makes them."""
+    unet, config = patcher.model.diffusion_model, patcher.model.model_config.unet_config
+    like = {"dtype": patcher.model.get_dtype_inference(), "device": patcher.load_device}
+    given = [
+        torch.zeros(2, unet.in_channels, _FIRST_SIDE, _FIRST_SIDE, **like),
+        torch.zeros(2, device=patcher.load_device),
+        torch.zeros(2, _FIRST_TOKENS, config["context_dim"], **like),
+    ]
+    if unet.num_classes is not None:
+        given.append(torch.zeros(2, config["adm_in_channels"], **like))
+    return given
+
+
 def _eager_part(unet: Any, inputs: list[torch.Tensor]) -> Any:
     """A part of a split batch, which the host never asked for as such."""
     x, timesteps, context = inputs[:3]
@@ -294,6 +315,8 @@ def compile_model(patcher: Any, options: Options, node_id: str | None = None, dy
             f"eager: {type(unet).__name__} is not a model that OneGraph compiles (SD 1.x, SD 2.x, SDXL, refiner)",
         )
     source = checkpoint.source_of(patcher, unet, dynprompt, node_id)
-    UnetHook(options, node_id, source).attach(clone)
+    hook = UnetHook(options, node_id, source)
+    hook.attach(clone)
+    hook.preload(clone)
     engine_name = backend_in_words(options.backend, patcher.load_device)
     return clone, f"ready: {options.shapes}, {engine_name}; starts with the first sampling step"

@@ -26,13 +26,14 @@ from ..errors import NoEncoderError
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
 from .resolutions import DynamicResolution, Plan, sizes_of
-from .serve import PIXELS, Run, Service, backend_in_words, choose, start_run, wait_for
+from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run, wait_for
 
 log = logging.getLogger("onegraph.host")
 
 Parts = Literal["decoder", "encoder", "both"]
 Part = Literal["decoder", "encoder"]
 SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
+_FIRST_SIDE = 32  # the same, of the call by which a graph is taken up early
 _COMPONENTS: dict[Part, str] = {"decoder": child.VAE_DECODER, "encoder": child.VAE_ENCODER}
 _PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkpoint, in diffusers' files, in a VAE file
 
@@ -123,6 +124,26 @@ class VaeHook:
         self._services = {part: Service(name, node_id, source, part) for part, name in _COMPONENTS.items()}
         self._has_encoder = has_encoder(source.path)
         self._active = threading.local()
+
+    def preload(self, vae: Any, module: torch.nn.Module) -> None:
+        """Begin to take up the graphs for any size before the first image."""
+        if self.options.dynamic_resolution not in ("auto", "any size"):
+            return
+        for part in _COMPONENTS:
+            if self.options.parts in (part, "both"):
+                preload(vae.patcher, module, functools.partial(self._first_request, part, vae, module))
+
+    def _first_request(self, part: Part, vae: Any, module: torch.nn.Module, run: Run) -> Request | Refused:
+        step = 1 if part == "decoder" else PIXELS
+        channels = vae.latent_channels if part == "decoder" else 3
+        side = _FIRST_SIDE * step
+        x = torch.zeros(1, channels, side, side, dtype=vae.vae_dtype, device=vae.device)
+
+        def build(backend: Backend) -> Request | Refused:
+            shapes, label, sizes = _shape_range(part, x, False, step)
+            return self._services[part].request(run.form(module), backend, shapes, shapes, label, sizes, x)
+
+        return choose(self.options.backend, vae.device, build)
 
     # The call from outside ----------------------------------------------------------------------------------
 
@@ -378,6 +399,7 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     compiled.__class__ = _class_for(vae_class)
     compiled.onegraph = hook
     compiled.first_stage_model = Proxy(plain.first_stage_model, hook)
+    hook.preload(plain, plain.first_stage_model)
     engine_name = backend_in_words(options.backend, plain.device)
     ready = f"ready: {options.parts}, {options.dynamic_resolution}, {engine_name}; starts with the first image"
     return compiled, ready

@@ -1,0 +1,136 @@
+"""Graphs taken up as soon as the node runs, in a thread: the first call finds them, and nothing else changes.
+
+The pack does so on GPUs only; here the CPU counts as one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import host
+
+from onegraph.compiler.engine import Counters, Engine, Graph
+from onegraph.compiler.verify import relative_l2
+from onegraph.host import serve
+from onegraph.host import unet as hook
+from onegraph.host import vae as vae_hook
+
+from .conftest import NODE, compiled, said
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+@pytest.fixture(autouse=True)
+def preload_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "PRELOAD_ON", ("cpu",))
+    monkeypatch.setattr(serve, "PRELOAD_ROOM", 0)
+
+
+def wait() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("onegraph-preload"):
+            thread.join()
+
+
+def test_the_first_call_finds_the_graph_loaded_and_warm(model: Any, counters: Counters, fresh_process: Engine) -> None:
+    fast = compiled(model)
+    wait()
+    assert (counters.preloads, counters.restores, counters.binds, counters.compiled_calls) == (1, 1, 0, 0)
+    (graph,) = fresh_process._graphs.values()
+    assert graph.fresh and graph._binding is None
+    assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
+    assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
+    assert said().startswith("restored in "), said()
+    wait()
+    assert counters.preloads == 1
+
+
+def test_the_first_call_may_come_while_it_goes_on(
+    model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm, begun, go_on = Graph.warm, threading.Event(), threading.Event()
+
+    def slow(self: Graph, inputs: tuple[torch.Tensor, ...]) -> None:
+        begun.set()
+        go_on.wait(60)
+        warm(self, inputs)
+
+    monkeypatch.setattr(Graph, "warm", slow)
+    fast = compiled(model)
+    assert begun.wait(60)
+    result = host.sample(fast)
+    go_on.set()
+    wait()
+    assert relative_l2(result, host.sample(model)) < 1e-4
+    assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4  # the late warm-up did not touch the binding
+    assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
+
+
+def test_a_graph_that_cannot_warm_up_is_taken_up_by_the_first_call(
+    model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Graph, inputs: tuple[torch.Tensor, ...]) -> None:
+        raise torch.OutOfMemoryError("none left")
+
+    monkeypatch.setattr(Graph, "warm", fails)
+    fast = compiled(model)
+    wait()
+    assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
+    assert (counters.preloads, counters.restores, counters.eager_calls) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("options", [{"shapes": "exact"}, {"backend": "off"}, {"backend": "oneflow"}])
+def test_only_what_the_first_call_will_surely_want_is_taken_up(
+    options: dict[str, Any], model: Any, counters: Counters
+) -> None:
+    compiled(model, **options)
+    wait()
+    assert (counters.preloads, counters.restores) == (0, 0)
+
+
+def test_nothing_is_taken_up_where_memory_is_short(
+    model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "PRELOAD_ROOM", 1 << 60)
+    compiled(model)
+    wait()
+    assert (counters.preloads, counters.restores) == (0, 0)
+
+
+def test_a_model_without_a_graph_compiles_nothing_early(checkpoint: Callable[..., Path], counters: Counters) -> None:
+    _, at_once = hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.Options(), NODE)
+    wait()
+    assert at_once.startswith("ready: ")
+    assert (counters.preloads, counters.compiles) == (0, 0)
+
+
+def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> None:
+        raise RuntimeError("unknown host")
+
+    monkeypatch.setattr(hook.UnetHook, "request", fails)
+    assert hook.compile_model(model, hook.Options(), NODE)[1].startswith("ready: ")
+
+
+def test_a_vaes_graphs_are_taken_up_too(checkpoint: Callable[..., Path], counters: Counters) -> None:
+    vae = host.load_vae(checkpoint(vae="both"))
+    latent = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        vae_hook.compile_vae(vae, vae_hook.Options(), NODE)[0].decode(latent)  # leaves a graph in the store
+    engine = serve.engine()
+    engine._graphs.clear()
+    counters.preloads = counters.restores = counters.compiles = 0
+    fast = vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="any size"), NODE)[0]
+    wait()
+    assert (counters.preloads, counters.restores) == (1, 1)
+    with torch.inference_mode():
+        assert relative_l2(fast.decode(latent), vae.decode(latent)) < 1e-4
+    assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
+    vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="each size"), NODE)
+    wait()
+    assert counters.preloads == 1
