@@ -9,6 +9,7 @@ refiner the same of the refiner
 vae     the decoder and the encoder
 restore taking up all kept graphs in a fresh process
 server  ComfyUI itself, as it starts by default (DynamicVRAM), restarted, and without DynamicVRAM
+bfloat16  the same with UNet weights in bfloat16, against eager and float32; only where --only names it
 torch   torch.compile and core's node for it, which users have today: empty caches, then the caches of the first process
 
 `COMFYUI_PATH` names ComfyUI. Figures are printed and written as they come, and after `--seconds` it ends with what it
@@ -31,6 +32,7 @@ from gpu_common import REFINERS, ROOT, SDXL_TFLOP, Bench
 
 GRAPHS = ("unet", "refiner", "vae")
 SECTIONS = ("limits", *GRAPHS, "restore", "server", "torch")
+EXTRA = ("bfloat16",)
 RESERVE = {"unet": 45.0, "refiner": 40.0, "vae": 15.0}  # seconds kept free for what follows the compiles
 
 
@@ -71,26 +73,37 @@ def graphs(bench: Bench, wanted: list[str]) -> None:
 
 
 def restored(bench: Bench) -> None:
-    found = bench.child("restore", seconds=150)
-    bench.say(f"restore: {found}")
+    _restored(bench, "restore")
+    _restored(bench, "preloaded")
+
+
+def _restored(bench: Bench, child: str) -> None:
+    found = bench.child(child, seconds=150)
+    bench.say(f"{child}: {found}")
     seconds = []
     for key, graphs_ in found.get("parts", {}).items():
         for name, suffix in (("any_size", ""), ("exact", "_exact")):
             row = graphs_.get(name, {})
             if row:
-                bench.put(key, **{f"restore{suffix}": row})
+                bench.put(key, **{f"{child}{suffix}": row})
             if "restore_s" in row:
-                bench.put(key, **{f"restore{suffix}_s": row["restore_s"]})
+                bench.put(key, **{f"{child}{suffix}_s": row["restore_s"]})
         seconds.append(graphs_["any_size"].get("restore_s"))
     if len(seconds) == 4 and None not in seconds:
-        bench.result["restore_all_s"] = round(sum(seconds), 4)
-    bench.put("restore", **found)
+        bench.result[f"{child}_all_s"] = round(sum(seconds), 4)
+    bench.put(child, **found)
 
 
 def served(bench: Bench) -> None:
     import gpu_server
 
     gpu_server.run(bench)
+
+
+def bfloat16(bench: Bench) -> None:
+    import gpu_server
+
+    gpu_server.run_bfloat16(bench)
 
 
 def _torch_compiled(bench: Bench, model: str, child: str) -> dict[str, str]:
@@ -149,9 +162,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.only = options.only.split(",")
-    unknown = sorted(set(options.only) - set(SECTIONS))
+    unknown = sorted(set(options.only) - {*SECTIONS, *EXTRA})
     if unknown:
-        parser.error(f"no section {unknown[0]}; there are {', '.join(SECTIONS)}")
+        parser.error(f"no section {unknown[0]}; there are {', '.join((*SECTIONS, *EXTRA))}")
     return options
 
 
@@ -163,6 +176,7 @@ def run(bench: Bench, wanted: list[str]) -> None:
         "restore": lambda: restored(bench),
         "server": lambda: served(bench),
         "torch": lambda: torch_compiled(bench),
+        "bfloat16": lambda: bfloat16(bench),
     }
     for name, section in sections.items():
         if name not in wanted and not (name == "graphs" and set(GRAPHS) & set(wanted)):

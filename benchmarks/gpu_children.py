@@ -5,6 +5,7 @@ Each function is a child process's work and returns what the last line of its ou
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -70,6 +71,23 @@ def restore(bench: Bench) -> dict[str, Any]:
     for part in every:
         if "exact" in part.compiles:
             found[part.key]["exact"] = _restore(part, "exact")
+    return {"libraries_s": libraries_s, "parts": found}
+
+
+def preloaded(bench: Bench) -> dict[str, Any]:
+    """The same for graphs for any size that a thread has taken up before, as it does while the host reads weights."""
+    bench.result = {}
+    every = [part for part in parts(bench, ["unet", "refiner", "vae"]) if "any_size" in part.compiles]
+    libraries_s = _start_libraries(bench)
+    found: dict[str, Any] = {}
+    for part in every:
+        compile_ = part.compiles["any_size"]
+        started = time.perf_counter()
+        thread = threading.Thread(target=compile_.engine.preload, args=(compile_.request,))
+        thread.start()
+        thread.join()
+        ahead = {"ahead_s": round(time.perf_counter() - started, 4), "preloads": compile_.engine.counters.preloads}
+        found[part.key] = {"any_size": {**ahead, **_restore(part, "any_size")}}
     return {"libraries_s": libraries_s, "parts": found}
 
 

@@ -292,7 +292,9 @@ def kernels(call: Callable[[], Any], most: int = 14) -> list[dict[str, Any]]:
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         call()
         torch.cuda.synchronize()
-    events = sorted(seen.key_averages(), key=lambda event: -event.device_time_total)
+    # Launches are recorded, too, as events that take no time on the device.
+    events = [event for event in seen.key_averages() if event.device_time_total > 0]
+    events.sort(key=lambda event: -event.device_time_total)
     total = sum(event.device_time_total for event in events)
     rows = [
         {"kernel": event.key[:110], "ms": round(event.device_time_total / 1e3, 3), "calls": event.count}

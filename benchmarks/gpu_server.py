@@ -48,7 +48,7 @@ def _differences(image: Any, eager: Any) -> dict[str, float]:
     return {"largest": int(difference.max()), "mean": round(float(difference.mean()), 4)}
 
 
-def _images(bench: Bench, found: dict[str, Any], running: Any) -> None:
+def _images(bench: Bench, found: dict[str, Any], running: Any) -> dict[str, Any]:
     """Two seeds without the nodes and with them: pixels compared."""
     from support import workflows
 
@@ -81,6 +81,7 @@ def _images(bench: Bench, found: dict[str, Any], running: Any) -> None:
             row["to_seed_1_of_255"] = _differences(images[step], images["eager"])
         found[step] = row
         bench.say(f"{step}: {row}")
+    return images
 
 
 def _refined(bench: Bench, found: dict[str, Any], running: Any) -> None:
@@ -133,6 +134,29 @@ def _one(bench: Bench, name: str, options: tuple[str, ...], work: Any) -> dict[s
         bench.say(f"server {name} failed: {found['failed']}\n" + "\n".join(lines[-15:]))
     found["log_marks"] = _marks(log)
     return found
+
+
+def run_bfloat16(bench: Bench) -> None:
+    """UNet weights in bfloat16: images against eager's, and both against float32."""
+    from support import server, workflows
+
+    server.prepare_base(bench.work / "base")
+    images: dict[str, Any] = {}
+
+    def rounded(found: dict[str, Any], running: Any) -> None:
+        images.update(_images(bench, found, running))
+
+    def exact(found: dict[str, Any], running: Any) -> None:
+        outcome = running.run(workflows.without_onegraph(_prompt(bench, STEPS)), seconds=bench.left())
+        found["status"], images["float32"] = outcome.status, outcome.images[-1]
+
+    found = _one(bench, "bfloat16", ("--bf16-unet",), rounded)
+    _one(bench, "float32", ("--fp32-unet",), exact)
+    for step in ("eager", "node"):
+        if {step, "float32"} <= set(images):
+            found[step]["to_float32_of_255"] = _differences(images[step], images["float32"])
+    bench.put("server", bfloat16=found)
+    bench.say(f"bfloat16: {found}")
 
 
 def run(bench: Bench) -> None:

@@ -12,6 +12,7 @@ _SECTION: dict[str, tuple[str, ...]] = {  # a row's name -> the section's figure
     "replayed whether it pays or not, ms": ("", "", "", "", "replay_ms", "replay_exact_ms"),
     "compile, s": ("", "", "torch_compile_cold_s", "compile_s", "", "compile_exact_s"),
     "in a new process, s": ("", "", "torch_compile_warm_s", "restore_s", "", "restore_exact_s"),
+    "the same where a thread was ahead, s": ("", "", "", "preloaded_s", "", ""),
     "relative L2 to float32": ("rel_l2_eager", "", "", "rel_l2", "rel_l2_replay", "rel_l2_exact"),
     "peak VRAM / eager": ("", "", "", "peak_vram_ratio", "", "peak_vram_ratio_exact"),
     "graph on disk, bytes": ("", "", "", "artifact_bytes", "", "artifact_exact_bytes"),

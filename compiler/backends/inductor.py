@@ -180,22 +180,27 @@ def _group_norm(
     """aten.native_group_norm by way of each channel's own mean and variance: (result, mean, 1 / deviation).
 
     torch's own decomposition reduces over a group as one view, whose indices are divided by sizes known only at run
-    time, for each element: 88 instead of 28 ms for a VAE of any size on an H200.
+    time, for each element: 88 instead of 28 ms for a VAE of any size on an H200. Sums of differences from a value close
+    to the mean, the first row's mean, are as exact as its running means, which take a division for each element.
     """
     whole = x.float()
-    variances, means = torch.var_mean(whole, list(range(2, x.ndim)), correction=0)
-    variances, means = (t.view(x.shape[0], groups, -1) for t in (variances, means))
+    pixel_dims = list(range(2, x.ndim))
+    row = (whole[:, :, :1] if x.ndim > 3 else whole).mean(pixel_dims, keepdim=True)
+    apart = whole - row
+    shifts, squares = apart.mean(pixel_dims), apart.square().mean(pixel_dims)
+    means = (row.reshape(x.shape[:2]) + shifts).view(x.shape[0], groups, -1)
+    variances = (squares - shifts.square()).clamp(min=0).view(x.shape[0], groups, -1)
     mean = means.mean(-1, keepdim=True)
     variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
     rstd = torch.rsqrt(variance + eps)
     scale = rstd.expand_as(means).reshape(x.shape[:2])
-    shift = -mean.expand_as(means).reshape(x.shape[:2]) * scale
+    middle = mean.expand_as(means).reshape(x.shape[:2])
     if weight is not None:
-        scale, shift = scale * weight.float(), shift * weight.float()
-    if bias is not None:
-        shift = shift + bias.float()
+        scale = scale * weight.float()
     pixel = [1] * (x.ndim - 2)
-    result = whole * scale.view(*x.shape[:2], *pixel) + shift.view(*x.shape[:2], *pixel)
+    result = (whole - middle.view(*x.shape[:2], *pixel)) * scale.view(*x.shape[:2], *pixel)
+    if bias is not None:
+        result = result + bias.float().view(1, -1, *pixel)
     return result.to(x.dtype), mean.squeeze(-1).to(x.dtype), rstd.squeeze(-1).to(x.dtype)
 
 
@@ -217,28 +222,30 @@ def _wide_attention(
 
     A VAE attends with one head of 512 channels, too wide for FlashAttention and cuDNN; for its 16384 pixels torch's
     own kernel takes 3.7 ms on an H200. The scores between the two products are in float16, which rounds eight times
-    finer than bfloat16 and cannot overflow, because each query and key is first divided by its own largest element.
+    finer than bfloat16 and cannot overflow, because each query is first divided by its largest element, and the keys
+    by theirs.
     """
     width, rows = query.shape[-1], query.shape[-2]
     plain = bias is None and not compute_log_sumexp and not is_causal and dropout_p == 0.0
     if not plain or width <= _WIDEST_FUSED or query.dtype not in (torch.float16, torch.bfloat16):
         return NotImplemented
     scale = width**-0.5 if scale is None else scale
-    queries, query_sizes = _divided(query.flatten(0, 1))
-    keys, key_sizes = _divided(key.flatten(0, 1))
+    queries, query_sizes = _divided(query.flatten(0, 1), -1)
+    keys, key_size = _divided(key.flatten(0, 1), (-2, -1))
     values = value.flatten(0, 1)
     # Nothing here may ask whether the number of rows is divisible or a piece is one row: the answer would be compiled
     # in for all sizes. So each piece has two rows at least, and there always are some too many.
     each = rows // _ATTENTION_PIECES + 2
     too_many = [0, 0, 0, _ATTENTION_PIECES * each - rows]
-    query_sizes = query_sizes * scale
     split = (
         torch.constant_pad_nd(t, too_many).reshape(-1, _ATTENTION_PIECES, each, t.shape[-1]).unbind(1)
-        for t in (queries, query_sizes)
+        for t in (queries, query_sizes * (key_size * scale))
     )
     results = []
     for piece, sizes in zip(*split, strict=True):
-        scores = torch.bmm(piece, keys.transpose(1, 2)).float() * sizes * key_sizes.transpose(1, 2)
+        # Pieces must not read the same rows of anything here: the compiler would take all their softmaxes together,
+        # which is slower and keeps all scores at once.
+        scores = torch.bmm(piece, keys.transpose(1, 2)).float() * sizes
         results.append(torch.bmm(torch.softmax(scores, -1).to(values.dtype), values))
     result = torch.cat(results, 1)[:, :rows].reshape(query.shape)
     log_sumexp = query.new_empty((*query.shape[:2], 0), dtype=torch.float32)
@@ -246,10 +253,10 @@ def _wide_attention(
     return result, log_sumexp, seed, seed
 
 
-def _divided(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors (..., channels) in float16, each divided by its largest element, and those in float32."""
+def _divided(vectors: torch.Tensor, dims: int | tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors in float16, divided by the largest element along `dims`, and those elements in float32."""
     whole = vectors.float()
-    largest = whole.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    largest = whole.abs().amax(dims, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     return (whole / largest).half(), largest
 
 
@@ -257,7 +264,8 @@ def _double_by_copies(exported: torch.export.ExportedProgram) -> None:
     """Write upsampling to twice the size, nearest pixel, as an expansion.
 
     The compiler's own way computes each pixel's source with floating-point products of run-time sizes: 1.5 ms for the
-    largest one in a VAE of any size on an H200, 0.3 ms where sizes are fixed.
+    largest one in a VAE of any size on an H200, 0.3 ms where sizes are fixed. Channels go last, as convolutions want
+    them there.
     """
     graph = exported.graph
     aten = torch.ops.aten
@@ -267,11 +275,13 @@ def _double_by_copies(exported: torch.export.ExportedProgram) -> None:
         if any(str(2 * small.shape[dim]) != str(large.shape[dim]) for dim in (2, 3)):
             continue
         steps = (
-            (aten.unsqueeze.default, 3),
-            (aten.unsqueeze.default, 5),
-            (aten.expand.default, [-1, -1, -1, 2, -1, 2]),
-            (aten.flatten.using_ints, 4, 5),
-            (aten.flatten.using_ints, 2, 3),
+            (aten.permute.default, [0, 2, 3, 1]),
+            (aten.unsqueeze.default, 2),
+            (aten.unsqueeze.default, 4),
+            (aten.expand.default, [-1, -1, 2, -1, 2, -1]),
+            (aten.flatten.using_ints, 3, 4),
+            (aten.flatten.using_ints, 1, 2),
+            (aten.permute.default, [0, 3, 1, 2]),
         )
         with graph.inserting_before(node):
             for target, *rest in steps:
@@ -302,6 +312,7 @@ def _fast_attention(capability: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _own_decompositions(capability: int) -> Iterator[None]:
     """Inductor's table of decompositions with ours in it."""
+    _require("torch._inductor.lowering")  # when it is loaded it insists that attention is not decomposed
     table = _require("torch._inductor.decomposition").decompositions
     aten = torch.ops.aten
     ours: dict[Any, Any] = {aten.native_group_norm.default: _group_norm}
@@ -326,7 +337,7 @@ def _own_choices() -> Iterator[None]:
     virtualized, choices = _require("torch._inductor.virtualized"), _require("torch._inductor.choices")
     inner = _require("torch._inductor.runtime.hints").ReductionHint.INNER
 
-    class Choices(choices.InductorChoices):  # type: ignore[misc, name-defined]
+    class Choices(choices.InductorChoices):  # type: ignore[name-defined]
         @staticmethod
         def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
             usual: bool = choices.InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)

@@ -10,7 +10,7 @@ import torch
 from support import host, server, workflows
 
 from .conftest import LORA
-from .images import assert_same, txt2img
+from .images import assert_same, differences, txt2img
 
 OPTIONS = {  # and how the node begins to speak at the first image, where that is sure
     "--highvram": "restored in ",
@@ -18,8 +18,11 @@ OPTIONS = {  # and how the node begins to speak at the first image, where that i
     "--disable-dynamic-vram": "restored in ",
     "--disable-dynamic-vram --lowvram": "",
     "--novram": "",
-    "--bf16-unet": "restored in ",
 }
+
+
+def _prompts() -> list[workflows.Prompt]:
+    return [txt2img(), txt2img(seed=2, steps=12), workflows.with_lora(txt2img(), LORA, 1.0)]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -30,16 +33,37 @@ def test_the_image_is_eagers(
     unet_graph: Callable[[torch.dtype], None],
     vae_graphs: None,
 ) -> None:
-    unet_graph(torch.bfloat16 if "bf16" in options else torch.float16)
-    prompts = [txt2img(), txt2img(seed=2, steps=12), workflows.with_lora(txt2img(), LORA, 1.0)]
+    unet_graph(torch.float16)
     with server.running(
         base, host.comfyui_path(), env=environment, options=tuple(options.split()), device=()
     ) as running:
         said = []
-        for prompt in prompts:
+        for prompt in _prompts():
             result, eager = running.run(prompt), running.run(workflows.without_onegraph(prompt))
             said.append(result.text("2"))
             print(options, said[-1], result.text("vae"))
             assert_same(result, eager)
         assert said[0].startswith(OPTIONS[options]), said
         assert running.status()["compiles"] == 0
+
+
+def test_bfloat16_weights_are_as_close_to_float32_as_eagers(
+    base: Path, environment: dict[str, str], unet_graph: Callable[[torch.dtype], None], vae_graphs: None
+) -> None:
+    """bfloat16 moves pixels by more than any fixed bound that would still tell a wrong image."""
+    unet_graph(torch.bfloat16)
+
+    def images(option: str, prompts: list[workflows.Prompt]) -> tuple[list[server.Outcome], int]:
+        with server.running(base, host.comfyui_path(), env=environment, options=(option,), device=()) as running:
+            return [running.run(prompt) for prompt in prompts], running.status()["compiles"]
+
+    plain = [workflows.without_onegraph(prompt) for prompt in _prompts()]
+    exact, _ = images("--fp32-unet", plain)
+    found, compiles = images("--bf16-unet", [*plain, *_prompts()])
+    assert compiles == 0
+    assert found[len(plain)].text("2").startswith("restored in "), found[len(plain)].texts
+    for reference, eager, compiled in zip(exact, found[: len(plain)], found[len(plain) :], strict=True):
+        ((largest_eager, mean_eager),) = differences(eager, reference)
+        ((largest, mean),) = differences(compiled, reference)
+        print(f"to float32, of 255: {largest}, mean {mean:.2f}; eager {largest_eager}, mean {mean_eager:.2f}")
+        assert mean < 1.2 * mean_eager + 0.2, compiled.texts

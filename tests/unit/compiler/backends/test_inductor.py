@@ -169,6 +169,24 @@ def test_the_group_norm_for_gpus_is_a_group_norm(shape: tuple[int, ...], affine:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mean", [0.0, 300.0])
+@pytest.mark.parametrize("outlier", [0.0, 1e3])
+def test_the_group_norm_for_gpus_is_exact_far_from_zero_and_beside_outliers(mean: float, outlier: float) -> None:
+    from onegraph.compiler.backends.inductor import _group_norm
+
+    torch.manual_seed(0)
+    x = torch.randn(1, 4, 96, 80) + mean
+    x[0, :, 0, 0] += outlier
+    given = (None, None, 1, 4, 96 * 80, 2, 1e-6)
+    wanted = torch.native_group_norm(x.double(), *given)[0]
+    ours, torchs = (
+        float((result[0].double() - wanted).norm() / wanted.norm())
+        for result in (_group_norm(x, *given), torch.native_group_norm(x, *given))
+    )
+    print(f"relative L2 {ours:.1e}, torch's {torchs:.1e}")
+    assert ours < max(4 * torchs, 1e-6)
+
+
 def test_our_decompositions_leave_torchs_table_as_it_was() -> None:
     from torch._inductor.decomposition import decompositions
 
