@@ -14,7 +14,7 @@ from gpu_common import Bench
 STEPS = 4  # of the images that are compared
 FIRST_STEPS = 30  # of the first image after a restart
 REFINED_STEPS = 8  # of which the refiner takes two
-COUNTS = ("compiles", "restores", "compiled_calls", "replayed_calls", "eager_calls", "reasons")
+COUNTS = ("compiles", "restores", "preloads", "compiled_calls", "replayed_calls", "eager_calls", "reasons")
 
 
 def _prompt(bench: Bench, steps: int) -> Any:

@@ -160,6 +160,7 @@ def test_a_restart_compiles_nothing(start: Callable[[], Any], running: server.Se
         result = again.run(txt2img(seed=81))
         assert_same(result, before)
         assert result.text("2").startswith("restored in "), result.texts
+        assert again.status()["preloads"] >= 2  # both nodes' graphs, while the server read the weights
         _, result = both(again, workflows.with_lora(txt2img(seed=82), LORA, 1.0))
         assert result.text("2").startswith("compiled, any size")
         assert counted(again) == (0, 0), again.status()["reasons"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,23 @@ def encode(vae: Any, image: torch.Tensor) -> torch.Tensor:
     return z
 
 
+def taken_up(engine: Any) -> tuple[int, int, int, int]:
+    """(compiles, restores, preloads, eager calls). As soon as the node runs, both halves are taken up in threads."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("onegraph-preload"):
+            thread.join()
+    counters = engine.counters
+    return counters.compiles, counters.restores, counters.preloads, counters.eager_calls
+
+
 def test_decode_of_any_size_and_batch(vae: Any, engine: Any) -> None:
     check(decode, vae, [latents(*shape) for shape in ((1, 32, 32), (1, 64, 48), (3, 24, 16), (1, 96, 128))])
-    assert (engine.counters.compiles, engine.counters.restores, engine.counters.eager_calls) == (0, 1, 0)
+    assert taken_up(engine) == (0, 2, 2, 0)
 
 
 def test_encode_of_any_size_and_batch(vae: Any, engine: Any) -> None:
     check(encode, vae, [pixels(*shape) for shape in ((1, 256, 256), (2, 128, 192), (1, 512, 384))])
-    assert (engine.counters.compiles, engine.counters.restores, engine.counters.eager_calls) == (0, 1, 0)
+    assert taken_up(engine) == (0, 2, 2, 0)
 
 
 def test_the_same_size_again_and_again(vae: Any, engine: Any) -> None:
