@@ -201,6 +201,37 @@ def test_our_decompositions_leave_torchs_table_as_it_was() -> None:
         assert decompositions == before
 
 
+@pytest.mark.parametrize(
+    ("elements", "hint", "at_once"), [(1280, "INNER", True), (4096, "INNER", False), (1280, "OUTER", False)]
+)
+def test_rows_of_a_layer_norm_are_reduced_at_once(
+    elements: int, hint: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sympy
+    from torch._inductor import choices, virtualized
+    from torch._inductor.runtime.hints import ReductionHint
+    from torch._inductor.sizevars import SizeVarAllocator
+
+    from onegraph.compiler.backends import inductor
+
+    class Features:
+        reduction_numel = sympy.Integer(elements)
+
+        def get_reduction_hint(self) -> ReductionHint:
+            return ReductionHint[hint]
+
+    class Graph:
+        sizevars = SizeVarAllocator()
+
+    monkeypatch.setattr(choices.InductorChoices, "should_use_persistent_reduction", staticmethod(lambda *_: False))
+    before = virtualized.V.choices
+    with inductor._own_choices(), virtualized.V.set_graph_handler(Graph()):  # type: ignore[arg-type]
+        decide = virtualized.V.choices.should_use_persistent_reduction
+        assert decide(Features(), False) == at_once  # type: ignore[arg-type]
+        assert not decide(Features(), True)  # type: ignore[arg-type]
+    assert virtualized.V.choices is before
+
+
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     from onegraph.compiler.backends.inductor import _wide_attention
 
