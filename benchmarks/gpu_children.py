@@ -83,7 +83,7 @@ def preloaded(bench: Bench) -> dict[str, Any]:
     for part in every:
         compile_ = part.compiles["any_size"]
         started = time.perf_counter()
-        thread = threading.Thread(target=compile_.engine.preload, args=(compile_.request,))
+        thread = threading.Thread(target=compile_.engine.preload, args=(compile_.request, 0))
         thread.start()
         thread.join()
         ahead = {"ahead_s": round(time.perf_counter() - started, 4), "preloads": compile_.engine.counters.preloads}

@@ -22,7 +22,7 @@ from .. import __version__
 from ..errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
-from ..graph_cache.store import Broken, Entry, Hit, Store
+from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
 from . import binding, capture, memory, structure, verify
 from .backends import Backend, Constant, Runner
 from .process import Client, Job, Progress, compile_in_child
@@ -71,7 +71,7 @@ class Counters:
 
     compiles: int = 0
     restores: int = 0
-    preloads: int = 0  # restores ahead of the first call
+    preloads: int = 0  # graphs loaded and warmed up ahead of the first call
     binds: int = 0
     compiled_calls: int = 0
     eager_calls: int = 0
@@ -294,6 +294,7 @@ class Engine:
         self._graphs: dict[tuple[str, str], Graph] = {}
         self._closed: list[Graph] = []  # that still hold memory, because their backend does not give it back yet
         self._failures: dict[tuple[str, str], str] = {}
+        self._refused_ahead: dict[tuple[str, str], str] = {}  # what the next run is to say
         self._kills: Counter[tuple[str, str]] = Counter()
         self._background: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
         self._lock = threading.RLock()
@@ -325,31 +326,63 @@ class Engine:
         """
         place = (request.key.digest, str(request.device))
         with self._lock:
-            graph = self._graphs.get(place)
-            if graph is not None and graph.retired is None:
-                return graph
-            if graph is not None and graph.retired is not None:
-                return Refused(graph.retired)
-            if place in self._failures:
-                return Refused(self._failures[place])
-            background = self._background.get(place)
-            if background is not None and background[0].is_alive():
-                seconds = time.perf_counter() - background[1]
-                return Refused(f"still compiling in the background ({seconds:.0f} s so far)")
+            known = self._known(place)
+            if known is not None:
+                return known
+            reason = self._refused_ahead.pop(place, None)
+            if reason is not None:
+                return Refused(reason)
             return self._restore_or_compile(place, request, when_missing, watch)
 
-    def preload(self, request: Request) -> None:
-        """Load a kept graph and warm it up, in a thread beside whatever comes before its first call. Never raises."""
-        device = request.device
+    def preload(self, request: Request, room: int) -> None:
+        """Load a kept graph and warm it up, in a thread beside whatever comes before its first call. Never raises.
+
+        Args:
+            room: bytes that must still be free to warm it up.
+        """
+        device, place = request.device, (request.key.digest, str(request.device))
         try:
             on_device = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
             with torch.inference_mode(), on_device:  # both are a thread's own
-                graph = self.obtain(request, "eager", lambda progress: None)
-                if isinstance(graph, Graph):
-                    graph.warm(capture.example_inputs(request.shapes, request.hint, device))
-                    self.counters.preloads += 1
+                with self._lock:
+                    if self._known(place) is not None or place in self._refused_ahead:
+                        return
+                    restored = self._restore(place, request)
+                    if isinstance(restored, Refused):  # nobody listens here
+                        self._refused_ahead[place] = restored.reason
+                if isinstance(restored, Graph) and memory.unused_bytes(device) >= room:
+                    restored.warm(capture.example_inputs(request.shapes, request.hint, device))
+                    with self._lock:
+                        self.counters.preloads += 1
         except Exception:  # the first call does without
             log.debug("a graph could not be taken up ahead", exc_info=True)
+
+    def _known(self, place: tuple[str, str]) -> Graph | Refused | None:
+        """The graph, or the reason why there is none, that this process knows already."""
+        graph = self._graphs.get(place)
+        if graph is not None:
+            return graph if graph.retired is None else Refused(graph.retired)
+        if place in self._failures:
+            return Refused(self._failures[place])
+        background = self._background.get(place)
+        if background is not None and background[0].is_alive():
+            seconds = time.perf_counter() - background[1]
+            return Refused(f"still compiling in the background ({seconds:.0f} s so far)")
+        return None
+
+    def _restore(self, place: tuple[str, str], request: Request) -> Graph | Refused | Miss:
+        """The graph from the store."""
+        runs = request.backend.can_run(request.device)
+        if not runs.ok:
+            return Refused(runs.reason)
+        found = self.store.find(request.key, request.source, request.neighbours)
+        if isinstance(found, Broken):
+            return Refused(f"{found.reason}; a later run compiles it anew")
+        if isinstance(found, Miss):
+            return found
+        graph = self._load(place, request, found.entry, "restored")
+        self.counters.restores += isinstance(graph, Graph)
+        return graph
 
     def _restore_or_compile(
         self,
@@ -358,18 +391,11 @@ class Engine:
         when_missing: WhenMissing,
         watch: Callable[[Progress], None],
     ) -> Graph | Refused:
-        runs = request.backend.can_run(request.device)
-        if not runs.ok:
-            return Refused(runs.reason)
-        found = self.store.find(request.key, request.source, request.neighbours)
-        if isinstance(found, Broken):
-            return Refused(f"{found.reason}; a later run compiles it anew")
-        if isinstance(found, Hit):
-            graph = self._load(place, request, found.entry, "restored")
-            self.counters.restores += isinstance(graph, Graph)
-            return graph
+        restored = self._restore(place, request)
+        if not isinstance(restored, Miss):
+            return restored
         if when_missing == "eager":
-            return Refused(found.reason)
+            return Refused(restored.reason)
         compiles = request.backend.can_compile(request.device)
         if not compiles.ok:
             return Refused(compiles.reason)

@@ -113,7 +113,8 @@ def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Reques
         request = build(Run(patcher, None, None, paged))
         if isinstance(request, Request) and not request.backend.rebuilds:
             name = f"onegraph-preload-{request.key.digest}"
-            threading.Thread(target=engine().preload, args=(request,), name=name, daemon=True).start()
+            # Not a daemon: a process that ends in the midst of it would leave the mark of a graph that takes it down.
+            threading.Thread(target=engine().preload, args=(request, PRELOAD_ROOM), name=name).start()
     except Exception:  # never into the queue; the first call does without
         log.debug("no graph was taken up ahead", exc_info=True)
 

@@ -31,22 +31,16 @@ def preload_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "PRELOAD_ROOM", 0)
 
 
-def wait() -> None:
-    for thread in threading.enumerate():
-        if thread.name.startswith("onegraph-preload"):
-            thread.join()
-
-
 def test_the_first_call_finds_the_graph_loaded_and_warm(model: Any, counters: Counters, fresh_process: Engine) -> None:
     fast = compiled(model)
-    wait()
+    host.wait_for_preloads()
     assert (counters.preloads, counters.restores, counters.binds, counters.compiled_calls) == (1, 1, 0, 0)
     (graph,) = fresh_process._graphs.values()
     assert graph.fresh and graph._binding is None
     assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
     assert said().startswith("restored in "), said()
-    wait()
+    host.wait_for_preloads()
     assert counters.preloads == 1
 
 
@@ -63,9 +57,11 @@ def test_the_first_call_may_come_while_it_goes_on(
     monkeypatch.setattr(Graph, "warm", slow)
     fast = compiled(model)
     assert begun.wait(60)
+    # A process that ends now waits for the thread, or the mark of a graph that took it down would stay behind.
+    assert [t.daemon for t in threading.enumerate() if t.name.startswith("onegraph-preload")] == [False]
     result = host.sample(fast)
     go_on.set()
-    wait()
+    host.wait_for_preloads()
     assert relative_l2(result, host.sample(model)) < 1e-4
     assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4  # the late warm-up did not touch the binding
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
@@ -79,7 +75,7 @@ def test_a_graph_that_cannot_warm_up_is_taken_up_by_the_first_call(
 
     monkeypatch.setattr(Graph, "warm", fails)
     fast = compiled(model)
-    wait()
+    host.wait_for_preloads()
     assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
     assert (counters.preloads, counters.restores, counters.eager_calls) == (0, 1, 0)
 
@@ -89,7 +85,7 @@ def test_only_what_the_first_call_will_surely_want_is_taken_up(
     options: dict[str, Any], model: Any, counters: Counters
 ) -> None:
     compiled(model, **options)
-    wait()
+    host.wait_for_preloads()
     assert (counters.preloads, counters.restores) == (0, 0)
 
 
@@ -98,13 +94,13 @@ def test_nothing_is_taken_up_where_memory_is_short(
 ) -> None:
     monkeypatch.setattr(serve, "PRELOAD_ROOM", 1 << 60)
     compiled(model)
-    wait()
+    host.wait_for_preloads()
     assert (counters.preloads, counters.restores) == (0, 0)
 
 
 def test_a_model_without_a_graph_compiles_nothing_early(checkpoint: Callable[..., Path], counters: Counters) -> None:
     _, at_once = hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.Options(), NODE)
-    wait()
+    host.wait_for_preloads()
     assert at_once.startswith("ready: ")
     assert (counters.preloads, counters.compiles) == (0, 0)
 
@@ -126,11 +122,11 @@ def test_a_vaes_graphs_are_taken_up_too(checkpoint: Callable[..., Path], counter
     engine._graphs.clear()
     counters.preloads = counters.restores = counters.compiles = 0
     fast = vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="any size"), NODE)[0]
-    wait()
+    host.wait_for_preloads()
     assert (counters.preloads, counters.restores) == (1, 1)
     with torch.inference_mode():
         assert relative_l2(fast.decode(latent), vae.decode(latent)) < 1e-4
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
     vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="each size"), NODE)
-    wait()
+    host.wait_for_preloads()
     assert counters.preloads == 1

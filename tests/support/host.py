@@ -113,3 +113,12 @@ def sample(
             seed=seed,
             disable_pbar=True,
         )
+
+
+def wait_for_preloads() -> None:
+    """Until no thread takes a graph up ahead of its first call."""
+    import threading
+
+    for thread in threading.enumerate():
+        if thread.name.startswith("onegraph-preload"):
+            thread.join()

@@ -199,6 +199,41 @@ def test_a_damaged_graph_is_moved_aside_and_compiled_anew_later(damage: str, hom
     )
 
 
+def test_a_graph_is_taken_up_ahead_once_and_stays_unbound(home: Path, source: ModelSource) -> None:
+    engine, module = Engine(Store(home)), toy.Toy(3)
+    for _ in range(2):
+        engine.preload(toy.request(module, source), 0)
+    counters = engine.counters
+    assert (counters.preloads, counters.restores, counters.binds, counters.compiled_calls) == (1, 1, 0, 0)
+    graph = engine.obtain(toy.request(module, source), "wait", ignore)
+    assert isinstance(graph, Graph) and graph.fresh
+    call(engine, graph, module)
+    assert (counters.restores, counters.binds, counters.compiles) == (1, 1, 0)
+
+
+def test_where_memory_has_become_short_a_graph_is_loaded_and_not_run_ahead(
+    home: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, module, warmed = Engine(Store(home)), toy.Toy(3), []
+    monkeypatch.setattr(Graph, "warm", lambda self, inputs: warmed.append(inputs))
+    engine.preload(toy.request(module, source), 1 << 62)
+    assert (engine.counters.preloads, engine.counters.restores, warmed) == (0, 1, [])
+
+
+def test_what_is_wrong_with_a_graph_taken_up_ahead_is_said_by_the_run(home: Path, source: ModelSource) -> None:
+    entry = next(Store(home).entries())
+    file = entry.folder / "graph.aoti"
+    file.write_bytes(file.read_bytes()[:100])
+    engine, request = Engine(Store(home)), toy.request(toy.Toy(), source)
+    for _ in range(2):
+        engine.preload(request, 0)
+    assert not entry.folder.exists()
+    refused = engine.obtain(request, "wait", ignore)
+    assert isinstance(refused, Refused)
+    assert "damaged" in refused.reason and "compiles it anew" in refused.reason
+    assert engine.obtain(request, "eager", ignore) == Refused("no graph is kept for this model yet")
+
+
 def test_there_is_one_engine_per_process() -> None:
     assert engine_module.engine() is engine_module.engine()
 
