@@ -1,20 +1,52 @@
-"""What compiled code depends on besides shapes: the architecture, as a digest.
+"""What compiled code depends on besides shapes and functions: the architecture, as a digest.
 
-Two checkpoints with the same digest are served by one graph; two that differ in anything that could change
-the code (a head count, which no weight shows, or one edited line of the host's source) must differ here.
+Two checkpoints with the same digest are served by one graph; two that differ in anything that could change the code (a
+head count, which no weight shows, or a padding mode) must differ here. The functions that the modules call are not
+part of it: a graph records those that it was captured from (`functions`).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from blake3 import blake3
 
 _SCALARS = (bool, int, float, str, type(None), torch.dtype)
+# Every module has these; they hold its weights, children and hooks, or say what it is used for.
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a host's modules are to be read.
+
+    Attributes:
+        placement: whether an attribute of that name says where a module's weights are, not what it computes.
+        interchangeable: attributes, and global names as `module:name`, that hold one of several functions of the
+            host which compute the same; a graph has its own.
+        options: settings of the host that change what its modules compute, e.g. `upcast=True`.
+        roots: packages whose functions the modules call, besides those that define the modules.
+    """
+
+    placement: Callable[[str], bool] = lambda name: False
+    interchangeable: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute that belongs to the architecture, with its value as text."""
+
+    name: str
+    text: str
 
 
 def _describe(value: Any) -> str | None:
@@ -29,51 +61,72 @@ def _describe(value: Any) -> str | None:
     return None
 
 
-_file_digests: dict[tuple[str, int, int], str] = {}
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+        elif isinstance(constant, str):
+            yield constant
 
 
-def _file_digest(path: str) -> str:
-    stat = Path(path).stat()
-    memo = (path, stat.st_mtime_ns, stat.st_size)
-    if memo not in _file_digests:
-        _file_digests[memo] = blake3(Path(path).read_bytes()).hexdigest()
-    return _file_digests[memo]
+@functools.cache
+def _names_of(module_name: str) -> frozenset[str]:
+    """All names and strings that the functions of a Python module speak of, its classes' methods among them."""
+    found: set[str] = set()
+
+    def walk(space: Any, depth: int) -> None:
+        for value in list(space.values()):
+            value = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(value, FunctionType) and value.__module__ == module_name:
+                found.update(_names_in(inspect.unwrap(value).__code__))
+            elif isinstance(value, type) and value.__module__ == module_name and depth < 3:
+                walk(vars(value), depth + 1)
+
+    walk(vars(sys.modules[module_name]) if module_name in sys.modules else {}, 0)
+    return frozenset(found)
 
 
-def _source(module_name: str) -> str | None:
-    path = getattr(sys.modules.get(module_name), "__file__", None)
-    return path if path and Path(path).is_file() else None
+def names_spoken_of(module: torch.nn.Module) -> frozenset[str]:
+    """Names of attributes that the code of a model's classes can read.
 
-
-def digest(
-    module: torch.nn.Module,
-    *,
-    volatile: Callable[[str], bool] = lambda name: False,
-    sources: Iterable[str] = (),
-) -> str:
-    """Hex digest of a module's structure, parameter metadata and the source code of its classes.
-
-    `volatile` names the instance attributes that say how a model is placed in memory right now, not what it
-    computes. `sources` adds modules (dotted names) whose functions the module's forward calls. torch's own
-    source is left out: its version is part of the target.
+    An attribute that a custom node left behind on a module, and that no such code names, changes nothing.
     """
+    classes = {base for child in module.modules() for base in type(child).__mro__}
+    modules = {cls.__module__ for cls in classes if cls not in (object, torch.nn.Module)}
+    return frozenset[str]().union(*(_names_of(name) for name in modules))
+
+
+def attributes(module: torch.nn.Module, spoken_of: frozenset[str], rules: Rules) -> Iterator[Attribute]:
+    """The attributes of one module (not of its children) that its architecture consists of, in order."""
+    for name, value in sorted(vars(module).items()):
+        if name in OF_EVERY_MODULE or name not in spoken_of or name in rules.interchangeable or rules.placement(name):
+            continue
+        if is_own_method(module, name, value):
+            continue
+        text = _describe(value)
+        if text is not None:
+            yield Attribute(name, text)
+
+
+def is_own_method(module: torch.nn.Module, name: str, value: Any) -> bool:
+    """Whether an instance attribute is the class's own method, bound to the module: it changes nothing."""
+    function = getattr(value, "__func__", None)
+    return function is not None and value.__self__ is module and function is inspect.getattr_static(type(module), name, 0)
+
+
+def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:
+    """Hex digest of a module's classes, configuration and weights' metadata."""
+    rules = rules or Rules()
+    spoken_of = names_spoken_of(module)
     h = blake3()
-    modules = set(sources)
+    for option in rules.options:
+        h.update(f"\noption {option}".encode())
     for name, child in module.named_modules():
         cls = type(child)
-        modules.update(base.__module__ for base in cls.__mro__)
         h.update(f"\nmodule {name} {cls.__module__}.{cls.__qualname__}".encode())
-        for attribute, value in sorted(vars(child).items()):
-            if attribute.startswith("_") or attribute == "training" or volatile(attribute):
-                continue
-            text = _describe(value)
-            if text is not None:
-                h.update(f"\n {attribute}={text}".encode())
+        for attribute in attributes(child, spoken_of, rules):
+            h.update(f"\n {attribute.name}={attribute.text}".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         h.update(f"\ntensor {name} {list(tensor.shape)} {list(tensor.stride())} {tensor.dtype}".encode())
-    for name in sorted(modules):
-        if name == "builtins" or name == "torch" or name.startswith("torch."):
-            continue
-        path = _source(name)
-        h.update(f"\nsource {name} {_file_digest(path) if path else 'none'}".encode())
     return h.hexdigest()

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 
@@ -22,14 +22,16 @@ from .. import __version__
 from ..errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
+from ..graph_cache.manifest import Manifest
 from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
-from . import binding, capture, memory, structure, verify
+from . import binding, capture, functions, memory, spot_check, structure, verify
 from .backends import Backend, Constant, Runner
 from .process import Client, Job, Progress, compile_in_child
 from .shapes import Refused, ShapeRange
 
 log = logging.getLogger("onegraph.compiler")
 
+_T = TypeVar("_T")
 WhenMissing = Literal["wait", "background", "eager"]
 LIVE_SHARE = 0.5  # of the memory that is free without them, graphs that hold memory may take this much
 SLOWER = 0.95  # below this share of eager's speed a graph is not worth using; 5 % is measurement noise
@@ -49,6 +51,8 @@ class Request:
         hint: sizes of the call at hand, by dimension name.
         capture: a wider range to capture under, for backends that rebuild graphs for other sizes from a kept one.
         neighbours: folders whose checkpoints may have graphs of the same architecture.
+        environment: versions of what surrounds a graph and is no part of its key, e.g. the host's: when they change, a
+            graph is compared with eager again.
     """
 
     key: GraphKey
@@ -63,6 +67,7 @@ class Request:
     client: Client
     neighbours: tuple[Path, ...] = ()
     capture: ShapeRange | None = None
+    environment: str = ""
 
 
 @dataclass
@@ -75,6 +80,7 @@ class Counters:
     binds: int = 0
     compiled_calls: int = 0
     eager_calls: int = 0
+    spot_checks: int = 0  # calls compared with eager after a graph's first use
     reasons: Counter[str] = field(default_factory=Counter)
 
 
@@ -98,6 +104,7 @@ class Graph:
         prefix: str,
         store: Store,
         origin: Literal["compiled", "restored"],
+        environment: str = "",
     ) -> None:
         self.entry = entry
         self.origin = origin
@@ -105,6 +112,8 @@ class Graph:
         self.device = device
         self.retired: str | None = None
         self.fresh = True  # not called yet in this process
+        code = entry.manifest.code
+        self.code = functions.LiveCode(code) if code is not None else None
         self.used = time.monotonic()
         self._runner = runner
         self._prefix = prefix
@@ -114,7 +123,10 @@ class Graph:
         self._lock = threading.Lock()
         if runner.replayed is not None and store.recording_crashed(entry):
             runner.replayed.forbid()
+        self._schedule = spot_check.Schedule(spot_check.every())
         self.outcome = store.outcome(entry)
+        if self.outcome.environment != environment:
+            self.outcome = self.outcome.model_copy(update={"environment": environment, "checked": {}})
         if self.slower() is not None and self.outcome.slow_processes < _SLOW_PROCESSES:
             # Measured on a busy machine, perhaps: a fast graph is trusted at once, a slow one after some processes.
             self.outcome = self.outcome.model_copy(update={"eager_ms": None, "compiled_ms": None})
@@ -151,12 +163,17 @@ class Graph:
             return f"the compiled graph is slower than eager here ({speedup:.2f}x)"
         return None
 
+    def replaced(self) -> str | None:
+        """Why the functions in place now are not those that the graph was captured from, or None."""
+        difference = self.code.difference() if self.code is not None else None
+        return difference.reason if difference is not None else None
+
     def call(
         self,
         module: torch.nn.Module,
         inputs: tuple[torch.Tensor, ...],
         sizes: Mapping[str, int],
-        eager: Callable[[], torch.Tensor],
+        eager: Callable[..., torch.Tensor],
         counters: Counters,
     ) -> Result | Refused:
         """Run an admitted call with the weights `module` has right now.
@@ -164,7 +181,8 @@ class Graph:
         Args:
             inputs: as in the shape range, contiguous, on the graph's device.
             sizes: from `ShapeRange.admits`.
-            eager: runs the same call eager; used at the very first use on this machine, to compare.
+            eager: the same function of the inputs without a graph, at any size: to compare with at the very first
+                use on this machine and now and then later.
         """
         with self._lock:
             if self.retired is not None:
@@ -184,6 +202,9 @@ class Graph:
                     result = self._first_use(group, inputs, sizes, eager)
                 else:
                     result = Result(self._runner(*inputs))
+                    if self._schedule.due():
+                        counters.spot_checks += 1
+                        result = self._spot_check(inputs, result.output, eager)
             self.fresh = False
             slower = self.slower()
             if slower is not None and self._runner.held_bytes:
@@ -216,12 +237,6 @@ class Graph:
             return self._store.recording(self.entry)
         return contextlib.nullcontext()
 
-    def rebind(self, module: torch.nn.Module) -> Refused | None:
-        """Check every weight and bind again, e.g. at the start of a run."""
-        with self._lock:
-            bound = self._bind(module)
-            return bound if isinstance(bound, Refused) else None
-
     def unbind(self) -> None:
         """Forget the addresses: the weights are about to move."""
         with self._lock:
@@ -242,19 +257,15 @@ class Graph:
         group: str,
         inputs: tuple[torch.Tensor, ...],
         sizes: Mapping[str, int],
-        eager: Callable[[], torch.Tensor],
+        eager: Callable[..., torch.Tensor],
     ) -> Result:
         """Compare with eager on real inputs, time both, record the outcome beside the manifest."""
         started = time.perf_counter()
         compiled_ms, output = self._timed(lambda: self._runner(*inputs))
-        eager_ms, reference = self._timed(eager)
+        eager_ms, reference = self._timed(lambda: eager(*inputs))
         verdict = verify.compare(output, reference)
         if isinstance(verdict, verify.Unfaithful):
-            self.retired = f"the graph failed its first-use check: {verdict.reason}"
-            self._runner.close()
-            log.warning("%s: %s", self.entry.folder.name, self.retired)
-            self._store.quarantine(self.entry.folder)
-            return Result(reference, self.retired)
+            return self._retire(f"the graph failed its first-use check: {verdict.reason}", reference)
         outcome = self.outcome.model_copy(update={"checked": {**self.outcome.checked, group: verdict.rel_l2}})
         if outcome.compiled_ms is None:
             # Set-up at a first call and noise only ever add time: a second pair, and more while eager seems faster.
@@ -262,7 +273,7 @@ class Graph:
                 if time.perf_counter() - started > _MEASURING_SECONDS:
                     break
                 compiled_ms = min(compiled_ms, self._timed(lambda: self._runner(*inputs))[0])
-                eager_ms = min(eager_ms, self._timed(eager)[0])
+                eager_ms = min(eager_ms, self._timed(lambda: eager(*inputs))[0])
                 if compiled_ms <= eager_ms:
                     break
             size = ", ".join(f"{name} {value}" for name, value in sizes.items())
@@ -273,7 +284,27 @@ class Graph:
         self._store.remember(self.entry, outcome)
         return Result(output)
 
-    def _timed(self, call: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:
+    def _spot_check(
+        self, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, eager: Callable[..., torch.Tensor]
+    ) -> Result:
+        """Compare a fraction of a later call with eager."""
+        seconds, (found, reference) = self._timed(
+            lambda: spot_check.pair(self.shapes, inputs, output, self._runner, eager)
+        )
+        self._schedule.checked(seconds / 1e3)
+        verdict = verify.compare(found, reference)
+        if isinstance(verdict, verify.Unfaithful):
+            return self._retire(f"the graph failed a later check: {verdict.reason}", eager(*inputs))
+        return Result(output)
+
+    def _retire(self, reason: str, instead: torch.Tensor) -> Result:
+        self.retired = reason
+        self._runner.close()
+        log.warning("%s: %s", self.entry.folder.name, reason)
+        self._store.quarantine(self.entry.folder)
+        return Result(instead, reason)
+
+    def _timed(self, call: Callable[[], _T]) -> tuple[float, _T]:
         def wait() -> None:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
@@ -307,7 +338,8 @@ class Engine:
         """Whether a graph for the request is loaded or kept, so that nothing needs compiling."""
         if self.loaded(request.key, request.device) is not None:
             return True
-        return isinstance(self.store.find(request.key, request.source, request.neighbours), Hit)
+        found = self.store.find(request.key, request.source, request.neighbours, _code_differs)
+        return isinstance(found, Hit)
 
     def retire(self, request: Request, reason: str) -> None:
         """A graph turned out wrong in use: nobody uses it again, in this process or another."""
@@ -375,11 +407,19 @@ class Engine:
         runs = request.backend.can_run(request.device)
         if not runs.ok:
             return Refused(runs.reason)
-        found = self.store.find(request.key, request.source, request.neighbours)
+        replaced: list[str] = []
+
+        def differs(manifest: Manifest) -> str | None:
+            difference = _code_difference(manifest)
+            if difference is not None and difference.replaced:
+                replaced.append(difference.reason)
+            return difference.reason if difference is not None else None
+
+        found = self.store.find(request.key, request.source, request.neighbours, differs)
         if isinstance(found, Broken):
             return Refused(f"{found.reason}; a later run compiles it anew")
         if isinstance(found, Miss):
-            return found
+            return Refused(replaced[0]) if replaced else found
         graph = self._load(place, request, found.entry, "restored")
         self.counters.restores += isinstance(graph, Graph)
         return graph
@@ -399,9 +439,12 @@ class Engine:
         compiles = request.backend.can_compile(request.device)
         if not compiles.ok:
             return Refused(compiles.reason)
+        foreign = functions.foreign_method(request.module)
+        if foreign is not None:  # the graph would be another model's, and could not be used
+            return Refused(foreign.reason)
         kept = None
         if request.backend.rebuilds:
-            kept = self.store.sibling(request.key, request.source, request.neighbours)
+            kept = self.store.sibling(request.key, request.source, request.neighbours, _code_differs)
         try:
             job = Job(
                 request.key.component,
@@ -415,6 +458,7 @@ class Engine:
                 _BACKGROUND_NICENESS if when_missing == "background" else 0,
                 kept.folder if kept else None,
                 kept.manifest.constants if kept else (),
+                kept.manifest.code if kept else None,
                 0 if kept else request.backend.helpers(len(list(request.module.parameters())), request.device),
             )
         except CaptureError as error:
@@ -422,7 +466,14 @@ class Engine:
         if when_missing == "background":
             return self._compile_in_background(place, request, job)
         compiled = self._compile(place, request, job, watch)
-        return compiled if isinstance(compiled, Refused) else self._load(place, request, compiled, "compiled")
+        if isinstance(compiled, Refused):
+            return compiled
+        difference = _code_difference(compiled.manifest)
+        if difference is not None and difference.replaced:
+            return Refused(difference.reason)
+        if difference is not None:
+            return self._failed(place, f"{difference.reason}; restart ComfyUI to use the graph", None)
+        return self._load(place, request, compiled, "compiled")
 
     def _load(
         self, place: tuple[str, str], request: Request, entry: Entry, origin: Literal["compiled", "restored"]
@@ -438,7 +489,9 @@ class Engine:
         except LoadError as error:
             self.store.quarantine(entry.folder)
             return Refused(str(error))
-        graph = Graph(entry, runner, request.shapes, request.device, request.prefix, self.store, origin)
+        graph = Graph(
+            entry, runner, request.shapes, request.device, request.prefix, self.store, origin, request.environment
+        )
         self._graphs[place] = graph
         return graph
 
@@ -494,6 +547,7 @@ class Engine:
                     label=request.label,
                     files=compiled.files,
                     constants=compiled.constants,
+                    code=job.code if job.kept else compiled.code,
                     compile_seconds=compiled.seconds,
                     made_by=__version__,
                 )
@@ -507,9 +561,9 @@ class Engine:
         log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
         return entry
 
-    def _failed(self, place: tuple[str, str] | None, reason: str, error: Exception) -> Refused:
+    def _failed(self, place: tuple[str, str] | None, reason: str, error: Exception | None) -> Refused:
         log.debug("compiling failed: %s", reason)
-        if error.__cause__ is not None:
+        if error is not None and error.__cause__ is not None:
             log.debug("what the compiling process printed last:\n%s", error.__cause__)
         if place is not None:
             self._failures[place] = reason
@@ -529,6 +583,16 @@ class Engine:
     def background_compiles(self) -> int:
         """How many compiles are under way in the background."""
         return sum(thread.is_alive() for thread, _ in self._background.values())
+
+
+def _code_difference(manifest: Manifest) -> functions.Difference | None:
+    """What differs between the functions in place and those that a graph was captured from."""
+    return functions.LiveCode(manifest.code).difference() if manifest.code is not None else None
+
+
+def _code_differs(manifest: Manifest) -> str | None:
+    difference = _code_difference(manifest)
+    return difference.reason if difference is not None else None
 
 
 _engine: Engine | None = None

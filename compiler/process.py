@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError
-from ..graph_cache.manifest import ConstantRecord
+from ..graph_cache.manifest import CodeRecord, ConstantRecord
 from .shapes import ShapeRange
 from .worker import JOB_FILE, LOG_FILE, STRUCTURE_FILE
 
@@ -44,7 +44,8 @@ class Job:
         capture: the range to capture under, when the backend can make graphs for other sizes of it later.
         structure: the module without weights, from `structure.dump`; empty when there is a `kept` graph.
         kept: folder of a graph of the same architecture to rebuild from, and
-        constants: the weights that it reads.
+        constants: the weights that it reads,
+        code: the functions that it was captured from.
         hint: sizes the compiler tunes for, by dimension name.
         niceness: by how much the compile gives way to other processes (POSIX nice).
         helpers: how many further processes compile parts of the graph.
@@ -61,6 +62,7 @@ class Job:
     niceness: int = 0
     kept: Path | None = None
     constants: tuple[ConstantRecord, ...] = ()
+    code: CodeRecord | None = None
     helpers: int = 0
 
 
@@ -79,6 +81,7 @@ class Compiled:
     files: tuple[str, ...]
     constants: tuple[ConstantRecord, ...]
     seconds: float
+    code: CodeRecord | None = None
 
 
 def _write_job(job: Job, staging: Path) -> None:
@@ -182,7 +185,8 @@ def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None])
                 )
             elif message["event"] in ("checked", "done"):
                 constants = tuple(ConstantRecord.model_validate(c) for c in message["constants"])
-                usable = Compiled(tuple(message["files"]), constants, time.perf_counter() - started)
+                code = CodeRecord.model_validate(message["code"]) if message.get("code") else None
+                usable = Compiled(tuple(message["files"]), constants, time.perf_counter() - started, code)
                 if message["event"] == "done":
                     return usable
     finally:

@@ -15,10 +15,37 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from . import architecture
 from .backends import Constant
 
 
+def _bare(cls: type[torch.nn.Module]) -> torch.nn.Module:
+    return cls.__new__(cls)
+
+
 class _Pickler(pickle.Pickler):
+    """Leaves out what custom nodes left behind on modules and no code of the model's classes speaks of."""
+
+    def __init__(self, file: io.BytesIO, module: torch.nn.Module) -> None:
+        super().__init__(file, protocol=4)
+        self._spoken_of = architecture.names_spoken_of(module)
+
+    def reducer_override(self, obj: Any) -> Any:
+        cls = type(obj)
+        usual = all(
+            getattr(cls, name, None) is getattr(object, name, None)
+            for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+        )
+        if not isinstance(obj, torch.nn.Module) or not usual:
+            return NotImplemented
+        state = {
+            name: value
+            for name, value in vars(obj).items()
+            if name in architecture.OF_EVERY_MODULE
+            or (name in self._spoken_of and not architecture.is_own_method(obj, name, value))
+        }
+        return _bare, (cls,), state
+
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, torch.Tensor):
             return None
@@ -101,7 +128,7 @@ def dump(module: torch.nn.Module) -> bytes:
     """
     buffer = io.BytesIO()
     try:
-        _Pickler(buffer, protocol=4).dump(module)
+        _Pickler(buffer, module).dump(module)
     except CaptureError:
         raise
     except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError and whatever __reduce__ raises

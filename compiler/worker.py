@@ -98,12 +98,12 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
         from onegraph.compiler.crew import Crew
 
         crew = Crew(staging, helpers, leads=help_number is None)
-        files, state, used = _compile(staging, job, backend, inputs, crew, tell)
+        files, state, used, code = _compile(staging, job, backend, inputs, crew, tell)
         if not crew.leads:
             return {}
     else:
         tell({"event": "stage", "stage": "compiling"})
-        files, used = backend.rebuild(Path(job["kept"]), inputs, staging), set()
+        files, used, code = backend.rebuild(Path(job["kept"]), inputs, staging), set(), None
         state = {
             c["name"]: torch.empty_strided(
                 c["shape"], c["stride"], dtype=getattr(torch, c["dtype"]), device=device
@@ -112,35 +112,41 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
         }
     runner, constants = _checked(staging, backend, device, inputs, state, used, tell)
     # From here on nothing that goes wrong makes the graph worse than it is.
-    tell({"event": "checked", "files": files, "constants": constants})
+    tell({"event": "checked", "files": files, "constants": constants, "code": code})
     if runner.replayed is not None and runner.replayed.try_out(*inputs):
         (staging / replay.PROOF_FILE).write_text("A call of this graph was recorded as a CUDA graph and replayed.\n")
         files.append(replay.PROOF_FILE)
-    return {"event": "done", "files": files, "constants": constants}
+    return {"event": "done", "files": files, "constants": constants, "code": code}
 
 
 def _compile(
     staging: Path, job: dict[str, Any], backend: Any, inputs: Any, crew: Any, tell: Any
-) -> tuple[list[str], dict[str, Any], set[str]]:
-    """Rebuild the module, capture and compile it: files, weights (zeros) by name, names of those the code reads."""
+) -> tuple[list[str], dict[str, Any], set[str], dict[str, Any]]:
+    """Rebuild the module, capture and compile it.
+
+    Returns:
+        Files, weights (zeros) by name, the names of those that the code reads, and the record of what was captured.
+    """
     client = importlib.import_module(job["client"], "onegraph")
     client.prepare(job["state"])
 
-    from onegraph.compiler import capture, shapes, structure
+    from onegraph.compiler import capture, functions, shapes, structure
 
     device = inputs[0].device
     module = structure.load((staging / STRUCTURE_FILE).read_bytes(), device)
     wrapped = client.wrap(job["component"], module)
     tell({"event": "stage", "stage": "capturing"})
     with backend.capture_settings():
-        exported = capture.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
+        with functions.watched() as seen:
+            exported = capture.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
+        code = functions.record(seen, module, client.rules())
         tell({"event": "stage", "stage": "compiling"})
         files = backend.compile(exported, inputs, staging, crew)
     named = [
         *wrapped.named_parameters(remove_duplicate=False),
         *wrapped.named_buffers(remove_duplicate=False),
     ]
-    return files, dict(named), _used_constants(exported)
+    return files, dict(named), _used_constants(exported), code.model_dump(mode="json")
 
 
 def _checked(

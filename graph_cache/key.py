@@ -10,7 +10,7 @@ from typing import Any
 from blake3 import blake3
 
 # Raised whenever the way modules are captured, compiled or bound changes, so that older graphs are no hits.
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class GraphKey:
 
     Attributes:
         component: what is compiled, e.g. `unet`.
-        architecture: digest of the module's structure and of the source of its classes.
+        architecture: digest of the module's structure and configuration.
         shapes: the shape range as JSON.
         dtype: dtype of activations, without the `torch.` prefix.
         backend: name of the backend.

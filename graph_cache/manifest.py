@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field
 
 MANIFEST_FILE = "manifest.json"
@@ -30,6 +31,28 @@ class ConstantRecord(_Strict):
     dtype: str
 
 
+class CodeRecord(_Strict):
+    """The Python functions that a graph was captured from; see `compiler.functions`.
+
+    Attributes:
+        python: version whose bytecode was digested, e.g. `3.10`.
+        functions: `module:path` of each function that ran -> digests of its bytecode and of its source text.
+        references: `module:path` of each name that they use -> what it stood for.
+        methods: `module:Class.method` -> the class that answers for it, for the classes of the model's modules.
+    """
+
+    python: str
+    functions: dict[str, tuple[str, str]]
+    references: dict[str, str]
+    methods: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        """6 hex digits over the functions' sources, which are the same for all Python versions."""
+        sources = sorted((name, digests[1]) for name, digests in self.functions.items())
+        return blake3(repr(sources).encode()).hexdigest(length=3)
+
+
 class Manifest(_Strict):
     """Everything known of a graph when it was compiled.
 
@@ -39,6 +62,7 @@ class Manifest(_Strict):
         label: the shapes for people, e.g. `any size 64-2048`.
         files: the graph's files by name.
         constants: what `bind` must find in the live model.
+        code: the functions that the graph stands for; None where its backend rebuilt it from another graph's program.
         compile_seconds: wall time of capture, compile and trial load.
         created: ISO 8601 time in UTC.
         made_by: version of the pack.
@@ -49,6 +73,7 @@ class Manifest(_Strict):
     label: str
     files: dict[str, FileRecord]
     constants: tuple[ConstantRecord, ...]
+    code: CodeRecord | None = None
     compile_seconds: float
     created: str
     made_by: str
@@ -61,6 +86,7 @@ class Outcome(_Strict):
         checked: batch class (`1` or `n`) -> relative L2 against eager on real inputs.
         eager_ms, compiled_ms: one call on the inputs of the first use, milliseconds; None while unmeasured.
         slow_processes: how many processes in a row found the graph slower than eager.
+        environment: versions around the graph when `checked` was filled.
         size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
     """
 
@@ -68,6 +94,7 @@ class Outcome(_Strict):
     eager_ms: float | None = None
     compiled_ms: float | None = None
     slow_processes: int = 0
+    environment: str = ""
     size: str = ""
 
     @property

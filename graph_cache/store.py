@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from .identity import ModelSource
 from .key import GraphKey, difference
-from .manifest import MANIFEST_FILE, OUTCOME_FILE, ConstantRecord, FileRecord, Manifest, Outcome, Outcomes
+from .manifest import MANIFEST_FILE, OUTCOME_FILE, CodeRecord, ConstantRecord, FileRecord, Manifest, Outcome, Outcomes
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -35,6 +35,8 @@ _BROKEN = ".broken-"
 _LOADING = ".loading"
 _RECORDING = ".recording"
 _STALE_SECONDS = 24 * 3600
+
+Differs = Callable[[Manifest], str | None]
 
 
 @dataclass(frozen=True)
@@ -203,28 +205,46 @@ class Store:
 
     # Looking up ---------------------------------------------------------------------------------------------
 
-    def find(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path] = ()) -> Hit | Miss | Broken:
-        """The entry for `key`: this model's own, or another model's of the same architecture, taken over.
+    def find(
+        self,
+        key: GraphKey,
+        source: ModelSource,
+        neighbours: Iterable[Path] = (),
+        differs: Differs = lambda manifest: None,
+    ) -> Hit | Miss | Broken:
+        """The entry for `key`: this model's own, or another model's of the same architecture, adopted.
 
         Args:
             neighbours: folders with checkpoints, whose `.graphs` folders are searched too.
+            differs: why an entry of the same key cannot be used here all the same, or None.
         """
         nearest: list[str] = []
         for place in self.places(source):
             for folder in self._candidates(place / key.component, key.digest):
-                return self._judge(folder, key)
-            nearest += self._differences(place / key.component, key)
+                judged = self._judge(folder, key, differs)
+                if not isinstance(judged, Miss):
+                    return judged
+                nearest.append(judged.reason)
+            nearest += [
+                f"the graphs in the store differ in {d}" for d in self._differences(place / key.component, key) if d
+            ]
         for folder in self._foreign(key, source, neighbours):
-            judged = self._judge(folder, key)
+            judged = self._judge(folder, key, differs)
             if isinstance(judged, Hit):
                 with contextlib.suppress(OSError):
                     judged = Hit(self._adopt(judged.entry, key, source), folder.parents[2].name)
                 return judged
         if nearest:
-            return Miss(f"the graphs kept for this model differ in {nearest[0]}")
+            return Miss(nearest[0])
         return Miss("no graph is kept for this model yet")
 
-    def sibling(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path] = ()) -> Entry | None:
+    def sibling(
+        self,
+        key: GraphKey,
+        source: ModelSource,
+        neighbours: Iterable[Path] = (),
+        differs: Differs = lambda manifest: None,
+    ) -> Entry | None:
         """A sound entry that differs from `key` in the shapes alone, this model's or another's."""
         wanted = {name: value for name, value in key.fields().items() if name != "shapes"}
         for place in [*self.places(source), *self._other_models(source, neighbours)]:
@@ -233,21 +253,24 @@ class Store:
                 if not isinstance(entry, Entry):
                     continue
                 found = {name: value for name, value in entry.manifest.key.items() if name != "shapes"}
-                if found == wanted and isinstance(check(entry), Sound):
+                if found == wanted and differs(entry.manifest) is None and isinstance(check(entry), Sound):
                     return entry
         return None
 
     def _candidates(self, component: Path, digest: str) -> list[Path]:
         try:
-            return sorted(p for p in component.glob(f"*-{digest}") if not p.name.startswith("."))
+            return sorted(p for p in component.glob(f"*-{digest}*") if not p.name.startswith("."))
         except OSError:
             return []
 
-    def _judge(self, folder: Path, key: GraphKey) -> Hit | Miss | Broken:
+    def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Hit | Miss | Broken:
         entry = read(folder)
         if isinstance(entry, Entry):
             if entry.manifest.key != key.fields():
                 return Miss(f"the graph in its folder differs in {difference(key.fields(), entry.manifest.key)}")
+            reason = differs(entry.manifest)
+            if reason is not None:
+                return Miss(reason)
             state = check(entry)
             if isinstance(state, Sound):
                 if not self._crashed(folder):
@@ -305,6 +328,7 @@ class Store:
         constants: tuple[ConstantRecord, ...],
         compile_seconds: float,
         made_by: str,
+        code: CodeRecord | None = None,
     ) -> Entry:
         """Make the files in `staging` (from `self.staging`) an entry. Raises OSError."""
         manifest = Manifest(
@@ -312,6 +336,7 @@ class Store:
             label=label,
             files={name: record(staging / name) for name in sorted(files)},
             constants=constants,
+            code=code,
             compile_seconds=round(compile_seconds, 3),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             made_by=made_by,
@@ -324,6 +349,8 @@ class Store:
         place = staging.parent
         target = "-".join(key.target.get(k, "") for k in ("device", "cpu") if key.target.get(k))
         name = f"{_slug(manifest.label)}-{key.dtype}-{key.backend}-{target}-{key.digest}"
+        if manifest.code is not None:  # graphs of one key for two versions of the host stand beside each other
+            name += f"-{manifest.code.digest}"
         final = place / key.component / name
         final.parent.mkdir(parents=True, exist_ok=True)
         for leftover in list(staging.iterdir()):

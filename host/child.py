@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..compiler.architecture import Rules
 from ..compiler.process import Client
 
 UNET, VAE_DECODER, VAE_ENCODER = "unet", "vae_decoder", "vae_encoder"
@@ -25,6 +28,23 @@ def client() -> Client:
 
     plain = {k: v for k, v in vars(args).items() if isinstance(v, bool | int | float | str | None)}
     return Client(".host.child", {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain})
+
+
+@functools.cache
+def environment() -> str:
+    """The versions around a graph that are no part of its key: a change has it compared with eager again."""
+    with contextlib.suppress(ImportError):
+        from comfyui_version import __version__ as host
+
+        return f"ComfyUI {host}, torch {torch.__version__}"
+    return f"torch {torch.__version__}"
+
+
+def rules() -> Rules:
+    """How ComfyUI's modules are to be read; see `weights.rules`. After `prepare`."""
+    from . import weights
+
+    return weights.rules()
 
 
 def prepare(state: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ..compiler.architecture import is_own_method
 from ..compiler.backends.inductor import Tables, copy_all, set_tables, tables
 from ..compiler.shapes import Refused
 
@@ -30,7 +31,7 @@ NO_ROOM = "the model does not fit into the VRAM that is free, so DynamicVRAM pag
 BUSY = "DynamicVRAM is moving this model's weights"
 
 # What the host keeps on the modules (and on the model itself) to page them; the model computes the same without.
-_BOOKKEEPING = {
+BOOKKEEPING = {
     "_v",
     "_v_signature",
     "_v_weight",
@@ -71,7 +72,11 @@ def _twins(module: torch.nn.Module) -> Form:
             return known
         twin: torch.nn.Module = object.__new__(type(original))
         made[id(original)] = twin
-        state = {name: value for name, value in vars(original).items() if name not in _BOOKKEEPING}
+        state = {
+            name: value
+            for name, value in vars(original).items()
+            if name not in BOOKKEEPING and not is_own_method(original, name, value)
+        }
         for name in _ORDER:  # a missing bias is a plain attribute here, where torch has it among the parameters
             if name in state and state[name] is None:
                 del state[name]
@@ -143,11 +148,13 @@ class _Forms:
     They never hold the module itself, nor its weights: those with storage are emptied at the end of each run.
 
     Attributes:
+        version: of the module's other state, by its watch.
         small: by module and name, places for the weights that the host does not page because they are small. It makes
             them anew for each run, and graphs want to find them where they were: they are copied there for each call.
     """
 
     metadata: _Metadata
+    version: int
     empty: Form
     filled: Form
     small: dict[tuple[int, str], torch.Tensor]
@@ -156,11 +163,11 @@ class _Forms:
 _forms: weakref.WeakKeyDictionary[torch.nn.Module, _Forms] = weakref.WeakKeyDictionary()
 
 
-def _forms_of(module: torch.nn.Module) -> _Forms:
+def _forms_of(module: torch.nn.Module, version: int) -> _Forms:
     metadata = _metadata(module)
     known = _forms.get(module)
-    if known is None or known.metadata != metadata:
-        known = _Forms(metadata, _without_storage(module), _twins(module), {})
+    if known is None or (known.metadata, known.version) != (metadata, version):
+        known = _Forms(metadata, version, _without_storage(module), _twins(module), {})
         _forms[module] = known
     return known
 
@@ -179,14 +186,16 @@ class Paged:
         filling_s: seconds spent in this run on having pages filled, as an eager call would, too.
     """
 
-    def __init__(self, module: torch.nn.Module, vbar: Any, device: torch.device, cast: Any, uncast: Any) -> None:
+    def __init__(
+        self, module: torch.nn.Module, version: int, vbar: Any, device: torch.device, cast: Any, uncast: Any
+    ) -> None:
         """`cast` and `uncast` are the host's functions by which an eager layer gets its weights and lets them go."""
         self._module = module
         self._vbar = vbar
         self._device = device
         self._cast = cast
         self._uncast = uncast
-        forms = _forms_of(module)
+        forms = _forms_of(module, version)
         self._filled, self._small = forms.filled, forms.small
         self.form = forms.empty[0]
         self.filling_s = 0.0
@@ -319,10 +328,10 @@ class _NoPages:
     base_addr = offset = 0
 
 
-def paged(patcher: Any, module: torch.nn.Module) -> Paged | Refused:
+def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refused:
     """Access to the weights of a module that is (a part of) the patcher's model, under DynamicVRAM.
 
-    Refuses where this ComfyUI or its comfy-aimdo lacks what that needs.
+    `version` is the module's, by its watch: another one needs another skeleton. Refuses where this ComfyUI or its comfy-aimdo lacks what that needs.
     """
     import comfy.ops
 
@@ -342,4 +351,4 @@ def paged(patcher: Any, module: torch.nn.Module) -> Paged | Refused:
     for place in places:
         if not isinstance(place, tuple) or len(place) != 3 or place[0] is not vbar:
             return Refused(UNKNOWN)
-    return Paged(module, vbar, patcher.load_device, cast, uncast)
+    return Paged(module, version, vbar, patcher.load_device, cast, uncast)

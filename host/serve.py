@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-from ..compiler import architecture, backends, memory
+from ..compiler import backends, memory
 from ..compiler.engine import Graph, Request, WhenMissing, engine
 from ..compiler.shapes import Refused, ShapeRange, TensorCall
+from ..compiler.watch import ModuleWatch, watch_of
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from . import checkpoint, child, paging, weights
@@ -43,27 +44,50 @@ class Run:
 
     Attributes:
         patcher: ComfyUI's patcher of the model that runs.
+        watch: on the module that runs.
         refusal: why no graph serves this run at all, or None.
         epoch: ComfyUI's counters of weight moves when the weights were last looked at.
+        version: the watch's when the requests were made.
         paged: under DynamicVRAM, the access to the weights.
     """
 
     patcher: Any
+    watch: ModuleWatch | None
     refusal: str | None
     epoch: tuple[Any, ...] | None
+    version: int = 0
     paged: paging.Paged | None = None
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, str] = field(default_factory=dict)  # key digest -> why there is no graph in this run
     bound: set[int] = field(default_factory=set)  # graphs whose binding was checked in full in this run
-    requests: dict[Any, Request] = field(default_factory=dict)  # by what a request depends on, until the epoch changes
+    requests: dict[Any, Request] = field(default_factory=dict)  # by what a request depends on, until something changes
 
     def still_refused(self, module: torch.nn.Module, prefix: str) -> str | None:
-        """Why no graph serves the run now; looks at the weights again when ComfyUI has moved or patched them."""
+        """Why no graph serves this call. Looks at the module, and at the weights when ComfyUI moved or patched them."""
+        if self.refusal is not None or self.watch is None:
+            return self.refusal
         epoch = weights.epoch(self.patcher)
-        if self.refusal is None and epoch != self.epoch:
+        if epoch != self.epoch:
             self.epoch, self.bound, self.requests = epoch, set(), {}
-            self.refusal = _refusal(self.patcher, module, prefix)
-        return self.refusal
+            self.watch.look_at_weights()
+            self.refusal = _refusal(self.patcher, self.watch, prefix)
+        version = self.watch.look(module)
+        if version != self.version:
+            self.version, self.bound, self.requests = version, set(), {}
+            self.refusal = self.refusal or self._page_anew(module)
+        patched = self.watch.patched
+        return self.refusal or (patched.reason if patched is not None else None)
+
+    def _page_anew(self, module: torch.nn.Module) -> str | None:
+        """The module is another one now, and so is its skeleton."""
+        if self.paged is None:
+            return None
+        self.paged.release()
+        found = paging.paged(self.patcher, module, self.version)
+        if isinstance(found, Refused):
+            return found.reason
+        self.paged = found
+        return None
 
     def form(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module as a graph is made for it: under DynamicVRAM not the live one, which is busy with paging."""
@@ -83,21 +107,22 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
     """Inspect the model at the start of a run, when its weights are loaded. Never raises."""
     try:
         engine().release_orphans()
-        refusal = _refusal(patcher, module, prefix)
+        watch = watch_of(module, weights.rules())
+        refusal = _refusal(patcher, watch, prefix)
         paged = None
         if refusal is None and paging.is_paged(patcher):
-            found = paging.paged(patcher, module)
+            found = paging.paged(patcher, module, watch.version)
             if isinstance(found, Refused):
                 refusal = found.reason
             else:
                 paged = found
-        return Run(patcher, refusal, weights.epoch(patcher), paged)
+        return Run(patcher, watch, refusal, weights.epoch(patcher), watch.version, paged)
     except Exception as error:  # never into the queue
-        return Run(patcher, f"the model could not be inspected ({type(error).__name__}: {error})", None)
+        return Run(patcher, None, f"the model could not be inspected ({type(error).__name__}: {error})", None)
 
 
 def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Request | Refused]) -> None:
-    """Begin to take up a kept graph in a thread, while the host still encodes prompts and reads weights. Never raises.
+    """Begin to restore a graph in a thread, while the host still encodes prompts and reads weights. Never raises.
 
     Args:
         module: the patcher's model, or the part of it that will run.
@@ -107,20 +132,21 @@ def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Reques
         device = patcher.load_device
         if device.type not in PRELOAD_ON or memory.unused_bytes(device) < patcher.model_size() + PRELOAD_ROOM:
             return
-        paged = paging.paged(patcher, module) if paging.is_paged(patcher) else None
+        watch = watch_of(module, weights.rules())
+        paged = paging.paged(patcher, module, watch.version) if paging.is_paged(patcher) else None
         if isinstance(paged, Refused):
             return
-        request = build(Run(patcher, None, None, paged))
+        request = build(Run(patcher, watch, None, None, watch.version, paged))
         if isinstance(request, Request) and not request.backend.rebuilds:
             name = f"onegraph-preload-{request.key.digest}"
             # Not a daemon: a process that ends in the midst of it would leave the mark of a graph that takes it down.
             threading.Thread(target=engine().preload, args=(request, PRELOAD_ROOM), name=name).start()
     except Exception:  # never into the queue; the first call does without
-        log.debug("no graph was taken up ahead", exc_info=True)
+        log.debug("no graph was preloaded", exc_info=True)
 
 
-def _refusal(patcher: Any, module: torch.nn.Module, prefix: str) -> str | None:
-    return weights.patcher_refusal(patcher, prefix) or weights.module_refusal(module, paging.is_paged(patcher))
+def _refusal(patcher: Any, watch: ModuleWatch, prefix: str) -> str | None:
+    return weights.patcher_refusal(patcher, prefix) or weights.placement_refusal(watch, paging.is_paged(patcher))
 
 
 class Service:
@@ -131,10 +157,10 @@ class Service:
         self.node_id = node_id
         self.source = source
         self.part = part
-        self._architectures: dict[int, tuple[Any, str]] = {}
 
     def request(
         self,
+        run: Run,
         module: torch.nn.Module,
         backend: backends.Backend,
         shapes: ShapeRange,
@@ -146,14 +172,17 @@ class Service:
         """What to ask the engine for.
 
         Args:
+            module: that runs; what a graph is made for is the run's form of it.
             widest: the range of all calls that could come; a backend that rebuilds graphs captures under it.
             like: the call's main input: its dtype and device are the graph's.
         """
         if not backend.supports(shapes):
             return Refused(f"the {backend.name} backend cannot serve {label}")
+        form = run.form(module)
+        assert run.watch is not None
         key = GraphKey(
             self.component,
-            self._architecture(module),
+            run.watch.architecture(form),
             shapes.to_json(),
             str(like.dtype).removeprefix("torch."),
             backend.name,
@@ -164,7 +193,7 @@ class Service:
             source=self.source,
             shapes=shapes,
             label=label,
-            module=module,
+            module=form,
             prefix=child.PREFIX,
             backend=backend,
             device=like.device,
@@ -172,24 +201,15 @@ class Service:
             client=child.client(),
             neighbours=checkpoint.model_folders(),
             capture=widest if backend.rebuilds else None,
+            environment=child.environment(),
         )
-
-    def _architecture(self, module: torch.nn.Module) -> str:
-        """Digest of the module's architecture, remembered as long as the metadata of its weights stays."""
-        signature = tuple((id(p), p.shape, p.stride(), p.dtype) for p in module.parameters())
-        known = self._architectures.get(id(module))
-        if known is None or known[0] != signature:
-            digest = architecture.digest(module, volatile=weights.volatile, sources=weights.SOURCES[self.component])
-            known = (signature, digest)
-            self._architectures[id(module)] = known
-        return known[1]
 
     def serve(
         self,
         run: Run,
         request: Request,
         given: list[torch.Tensor],
-        eager: Callable[[], torch.Tensor],
+        eager: Callable[..., torch.Tensor],
         when_missing: WhenMissing,
         started: float,
     ) -> torch.Tensor | Refused:
@@ -197,7 +217,7 @@ class Service:
 
         Args:
             given: the inputs of the shape range, in order.
-            eager: the same call without a graph, to compare with at the graph's very first use.
+            eager: the same function of such inputs without a graph, to compare with at times.
             started: perf_counter when the call came in; `restore_s` counts from there.
         """
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
@@ -211,6 +231,11 @@ class Service:
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
+        replaced = graph.replaced()
+        if replaced is not None:
+            return Refused(replaced)
+        if weights.gradients_wanted(request.module, given):
+            return Refused("gradients are wanted through this call, and no graph computes them")
         if id(graph) not in run.bound:
             graph.unbind()  # bind with the full check of every weight at the start of each run
             run.bound.add(id(graph))

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..compiler import functions
 from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
@@ -132,7 +133,6 @@ class UnetHook:
     def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
         self.options = options
         self._service = Service(child.UNET, node_id, source)
-        self._runs: dict[int, Run] = {}
 
     def preload(self, patcher: Any) -> None:
         """Begin to take up the graph for any size before the first call."""
@@ -153,35 +153,39 @@ class UnetHook:
 
     def on_pre_run(self, patcher: Any) -> None:
         unet = patcher.model.diffusion_model
-        self._runs[id(unet)] = start_run(patcher, unet, _PATCHED)
+        _runs.setdefault(id(unet), []).append((self, start_run(patcher, unet, _PATCHED)))
 
     def on_cleanup(self, patcher: Any) -> None:
-        run = self._runs.pop(id(patcher.model.diffusion_model), None)
-        if run is not None:
-            self._service.finish(run)
+        key = id(patcher.model.diffusion_model)
+        active = _runs.get(key, [])
+        for number, (hook, run) in reversed([*enumerate(active)]):
+            if hook is self and run.patcher is patcher:
+                del active[number]
+                if not active:
+                    _runs.pop(key, None)
+                self._service.finish(run)
+                return
 
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
         if torch.compiler.is_compiling():
             # Another node's torch.compile traces through here; weights.patcher_refusal gives the user the reason.
             return executor(*args, **kwargs)
-        executor.original = functools.partial(self._innermost, executor.class_obj, executor.original)
+        executor.original = functools.partial(_innermost, executor.class_obj, executor.original)
         return executor(*args, **kwargs)
 
     # One call -----------------------------------------------------------------------------------------------
 
-    def _innermost(self, unet: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        run = self._runs.get(id(unet))
-        if run is None:
-            engine().counters.eager_calls += 1
-            return original(*args, **kwargs)
+    def serve_call(
+        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """One call of the model that `run` is about: from a graph, else by `original`."""
         run.report.call_starts()
         served = self._try(unet, run, original, args, kwargs)
         if not isinstance(served, Refused):
             return served
         run.report.eager[served.reason] += 1
-        engine().counters.eager_calls += 1
-        engine().counters.reasons[served.reason] += 1
+        _count_eager(served.reason)
         return original(*args, **kwargs)
 
     def _try(
@@ -202,7 +206,7 @@ class UnetHook:
             return Refused(f"{type(unet).__name__} is not a model that OneGraph compiles")
         if not hasattr(unet, "_forward"):
             return Refused("this ComfyUI is newer than OneGraph knows (UNetModel without _forward); update OneGraph")
-        stopped = run.still_refused(unet, _PATCHED)
+        stopped = run.still_refused(unet, _PATCHED) or _replaced_for_one_call(unet, original)
         if stopped is not None:
             return Refused(stopped)
         call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
@@ -221,10 +225,10 @@ class UnetHook:
             return Refused("the call's inputs are not plain tensors")
         if x.ndim != 4 or context.ndim != 3 or (y is not None and y.ndim != 2):
             return Refused("the call's inputs have unusual dimensions")
-        return self._through_graph(unet, run, given, functools.partial(original, *args, **kwargs), started)
+        return self._through_graph(unet, run, given, started)
 
     def _through_graph(
-        self, unet: Any, run: Run, given: list[torch.Tensor], eager: Callable[[], Any], started: float
+        self, unet: Any, run: Run, given: list[torch.Tensor], started: float
     ) -> torch.Tensor | Refused:
         x = given[0]
         request = self.request(unet, run, given)
@@ -232,6 +236,7 @@ class UnetHook:
             return request
         if self.options.shapes == "any size" and request.shapes.dim("height").exact:
             run.report.rule = f"{request.backend.name} has no graphs for any size, so each size has its own"
+        eager = functools.partial(_eager, unet)
         starts = range(0, x.shape[0], MOST_BATCH)
         if request.shapes.dim("batch").exact or len(starts) == 1:
             served = self._service.serve(run, request, given, eager, self.options.when_missing, started)
@@ -240,8 +245,7 @@ class UnetHook:
         parts: list[torch.Tensor] = []
         for start in starts:
             part = [t[start : start + MOST_BATCH] for t in given]
-            whole = functools.partial(_eager_part, unet, part)
-            served = self._service.serve(run, request, part, whole, self.options.when_missing, started)
+            served = self._service.serve(run, request, part, eager, self.options.when_missing, started)
             if isinstance(served, Refused):
                 return served
             parts.append(served)
@@ -264,7 +268,7 @@ class UnetHook:
         def build(backend: Backend) -> Request | Refused:
             widest = ranges("any size")
             chosen = widest if self.options.shapes == "any size" and backend.supports(widest[0]) else ranges("exact")
-            return self._service.request(run.form(unet), backend, chosen[0], widest[0], chosen[1], chosen[2], x)
+            return self._service.request(run, unet, backend, chosen[0], widest[0], chosen[1], chosen[2], x)
 
         request = choose(self.options.backend, x.device, build)
         if isinstance(request, Request):
@@ -287,10 +291,37 @@ def _first_call(patcher: Any) -> list[torch.Tensor]:
     return given
 
 
-def _eager_part(unet: Any, inputs: list[torch.Tensor]) -> Any:
-    """A part of a split batch, which the host never asked for as such."""
-    x, timesteps, context = inputs[:3]
-    return unet._forward(x, timesteps, context, inputs[3] if len(inputs) > 3 else None, None, {})
+def _eager(unet: Any, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, *y: torch.Tensor) -> Any:
+    """The UNet without a graph, for inputs that the host need not have asked for as such."""
+    return unet._forward(x, timesteps, context, y[0] if y else None, None, {})
+
+
+def _replaced_for_one_call(unet: Any, original: Any) -> str | None:
+    """Whether another function than the UNet's own waits at the end of the chain of wrappers."""
+    function = getattr(original, "__func__", None)
+    if function is not None and function is getattr(type(unet), "_forward", None) and original.__self__ is unet:
+        return None
+    by = functions.custom_node(original)
+    return "another custom node replaced UNetModel._forward for this call" + (f" ({by})" if by else "")
+
+
+# The runs under way by the UNet's id. The host hands one model's options, and so one node's wrapper, to another model's
+# calls (DualModelGuider): whose call it is only the UNet tells. The last run comes first.
+_runs: dict[int, list[tuple[UnetHook, Run]]] = {}
+
+
+def _innermost(unet: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    active = _runs.get(id(unet))
+    if not active:
+        _count_eager("the host ran a model that has no Compile Model node with another model's options")
+        return original(*args, **kwargs)
+    hook, run = active[-1]
+    return hook.serve_call(unet, run, original, args, kwargs)
+
+
+def _count_eager(reason: str) -> None:
+    engine().counters.eager_calls += 1
+    engine().counters.reasons[reason] += 1
 
 
 def detach(patcher: Any) -> None:

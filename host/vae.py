@@ -141,7 +141,7 @@ class VaeHook:
 
         def build(backend: Backend) -> Request | Refused:
             shapes, label, sizes = _shape_range(part, x, False, step)
-            return self._services[part].request(run.form(module), backend, shapes, shapes, label, sizes, x)
+            return self._services[part].request(run, module, backend, shapes, shapes, label, sizes, x)
 
         return choose(self.options.backend, vae.device, build)
 
@@ -234,7 +234,7 @@ class VaeHook:
         service = self._services[part]
         parts: list[torch.Tensor] = []
         for image in x.split(1):
-            served = service.serve(run, request, [image], functools.partial(eager, image), when_missing, started)
+            served = service.serve(run, request, [image], eager, when_missing, started)
             if isinstance(served, torch.Tensor) and not bool(torch.isfinite(served).all()):
                 served = self._not_finite(part, call, run, request, module, image, eager(image))
             if isinstance(served, Refused):
@@ -262,7 +262,7 @@ class VaeHook:
             if plan.shapes == "none":
                 return Refused(plan.why)
             shapes, label, sizes = widest if plan.shapes == "any size" else exact
-            return self._services[part].request(run.form(module), backend, shapes, widest[0], label, sizes, x)
+            return self._services[part].request(run, module, backend, shapes, widest[0], label, sizes, x)
 
         request = choose(self.options.backend, x.device, build)
         if isinstance(request, Request):

@@ -1,14 +1,16 @@
-"""Can a graph stand in for this patcher's model right now? Everything that shows neither in a call's inputs nor in
-its transformer_options: placement of weights, casts, injections, patched modules, hooks."""
+"""Can a graph stand in for this patcher's model right now? Where its weights are, what the host does to them at each
+use, and how ComfyUI's modules are to be read."""
 
 from __future__ import annotations
 
-import inspect
+import itertools
 from typing import Any
 
 import torch
 
-from ..compiler.backends.inductor import has_forward_hooks
+from ..compiler.architecture import Rules
+from ..compiler.watch import ModuleWatch
+from . import paging
 
 # Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
 # half on the model itself, which for a VAE is the very module that is compiled.
@@ -23,31 +25,27 @@ _PLACEMENT = {
     "model_lowvram",
     "lowvram_patch_counter",
     "current_weight_patches_uuid",
-}
+} | paging.BOOKKEEPING
+_ATTENTION = "comfy.ldm.modules.attention"
 
 
-def volatile(attribute: str) -> bool:
+def is_placement(attribute: str) -> bool:
     """Whether an attribute says where a module's weights are, not what it computes."""
     return "comfy" in attribute or attribute in _PLACEMENT
 
 
-_VAE_SOURCES = (
-    "comfy.ldm.models.autoencoder",
-    "comfy.ldm.modules.diffusionmodules.model",
-    "comfy.taesd.taesd",
-    "comfy.ops",
-)
-# By component: modules whose functions its forward calls, besides those that define its classes.
-SOURCES = {
-    "unet": (
-        "comfy.ldm.modules.diffusionmodules.openaimodel",
-        "comfy.ldm.modules.diffusionmodules.util",
-        "comfy.ldm.modules.attention",
-        "comfy.ops",
-    ),
-    "vae_decoder": _VAE_SOURCES,
-    "vae_encoder": _VAE_SOURCES,
-}
+def rules() -> Rules:
+    """How ComfyUI's modules are to be read. All its attention functions compute the same; a graph has its own."""
+    from comfy.cli_args import args
+
+    upcasts = (f"{name}={getattr(args, name, None)}" for name in ("force_upcast_attention", "dont_upcast_attention"))
+    names = ("optimized_attention", "optimized_attention_masked")
+    return Rules(
+        placement=is_placement,
+        interchangeable=frozenset({"optimized_attention", *(f"{_ATTENTION}:{name}" for name in names)}),
+        options=tuple(upcasts),
+        roots=("comfy",),
+    )
 
 
 def epoch(patcher: Any) -> tuple[Any, ...]:
@@ -80,38 +78,23 @@ def patcher_refusal(patcher: Any, prefix: str) -> str | None:
     return None
 
 
-def module_refusal(module: torch.nn.Module, is_paged: bool = False) -> str | None:
-    """Why a module does not compute what its class and weights say, or None.
+def placement_refusal(watch: ModuleWatch, is_paged: bool) -> str | None:
+    """Why the weights of a module are not what its layers compute with, or None.
 
     Args:
         is_paged: DynamicVRAM looks after the module; then every layer asks for its weights, and only the class of a
             layer says whether they are cast, too.
     """
-    for name, child in module.named_modules():
-        where = f"{name or 'the model'} ({type(child).__name__})"
-        if has_forward_hooks(child):
-            return f"a forward hook sits on {where}"
-        attributes = child.__dict__
-        if "forward" in attributes or "_forward" in attributes:
-            return f"another custom node replaced the forward of {where}"
-        if attributes.get("weight_function") or attributes.get("bias_function"):
+    for attribute in ("weight_function", "bias_function"):
+        where = watch.where_set(attribute)
+        if where is not None:
             return f"the weight of {where} is computed at each use"
-        casts = getattr(type(child), "comfy_cast_weights", False) if is_paged else attributes.get("comfy_cast_weights")
-        if casts:
-            return f"the weights of {where} are cast or moved at each use"
-    return _foreign_method(module)
+    where = watch.where_class_set("comfy_cast_weights") if is_paged else watch.where_set("comfy_cast_weights")
+    return f"the weights of {where} are cast or moved at each use" if where is not None else None
 
 
-def _foreign_method(module: torch.nn.Module) -> str | None:
-    """A class whose forward comes from another file than the class: a monkeypatch the compiler would not see."""
-    for cls in {type(child) for child in module.modules()}:
-        for base in cls.__mro__:
-            forward = vars(base).get("forward")
-            code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
-            if code is None:
-                continue
-            origin = inspect.getsourcefile(base) if base.__module__ != "builtins" else None
-            if origin is not None and code.co_filename != origin:
-                return f"another custom node replaced {base.__name__}.forward"
-            break
-    return None
+def gradients_wanted(module: torch.nn.Module, inputs: list[torch.Tensor]) -> bool:
+    """Whether the result of a call must lead back to its inputs or to the weights, which no graph's does."""
+    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return False
+    return any(tensor.requires_grad for tensor in itertools.chain(inputs, module.parameters()))

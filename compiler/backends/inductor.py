@@ -19,7 +19,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +54,8 @@ _CUDA_OPTIONS = {
 }
 # oneDNN's convolutions on channels-last tensors are no faster here than on plain ones and twice as far from a float64
 # result (measured on a VAE decoder: 3.3e-6 against 1.6e-6), so graphs for the CPU keep eager's layout.
-_CPU_OPTIONS = {"layout_optimization": False}
+# The number of threads is read at each call: code for two threads that runs on eight writes past its buffers.
+_CPU_OPTIONS = {"layout_optimization": False, "cpp.dynamic_threads": True}
 _ISA_PREFIXES = (
     "sse",
     "ssse",
@@ -96,7 +97,7 @@ def _require(what: str) -> Any:
     return place
 
 
-_ELSEWHERE = f"torch {torch.__version__} keeps a module's weights elsewhere; use a torch version named in the README."
+_ELSEWHERE = f"torch {torch.__version__} keeps a module's weights or hooks elsewhere; use a torch version named in the README."
 
 
 class Tables(NamedTuple):
@@ -140,18 +141,26 @@ def copy_all(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) ->
             _require("torch._foreach_copy_")(list(places), list(tensors))
 
 
-def has_forward_hooks(module: torch.nn.Module) -> bool:
-    """Whether a hook runs before or after the module's own forward; compiled code would skip it.
+Hooks = dict[int, Any]
+
+
+def hook_tables(module: torch.nn.Module) -> tuple[Hooks, Hooks]:
+    """What runs before and after a module's own forward; compiled code would skip it.
 
     Raises:
         LoadError: this torch keeps its hooks elsewhere, so that nobody can tell.
     """
+    state = module.__dict__
     try:
-        return bool(module._forward_hooks or module._forward_pre_hooks)
-    except AttributeError as error:
-        raise LoadError(
-            f"torch {torch.__version__} hides a module's forward hooks; use a torch version named in the README."
-        ) from error
+        return state["_forward_pre_hooks"], state["_forward_hooks"]
+    except KeyError as error:
+        raise LoadError(_ELSEWHERE) from error
+
+
+def every_modules_hooks() -> tuple[Hooks, Hooks]:
+    """The same for hooks that run with every module there is. Raises LoadError as `hook_tables` does."""
+    place = "torch.nn.modules.module._global_forward"
+    return _require(f"{place}_pre_hooks"), _require(f"{place}_hooks")
 
 
 @functools.cache
@@ -228,10 +237,52 @@ def _own_choices() -> Iterator[None]:
         yield
 
 
+_NATIVE = ("march=", "mcpu=", "mtune=")
+_BASELINES = {"x86_64": "march=x86-64", "amd64": "march=x86-64", "aarch64": "march=armv8-a"}
+
+
+@contextlib.contextmanager
+def _baseline_cpu() -> Iterator[None]:
+    """C++ built for any CPU of this machine's kind instead of this very one.
+
+    On a GPU, C++ only launches kernels: built for the least CPU it is no slower, and any machine with that card runs
+    it. torch 2.11 has no option for it, so the flags are changed where they are put together.
+    """
+    builder = _require("torch._inductor.cpp_builder")
+    usual = _require("torch._inductor.cpp_builder._get_optimization_cflags")
+    baseline = _BASELINES.get(platform.machine().lower())
+
+    def flags(*args: Any, **kwargs: Any) -> Any:
+        compiling, linking = usual(*args, **kwargs)
+        if baseline is None:
+            return compiling, linking
+        return [*(flag for flag in compiling if not flag.startswith(_NATIVE)), baseline], linking
+
+    builder._get_optimization_cflags = flags
+    try:
+        yield
+    finally:
+        builder._get_optimization_cflags = usual
+
+
 def _compiler() -> str | None:
     """The C++ compiler AOTInductor would call."""
     chosen = os.environ.get("CXX")
     return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
+
+
+def _point(aliases: dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> None:
+    """Have the alias of that name, made at first, show a tensor's memory without owning it.
+
+    A loader keeps a reference to every tensor that it was ever given, so a weight itself would outlive its model.
+    """
+    storage = _require("torch._C._construct_storage_from_data_pointer")
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    with torch.inference_mode(False), torch.no_grad():
+        if name not in aliases:
+            aliases[name] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory_of = storage(tensor.data_ptr(), tensor.device, extent * tensor.element_size())
+        aliases[name].set_(memory_of, 0, tensor.shape, tensor.stride())
 
 
 _WHOLE = -1  # number of the result of a graph that is one part
@@ -246,6 +297,7 @@ class _Placed:
     inputs: tuple[int, ...] | None  # None: the graph's own
     outputs: tuple[int, ...]
     gone: tuple[int, ...]  # values that nothing needs afterwards
+    aliases: dict[str, torch.Tensor] = field(default_factory=dict)  # what the loader was given, by its own names
 
 
 class InductorRunner:
@@ -255,7 +307,7 @@ class InductorRunner:
         self._parts = tuple(parts)
         self._result = result
         self._names = [*dict.fromkeys(name for part in parts for name in part.weights.values())]
-        self._bound: tuple[int, ...] | None = None  # addresses
+        self._bound: dict[str, int] | None = None  # addresses by name
         self.replayed = Replayed(self._run, replays)
 
     @property
@@ -270,15 +322,18 @@ class InductorRunner:
         missing = [n for n in self._names if n not in tensors]
         if missing:
             raise BindError(f"The model lacks the weight {missing[0]} that the graph reads; it runs eager instead.")
-        addresses = tuple(tensors[name].data_ptr() for name in self._names)
+        addresses = {name: tensors[name].data_ptr() for name in self._names}
         if addresses == self._bound:
-            return  # the graph knows nothing else of its weights, and recordings of it stay right
+            return  # the graph knows nothing else of its weights, and CUDA graphs of it stay right
+        before, self._bound = self._bound or {}, None
         self.replayed.clear()
-        self._bound = None
         for part in self._parts:
-            constants = {short: tensors[name] for short, name in part.weights.items()}
-            # use_inactive=False, check_full_update=True, user_managed=True: the graph keeps the addresses only.
-            part.loader.load_constants(constants, False, True, True)
+            moved = {s: n for s, n in part.weights.items() if s not in part.aliases or before.get(n) != addresses[n]}
+            for short, name in moved.items():
+                _point(part.aliases, short, tensors[name])
+            # use_inactive=False, check_full_update=False, user_managed=True: the graph keeps the addresses only. The
+            # loader never lets go of a tensor that it was given, so it gets the same aliases each time.
+            part.loader.load_constants({short: part.aliases[short] for short in moved}, False, False, True)
         self._bound = addresses
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
@@ -356,12 +411,12 @@ class InductorBackend:
             "platform": platform.system().lower(),
             "machine": platform.machine(),
             "device": device.type,
-            "cpu": blake3(_cpu_features().encode()).hexdigest(length=6),
         }
         if device.type == "cuda":
+            # Not the CPU: what runs there is built for the least of its kind, see `_baseline_cpu`.
             major, minor = torch.cuda.get_device_capability(device)
-            target |= {"cuda": str(torch.version.cuda), "capability": f"{major}.{minor}"}
-        return target
+            return target | {"cuda": str(torch.version.cuda), "capability": f"{major}.{minor}"}
+        return target | {"cpu": blake3(_cpu_features().encode()).hexdigest(length=6)}
 
     @contextlib.contextmanager
     def capture_settings(self) -> Iterator[None]:
@@ -401,6 +456,7 @@ class InductorBackend:
                     capability = torch.cuda.get_device_capability(device)[0]
                     settings.enter_context(_own_decompositions(capability))
                     settings.enter_context(_own_choices())
+                    settings.enter_context(_baseline_cpu())
                     settings.enter_context(_fast_attention(capability))
                     double_by_copies(exported)
                 found = regions.cut(exported)

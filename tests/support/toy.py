@@ -111,6 +111,10 @@ def prepare(state: Mapping[str, Any]) -> None:
     time.sleep(state.get("sleep", 0))
 
 
+def rules() -> architecture.Rules:
+    return architecture.Rules()
+
+
 def wrap(component: str, module: torch.nn.Module) -> torch.nn.Module:
     return Call(module)
 
