@@ -49,12 +49,12 @@ class Attribute:
     text: str
 
 
-def _describe(value: Any) -> str | None:
+def describe(value: Any) -> str | None:
     """A stable text for a plain value, or None for what is no configuration (modules, tensors, caches)."""
     if isinstance(value, _SCALARS):
         return repr(value)
     if isinstance(value, tuple | list | torch.Size):
-        parts = [_describe(v) for v in value]
+        parts = [describe(v) for v in value]
         return None if None in parts else f"[{','.join(p for p in parts if p is not None)}]"
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
         return f"{value.__module__}.{value.__qualname__}"
@@ -104,7 +104,7 @@ def attributes(module: torch.nn.Module, spoken_of: frozenset[str], rules: Rules)
             continue
         if is_own_method(module, name, value):
             continue
-        text = _describe(value)
+        text = describe(value)
         if text is not None:
             yield Attribute(name, text)
 

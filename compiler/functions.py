@@ -32,7 +32,8 @@ from .architecture import Rules
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _TORCH = ("torch.nn.modules.", "torch.nn.functional")  # whose functions count, besides those of the model's packages
-_ALWAYS = ("__call__", "_call_impl", "__getattr__", "__getattribute__", "forward")  # looked up for every module
+_EVERY_MODULE = "torch.nn.modules.module"  # of whose functions only these take part in a call:
+_CALLING = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__getattribute__", "forward")
 _MISSING: Any = object()
 _DEPTH = 4  # functions that wrap each other
 _SCALARS = (bool, int, float, str, bytes, type(None))
@@ -208,10 +209,13 @@ def _places(module: ModuleType) -> dict[CodeType, list[str]]:
 
     def walk(space: Mapping[str, Any], prefix: str, depth: int) -> None:
         for name, value in list(space.items()):
-            if isinstance(value, type) and value.__module__ == module.__name__ and depth < _DEPTH:
+            own = isinstance(value, type) and value.__module__ == module.__name__ and value.__name__ == name
+            if own and depth < _DEPTH:
                 walk(vars(value), f"{prefix}{name}.", depth + 1)
             function = _unwrapped(value)
-            if function is not None and function.__module__ == module.__name__:
+            if function is None or (depth == 0 and function.__name__ != name):
+                continue  # another name for a function says which of several was chosen: see the references
+            if function.__module__ == module.__name__:
                 for code in _nested(function.__code__):
                     found.setdefault(code, []).append(prefix + name)
 
@@ -274,7 +278,8 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
     for code in seen:
         owner = by_file.get(code.co_filename)
         for place in names_in(owner).get(code, ()) if owner is not None else ():
-            ran[f"{owner.__name__}:{place}"] = owner, place
+            if owner.__name__ != _EVERY_MODULE or place.rpartition(".")[2] in _CALLING:
+                ran[f"{owner.__name__}:{place}"] = owner, place
     functions: dict[str, tuple[str, str]] = {}
     references: dict[str, str] = {}
     for full, (owner, place) in sorted(ran.items()):
@@ -288,6 +293,8 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
             name = f"{function.__module__}:{'.'.join(path[:used])}"
             if target is _MISSING or name in references or path[0] not in function.__globals__:
                 continue
+            if str(getattr(target, "__module__", "")).partition(".")[0] in sys.stdlib_module_names:
+                continue  # logging and the like
             if name in rules.interchangeable and isinstance(target, FunctionType):
                 references[name] = "one of " + " ".join(_own_functions(sys.modules[target.__module__]))
                 continue
@@ -296,7 +303,7 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
                 if text.startswith("function "):
                     text += f" {_source_digest(target)}"
                 references[name] = text
-    names = sorted({full.rpartition(".")[2] for full in functions if "." in full.partition(":")[2]} | {*_ALWAYS})
+    names = sorted({full.rpartition(".")[2] for full in functions if "." in full.partition(":")[2]} | {*_CALLING})
     methods: dict[str, str] = {}
     for cls in sorted({type(child) for child in module.modules()}, key=_name_of):
         for name in names:

@@ -67,10 +67,26 @@ class ModuleWatch:
         self._look(module)
 
     def look(self, module: torch.nn.Module) -> int:
-        """Notice what has changed since the last look; the version."""
+        """Notice what has changed since the last look; the version. For every call."""
         if not self._same(module):
             self._look(module)
         return self.version
+
+    def look_closely(self, module: torch.nn.Module) -> int:
+        """The same with what hardly ever changes, weights' shapes, strides and dtypes. For the start of a run."""
+        same = list(map(id, map(vars, self._modules))) == self._state_ids
+        if not same or list(map(len, self._child_tables)) != self._child_counts:
+            self._look(module)
+        found = [t for table in self._weights for t in table.values() if t is not None]
+        metadata = (
+            list(map(operator.attrgetter("dtype"), found)),
+            list(map(operator.attrgetter("shape"), found)),
+            list(map(torch.Tensor.stride, found)),
+        )
+        if metadata != self._metadata:
+            self.version += self._metadata is not None
+            self._metadata = metadata
+        return self.look(module)
 
     def where_set(self, attribute: str) -> str | None:
         """The first module on which an attribute is set to something, looked up on the modules themselves."""
@@ -90,25 +106,11 @@ class ModuleWatch:
             self._digest = known
         return known[2]
 
-    def look_at_weights(self) -> int:
-        """Notice other shapes, strides or dtypes of weights, too; the version. For the start of a run."""
-        found = [t for table in self._weights for t in table.values() if t is not None]
-        metadata = (
-            list(map(operator.attrgetter("dtype"), found)),
-            list(map(operator.attrgetter("shape"), found)),
-            list(map(torch.Tensor.stride, found)),
-        )
-        if metadata != self._metadata:
-            self.version += self._metadata is not None
-            self._metadata = metadata
-        return self.version
-
     def _same(self, module: torch.nn.Module) -> bool:
         return (
             vars(module) is self._states[0]
             and list(map(dict.get, self._spaces, self._names)) == self._values
             and list(map(type, self._modules)) == self._types
-            and list(map(id, map(vars, self._modules))) == self._state_ids
             and list(map(id, map(dict.get, self._tables, self._children))) == self._child_ids
             and (list(map(len, self._sized)) == self._lengths or self._only_placed())
         )
@@ -140,7 +142,8 @@ class ModuleWatch:
         self._known_keys = [self._keys(state) for state in self._states]
         children = [tables(child).children for _, child in named]
         hooks = [table for _, child in named for table in hook_tables(child)]
-        self._others: list[Any] = [*children, *hooks, *every_modules_hooks()]
+        self._child_tables, self._child_counts = children, list(map(len, children))
+        self._others: list[Any] = [*hooks, *every_modules_hooks()]
         self._sized: list[Any] = [*self._states, *self._others]
         self._lengths = list(map(len, self._sized))
         pairs = [(table, name) for table in children for name in table]
@@ -156,7 +159,7 @@ class ModuleWatch:
                 if key in architecture.OF_EVERY_MODULE or self._rules.placement(key):
                     continue
                 if key in spoken_of or callable(value):
-                    if not isinstance(value, torch.Tensor):
+                    if callable(value) or architecture.describe(value) is not None:
                         facts.append((vars(child), key))
                     found = self._patch(child, key, value, where)
                     if found is not None:
@@ -167,7 +170,8 @@ class ModuleWatch:
                 signature.append(found)
                 self.patched = self.patched or found
         self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
-        self._values = list(map(dict.get, self._spaces, self._names))
+        values = map(dict.get, self._spaces, self._names)
+        self._values = [list(value) if type(value) is list else value for value in values]  # one may change in place
         if signature != self._signature:
             self._signature = signature
             self.version += 1
@@ -196,6 +200,5 @@ def watch_of(module: torch.nn.Module, rules: Rules) -> ModuleWatch:
         known = _watches.get(module)
         if known is None:
             known = _watches[module] = ModuleWatch(module, rules)
-        known.look(module)
-        known.look_at_weights()
+        known.look_closely(module)
         return known

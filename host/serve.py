@@ -69,7 +69,7 @@ class Run:
         epoch = weights.epoch(self.patcher)
         if epoch != self.epoch:
             self.epoch, self.bound, self.requests = epoch, set(), {}
-            self.watch.look_at_weights()
+            self.watch.look_closely(module)
             self.refusal = _refusal(self.patcher, self.watch, prefix)
         version = self.watch.look(module)
         if version != self.version:

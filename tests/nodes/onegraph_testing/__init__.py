@@ -51,4 +51,6 @@ class TestTextEncode:
         return ([[tokens, {"pooled_output": pooled}]],)
 
 
-NODE_CLASS_MAPPINGS = {"OneGraphTestTextEncode": TestTextEncode}
+from .patches import NODES as _patches  # noqa: E402
+
+NODE_CLASS_MAPPINGS = {"OneGraphTestTextEncode": TestTextEncode, **_patches}

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from support import toy
 
-from onegraph.compiler.architecture import digest
+from onegraph.compiler.architecture import Rules, digest
 
 
 def test_weights_and_mode_do_not_matter() -> None:
@@ -33,20 +29,28 @@ def test_what_compiled_code_relies_on_matters(change: str) -> None:
     assert digest(module) != digest(toy.Toy())
 
 
-def test_placement_attributes_are_left_out_only_when_named_volatile() -> None:
+def test_placement_attributes_are_left_out_only_where_the_rules_say_so() -> None:
     module = toy.Toy()
-    module.out.comfy_cast_weights = True  # type: ignore[assignment]
+    module.heads = 7
     assert digest(module) != digest(toy.Toy())
-    assert digest(module, volatile=lambda name: "comfy" in name) == digest(toy.Toy())
+    rules = Rules(placement=lambda name: name == "heads")
+    assert digest(module, rules) == digest(toy.Toy(), rules)
 
 
-def test_one_edited_line_of_the_models_source_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "import torch\nclass M(torch.nn.Linear):\n    def forward(self, x): return super().forward(x) * {}\n"
-    monkeypatch.syspath_prepend(tmp_path)
-    digests = []
-    for factor in (1, 22):
-        (tmp_path / "edited_model.py").write_text(source.format(factor))
-        sys.modules.pop("edited_model", None)
-        importlib.invalidate_caches()
-        digests.append(digest(importlib.import_module("edited_model").M(2, 2)))
-    assert digests[0] != digests[1]
+def test_an_attribute_that_no_code_of_the_model_names_does_not_matter() -> None:
+    module = toy.Toy()
+    module.inner.paddingX = (1, 2)  # type: ignore[assignment]
+    module.original_forward = lambda x: x
+    assert digest(module) == digest(toy.Toy())
+    module.inner.padding_mode = "circular"
+    assert digest(module) != digest(toy.Toy())
+
+
+def test_the_classs_own_method_bound_to_the_module_does_not_matter() -> None:
+    module = toy.Toy()
+    module.forward = module.forward  # type: ignore[method-assign]
+    assert digest(module) == digest(toy.Toy())
+
+
+def test_a_setting_of_the_host_that_changes_code_matters() -> None:
+    assert digest(toy.Toy(), Rules(options=("upcast=True",))) != digest(toy.Toy(), Rules(options=("upcast=False",)))
