@@ -380,7 +380,7 @@ class Engine:
                     if self._known(place) is not None or place in self._refused_ahead:
                         return
                     restored = self._restore(place, request)
-                    if isinstance(restored, Refused):  # nobody listens here
+                    if isinstance(restored, Refused) and not restored.passing:  # nobody listens here
                         self._refused_ahead[place] = restored.reason
                 if isinstance(restored, Graph) and memory.unused_bytes(device) >= room:
                     restored.warm(capture.example_inputs(request.shapes, request.hint, device))
@@ -419,7 +419,7 @@ class Engine:
         if isinstance(found, Broken):
             return Refused(f"{found.reason}; a later run compiles it anew")
         if isinstance(found, Miss):
-            return Refused(replaced[0]) if replaced else found
+            return Refused(replaced[0], passing=True) if replaced else found
         graph = self._load(place, request, found.entry, "restored")
         self.counters.restores += isinstance(graph, Graph)
         return graph
@@ -441,7 +441,7 @@ class Engine:
             return Refused(compiles.reason)
         foreign = functions.foreign_method(request.module)
         if foreign is not None:  # the graph would be another model's, and could not be used
-            return Refused(foreign.reason)
+            return Refused(foreign.reason, passing=True)
         kept = None
         if request.backend.rebuilds:
             kept = self.store.sibling(request.key, request.source, request.neighbours, _code_differs)
@@ -470,7 +470,7 @@ class Engine:
             return compiled
         difference = _code_difference(compiled.manifest)
         if difference is not None and difference.replaced:
-            return Refused(difference.reason)
+            return Refused(difference.reason, passing=True)
         if difference is not None:
             return self._failed(place, f"{difference.reason}; restart ComfyUI to use the graph", None)
         return self._load(place, request, compiled, "compiled")

@@ -22,9 +22,10 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Refused:
-    """The graph cannot serve the call, in words for the user."""
+    """The graph cannot serve the call, in words for the user. `passing`: the very next call may be served."""
 
     reason: str
+    passing: bool = False
 
 
 @dataclass(frozen=True)

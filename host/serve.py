@@ -296,7 +296,8 @@ class Service:
         if isinstance(graph, Refused):
             if full:
                 graph = Refused(f"{MOST_EXACT} exact sizes were compiled already and {request.label} has no graph")
-            run.refused[digest] = graph.reason
+            if not graph.passing:
+                run.refused[digest] = graph.reason
         return graph
 
 
