@@ -112,7 +112,9 @@ def attributes(module: torch.nn.Module, spoken_of: frozenset[str], rules: Rules)
 def is_own_method(module: torch.nn.Module, name: str, value: Any) -> bool:
     """Whether an instance attribute is the class's own method, bound to the module: it changes nothing."""
     function = getattr(value, "__func__", None)
-    return function is not None and value.__self__ is module and function is inspect.getattr_static(type(module), name, 0)
+    return (
+        function is not None and value.__self__ is module and function is inspect.getattr_static(type(module), name, 0)
+    )
 
 
 def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:

@@ -138,7 +138,7 @@ def _describe(value: Any, digest: Callable[[Any], str]) -> str | None:
         return f"class {_name_of(value)}"
     if isinstance(value, BuiltinFunctionType) or inspect.ismethoddescriptor(value):
         return f"builtin {value.__qualname__}"
-    if isinstance(value, ModuleType | Mapping | Sequence | set) or isinstance(value, _SCALARS):
+    if isinstance(value, (ModuleType, Mapping, Sequence, set, *_SCALARS)):
         return None
     return f"object {type(value).__module__}.{type(value).__qualname__}" if callable(value) else None
 

@@ -95,8 +95,8 @@ class ModuleWatch:
 
     def where_class_set(self, attribute: str) -> str | None:
         """The first module whose class sets an attribute to something."""
-        classes = [cls for cls in {*self._types} if getattr(cls, attribute, False)]
-        return next(w for w, cls in zip(self._where[1:], self._types, strict=True) if cls in classes) if classes else None
+        classes = {cls for cls in {*self._types} if getattr(cls, attribute, False)}
+        return next((w for w, cls in zip(self._where[1:], self._types, strict=True) if cls in classes), None)
 
     def architecture(self, module: torch.nn.Module) -> str:
         """The architecture digest of the module, or of a skeleton of it, computed once for each version of either."""

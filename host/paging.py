@@ -331,7 +331,8 @@ class _NoPages:
 def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refused:
     """Access to the weights of a module that is (a part of) the patcher's model, under DynamicVRAM.
 
-    `version` is the module's, by its watch: another one needs another skeleton. Refuses where this ComfyUI or its comfy-aimdo lacks what that needs.
+    `version` is the module's, by its watch: another one needs another skeleton. Refuses where this ComfyUI or its
+    comfy-aimdo lacks what that needs.
     """
     import comfy.ops
 

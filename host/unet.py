@@ -227,9 +227,7 @@ class UnetHook:
             return Refused("the call's inputs have unusual dimensions")
         return self._through_graph(unet, run, given, started)
 
-    def _through_graph(
-        self, unet: Any, run: Run, given: list[torch.Tensor], started: float
-    ) -> torch.Tensor | Refused:
+    def _through_graph(self, unet: Any, run: Run, given: list[torch.Tensor], started: float) -> torch.Tensor | Refused:
         x = given[0]
         request = self.request(unet, run, given)
         if isinstance(request, Refused):

@@ -97,7 +97,9 @@ def _require(what: str) -> Any:
     return place
 
 
-_ELSEWHERE = f"torch {torch.__version__} keeps a module's weights or hooks elsewhere; use a torch version named in the README."
+_ELSEWHERE = (
+    f"torch {torch.__version__} keeps a module's weights or hooks elsewhere; use a torch version named in the README."
+)
 
 
 class Tables(NamedTuple):

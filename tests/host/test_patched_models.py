@@ -190,9 +190,7 @@ def test_a_replaced_function_runs_eager_with_its_name(
 
 
 @pytest.mark.parametrize("attribute", ["_conv_forward", "forward"])
-def test_a_method_put_on_one_module_runs_eager_with_its_place(
-    attribute: str, model: Any, counters: Counters
-) -> None:
+def test_a_method_put_on_one_module_runs_eager_with_its_place(attribute: str, model: Any, counters: Counters) -> None:
     conv = unet_of(model).input_blocks[0][0]
     fast, plain = compiled(model), host.sample(model)
     assert_same(host.sample(fast), plain)

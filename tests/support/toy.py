@@ -44,6 +44,14 @@ class Fixed(Toy):
         return super().forward(x, context) * (2 if x.shape[2] > 16 else 1)
 
 
+class Reducing(Toy):
+    """Sums over many elements, which compilers share among threads, each with a place of its own for its part."""
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        h = torch.nn.functional.group_norm(self.inner(x), 2)
+        return super().forward(x, context) * h.square().mean() + h.amax()
+
+
 class Block(torch.nn.Module):
     """x [N, P, C], context [N, T, 8] -> [N, P, C]: weights, sizes read off x, a chunk, `length` cheap operations."""
 

@@ -16,7 +16,7 @@ from onegraph.compiler.architecture import Rules
 from onegraph.compiler.functions import LiveCode
 from onegraph.graph_cache.manifest import CodeRecord
 
-SOURCE = '''
+SOURCE = """
 import functools
 import math
 import torch
@@ -58,7 +58,7 @@ class M(Base):
     def forward(self, x):
         parts = [scaled(part) for part in wrapped(self.still(self.helper(self.inner(x)))).chunk(1)]
         return activation(parts[0]) + math.pi
-'''
+"""
 
 
 def write(folder: Path, **changes: Any) -> ModuleType:
@@ -167,9 +167,7 @@ def test_a_replaced_function_is_named_and_seen_at_once(
         assert live.difference() is None
 
 
-def test_a_replacement_that_poses_as_the_original_is_noticed(
-    host: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replacement_that_poses_as_the_original_is_noticed(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     live = LiveCode(record_of(host))
     assert live.difference() is None
     posing = functools.wraps(host.scaled)(lambda x, factor=2: host.unused(x))

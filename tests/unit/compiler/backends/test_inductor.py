@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import platform
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,9 @@ from support import toy
 
 from onegraph.compiler import binding
 from onegraph.compiler.backends.inductor import InductorBackend, InductorRunner
+from onegraph.compiler.engine import Engine, Graph
 from onegraph.compiler.shapes import Refused, TensorCall
+from onegraph.graph_cache.identity import ModelSource
 from onegraph.graph_cache.store import Entry, Store
 
 
@@ -199,3 +204,91 @@ def test_rows_of_a_layer_norm_are_reduced_at_once(
         assert decide(Features(), False) == at_once  # type: ignore[arg-type]
         assert not decide(Features(), True)  # type: ignore[arg-type]
     assert virtualized.V.choices is before
+
+
+def test_a_runner_keeps_no_weight_that_it_was_ever_bound_to(runner: InductorRunner, entry: Entry) -> None:
+    """The loader itself keeps every tensor that it is given."""
+    inputs, gone = toy.inputs(), []
+    for seed in range(3):
+        module = toy.Toy(seed)
+        torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+        gone += [weakref.ref(p.untyped_storage()) for p in module.parameters()]
+        del module
+    gc.collect()
+    assert [ref() for ref in gone if ref() is not None] == []
+
+
+def test_only_what_has_moved_is_bound_again(runner: InductorRunner, entry: Entry) -> None:
+    """As a LoRA moves some weights; the others, and those changed in place, are still read where they are."""
+    module, inputs = toy.Toy(1), toy.inputs()
+    run(runner, entry, module, *inputs)
+    module.mix.weight = torch.nn.Parameter(module.mix.weight * 2, requires_grad=False)
+    module.out.bias.add_(1.5)
+    torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+
+
+def test_weights_inside_a_larger_storage_are_read_at_their_place(runner: InductorRunner, entry: Entry) -> None:
+    module, inputs = toy.Toy(1), toy.inputs()
+    whole = torch.randn(10_000)
+    used = 16
+    for parameter in module.parameters():
+        parameter.data = whole[used : used + parameter.numel()].view(parameter.shape)
+        used += 16 * (1 + parameter.numel() // 16)
+    torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+    whole.mul_(0.5)
+    torch.testing.assert_close(runner(*inputs), module(*inputs))
+
+
+MANY_CALLS = """
+import sys, torch
+from pathlib import Path
+from onegraph.compiler.backends.inductor import InductorBackend
+from support import toy
+torch.set_num_threads(int(sys.argv[2]))
+torch.set_grad_enabled(False)
+runner, module = InductorBackend().load(Path(sys.argv[1]), toy.CPU), toy.Reducing()
+runner.bind({toy.PREFIX + n: p for n, p in module.named_parameters()})
+for number in range(300):
+    inputs = toy.inputs(2, 32, 32)
+    result = runner(*inputs)
+    if number % 50 == 0:
+        torch.testing.assert_close(result, module(*inputs))
+print("done")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shapes", ["exact", "any size"])
+def test_a_graph_compiled_with_two_threads_runs_with_any_number(
+    shapes: str, tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code for a fixed number of threads writes past its buffers where there are more (SIGSEGV)."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    spec = toy.exact(2, 32, 32) if shapes == "exact" else toy.shapes()
+    graph = Engine(Store(tmp_path)).obtain(toy.request(toy.Reducing(), source, spec=spec), "wait", lambda _: None)
+    assert isinstance(graph, Graph), graph
+    tests = str(Path(toy.__file__).parents[1])
+    for threads in (1, 3, 8):
+        env = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]),
+        }
+        command = [sys.executable, "-c", MANY_CALLS, str(graph.entry.folder), str(threads)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "done\n"), (threads, done.returncode, done.stderr[-500:])
+
+
+def test_on_a_gpu_code_for_the_cpu_is_built_for_any_cpu() -> None:
+    """Else another machine with the same card compiles again."""
+    from torch._inductor import cpp_builder
+
+    from onegraph.compiler.backends import inductor
+
+    before = cpp_builder._get_optimization_cflags
+    with inductor._baseline_cpu():
+        flags, _ = cpp_builder._get_optimization_cflags("g++")
+    assert cpp_builder._get_optimization_cflags is before
+    assert [f for f in flags if f.startswith(("march", "mcpu"))] == [
+        "march=x86-64" if platform.machine() == "x86_64" else "march=armv8-a"
+    ]
