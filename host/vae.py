@@ -27,12 +27,12 @@ from ..graph_cache.identity import ModelSource
 from . import checkpoint, child, paging
 from .resolutions import DynamicResolution, Plan, sizes_of
 from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run, wait_for
-from .vae_proxy import Proxy, plain, stand_in
+from .vae_finite import GRAPH_NOT_FINITE, Flags, Part, gather, not_finite, random_state, rescued, set_random_state
+from .vae_proxy import Calls, Proxy, plain, stand_in, vae_class_for
 
 log = logging.getLogger("onegraph.host")
 
 Parts = Literal["decoder", "encoder", "both"]
-Part = Literal["decoder", "encoder"]
 SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
 _FIRST_SIDE = 32  # the same, of the call by which a graph is taken up early
 _COMPONENTS: dict[Part, str] = {"decoder": child.VAE_DECODER, "encoder": child.VAE_ENCODER}
@@ -67,7 +67,7 @@ class _Call:
     run: Run | None = None
     plans: dict[bool, Plan] = field(default_factory=dict)
     rescued: bool = False
-    finite: dict[str, tuple[Request, torch.Tensor]] = field(default_factory=dict)
+    finite: Flags = field(default_factory=dict)
     doubted: _Doubted | None = None
 
 
@@ -197,29 +197,21 @@ class VaeHook:
                 "This VAE's file has no encoder, so it can only decode; load a complete VAE to encode."
             )
 
-    def run(
-        self,
-        part: Part,
-        vae: Any,
-        tiles: Literal["whole", "tiles"],
-        function: Callable[..., Any],
-        *args: Any,
-        **kw: Any,
-    ) -> Any:
+    def run(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
         """A decode or encode of the VAE from outside: `function` is the host's own, which calls the proxy.
 
         Whether the results of tiles are finite is gathered on the device and looked at once, when all are done.
         """
         outer = self._current(vae)
         first = tiles == "tiles" and (outer is None or not outer.tiles)
-        random = _random_state(vae) if first and part == "encoder" else None
+        random = random_state(vae) if first and part == "encoder" else None
         with self.call(part, vae, tiles) as call:
-            result = function(*args, **kw)
-            wrong = _not_finite_requests(call) if first else []
+            result = function()
+            wrong = not_finite(call.finite) if first else []
             if wrong and call.run is not None:
                 if random is not None:
-                    _set_random_state(vae, random)
-                result = self._again(call, call.run, wrong, functools.partial(function, *args, **kw))
+                    set_random_state(vae, random)
+                result = self._again(call, call.run, wrong, function)
             return result
 
     @contextlib.contextmanager
@@ -255,8 +247,7 @@ class VaeHook:
 
     def _again(self, call: _Call, run: Run, wrong: list[Request], function: Callable[[], torch.Tensor]) -> torch.Tensor:
         """All tiles once more without a graph, because these requests' graphs gave values that are not finite."""
-        run.report.compiled_calls = 0
-        run.report.eager.clear()
+        run.report.restart()
         call.doubted = doubted = _Doubted()
         try:
             result = function()
@@ -264,7 +255,7 @@ class VaeHook:
             call.doubted = None
         reason = doubted.overflow
         if reason is None:
-            reason = _GRAPH_NOT_FINITE
+            reason = GRAPH_NOT_FINITE
             for request in wrong:
                 engine().retire(request, reason)
         _count_eager(run, reason, doubted.tiles)
@@ -343,7 +334,7 @@ class VaeHook:
         for image in x.split(1):
             served = service.serve(run, request, [image], functools.partial(eager, image), when_missing, started)
             if isinstance(served, torch.Tensor) and call.tiles:
-                _gather_finite(call, request, served)
+                gather(call.finite, request, served)
             elif isinstance(served, torch.Tensor) and not bool(torch.isfinite(served).all()):
                 served = self._not_finite(part, call, run, request, module, image, eager(image))
             if isinstance(served, Refused):
@@ -399,9 +390,9 @@ class VaeHook:
     ) -> torch.Tensor | Refused:
         """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
         if bool(torch.isfinite(reference).all()):
-            engine().retire(request, _GRAPH_NOT_FINITE)
-            return Refused(_GRAPH_NOT_FINITE)
-        exact, reason = _rescued(part, run, module, image)
+            engine().retire(request, GRAPH_NOT_FINITE)
+            return Refused(GRAPH_NOT_FINITE)
+        exact, reason = rescued(part, run, module, image)
         if exact is None:
             run.refusal = reason
             return Refused(reason)
@@ -422,11 +413,14 @@ class VaeHook:
         """A tile by eager, in float32 where that overflows."""
         result = eager(x)
         doubted.tiles += 1
-        if run.refusal is not None or bool(torch.isfinite(result).all()):
+        if bool(torch.isfinite(result).all()):
+            return result
+        if run.refusal is not None:
+            doubted.overflow = doubted.overflow or run.refusal
             return result
         exact = None
         try:
-            exact, doubted.overflow = _rescued(part, run, module, x)
+            exact, doubted.overflow = rescued(part, run, module, x)
         except Exception as error:  # never into the queue
             log.exception("a tile could not be computed in float32")
             doubted.overflow = f"this VAE itself overflows, and float32 failed ({type(error).__name__})"
@@ -434,26 +428,6 @@ class VaeHook:
             run.refusal = doubted.overflow
             return result
         return exact
-
-
-_GRAPH_NOT_FINITE = "the graph returned values that are not finite where eager's are; it is not used again"
-
-
-def _gather_finite(call: _Call, request: Request, served: torch.Tensor) -> None:
-    """Add a tile's result to the graph's flag, without waiting for the device."""
-    flag = torch.isfinite(served).all()
-    known = call.finite.get(request.key.digest)
-    call.finite[request.key.digest] = (request, flag if known is None else known[1] & flag)
-
-
-def _not_finite_requests(call: _Call) -> list[Request]:
-    """Whose graphs gave values that are not finite since the last look. Waits for the device, once."""
-    gathered = list(call.finite.values())
-    call.finite.clear()
-    if not gathered:
-        return []
-    finite = torch.stack([flag for _, flag in gathered]).tolist()
-    return [request for (request, _), good in zip(gathered, finite, strict=True) if not good]
 
 
 def _count_eager(run: Run, reason: str, calls: int = 1) -> None:
@@ -481,78 +455,15 @@ def _changed(patcher: Any, module: torch.nn.Module) -> str | None:
         return f"the VAE could not be inspected ({type(error).__name__}: {error})"
 
 
-def _random_state(vae: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    on_gpu = vae.device.type == "cuda"
-    return torch.get_rng_state(), torch.cuda.get_rng_state(vae.device) if on_gpu else None
-
-
-def _set_random_state(vae: Any, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
-    """An encode that runs once more draws the numbers that it drew before."""
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1], vae.device)
-
-
-def _rescued(part: Part, run: Run, module: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor | None, str]:
-    """What float32 gives where eager overflows, or None, and the sentence for the user."""
-    overflows = f"this VAE itself overflows in {str(x.dtype).removeprefix('torch.')} on this image"
-    exact = None
-    if x.dtype in (torch.float16, torch.bfloat16):
-        with run.weights(module) as whole:
-            exact = None if isinstance(whole, Refused) else _in_float32(part, whole, x)
-    if exact is None:
-        return None, f"{overflows}; use another VAE"
-    return exact, f"{overflows}, so it ran in float32; start ComfyUI with --fp32-vae"
-
-
-def _in_float32(part: Part, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
-    """Decode or encode by a float32 copy of the weights, gone afterwards; None when that overflows too."""
-    exact: Any = copy.deepcopy(module).float()
-    result = exact.decode(image.float()) if part == "decoder" else child.encode_moments(exact, image.float())
-    result = result.to(image.dtype)
-    return result if bool(torch.isfinite(result).all()) else None
-
-
-class _Calls:
-    """Mixed into the VAE's class: tells the hook which call the proxy is in."""
-
-    onegraph: VaeHook
-
-    def decode(self, *args: Any, **kwargs: Any) -> Any:
-        return self.onegraph.run("decoder", self, "whole", super().decode, *args, **kwargs)  # type: ignore[misc]
-
-    def encode(self, *args: Any, **kwargs: Any) -> Any:
-        self.onegraph.check_encoder()
-        return self.onegraph.run("encoder", self, "whole", super().encode, *args, **kwargs)  # type: ignore[misc]
-
-    def decode_tiled(self, *args: Any, **kwargs: Any) -> Any:
-        return self.onegraph.run("decoder", self, "tiles", super().decode_tiled, *args, **kwargs)  # type: ignore[misc]
-
-    def encode_tiled(self, *args: Any, **kwargs: Any) -> Any:
-        self.onegraph.check_encoder()
-        return self.onegraph.run("encoder", self, "tiles", super().encode_tiled, *args, **kwargs)  # type: ignore[misc]
-
-    def decode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
-        return self.onegraph.run("decoder", self, "tiles", super().decode_tiled_, *args, **kwargs)  # type: ignore[misc]
-
-    def encode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
-        return self.onegraph.run("encoder", self, "tiles", super().encode_tiled_, *args, **kwargs)  # type: ignore[misc]
-
-
-@functools.cache
-def _class_for(vae_class: Any) -> Any:
-    return type(vae_class.__name__, (_Calls, vae_class), {"__module__": vae_class.__module__})
-
-
 def _without_hook(vae: Any) -> Any:
     """A VAE as it was before it came through our node: where the node comes twice, the later one counts."""
     module = getattr(vae, "first_stage_model", None)
-    if not isinstance(vae, _Calls) and not isinstance(module, Proxy):
+    if not isinstance(vae, Calls) and not isinstance(module, Proxy):
         return vae
     found: Any = copy.copy(vae)
-    if isinstance(vae, _Calls):
+    if isinstance(vae, Calls):
         classes = type(vae).__mro__
-        found.__class__ = classes[classes.index(_Calls) + 1]
+        found.__class__ = classes[classes.index(Calls) + 1]
         del found.onegraph
     found.first_stage_model = plain(module)
     return found
@@ -570,7 +481,7 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     hook = VaeHook(options, node_id, source)
     compiled = copy.copy(plain_vae)
     vae_class: Any = type(plain_vae)
-    compiled.__class__ = _class_for(vae_class)
+    compiled.__class__ = vae_class_for(vae_class)
     compiled.onegraph = hook
     compiled.first_stage_model = stand_in(plain_vae.first_stage_model, hook)
     hook.preload(plain_vae, plain_vae.first_stage_model)

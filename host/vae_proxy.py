@@ -61,7 +61,8 @@ class Proxy:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as the plain module: a hook belongs to its process."""
-        return self.onegraph_module.__reduce_ex__(protocol)
+        # From protocol 2 on, pickle insists on the class of the object at hand.
+        return self.onegraph_module.__reduce_ex__(1)
 
 
 def _own(proxy: Proxy) -> Any:
@@ -89,3 +90,41 @@ def stand_in(module: torch.nn.Module, hook: VaeHook) -> torch.nn.Module:
 def plain(module: Any) -> Any:
     """The module behind a proxy; anything else as it is."""
     return module.onegraph_module if isinstance(module, Proxy) else module
+
+
+class Calls:
+    """Mixed into the VAE's class: tells the hook which call the proxy is in."""
+
+    onegraph: VaeHook
+
+    def decode(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().decode, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("decoder", self, "whole", function)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        self.onegraph.check_encoder()
+        function = functools.partial(super().encode, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("encoder", self, "whole", function)
+
+    def decode_tiled(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().decode_tiled, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("decoder", self, "tiles", function)
+
+    def encode_tiled(self, *args: Any, **kwargs: Any) -> Any:
+        self.onegraph.check_encoder()
+        function = functools.partial(super().encode_tiled, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("encoder", self, "tiles", function)
+
+    def decode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().decode_tiled_, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("decoder", self, "tiles", function)
+
+    def encode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().encode_tiled_, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("encoder", self, "tiles", function)
+
+
+@functools.cache
+def vae_class_for(vae_class: Any) -> Any:
+    """The class of a VAE that came through our node."""
+    return type(vae_class.__name__, (Calls, vae_class), {"__module__": vae_class.__module__})
