@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -27,6 +26,7 @@ from ..graph_cache.identity import ModelSource
 from . import checkpoint, child, paging
 from .resolutions import DynamicResolution, Plan, sizes_of
 from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run, wait_for
+from .vae_eligibility import has_encoder, unsupported, unsupported_module
 from .vae_finite import GRAPH_NOT_FINITE, Flags, Part, gather, not_finite, random_state, rescued, set_random_state
 from .vae_proxy import Calls, Proxy, plain, stand_in, vae_class_for
 
@@ -36,7 +36,6 @@ Parts = Literal["decoder", "encoder", "both"]
 SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
 _FIRST_SIDE = 32  # the same, of the call by which a graph is taken up early
 _COMPONENTS: dict[Part, str] = {"decoder": child.VAE_DECODER, "encoder": child.VAE_ENCODER}
-_PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkpoint, in diffusers' files, in a VAE file
 
 
 @dataclass(frozen=True)
@@ -82,51 +81,6 @@ class _Doubted:
 
     tiles: int = 0
     overflow: str | None = None
-
-
-def unsupported(vae: Any) -> str | None:
-    """Why this VAE passes through unchanged, or None."""
-    module: Any = plain(getattr(vae, "first_stage_model", None))
-    name = type(module).__name__
-    if getattr(vae, "latent_dim", 2) != 2:
-        return f"{name} is a video or audio VAE"
-    if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
-        return f"{name} tiles its own work"
-    return _unsupported_module(module)
-
-
-def _unsupported_module(module: Any) -> str | None:
-    """Why this module is none that is compiled, or None; other nodes may exchange parts of it at any time."""
-    from comfy.ldm.models.autoencoder import AutoencoderKL, AutoencodingEngine
-    from comfy.ldm.modules.diffusionmodules import model as blocks
-    from comfy.taesd.taesd import TAESD
-
-    name = type(module).__name__
-    if type(module) is TAESD:
-        return None
-    if type(module) not in (AutoencoderKL, AutoencodingEngine):
-        return f"{name} is not a VAE that OneGraph compiles"
-    if type(module.encoder) is not blocks.Encoder or type(module.decoder) is not blocks.Decoder:
-        return f"{name} has an unusual encoder or decoder"
-    if getattr(module, "bn", None) is not None or getattr(module, "max_batch_size", None) is not None:
-        return f"{name} normalises its latents or splits its batches"
-    return None
-
-
-def has_encoder(path: Path | None) -> bool:
-    """Whether the file holds an encoder; False only when it holds a decoder and no encoder beside it."""
-    if path is None or path.suffix != ".safetensors":
-        return True
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            names = list(file.keys())
-    except Exception as error:  # not a safetensors file after all
-        log.debug("cannot read the names in %s: %s", path, error)
-        return True
-    found = [p for p in _PREFIXES if any(name.startswith(f"{p}decoder.") for name in names)]
-    return not found or any(name.startswith(f"{found[0]}encoder.") for name in names)
 
 
 def _shape_range(part: Part, x: torch.Tensor, exact: bool, levels: int) -> tuple[ShapeRange, str, dict[str, int]]:
@@ -450,7 +404,7 @@ def _changed(patcher: Any, module: torch.nn.Module) -> str | None:
     try:
         if paging.is_paged(patcher) and plain(patcher.model) is not module:
             return "another node copied this VAE's first_stage_model, so DynamicVRAM does not look after its weights"
-        return _unsupported_module(module)
+        return unsupported_module(module)
     except Exception as error:  # never into the queue
         return f"the VAE could not be inspected ({type(error).__name__}: {error})"
 
