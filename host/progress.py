@@ -8,6 +8,8 @@ import time
 from typing import Any
 
 from ..compiler.process import STAGES, Progress
+from . import node_text
+from .report import RunReport
 
 log = logging.getLogger("onegraph.host")
 
@@ -15,14 +17,24 @@ _STAGE_SHARE = {"starting": (0.0, 0.08), "capturing": (0.08, 0.15), "compiling":
 _TYPICAL_SECONDS = {"starting": 5.0, "capturing": 5.0, "compiling": 45.0, "checking": 2.0}
 _TEXT_EVERY = 0.5
 
-# What each node said last, for the status route: a headless client has no node to look at.
+# What each node shows, for the status route: a headless client has no node to look at.
 said: dict[str, str] = {}
 
 
-def say(node_id: str | None, text: str) -> None:
-    """Show `text` on a node. Without a server (in-process use) it is only remembered."""
-    if node_id is None:
-        return
+def introduce(node_id: str | None, **intros: str) -> None:
+    """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only."""
+    if node_id is not None:
+        show(node_id, node_text.introduced(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
+
+
+def report_run(node_id: str | None, part: str, report: RunReport) -> None:
+    """Show a run that is over, below the others of the same prompt. `part` is empty for a model's."""
+    if node_id is not None:
+        show(node_id, node_text.added(node_id, part, report))
+
+
+def show(node_id: str, text: str) -> None:
+    """Show `text` on a node in place of what is there. Without a server (in-process use) it is only remembered."""
     said[node_id] = text
     try:
         from server import PromptServer
@@ -63,10 +75,10 @@ class CompileWatch:
         if now - self._told >= _TEXT_EVERY:
             self._told = now
             step = STAGES.index(progress.stage) + 1
-            say(
-                self._node_id,
-                f"compiling {self._label}: {progress.stage} ({step} of {len(STAGES)}), {progress.seconds:.0f} s",
-            )
+            if self._node_id is None:
+                return
+            text = f"compiling {self._label}: {progress.stage} ({step} of {len(STAGES)}), {progress.seconds:.0f} s"
+            show(self._node_id, node_text.with_progress(self._node_id, text))
 
     def _share(self, now: float) -> float:
         low, high = _STAGE_SHARE[self._stage]

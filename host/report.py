@@ -17,7 +17,7 @@ class RunReport:
         compile_s, restore_s: seconds, when this run compiled or restored a graph. `restore_s` is find, check, load,
             bind and the first call.
         step_ms: mean of all calls after the first, milliseconds.
-        call_ms: the last call alone, milliseconds.
+        call_ms: the last call alone, milliseconds; None for tiles, for which nothing waits one by one.
         rule: of a VAE, the rule for changing resolutions that applied, and why.
     """
 
@@ -39,6 +39,11 @@ class RunReport:
     def call_starts(self) -> None:
         if self.calls == 1:
             self._second_start = time.perf_counter()
+
+    def restart(self) -> None:
+        """Count from the beginning: the calls so far are done once more in another way."""
+        self.compiled_calls, self._second_start = 0, 0.0
+        self.eager.clear()
 
     def finish(self) -> None:
         """To be called when the device is idle: closes the measurement of `step_ms`."""

@@ -6,11 +6,11 @@ from typing import Any
 
 from ..compiler import replay
 from ..compiler.engine import engine
-from . import progress, serve
+from . import node_text, progress, serve
 
 
 def status() -> dict[str, Any]:
-    """Counters of the process, the last run of each node and what each node said last."""
+    """Counters of the process, the last run and all runs of each node's last prompt, and what each node shows."""
     counters = engine().counters
     return {
         "compiles": counters.compiles,
@@ -22,8 +22,9 @@ def status() -> dict[str, Any]:
         "eager_calls": counters.eager_calls,
         "reasons": dict(counters.reasons),
         "background_compiles": engine().background_compiles(),
-        "runs": {node: report.to_json() for node, report in serve.last_runs.items()},
-        "said": dict(progress.said),
+        "runs": {node: report.to_json() for node, report in serve.last_runs.copy().items()},
+        "all_runs": node_text.all_runs(),
+        "said": progress.said.copy(),
     }
 
 

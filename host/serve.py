@@ -23,7 +23,7 @@ from ..compiler.watch import ModuleWatch, watch_of
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from . import checkpoint, child, paging, weights
-from .progress import CompileWatch, say
+from .progress import CompileWatch, report_run
 from .report import RunReport
 
 log = logging.getLogger("onegraph.host")
@@ -280,7 +280,7 @@ class Service:
             last_runs[f"{self.node_id}:{self.part}" if self.part else self.node_id] = report
         level = logging.WARNING if report.eager else logging.INFO
         log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
-        say(self.node_id, text)
+        report_run(self.node_id, self.part, report)
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> Graph | Refused:
         digest = request.key.digest

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -24,18 +23,19 @@ from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
 from ..errors import NoEncoderError
 from ..graph_cache.identity import ModelSource
-from . import checkpoint, child
+from . import checkpoint, child, paging
 from .resolutions import DynamicResolution, Plan, sizes_of
 from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run, wait_for
+from .vae_eligibility import has_encoder, unsupported, unsupported_module
+from .vae_finite import GRAPH_NOT_FINITE, Flags, Part, gather, not_finite, random_state, rescued, set_random_state
+from .vae_proxy import Calls, Proxy, plain, stand_in, vae_class_for
 
 log = logging.getLogger("onegraph.host")
 
 Parts = Literal["decoder", "encoder", "both"]
-Part = Literal["decoder", "encoder"]
 SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
 _FIRST_SIDE = 32  # the same, of the call by which a graph is taken up early
 _COMPONENTS: dict[Part, str] = {"decoder": child.VAE_DECODER, "encoder": child.VAE_ENCODER}
-_PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkpoint, in diffusers' files, in a VAE file
 
 
 @dataclass(frozen=True)
@@ -50,53 +50,37 @@ class Options:
 
 @dataclass
 class _Call:
-    """A whole decode or encode of the VAE, from outside; its chunks and tiles all belong to it."""
+    """A whole decode or encode of the VAE, from outside; its chunks and tiles all belong to it.
+
+    Attributes:
+        run: from the first call of the proxy on.
+        plans: the rule's decision, by whether the backend has graphs for any size.
+        rescued: the chunk at hand overflowed and ran in float32.
+        finite: for tiles, the requests by key digest, each with a flag on the device: were all its results finite?
+        doubted: set while tiles whose graph gave values that are not finite run once more, without it.
+    """
 
     part: Part
     vae: Any
     tiles: bool
     run: Run | None = None
-    plans: dict[bool, Plan] = field(default_factory=dict)  # by whether the backend has graphs for any size
-    rescued: bool = False  # the chunk at hand overflowed and ran in float32
+    plans: dict[bool, Plan] = field(default_factory=dict)
+    rescued: bool = False
+    finite: Flags = field(default_factory=dict)
+    doubted: _Doubted | None = None
 
 
-def unsupported(vae: Any) -> str | None:
-    """Why this VAE passes through unchanged, or None."""
-    from comfy.ldm.models.autoencoder import AutoencoderKL, AutoencodingEngine
-    from comfy.ldm.modules.diffusionmodules import model as blocks
-    from comfy.taesd.taesd import TAESD
+@dataclass
+class _Doubted:
+    """What tiles show when they run without the graph that gave values that are not finite.
 
-    module: Any = getattr(vae, "first_stage_model", None)
-    name = type(module).__name__
-    if getattr(vae, "latent_dim", 2) != 2:
-        return f"{name} is a video or audio VAE"
-    if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
-        return f"{name} tiles its own work"
-    if type(module) is TAESD:
-        return None
-    if type(module) not in (AutoencoderKL, AutoencodingEngine):
-        return f"{name} is not a VAE that OneGraph compiles"
-    if type(module.encoder) is not blocks.Encoder or type(module.decoder) is not blocks.Decoder:
-        return f"{name} has an unusual encoder or decoder"
-    if getattr(module, "bn", None) is not None or getattr(module, "max_batch_size", None) is not None:
-        return f"{name} normalises its latents or splits its batches"
-    return None
+    Attributes:
+        tiles: how many ran.
+        overflow: why, when the VAE itself overflowed on one of them.
+    """
 
-
-def has_encoder(path: Path | None) -> bool:
-    """Whether the file holds an encoder; False only when it holds a decoder and no encoder beside it."""
-    if path is None or path.suffix != ".safetensors":
-        return True
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            names = list(file.keys())
-    except Exception as error:  # not a safetensors file after all
-        log.debug("cannot read the names in %s: %s", path, error)
-        return True
-    found = [p for p in _PREFIXES if any(name.startswith(f"{p}decoder.") for name in names)]
-    return not found or any(name.startswith(f"{found[0]}encoder.") for name in names)
+    tiles: int = 0
+    overflow: str | None = None
 
 
 def _shape_range(part: Part, x: torch.Tensor, exact: bool, levels: int) -> tuple[ShapeRange, str, dict[str, int]]:
@@ -124,6 +108,13 @@ class VaeHook:
         self._services = {part: Service(name, node_id, source, part) for part, name in _COMPONENTS.items()}
         self._has_encoder = has_encoder(source.path)
         self._active = threading.local()
+
+    def __copy__(self) -> VaeHook:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> VaeHook:
+        """Itself: copies of a VAE that other nodes make belong to the same node of ours."""
+        return self
 
     def preload(self, vae: Any, module: torch.nn.Module) -> None:
         """Begin to take up the graphs for any size before the first image."""
@@ -160,39 +151,101 @@ class VaeHook:
                 "This VAE's file has no encoder, so it can only decode; load a complete VAE to encode."
             )
 
+    def run(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
+        """A decode or encode of the VAE from outside: `function` is the host's own, which calls the proxy.
+
+        Whether the results of tiles are finite is gathered on the device and looked at once, when all are done.
+        """
+        outer = self._current(vae)
+        first = tiles == "tiles" and (outer is None or not outer.tiles)
+        random = random_state(vae) if first and part == "encoder" else None
+        with self.call(part, vae, tiles) as call:
+            result = function()
+            wrong = not_finite(call.finite) if first else []
+            if wrong and call.run is not None:
+                if random is not None:
+                    set_random_state(vae, random)
+                result = self._again(call, call.run, wrong, function)
+            return result
+
     @contextlib.contextmanager
-    def call(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[None]:
-        """A decode or encode begins; nested calls (the fallback to tiles) belong to the outer one."""
-        outer: _Call | None = getattr(self._active, "call", None)
+    def call(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[_Call]:
+        """A decode or encode begins; nested calls of the VAE (the fallback to tiles) belong to the outer one."""
+        outer = self._current(vae)
         if outer is not None:
             before, outer.tiles = outer.tiles, outer.tiles or tiles == "tiles"
             try:
-                yield
+                yield outer
             finally:
                 outer.tiles = before
             return
-        self._active.call = _Call(part, vae, tiles == "tiles")
+        another = getattr(self._active, "call", None)  # of a copy of the VAE, which has the same hook
+        call = self._active.call = _Call(part, vae, tiles == "tiles")
         try:
-            yield
+            yield call
+            if call.run is None and self._chosen(part):
+                call.run = Run(getattr(vae, "patcher", None), None, None)
+                _count_eager(call.run, _replaced(part, vae))
         finally:
-            call, self._active.call = self._active.call, None
+            self._active.call = another
             if call.run is not None:
                 self._services[part].finish(call.run)
 
+    def _current(self, vae: Any) -> _Call | None:
+        """The call of this VAE that is under way in this thread."""
+        call: _Call | None = getattr(self._active, "call", None)
+        return call if call is not None and call.vae is vae else None
+
+    def _chosen(self, part: Part) -> bool:
+        return self.options.parts in (part, "both")
+
+    def _again(self, call: _Call, run: Run, wrong: list[Request], function: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """All tiles once more without a graph, because these requests' graphs gave values that are not finite."""
+        run.report.restart()
+        call.doubted = doubted = _Doubted()
+        try:
+            result = function()
+        finally:
+            call.doubted = None
+        reason = doubted.overflow
+        if reason is None:
+            reason = GRAPH_NOT_FINITE
+            for request in wrong:
+                engine().retire(request, reason)
+        _count_eager(run, reason, doubted.tiles)
+        return result
+
     # One chunk or tile --------------------------------------------------------------------------------------
+
+    def _asked(self, part: Part, module: torch.nn.Module) -> tuple[_Call, Run] | None:
+        """The call that the proxy is in, if its part is one to compile."""
+        call: _Call | None = getattr(self._active, "call", None)
+        if call is None or call.part != part or not self._chosen(part):
+            return None
+        if call.run is None:
+            patcher = call.vae.patcher
+            call.run = start_run(patcher, module, "")
+            call.run.refusal = call.run.refusal or _changed(patcher, module)
+        return call, call.run
+
+    def passed_by(self, part: Part, module: torch.nn.Module, reason: str) -> None:
+        """The proxy was called in a way that only the module itself knows."""
+        asked = self._asked(part, module)
+        if asked is not None:
+            _count_eager(asked[1], reason)
 
     def serve(
         self, part: Part, module: torch.nn.Module, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """What the proxy's decode and encode return: from a graph, else from `eager`, image by image."""
-        call: _Call | None = getattr(self._active, "call", None)
-        if call is None or call.part != part or (self.options.parts not in (part, "both")):
+        asked = self._asked(part, module)
+        if asked is None:
             return eager(x)
-        if call.run is None:
-            call.run = start_run(call.vae.patcher, module, "")
-        run = call.run
+        call, run = asked
         started = time.perf_counter()
         run.report.call_starts()
+        if call.doubted is not None:
+            return self._without_graph(part, call.doubted, run, module, x, eager)
         call.rescued = False
         try:
             served = self._serve(part, call, run, module, x, eager, started)
@@ -203,13 +256,12 @@ class VaeHook:
         if isinstance(served, torch.Tensor) and not call.rescued:
             run.report.compiled_calls += 1
         elif isinstance(served, Refused):
-            run.report.eager[served.reason] += 1
-            engine().counters.eager_calls += 1
-            engine().counters.reasons[served.reason] += 1
+            _count_eager(run, served.reason)
             started = time.perf_counter()
             served = eager(x)
-        wait_for(x.device)
-        run.report.call_ms = 1e3 * (time.perf_counter() - started)
+        if not call.tiles:  # to wait for each tile would leave the device idle in between
+            wait_for(x.device)
+            run.report.call_ms = 1e3 * (time.perf_counter() - started)
         return served
 
     def _serve(
@@ -235,7 +287,9 @@ class VaeHook:
         parts: list[torch.Tensor] = []
         for image in x.split(1):
             served = service.serve(run, request, [image], eager, when_missing, started)
-            if isinstance(served, torch.Tensor) and not bool(torch.isfinite(served).all()):
+            if isinstance(served, torch.Tensor) and call.tiles:
+                gather(call.finite, request, served)
+            elif isinstance(served, torch.Tensor) and not bool(torch.isfinite(served).all()):
                 served = self._not_finite(part, call, run, request, module, image, eager(image))
             if isinstance(served, Refused):
                 return served
@@ -290,116 +344,101 @@ class VaeHook:
     ) -> torch.Tensor | Refused:
         """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
         if bool(torch.isfinite(reference).all()):
-            reason = "the graph returned values that are not finite where eager's are; it is not used again"
-            engine().retire(request, reason)
-            return Refused(reason)
-        overflows = f"this VAE itself overflows in {str(image.dtype).removeprefix('torch.')} on this image"
-        exact = None
-        if image.dtype in (torch.float16, torch.bfloat16):
-            with run.weights(module) as whole:
-                exact = None if isinstance(whole, Refused) else _in_float32(part, whole, image)
+            engine().retire(request, GRAPH_NOT_FINITE)
+            return Refused(GRAPH_NOT_FINITE)
+        exact, reason = rescued(part, run, module, image)
         if exact is None:
-            run.refusal = f"{overflows}; use another VAE"
-            return Refused(run.refusal)
+            run.refusal = reason
+            return Refused(reason)
         if not call.rescued:
             call.rescued = True
-            run.report.eager[f"{overflows}, so it ran in float32; start ComfyUI with --fp32-vae"] += 1
-            engine().counters.eager_calls += 1
+            _count_eager(run, reason)
+        return exact
+
+    def _without_graph(
+        self,
+        part: Part,
+        doubted: _Doubted,
+        run: Run,
+        module: torch.nn.Module,
+        x: torch.Tensor,
+        eager: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """A tile by eager, in float32 where that overflows."""
+        result = eager(x)
+        doubted.tiles += 1
+        if bool(torch.isfinite(result).all()):
+            return result
+        if run.refusal is not None:
+            doubted.overflow = doubted.overflow or run.refusal
+            return result
+        exact = None
+        try:
+            exact, doubted.overflow = rescued(part, run, module, x)
+        except Exception as error:  # never into the queue
+            log.exception("a tile could not be computed in float32")
+            doubted.overflow = f"this VAE itself overflows, and float32 failed ({type(error).__name__})"
+        if exact is None:
+            run.refusal = doubted.overflow
+            return result
         return exact
 
 
-def _in_float32(part: Part, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
-    """Decode or encode by a float32 copy of the weights, gone afterwards; None when that overflows too."""
-    exact: Any = copy.deepcopy(module).float()
-    result = exact.decode(image.float()) if part == "decoder" else child.encode_moments(exact, image.float())
-    result = result.to(image.dtype)
-    return result if bool(torch.isfinite(result).all()) else None
+def _count_eager(run: Run, reason: str, calls: int = 1) -> None:
+    run.report.eager[reason] += calls
+    engine().counters.eager_calls += calls
+    engine().counters.reasons[reason] += calls
 
 
-class Proxy:
-    """Stands where first_stage_model stood; everything but decode and encode is the module's own."""
-
-    def __init__(self, module: torch.nn.Module, hook: VaeHook) -> None:
-        self.onegraph_module = module
-        self.onegraph_hook = hook
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["onegraph_module"], name)
-
-    def decode(self, z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        module: Any = self.onegraph_module
-        if args or kwargs:
-            return module.decode(z, *args, **kwargs)
-        return self.onegraph_hook.serve("decoder", module, z, module.decode)
-
-    def encode(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        module: Any = self.onegraph_module
-        if args or kwargs:
-            return module.encode(x, *args, **kwargs)
-        moments = self.onegraph_hook.serve("encoder", module, x, functools.partial(child.encode_moments, module))
-        # The rest may draw random numbers, so it stays the host's own.
-        regularization = getattr(module, "regularization", None)
-        return moments if regularization is None else regularization(moments)[0]
+def _replaced(part: Part, vae: Any) -> str:
+    """Why the proxy was not asked in a whole decode or encode."""
+    method = "decode" if part == "decoder" else "encode"
+    module = getattr(vae, "first_stage_model", None)
+    if isinstance(module, Proxy) and method in vars(module):
+        return f"another node replaced this VAE's {method}"
+    return "another node replaced this VAE's first_stage_model"
 
 
-class _Calls:
-    """Mixed into the VAE's class: tells the hook which call the proxy is in."""
-
-    onegraph: VaeHook
-
-    def decode(self, *args: Any, **kwargs: Any) -> Any:
-        with self.onegraph.call("decoder", self, "whole"):
-            return super().decode(*args, **kwargs)  # type: ignore[misc]
-
-    def encode(self, *args: Any, **kwargs: Any) -> Any:
-        self.onegraph.check_encoder()
-        with self.onegraph.call("encoder", self, "whole"):
-            return super().encode(*args, **kwargs)  # type: ignore[misc]
-
-    def decode_tiled(self, *args: Any, **kwargs: Any) -> Any:
-        with self.onegraph.call("decoder", self, "tiles"):
-            return super().decode_tiled(*args, **kwargs)  # type: ignore[misc]
-
-    def encode_tiled(self, *args: Any, **kwargs: Any) -> Any:
-        self.onegraph.check_encoder()
-        with self.onegraph.call("encoder", self, "tiles"):
-            return super().encode_tiled(*args, **kwargs)  # type: ignore[misc]
-
-    def decode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
-        with self.onegraph.call("decoder", self, "tiles"):
-            return super().decode_tiled_(*args, **kwargs)  # type: ignore[misc]
-
-    def encode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
-        with self.onegraph.call("encoder", self, "tiles"):
-            return super().encode_tiled_(*args, **kwargs)  # type: ignore[misc]
+def _changed(patcher: Any, module: torch.nn.Module) -> str | None:
+    """What other nodes have done to the VAE since it came through our node that no graph can serve, or None."""
+    try:
+        if paging.is_paged(patcher) and plain(patcher.model) is not module:
+            return "another node copied this VAE's first_stage_model, so DynamicVRAM does not look after its weights"
+        return unsupported_module(module)
+    except Exception as error:  # never into the queue
+        return f"the VAE could not be inspected ({type(error).__name__}: {error})"
 
 
-@functools.cache
-def _class_for(vae_class: Any) -> Any:
-    return type(vae_class.__name__, (_Calls, vae_class), {"__module__": vae_class.__module__})
+def _without_hook(vae: Any) -> Any:
+    """A VAE as it was before it came through our node: where the node comes twice, the later one counts."""
+    module = getattr(vae, "first_stage_model", None)
+    if not isinstance(vae, Calls) and not isinstance(module, Proxy):
+        return vae
+    found: Any = copy.copy(vae)
+    if isinstance(vae, Calls):
+        classes = type(vae).__mro__
+        found.__class__ = classes[classes.index(Calls) + 1]
+        del found.onegraph
+    found.first_stage_model = plain(module)
+    return found
 
 
 def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
     """A copy of a VAE that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
-    plain = vae
-    if isinstance(getattr(vae, "first_stage_model", None), Proxy):  # the node twice: the later one counts
-        plain = copy.copy(vae)
-        plain.__class__ = type(vae).__mro__[2]
-        plain.first_stage_model = vae.first_stage_model.onegraph_module
-        del plain.onegraph
+    plain_vae = _without_hook(vae)
     if options.backend == "off":
-        return plain, "off: the VAE runs eager"
-    reason = unsupported(plain)
+        return plain_vae, "off: the VAE runs eager"
+    reason = unsupported(plain_vae)
     if reason is not None:
-        return plain, f"eager: {reason}"
-    source = checkpoint.source_of(plain.patcher, plain.first_stage_model, dynprompt, node_id)
+        return plain_vae, f"eager: {reason}"
+    source = checkpoint.source_of(plain_vae.patcher, plain_vae.first_stage_model, dynprompt, node_id)
     hook = VaeHook(options, node_id, source)
-    compiled = copy.copy(plain)
-    vae_class: Any = type(plain)
-    compiled.__class__ = _class_for(vae_class)
+    compiled = copy.copy(plain_vae)
+    vae_class: Any = type(plain_vae)
+    compiled.__class__ = vae_class_for(vae_class)
     compiled.onegraph = hook
-    compiled.first_stage_model = Proxy(plain.first_stage_model, hook)
-    hook.preload(plain, plain.first_stage_model)
-    engine_name = backend_in_words(options.backend, plain.device)
+    compiled.first_stage_model = stand_in(plain_vae.first_stage_model, hook)
+    hook.preload(plain_vae, plain_vae.first_stage_model)
+    engine_name = backend_in_words(options.backend, plain_vae.device)
     ready = f"ready: {options.parts}, {options.dynamic_resolution}, {engine_name}; starts with the first image"
     return compiled, ready

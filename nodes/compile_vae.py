@@ -8,7 +8,7 @@ from comfy_api.latest import io
 from typing_extensions import override
 
 from ..compiler.engine import WhenMissing
-from ..host.progress import say
+from ..host.progress import introduce
 from ..host.resolutions import DynamicResolution
 from ..host.vae import Options, Parts, compile_vae
 from . import inputs
@@ -50,5 +50,5 @@ class OneGraphCompileVAE(io.ComfyNode):
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         options = Options(backend, parts, dynamic_resolution, when_missing)
         compiled, text = compile_vae(vae, options, node_id, dynprompt)
-        say(node_id, text)
+        introduce(node_id, text=text)
         return io.NodeOutput(compiled)

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from ..compiler.engine import WhenMissing
 from ..host import loader, unet, vae
-from ..host.progress import say
+from ..host.progress import introduce
 from ..host.resolutions import DynamicResolution
 from . import inputs
 
@@ -56,5 +56,5 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         )
         options = vae.Options(backend, parts, dynamic_resolution, when_missing)
         compiled_vae, about_vae = vae.compile_vae(plain_vae, options, node_id, dynprompt)
-        say(node_id, f"model: {about_model}\nVAE: {about_vae}")
+        introduce(node_id, model=about_model, VAE=about_vae)
         return io.NodeOutput(compiled, clip, compiled_vae)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def image(width: int, height: int) -> workflows.Prompt:
     """One step without the UNet's node, so that only the VAE can compile."""
     prompt = workflows.without_onegraph(txt2img(width=width, height=height, seed=width * height, checkpoint=BASE))
     return workflows.with_inputs(prompt, "KSampler", steps=1)
+
+
+def tiled(prompt: workflows.Prompt) -> workflows.Prompt:
+    """The prompt with its decode in tiles of 64 pixels."""
+    changed = copy.deepcopy(prompt)
+    for node in workflows.nodes(prompt, "VAEDecode"):
+        choices = {"tile_size": 64, "overlap": 16, "temporal_size": 64, "temporal_overlap": 8}
+        changed[node] = {"class_type": "VAEDecodeTiled", "inputs": {**prompt[node]["inputs"], **choices}}
+    return changed
 
 
 def vae_graphs(base: Path) -> int:
@@ -89,11 +99,15 @@ def test_a_vae_that_overflows_in_float16_gives_the_sentence_and_not_a_black_imag
     with server.running(vae_base, host.comfyui_path(), env=environment, options=("--fp16-vae",)) as half:
         black = half.run(prompt)
         assert black.images[0].max() == 0
-        result = half.run(workflows.with_compiled_vae(prompt))
-        assert result.text("vae") == (
+        overflows = (
             "decoder: eager: this VAE itself overflows in float16 on this image, so it ran in float32; "
             "start ComfyUI with --fp32-vae"
         )
+        result = half.run(workflows.with_compiled_vae(prompt))
+        assert result.text("vae") == overflows
+        in_tiles = half.run(workflows.with_compiled_vae(tiled(prompt)))
+        assert in_tiles.text("vae") == overflows
     with server.running(vae_base, host.comfyui_path(), env=environment) as single:
         assert difference(single.run(prompt), result) <= 2
+        assert difference(single.run(tiled(prompt)), in_tiles) <= 2
     assert result.images[0].std() > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.util
 import os
@@ -51,6 +52,48 @@ class TestTextEncode:
         return ([[tokens, {"pooled_output": pooled}]],)
 
 
+class TestCircularVAE:
+    """What nodes for seamless tiling do: every convolution of the VAE wraps around."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"vae": ("VAE",), "mode": (["make a copy", "modify in place"],)}}
+
+    RETURN_TYPES = ("VAE",)
+    FUNCTION = "change"
+    CATEGORY = "testing"
+
+    def change(self, vae, mode):
+        changed = copy.deepcopy(vae) if mode == "make a copy" else vae
+        for layer in changed.first_stage_model.modules():
+            if isinstance(layer, torch.nn.Conv2d):
+                layer.padding_mode = "circular"
+        return (changed,)
+
+
+class TestReplaceVAEModel:
+    """What Select VAE Device does: a copy of the VAE that runs the patcher's model."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"vae": ("VAE",)}}
+
+    RETURN_TYPES = ("VAE",)
+    FUNCTION = "change"
+    CATEGORY = "testing"
+
+    def change(self, vae):
+        changed = copy.copy(vae)
+        changed.patcher = changed.patcher.clone()
+        changed.first_stage_model = changed.patcher.model
+        return (changed,)
+
+
 from .patches import NODES as _patches  # noqa: E402
 
-NODE_CLASS_MAPPINGS = {"OneGraphTestTextEncode": TestTextEncode, **_patches}
+NODE_CLASS_MAPPINGS = {
+    **_patches,
+    "OneGraphTestTextEncode": TestTextEncode,
+    "OneGraphTestCircularVAE": TestCircularVAE,
+    "OneGraphTestReplaceVAEModel": TestReplaceVAEModel,
+}

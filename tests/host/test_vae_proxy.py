@@ -1,0 +1,309 @@
+"""What other nodes do with a compiled VAE and its `first_stage_model` works as with ComfyUI's own VAE."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import host
+
+from onegraph.compiler.engine import Counters, Engine
+from onegraph.compiler.verify import relative_l2
+from onegraph.host import progress, serve
+from onegraph.host import vae as hook
+
+NODE = "9"
+SAME = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def vae(checkpoint: Callable[..., Path]) -> Any:
+    return host.load_vae(checkpoint(vae="both"))
+
+
+def compiled(vae: Any, **options: Any) -> Any:
+    return hook.compile_vae(vae, hook.Options(**{"when_missing": "eager", **options}), NODE)[0]
+
+
+def said() -> str:
+    return serve.last_runs[f"{NODE}:decoder"].text()
+
+
+def latents(height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:
+    return torch.randn(1, 4, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def decoder_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
+    """The decoder is in the store, if no other test has put it there."""
+    from onegraph.compiler import engine as engine_module
+    from onegraph.graph_cache.store import Store
+
+    engine_module._engine = Engine(Store(graphs_home))
+    with torch.inference_mode():
+        compiled(host.load_vae(checkpoint(vae="both")), when_missing="wait").decode(latents())
+    assert engine_module._engine.counters.compiled_calls == 1, said()
+
+
+def test_it_is_a_module_of_the_same_class_with_the_same_state(vae: Any) -> None:
+    module, proxy = vae.first_stage_model, compiled(vae).first_stage_model
+    assert isinstance(proxy, type(module)) and callable(proxy) and repr(proxy) == repr(module)
+    assert [n for n, _ in proxy.named_modules()] == [n for n, _ in module.named_modules()]
+    assert list(proxy.modules())[1:] == list(module.modules())[1:]
+    assert all(proxy.state_dict()[name] is not None for name in module.state_dict())
+    assert [id(p) for p in proxy.parameters()] == [id(p) for p in module.parameters()]
+    image = torch.rand(1, 3, 64, 64)
+    assert torch.equal(proxy(image)[1], module(image)[1])
+    proxy.to(torch.float64)
+    assert module.decoder.conv_in.weight.dtype == torch.float64
+
+
+def test_attributes_set_on_it_are_the_modules(vae: Any) -> None:
+    module, proxy = vae.first_stage_model, compiled(vae).first_stage_model
+    proxy.tile_hint = 3
+    module.other = 4
+    proxy.register_buffer("scale", torch.ones(1))
+    assert (module.tile_hint, proxy.other) == (3, 4) and "scale" in module.state_dict()
+    del proxy.tile_hint
+    assert not hasattr(module, "tile_hint")
+    assert not [name for name in vars(module) if "onegraph" in name]
+
+
+def test_another_decoder_set_through_it_is_the_one_that_decodes(vae: Any) -> None:
+    fast, z = compiled(vae), latents()
+    before = fast.decode(z)
+    other = copy.deepcopy(vae.first_stage_model.decoder)
+    other.conv_out.bias.add_(0.3)
+    fast.first_stage_model.decoder = other
+    assert vae.first_stage_model.decoder is other
+    result = fast.decode(z)
+    assert relative_l2(result, vae.decode(z)) < SAME < relative_l2(result, before)
+
+
+def test_a_decoder_of_another_kind_runs_eager(vae: Any) -> None:
+    class Brighter(torch.nn.Module):
+        def __init__(self, decoder: torch.nn.Module) -> None:
+            super().__init__()
+            self.decoder = decoder
+
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.decoder(z) + 0.2
+            return result
+
+    fast, z = compiled(vae), latents()
+    fast.decode(z)
+    fast.first_stage_model.decoder = Brighter(vae.first_stage_model.decoder)
+    assert torch.equal(fast.decode(z), vae.decode(z))
+    assert said() == "eager: AutoencoderKL has an unusual encoder or decoder"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_its_copies_decode_by_themselves_and_in_a_vae(copied: Callable[[Any], Any], vae: Any) -> None:
+    fast, module, z = compiled(vae), vae.first_stage_model, latents()
+    other = copied(fast.first_stage_model)
+    assert isinstance(other, type(module)) and vars(other) is not vars(module)
+    assert torch.equal(other.decode(z), module.decode(z))
+    fast.first_stage_model = other
+    assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
+    assert said().startswith("restored in ")
+
+
+def test_it_is_pickled_as_the_plain_module(vae: Any) -> None:
+    module, z = vae.first_stage_model, latents()
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        other = pickle.loads(pickle.dumps(compiled(vae).first_stage_model, protocol))
+        assert type(other) is type(module) and other is not module
+    assert torch.equal(other.decode(z), module.decode(z))
+
+
+def test_a_shallow_copy_of_the_vae_is_served_by_the_graph(vae: Any, counters: Counters) -> None:
+    other, z = copy.copy(compiled(vae)), latents()
+    assert relative_l2(other.decode(z), vae.decode(z)) < SAME
+    assert (counters.compiled_calls, counters.eager_calls) == (1, 0)
+
+
+def test_a_deep_copy_of_the_vae_is_served_by_the_graph_with_its_own_weights(vae: Any, counters: Counters) -> None:
+    fast, z = compiled(vae), latents()
+    fast.decode(z)
+    other = copy.deepcopy(fast)
+    module = other.first_stage_model.onegraph_module
+    assert module is other.patcher.model is not vae.patcher.model
+    module.decoder.conv_out.bias.add_(0.3)
+    changed = copy.deepcopy(vae)
+    changed.first_stage_model.decoder.conv_out.bias.add_(0.3)
+    for _ in range(2):  # in turns: the graph is bound to the one and to the other
+        assert relative_l2(other.decode(z), changed.decode(z)) < SAME
+        assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
+    assert relative_l2(changed.decode(z), vae.decode(z)) > SAME
+    assert (counters.compiled_calls, counters.eager_calls) == (5, 0)
+
+
+def circular(vae: Any) -> Any:
+    """What nodes for seamless tiling do to a VAE."""
+    for layer in vae.first_stage_model.modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            layer.padding_mode = "circular"
+    return vae
+
+
+def test_a_deep_copy_made_circular_is_circular_and_the_original_is_not(vae: Any, counters: Counters) -> None:
+    fast, z = compiled(vae), latents()
+    plain = fast.decode(z)
+    other, reference = circular(copy.deepcopy(fast)), circular(copy.deepcopy(vae)).decode(z)
+    assert torch.equal(other.decode(z), reference)
+    assert relative_l2(reference, plain) > 0.01
+    assert torch.equal(fast.decode(z), plain)
+    assert (counters.compiled_calls, counters.eager_calls) == (2, 1)
+
+
+def test_a_node_that_replaces_first_stage_model_is_told_on_ours(vae: Any, counters: Counters) -> None:
+    other, z = copy.copy(compiled(vae)), latents()
+    other.patcher = other.patcher.clone()
+    other.first_stage_model = other.patcher.model
+    assert torch.equal(other.decode(z), vae.decode(z))
+    reason = "another node replaced this VAE's first_stage_model"
+    assert progress.said[NODE] == f"decoder: eager: {reason}"
+    assert (counters.eager_calls, counters.reasons) == (1, {reason: 1})
+    other.encode(torch.rand(1, 64, 64, 3))  # not what this node compiles
+    assert counters.eager_calls == 1
+    again = compiled(other)
+    assert relative_l2(again.decode(z), vae.decode(z)) < SAME
+    assert said().startswith("restored in ")
+
+
+def test_a_decode_that_another_node_wrapped_is_called_once_and_told(vae: Any) -> None:
+    fast, z, seen = compiled(vae), latents(), []
+    original = fast.first_stage_model.decode
+
+    def wrapper(z: torch.Tensor) -> torch.Tensor:
+        seen.append(z)
+        result: torch.Tensor = original(z) + 0.1
+        return result
+
+    reference = vae.first_stage_model.decode(z)
+    fast.first_stage_model.decode = wrapper
+    assert relative_l2(fast.first_stage_model.decode(z), reference + 0.1) < SAME
+    fast.decode(z)
+    assert len(seen) == 2
+    fast.first_stage_model.decode = lambda z: reference
+    fast.decode(z)
+    assert said() == "eager: another node replaced this VAE's decode"
+
+
+def test_options_of_a_call_are_the_modules_business(vae: Any, counters: Counters) -> None:
+    vae.first_stage_model.decoder.forward = lambda z, brighter=0.0: torch.zeros(1, 3, 128, 128) + brighter
+    result = compiled(vae).decode(latents(), vae_options={"brighter": 0.5})
+    assert torch.equal(result, vae.decode(latents(), vae_options={"brighter": 0.5}))
+    assert said() == "eager: the workflow passes options to this VAE's decode"
+
+
+# Tiles ------------------------------------------------------------------------------------------------------
+
+
+TILED = {"tile_x": 16, "tile_y": 16, "overlap": 4}
+
+
+@contextlib.contextmanager
+def looks() -> Iterator[list[str]]:
+    """Every time that Python asks for a tensor's value, which on a GPU waits for the device."""
+    seen: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("__bool__", "item", "tolist", "__float__", "__int__"):
+            original = getattr(torch.Tensor, name)
+
+            def counted(self: torch.Tensor, name: str = name, original: Any = original) -> Any:
+                seen.append(name)
+                return original(self)
+
+            patch.setattr(torch.Tensor, name, counted)
+        yield seen
+
+
+def test_tiles_are_looked_at_once(vae: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, z, waits = compiled(vae), latents(40, 40), []
+    fast.decode(z)
+    for module in (hook, serve):
+        monkeypatch.setattr(module, "wait_for", waits.append)
+    with looks() as by_eager:
+        reference = vae.decode_tiled(z, **TILED)
+    before = counters.compiled_calls
+    with looks() as by_graph:
+        result = fast.decode_tiled(z, **TILED)
+    assert relative_l2(result, reference) < SAME
+    assert counters.compiled_calls - before > 16
+    assert by_graph == [*by_eager, "tolist"]
+    assert len(waits) == 1  # when it is over
+    assert serve.last_runs[f"{NODE}:decoder"].call_ms is None
+
+
+class NotFinite:
+    """A runner whose results are not finite from its n-th call on."""
+
+    def __init__(self, runner: Any, good: int) -> None:
+        self._runner = runner
+        self._good = good
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self._runner(*inputs)
+        self._good -= 1
+        if self._good < 0:
+            result[..., 3, 3] = float("inf")
+        return result
+
+
+def test_one_tile_of_a_graph_that_is_not_finite_makes_the_image_eager(
+    vae: Any, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, z = compiled(vae), latents(24, 20)
+    fast.decode(z)
+    (graph,) = fresh_process._graphs.values()
+    monkeypatch.setattr(graph, "_runner", NotFinite(graph._runner, 5))
+    monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
+    reference = vae.decode_tiled(z, **TILED)
+    assert torch.equal(fast.decode_tiled(z, **TILED), reference)
+    assert said() == "eager: the graph returned values that are not finite where eager's are; it is not used again"
+    assert graph.retired is not None
+    report = serve.last_runs[f"{NODE}:decoder"]
+    assert report.compiled_calls == 0 and report.calls == fresh_process.counters.eager_calls > 5
+    assert torch.equal(fast.decode_tiled(z, **TILED), reference)
+
+
+def test_tiles_by_which_the_vae_itself_overflows_do_not_retire_the_graph(vae: Any, fresh_process: Engine) -> None:
+    fast, z = compiled(vae), latents(24, 20)
+    fast.decode(z)
+    vae.first_stage_model.decoder.conv_out.weight.mul_(1e38).mul_(1e3)
+    fast.decode_tiled(z, **TILED)
+    assert said() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
+    assert all(graph.retired is None for graph in fresh_process._graphs.values())
+
+
+def test_encoding_tiles_once_more_draws_the_same_random_numbers(
+    vae: Any, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae.first_stage_model.regularization.sample = True
+    image = torch.rand(1, 128, 128, 3, generator=torch.Generator().manual_seed(0))
+    fast, tiles = compiled(vae, parts="encoder", when_missing="wait"), {"tile_x": 96, "tile_y": 96, "overlap": 16}
+    fast.encode(image)
+    (graph,) = fresh_process._graphs.values()
+    monkeypatch.setattr(graph, "_runner", NotFinite(graph._runner, 1))
+    monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)
+    torch.manual_seed(3)
+    reference = vae.encode_tiled(image, **tiles)
+    torch.manual_seed(3)
+    assert torch.equal(fast.encode_tiled(image, **tiles), reference)
+    assert graph.retired is not None
