@@ -178,7 +178,9 @@ class Part(ABC):
         from onegraph.compiler.shapes import Refused
 
         compile_, sizes = self.compiles[name], self.sizes(call)
-        eager = functools.partial(self.eager, given)
+
+        def eager(*inputs: Any) -> Any:
+            return self.eager([*inputs])
 
         def run() -> Any:
             result = compile_.graph.call(self.module, tuple(given), sizes, eager, compile_.engine.counters)

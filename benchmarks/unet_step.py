@@ -80,8 +80,8 @@ def main() -> None:
             def eager(given: list[Any] = given) -> Any:
                 return unet(*given)
 
-            def compiled(graph: Graph = graph, given: Any = given, sizes: Any = sizes, eager: Any = eager) -> Any:
-                return graph.call(unet, tuple(given), sizes, eager, engine.counters).output
+            def compiled(graph: Graph = graph, given: Any = given, sizes: Any = sizes) -> Any:
+                return graph.call(unet, tuple(given), sizes, unet, engine.counters).output
 
             error = relative_l2(compiled(), eager())
             times: dict[str, list[float]] = {"eager": [], "compiled": []}

@@ -237,6 +237,12 @@ class Graph:
             return self._store.recording(self.entry)
         return contextlib.nullcontext()
 
+    def rebind(self, module: torch.nn.Module) -> Refused | None:
+        """Check every weight and bind again, e.g. at the start of a run."""
+        with self._lock:
+            bound = self._bind(module)
+            return bound if isinstance(bound, Refused) else None
+
     def unbind(self) -> None:
         """Forget the addresses: the weights are about to move."""
         with self._lock:

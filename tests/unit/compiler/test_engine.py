@@ -27,7 +27,7 @@ def ignore(progress: Progress) -> None:
 
 def call(engine: Engine, graph: Graph, module: toy.Toy, *shape: int) -> torch.Tensor:
     inputs = toy.inputs(*shape)
-    served = graph.call(module, inputs, toy.sizes(*inputs), lambda: module(*inputs), engine.counters)
+    served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     assert not isinstance(served, Refused), served
     torch.testing.assert_close(served.output, module(*inputs))
     return served.output
@@ -60,7 +60,7 @@ def test_the_first_use_is_compared_and_timed_once_per_machine(home: Path, source
         inputs = toy.inputs(*shape)
         before = len(eager_calls)
         graph.call(
-            module, inputs, toy.sizes(*inputs), lambda: eager_calls.append(1) or module(*inputs), engine.counters
+            module, inputs, toy.sizes(*inputs), lambda *given: eager_calls.append(1) or module(*given), engine.counters
         )
         return len(eager_calls) - before
 
@@ -79,12 +79,12 @@ def test_an_unfaithful_graph_is_quarantined_and_eager_answers(home: Path, source
     graph = engine.obtain(toy.request(module, source), "wait", ignore)
     assert isinstance(graph, Graph)
     reference = module(*inputs) + 1  # what eager says is the truth
-    served = graph.call(module, inputs, toy.sizes(*inputs), lambda: reference, engine.counters)
+    served = graph.call(module, inputs, toy.sizes(*inputs), lambda *given: reference, engine.counters)
     assert not isinstance(served, Refused)
     assert served.output is reference
     assert served.note is not None and "first-use check" in served.note
     assert not graph.entry.folder.exists()
-    refused = graph.call(module, inputs, toy.sizes(*inputs), lambda: reference, engine.counters)
+    refused = graph.call(module, inputs, toy.sizes(*inputs), lambda *given: reference, engine.counters)
     assert isinstance(refused, Refused)
     assert isinstance(engine.obtain(toy.request(module, source), "wait", ignore), Refused)
     assert engine.counters.compiles == 0

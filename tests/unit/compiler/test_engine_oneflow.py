@@ -54,7 +54,7 @@ def obtain(
 
 def call(engine: Engine, graph: Graph, module: toy.Toy, **sizes: int) -> None:
     inputs = toy.inputs(**sizes)
-    served = graph.call(module, inputs, toy.sizes(*inputs), lambda: module(*inputs), engine.counters)
+    served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     assert not isinstance(served, Refused), served
     assert served.note is None
     torch.testing.assert_close(served.output, module(*inputs), rtol=1e-5, atol=1e-6)

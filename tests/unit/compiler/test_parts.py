@@ -51,7 +51,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def served(engine: Engine, graph: Graph, module: toy.Deep, *shape: int) -> torch.Tensor:
     inputs = toy.inputs(*shape)
-    result = graph.call(module, inputs, toy.sizes(*inputs), lambda: module(*inputs), engine.counters)
+    result = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     assert not isinstance(result, Refused), result
     assert result.note is None
     torch.testing.assert_close(result.output, module(*inputs))
