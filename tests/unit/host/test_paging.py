@@ -104,8 +104,8 @@ def dynamic(nesting: bool = True) -> tuple[Net, FakeVbar]:
     return net, vbar
 
 
-def paged(net: Net, vbar: FakeVbar, host: Host) -> paging.Paged:
-    return paging.Paged(net, vbar, torch.device("cpu"), host.cast, host.uncast)
+def paged(net: Net, vbar: FakeVbar, host: Host, version: int = 1) -> paging.Paged:
+    return paging.Paged(net, version, vbar, torch.device("cpu"), host.cast, host.uncast)
 
 
 def test_a_held_model_computes_what_the_host_fills_in() -> None:
@@ -234,3 +234,19 @@ def test_a_small_weight_in_the_files_dtype_is_cast() -> None:
         assert isinstance(module, Net)
         assert module.small.weight.dtype == torch.float32
         assert torch.equal(module.small.weight, net.small.weight.float())
+
+
+def test_a_module_in_another_state_has_another_skeleton() -> None:
+    net, vbar = dynamic()
+    before = paged(net, vbar, Host()).form
+    assert paged(net, vbar, Host()).form is before
+    net.small.eps = 0.5
+    after = paged(net, vbar, Host(), version=2).form
+    assert after.get_submodule("small").eps == 0.5  # type: ignore[attr-defined]
+    assert architecture.digest(after) != architecture.digest(before)
+
+
+def test_a_method_bound_to_the_live_module_is_no_part_of_its_skeleton() -> None:
+    net, vbar = dynamic()
+    net.small.forward = net.small.forward  # type: ignore[method-assign]
+    assert "forward" not in vars(paged(net, vbar, Host()).form.get_submodule("small"))
