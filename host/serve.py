@@ -19,6 +19,7 @@ import torch
 from ..compiler import architecture, backends, memory
 from ..compiler.engine import Graph, Request, WhenMissing, engine
 from ..compiler.shapes import Refused, ShapeRange, TensorCall
+from ..errors import in_brief
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from . import checkpoint, child, paging, weights
@@ -93,7 +94,7 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
                 paged = found
         return Run(patcher, refusal, weights.epoch(patcher), paged)
     except Exception as error:  # never into the queue
-        return Run(patcher, f"the model could not be inspected ({type(error).__name__}: {error})", None)
+        return Run(patcher, f"the model could not be inspected ({type(error).__name__}: {in_brief(error)})", None)
 
 
 def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Request | Refused]) -> None:

@@ -18,6 +18,7 @@ import torch
 from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..errors import in_brief
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
 from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run
@@ -191,7 +192,7 @@ class UnetHook:
             return self._serve(unet, run, original, args, kwargs)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
             log.exception("a compiled call failed, eager takes over")
-            run.refusal = f"a compiled call failed ({type(error).__name__}: {str(error)[:120]})"
+            run.refusal = f"a compiled call failed ({type(error).__name__}: {in_brief(error, 120)})"
             return Refused(run.refusal)
 
     def _serve(

@@ -22,7 +22,7 @@ import torch
 from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
-from ..errors import NoEncoderError
+from ..errors import NoEncoderError, in_brief
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
 from .resolutions import DynamicResolution, Plan, sizes_of
@@ -198,7 +198,7 @@ class VaeHook:
             served = self._serve(part, call, run, module, x, eager, started)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
             log.exception("a compiled %s call failed, eager takes over", part)
-            run.refusal = f"a compiled call failed ({type(error).__name__}: {str(error)[:120]})"
+            run.refusal = f"a compiled call failed ({type(error).__name__}: {in_brief(error, 120)})"
             served = Refused(run.refusal)
         if isinstance(served, torch.Tensor) and not call.rescued:
             run.report.compiled_calls += 1

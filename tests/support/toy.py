@@ -108,6 +108,8 @@ def prepare(state: Mapping[str, Any]) -> None:
 
     if state.get("die"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if state.get("oom"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nSee the documentation.")
     time.sleep(state.get("sleep", 0))
 
 
