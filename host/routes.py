@@ -10,7 +10,11 @@ from . import progress, serve
 
 
 def status() -> dict[str, Any]:
-    """Counters of the process, the last run of each node and what each node said last."""
+    """Counters of the process, the last run of each node and what each node said last.
+
+    Takes no lock: a compile or a call must not hold it up. The prompt's thread fills these dicts meanwhile, so each is
+    copied in one operation of the interpreter before anything walks it.
+    """
     counters = engine().counters
     return {
         "compiles": counters.compiles,
@@ -22,8 +26,10 @@ def status() -> dict[str, Any]:
         "eager_calls": counters.eager_calls,
         "reasons": dict(counters.reasons),
         "background_compiles": engine().background_compiles(),
-        "runs": {node: report.to_json() for node, report in serve.last_runs.items()},
-        "said": dict(progress.said),
+        "deferred_compiles": engine().deferred_compiles(),
+        "captured_bytes": engine().captured_bytes(),
+        "runs": {node: report.to_json() for node, report in serve.last_runs.copy().items()},
+        "said": progress.said.copy(),
     }
 
 

@@ -151,6 +151,7 @@ class UnetHook:
         patcher.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, self.wrapper)
         patcher.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, self.on_pre_run)
         patcher.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, self.on_cleanup)
+        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, self.on_detach)
 
     def on_pre_run(self, patcher: Any) -> None:
         unet = patcher.model.diffusion_model
@@ -160,6 +161,11 @@ class UnetHook:
         run = self._runs.pop(id(patcher.model.diffusion_model), None)
         if run is not None:
             self._service.finish(run)
+
+    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
+        """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
+        if unpatch_all:
+            self._service.release_captures()
 
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
@@ -301,6 +307,7 @@ def detach(patcher: Any) -> None:
     patcher.remove_wrappers_with_key(WrappersMP.DIFFUSION_MODEL, KEY)
     patcher.remove_callbacks_with_key(CallbacksMP.ON_PRE_RUN, KEY)
     patcher.remove_callbacks_with_key(CallbacksMP.ON_CLEANUP, KEY)
+    patcher.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
 
 
 def compile_model(patcher: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:

@@ -190,6 +190,7 @@ class VaeHook:
             return eager(x)
         if call.run is None:
             call.run = start_run(call.vae.patcher, module, "")
+            call.run.call_bytes = _call_bytes(part, call.vae, x)
         run = call.run
         started = time.perf_counter()
         run.report.call_starts()
@@ -306,6 +307,15 @@ class VaeHook:
             run.report.eager[f"{overflows}, so it ran in float32; start ComfyUI with --fp32-vae"] += 1
             engine().counters.eager_calls += 1
         return exact
+
+
+def _call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
+    """What decoding or encoding one image takes by the host's own estimate; 0: it has none."""
+    try:
+        estimate = vae.memory_used_decode if part == "decoder" else vae.memory_used_encode
+        return int(estimate((1, *x.shape[1:]), x.dtype))
+    except Exception:  # of the host's own
+        return 0
 
 
 def _in_float32(part: Part, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
