@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 
 from .. import __version__
-from ..errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError, in_brief
+from ..errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError, in_brief, without_paths
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
@@ -472,7 +472,7 @@ class Engine:
             return Refused(runs.reason)
         found = self.store.find(request.key, request.source, request.neighbours)
         if isinstance(found, Broken):
-            return Refused(f"{found.reason}; a later run compiles it anew")
+            return Refused(f"{without_paths(found.reason)}; a later run compiles it anew")
         if isinstance(found, Miss):
             return found
         graph = self._load(place, request, found.entry, "restored")

@@ -23,7 +23,6 @@ import platformdirs
 from blake3 import blake3
 from pydantic import ValidationError
 
-from ..errors import in_brief
 from .identity import ModelSource
 from .key import GraphKey, difference
 from .manifest import MANIFEST_FILE, OUTCOME_FILE, ConstantRecord, FileRecord, Manifest, Outcome, Outcomes
@@ -140,7 +139,7 @@ def read(folder: Path) -> Entry | Damaged:
     try:
         return Entry(folder, Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes()))
     except (OSError, ValidationError) as error:
-        return Damaged(f"its manifest cannot be read ({in_brief(error)})")
+        return Damaged(f"its manifest cannot be read ({str(error).splitlines()[0]})")
 
 
 def check(entry: Entry) -> Sound | Damaged:

@@ -64,7 +64,7 @@ def announce_captures(device: torch.device) -> int:
 
         loaded = management.current_loaded_models
         with _lock:
-            known = _announced.get(device)
+            known: Any = _announced.get(device)
             listed = known is not None and any(one is known for one in loaded)
             if held and not listed:
                 known = _announced[device] = known or _loaded_captures()(device)
@@ -91,7 +91,7 @@ def _loaded_captures() -> Any:
             super().__init__()
             self.device = device
 
-    class CapturesPatcher(ModelPatcher):  # type: ignore[misc]
+    class CapturesPatcher(ModelPatcher):
         """Loads and unloads nothing. Its size is what the captured graphs hold at the moment."""
 
         def model_size(self) -> int:
@@ -114,8 +114,10 @@ def _loaded_captures() -> Any:
         def __del__(self) -> None:
             """Nothing is pinned, and a collector must not release anything."""
 
-    class LoadedCaptures(LoadedModel):  # type: ignore[misc]
+    class LoadedCaptures(LoadedModel):
         """What captured CUDA graphs hold on one device."""
+
+        model_finalizer: Any
 
         def __init__(self, device: torch.device) -> None:
             # The host keeps a weak reference only.
