@@ -2,6 +2,37 @@
 
 from __future__ import annotations
 
+import re
+from typing import Literal
+
+# Why a compile failed, where that decides when it is tried again: memory of the system or of the device ran out, or
+# the time limit. Empty: something else.
+Cause = Literal["", "memory", "device memory", "time"]
+
+_BRIEF = 200
+# In quotes a path may hold spaces. Outside them it ends at a space or at what commonly follows a path in a message.
+_QUOTED = re.compile(r"""(['"`])(?:[A-Za-z]:[\\/]|\\\\|/|~/)[^'"`\n]*[\\/][^'"`\n]*\1""")
+_BARE = re.compile(r"""(?<![\w.:/\\<~-])(?:file:///|[A-Za-z]:[\\/]|\\\\|~/|/(?=[^\s/]+/))[^\s'"`<>|:,;()\[\]]*""")
+
+
+def without_paths(text: str) -> str:
+    """Reduce each absolute path in a text to its last component: reasons are shown to users and travel in reports.
+
+    Addresses of web pages stay. A path with spaces is recognised as a whole only inside quotes.
+    """
+    text = _QUOTED.sub(lambda found: f"{found[1]}{_last(found[0][1:-1])}{found[1]}", text)
+    return _BARE.sub(lambda found: _last(found[0]), text)
+
+
+def _last(path: str) -> str:
+    return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+
+
+def in_brief(error: BaseException, most: int = _BRIEF) -> str:
+    """The first line of a foreign error's text for a reason, without absolute paths, or the error's type."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return without_paths(lines[0])[:most] if lines else type(error).__name__
+
 
 class OneGraphError(Exception):
     """Base of every error the pack raises on purpose."""
@@ -14,12 +45,15 @@ class CaptureError(OneGraphError):
 class CompileError(OneGraphError):
     """A backend could not compile an exported graph.
 
-    `lasting` tells whether trying again in this process can only fail again.
+    Args:
+        lasting: whether trying again in this process can only fail again.
+        cause: what ran out, if anything did; with memory, a later try may succeed when more of it is free.
     """
 
-    def __init__(self, message: str, *, lasting: bool = True) -> None:
+    def __init__(self, message: str, *, lasting: bool = True, cause: Cause = "") -> None:
         super().__init__(message)
         self.lasting = lasting
+        self.cause: Cause = cause
 
 
 class LoadError(OneGraphError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CaptureError
+from ..errors import CaptureError, in_brief
 from .shapes import ShapeRange
 
 
@@ -61,9 +61,8 @@ def capture(
         with torch.no_grad():
             exported = torch.export.export(module, inputs, strict=False, dynamic_shapes=tuple(dynamic_shapes(shapes)))
     except Exception as error:
-        first = str(error).strip().splitlines() or [type(error).__name__]
         raise CaptureError(
-            f"The model could not be captured as one graph ({first[0][:200]}); it runs eager instead."
+            f"The model could not be captured as one graph ({in_brief(error)}); it runs eager instead."
         ) from error
     if len(exported.graph_signature.user_outputs) != 1:
         raise CaptureError("The model returns more than one tensor, which no graph here serves; it runs eager instead.")

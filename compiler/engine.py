@@ -7,6 +7,8 @@ model of their architecture and rebound when another model runs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -19,14 +21,18 @@ from typing import Literal, TypeVar
 import torch
 
 from .. import __version__
-from ..errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError
+from ..errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError, in_brief, without_paths
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
-from . import binding, capture, functions, memory, spot_check, structure, verify
+from . import admission, binding, capture, functions, memory, spot_check, structure, verify
+from .admission import Limits
 from .backends import Backend, Constant, Runner
+from .deferred import Deferred
+from .exhausted import refused_when_exhausted, retried
 from .process import Client, Job, Progress, compile_in_child
+from .replay import Release
 from .shapes import Refused, ShapeRange
 
 log = logging.getLogger("onegraph.compiler")
@@ -53,6 +59,9 @@ class Request:
         neighbours: folders whose checkpoints may have graphs of the same architecture.
         environment: versions of what surrounds a graph and is no part of its key, e.g. the host's: when they change, a
             graph is compared with eager again.
+        planned_bytes: on the device, that the host will take for this run besides what it has.
+        call_bytes: on the device, that a call at these sizes takes by the host's own estimate; 0: it has none.
+        idle: tells whether the host has nothing to do. None: it cannot tell, so no compile waits for that.
     """
 
     key: GraphKey
@@ -68,6 +77,9 @@ class Request:
     neighbours: tuple[Path, ...] = ()
     capture: ShapeRange | None = None
     environment: str = ""
+    planned_bytes: int = 0
+    call_bytes: int = 0
+    idle: Callable[[], bool] | None = None
 
 
 @dataclass
@@ -105,7 +117,9 @@ class Graph:
         store: Store,
         origin: Literal["compiled", "restored"],
         environment: str = "",
+        make_room: Callable[[], object] = lambda: None,
     ) -> None:
+        """`make_room` has other graphs give back what only makes calls faster."""
         self.entry = entry
         self.origin = origin
         self.shapes = shapes
@@ -118,6 +132,7 @@ class Graph:
         self._runner = runner
         self._prefix = prefix
         self._store = store
+        self._make_room = make_room
         self._constants = tuple(Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants)
         self._binding: binding.Binding | None = None
         self._lock = threading.Lock()
@@ -143,12 +158,36 @@ class Graph:
             self._binding = None
             self._runner.close()
 
+    @property
+    def captured_bytes(self) -> int:
+        """Bytes that captured CUDA graphs of its calls hold."""
+        return 0 if self._runner.replayed is None else self._runner.replayed.held_bytes
+
+    def release_captures(self, why: Release) -> int:
+        """Give the memory of captured calls back, unless a call is under way just now; the bytes.
+
+        Never waits: the host may ask for memory in the midst of a call of this very graph.
+        """
+        if self._runner.replayed is None or not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            return self._runner.replayed.release(why)
+        finally:
+            self._lock.release()
+
     def release_orphan(self) -> None:
-        """Let go of the weights of a model that is gone, for backends whose runners hold what they are bound to."""
-        with self._lock:
+        """Let go of the weights of a model that is gone, for backends whose runners hold what they are bound to.
+
+        Never waits: a graph that is called or warmed up just now is nobody's orphan.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if self._binding is not None and self._binding.module() is None and self._runner.held_bytes:
                 self._binding = None
                 self._runner.close()  # binding it again sets it up again
+        finally:
+            self._lock.release()
 
     def trim(self, available: int) -> None:
         """Give back what only makes calls faster, if it is much beside the bytes that are free."""
@@ -168,6 +207,7 @@ class Graph:
         difference = self.code.difference() if self.code is not None else None
         return difference.reason if difference is not None else None
 
+    @refused_when_exhausted
     def call(
         self,
         module: torch.nn.Module,
@@ -199,12 +239,14 @@ class Graph:
                         return bound
                     counters.binds += 1
                 if group not in self.outcome.checked or self.outcome.compiled_ms is None:
-                    result = self._first_use(group, inputs, sizes, eager)
+                    with self._uncaptured():
+                        result = self._first_use(group, inputs, sizes, eager)
                 else:
-                    result = Result(self._runner(*inputs))
+                    result = Result(self._run(inputs))
                     if self._schedule.due():
                         counters.spot_checks += 1
-                        result = self._spot_check(inputs, result.output, eager)
+                        with self._uncaptured():
+                            result = self._spot_check(inputs, result.output, eager)
             self.fresh = False
             slower = self.slower()
             if slower is not None and self._runner.held_bytes:
@@ -213,6 +255,20 @@ class Graph:
             if result.note is None:
                 counters.compiled_calls += 1
             return result
+
+    def _run(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The runner's call, once more with more room where memory ran out."""
+
+        def make_room() -> None:
+            if self._runner.replayed is not None:
+                self._runner.replayed.release("needed")
+            self._make_room()
+
+        return retried(lambda: self._runner(*inputs), make_room, self.device)
+
+    def _uncaptured(self) -> contextlib.AbstractContextManager[None]:
+        """While this lasts calls are only made: a capture would spoil what is measured."""
+        return contextlib.nullcontext() if self._runner.replayed is None else self._runner.replayed.paused()
 
     def warm(self, inputs: tuple[torch.Tensor, ...]) -> None:
         """Run on weights of zeros, so that kernels and libraries are on the device before the first call needs them."""
@@ -267,7 +323,7 @@ class Graph:
     ) -> Result:
         """Compare with eager on real inputs, time both, record the outcome beside the manifest."""
         started = time.perf_counter()
-        compiled_ms, output = self._timed(lambda: self._runner(*inputs))
+        compiled_ms, output = self._timed(lambda: self._run(inputs))
         eager_ms, reference = self._timed(lambda: eager(*inputs))
         verdict = verify.compare(output, reference)
         if isinstance(verdict, verify.Unfaithful):
@@ -278,7 +334,7 @@ class Graph:
             for _ in range(3):
                 if time.perf_counter() - started > _MEASURING_SECONDS:
                     break
-                compiled_ms = min(compiled_ms, self._timed(lambda: self._runner(*inputs))[0])
+                compiled_ms = min(compiled_ms, self._timed(lambda: self._run(inputs))[0])
                 eager_ms = min(eager_ms, self._timed(lambda: eager(*inputs))[0])
                 if compiled_ms <= eager_ms:
                     break
@@ -322,11 +378,32 @@ class Graph:
         return 1e3 * (time.perf_counter() - started), output
 
 
-class Engine:
-    """Graphs of this process by key and device, compiles under way, and failures to remember."""
+@dataclass(frozen=True)
+class _PutOff:
+    """A compile that waits; its request holds no model."""
 
-    def __init__(self, store: Store | None = None) -> None:
+    request: Request
+    job: Job
+    need: admission.Need
+
+
+class _GiveWay(Exception):
+    """The host has begun something and needs the memory of a compile that was put off."""
+
+
+Place = tuple[str, str]  # key digest, device
+
+
+class Engine:
+    """Graphs of this process by key and device, compiles under way, and failures to remember.
+
+    Locks: one for each key and device, held while a graph is obtained, also during its compile; the engine's own one,
+    inside it, is held for moments only. Reports, `release_captures` and the like take neither.
+    """
+
+    def __init__(self, store: Store | None = None, limits: Limits | None = None) -> None:
         self.store = store or Store()
+        self.limits = limits or Limits()
         self.counters = Counters()
         self._graphs: dict[tuple[str, str], Graph] = {}
         self._closed: list[Graph] = []  # that still hold memory, because their backend does not give it back yet
@@ -334,6 +411,12 @@ class Engine:
         self._refused_ahead: dict[tuple[str, str], str] = {}  # what the next run is to say
         self._kills: Counter[tuple[str, str]] = Counter()
         self._background: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
+        self._shortages: dict[Place, admission.Shortage] = {}
+        self._compiling: dict[Place, tuple[torch.device, int]] = {}  # bytes that compiles under way take
+        self._deferred: Deferred[Place, _PutOff] = Deferred(
+            self._may_start, self._start_deferred, self.limits.poll_seconds
+        )
+        self._obtaining: dict[Place, threading.RLock] = {}
         self._lock = threading.RLock()
 
     def loaded(self, key: GraphKey, device: torch.device) -> Graph | None:
@@ -363,14 +446,20 @@ class Engine:
         through, with nothing left behind.
         """
         place = (request.key.digest, str(request.device))
-        with self._lock:
-            known = self._known(place)
-            if known is not None:
-                return known
-            reason = self._refused_ahead.pop(place, None)
-            if reason is not None:
-                return Refused(reason)
+        with self._one(place):
+            with self._lock:
+                known = self._known(place)
+                if known is not None:
+                    return known
+                reason = self._refused_ahead.pop(place, None)
+                if reason is not None:
+                    return Refused(reason)
             return self._restore_or_compile(place, request, when_missing, watch)
+
+    def _one(self, place: Place) -> threading.RLock:
+        """What is held while a graph is obtained, so that nobody else compiles the same."""
+        with self._lock:
+            return self._obtaining.setdefault(place, threading.RLock())
 
     def preload(self, request: Request, room: int) -> None:
         """Load a kept graph and warm it up, in a thread beside whatever comes before its first call. Never raises.
@@ -379,15 +468,22 @@ class Engine:
             room: bytes that must still be free to warm it up.
         """
         device, place = request.device, (request.key.digest, str(request.device))
+        one = self._one(place)
+        # Whoever else obtains this graph may be compiling it, and a process that ends waits for this thread.
+        if not one.acquire(blocking=False):
+            return
         try:
             on_device = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
             with torch.inference_mode(), on_device:  # both are a thread's own
-                with self._lock:
-                    if self._known(place) is not None or place in self._refused_ahead:
-                        return
-                    restored = self._restore(place, request)
-                    if isinstance(restored, Refused) and not restored.passing:  # nobody listens here
-                        self._refused_ahead[place] = restored.reason
+                try:
+                    with self._lock:
+                        if self._known(place) is not None or place in self._refused_ahead:
+                            return
+                        restored = self._restore(place, request)
+                        if isinstance(restored, Refused) and not restored.passing:  # nobody listens here
+                            self._refused_ahead[place] = restored.reason
+                finally:
+                    one.release()
                 if isinstance(restored, Graph) and memory.unused_bytes(device) >= room:
                     restored.warm(capture.example_inputs(request.shapes, request.hint, device))
                     with self._lock:
@@ -423,7 +519,7 @@ class Engine:
 
         found = self.store.find(request.key, request.source, request.neighbours, differs)
         if isinstance(found, Broken):
-            return Refused(f"{found.reason}; a later run compiles it anew")
+            return Refused(f"{without_paths(found.reason)}; a later run compiles it anew")
         if isinstance(found, Miss):
             return Refused(replaced[0], passing=True) if replaced else found
         graph = self._load(place, request, found.entry, "restored")
@@ -437,7 +533,8 @@ class Engine:
         when_missing: WhenMissing,
         watch: Callable[[Progress], None],
     ) -> Graph | Refused:
-        restored = self._restore(place, request)
+        with self._lock:
+            restored = self._restore(place, request)
         if not isinstance(restored, Miss):
             return restored
         if when_missing == "eager":
@@ -469,9 +566,12 @@ class Engine:
             )
         except CaptureError as error:
             return self._failed(place, str(error), error)
+        admitted = self._admit(place, request, job)
+        if isinstance(admitted, Refused):
+            return admitted
         if when_missing == "background":
-            return self._compile_in_background(place, request, job)
-        compiled = self._compile(place, request, job, watch)
+            return self._compile_in_background(place, request, admitted)
+        compiled = self._compile(place, request, admitted, watch)
         if isinstance(compiled, Refused):
             return compiled
         difference = _code_difference(compiled.manifest)
@@ -479,7 +579,66 @@ class Engine:
             return Refused(difference.reason, passing=True)
         if difference is not None:
             return self._failed(place, f"{difference.reason}; restart ComfyUI to use the graph", None)
-        return self._load(place, request, compiled, "compiled")
+        with self._lock:
+            return self._load(place, request, compiled, "compiled")
+
+    def _admit(self, place: Place, request: Request, job: Job) -> Job | Refused:
+        """The job as it may start now, or why it may not; then it is put off until the host is idle, if that helps."""
+        self._deferred.take(place)
+        short = self._shortages.get(place)
+        refused = None if short is None else short.again(self.limits.free(short.device))
+        if refused is not None:
+            return refused
+        if not self.limits.applies(request.device):
+            return job
+        need = admission.Need(_calls_bytes(request), request.planned_bytes, job.helpers)
+        fits = admission.admit(need, self._free_bytes(request.device))
+        if isinstance(fits, admission.Fits):
+            memory.give_back(request.device)
+            return dataclasses.replace(job, helpers=fits.helpers)
+        if request.idle is None:
+            return fits
+        later = dataclasses.replace(job, niceness=_BACKGROUND_NICENESS)
+        self._deferred.put(place, _PutOff(_without_module(request), later, need))
+        return Refused(f"{fits.reason}; it compiles when the queue is empty")
+
+    def _free_bytes(self, device: torch.device) -> int:
+        """Bytes that another compile could take, those under way counted in full, whatever they have taken by now."""
+        under_way = self._compiling.copy().values()
+        return self.limits.free(device) - sum(taken for where, taken in under_way if where == device)
+
+    def _may_start(self, waiting: _PutOff) -> bool:
+        """Whether the host is idle and a compile that was put off fits: an idle host plans nothing."""
+        idle, need = waiting.request.idle, dataclasses.replace(waiting.need, planned=0)
+        if idle is None or not idle():
+            return False
+        return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Fits)
+
+    def _start_deferred(self, place: Place, waiting: _PutOff) -> None:
+        """Compile what was put off, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
+        request, one = waiting.request, self._one(place)
+        need = dataclasses.replace(waiting.need, planned=0)
+        fits = admission.admit(need, self._free_bytes(request.device))
+        if isinstance(fits, Refused) or not one.acquire(blocking=False):
+            raise _GiveWay
+        try:
+            with self._lock:
+                if place in self._graphs or place in self._failures or self.has(request):
+                    return
+                self._background[place] = (threading.current_thread(), time.perf_counter())
+        finally:
+            one.release()
+
+        def watch(progress: Progress) -> None:
+            busy = request.idle is not None and not request.idle()
+            if busy and self.limits.free(request.device) < waiting.need.planned:
+                raise _GiveWay
+
+        try:
+            memory.give_back(request.device)
+            self._compile(place, request, dataclasses.replace(waiting.job, helpers=fits.helpers), watch)
+        finally:
+            self._background.pop(place, None)
 
     def _load(
         self, place: tuple[str, str], request: Request, entry: Entry, origin: Literal["compiled", "restored"]
@@ -495,20 +654,37 @@ class Engine:
         except LoadError as error:
             self.store.quarantine(entry.folder)
             return Refused(str(error))
+        room = functools.partial(self.release_captures, request.device, "needed")
         graph = Graph(
-            entry, runner, request.shapes, request.device, request.prefix, self.store, origin, request.environment
+            entry, runner, request.shapes, request.device, request.prefix, self.store, origin, request.environment, room
         )
         self._graphs[place] = graph
         return graph
 
     def release_orphans(self) -> None:
         """Let go of models that are gone. Called when a run starts, for a collector's callback could deadlock."""
-        for graph in list(self._graphs.values()):
+        for graph in self._graphs.copy().values():
             graph.release_orphan()
+
+    def captured_bytes(self, device: torch.device | None = None) -> int:
+        """Bytes that captured CUDA graphs hold, on a device or on all."""
+        graphs = self._graphs.copy().values()
+        return sum(graph.captured_bytes for graph in graphs if device is None or graph.device == device)
+
+    def release_captures(self, device: torch.device, why: Release) -> int:
+        """Give back what captured CUDA graphs hold on a device; the bytes. Never waits and never raises."""
+        released = 0
+        for graph in self._graphs.copy().values():
+            if graph.device == device:
+                try:
+                    released += graph.release_captures(why)
+                except Exception:  # the host asks for memory in the midst of its own work
+                    log.exception("captured CUDA graphs could not be released")
+        return released
 
     def trim(self, device: torch.device) -> None:
         """Have graphs give back what only makes calls faster, where memory is short. Called when a run ends."""
-        graphs = [graph for graph in self._graphs.values() if graph.device == device and graph.held_bytes]
+        graphs = [graph for graph in self._graphs.copy().values() if graph.device == device and graph.held_bytes]
         if graphs:
             available = memory.unused_bytes(device) - sum(graph.held_bytes for graph in graphs)
             for graph in graphs:
@@ -517,7 +693,7 @@ class Engine:
     def held_bytes(self) -> int:
         """Bytes that loaded graphs keep besides the weights, with what closed ones did not give back."""
         self._closed = [graph for graph in self._closed if graph.held_bytes]
-        return sum(graph.held_bytes for graph in (*self._closed, *self._graphs.values()))
+        return sum(graph.held_bytes for graph in (*self._closed, *self._graphs.copy().values()))
 
     def _make_room(self, request: Request, entry: Entry) -> str | None:
         """Close graphs that were not used for longest until this one fits, or say why it does not."""
@@ -543,9 +719,10 @@ class Engine:
     def _compile(
         self, place: tuple[str, str], request: Request, job: Job, watch: Callable[[Progress], None]
     ) -> Entry | Refused:
+        self._compiling[place] = (request.device, self._taken_bytes(request, job))
         try:
             with self.store.staging(request.source) as staging:
-                compiled = compile_in_child(job, staging, watch)
+                compiled = compile_in_child(job, staging, watch, self.limits.seconds)
                 entry = self.store.publish(
                     request.key,
                     request.source,
@@ -558,14 +735,26 @@ class Engine:
                     made_by=__version__,
                 )
         except CompileError as error:
+            before = self._shortages.get(place)
+            short = admission.shortage(str(error), error.cause, request.device, self.limits, before)
+            if short is not None:
+                self._shortages[place] = short
+                return self._failed(None, str(error), error)
             self._kills[place] += not error.lasting
             lasting = error.lasting or self._kills[place] > _KILLED_RETRIES
             return self._failed(place if lasting else None, str(error), error)
         except OSError as error:
-            return self._failed(None, f"The graph could not be saved ({error}); free some disk space.", error)
+            return self._failed(None, f"The graph could not be saved ({in_brief(error)}); free some disk space.", error)
+        finally:
+            self._compiling.pop(place, None)
+        self._shortages.pop(place, None)
         self.counters.compiles += 1
         log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
         return entry
+
+    def _taken_bytes(self, request: Request, job: Job) -> int:
+        """Bytes on the device that a compile takes."""
+        return (1 + job.helpers) * admission.CONTEXT_BYTES + _calls_bytes(request)
 
     def _failed(self, place: tuple[str, str] | None, reason: str, error: Exception | None) -> Refused:
         log.debug("compiling failed: %s", reason)
@@ -578,7 +767,7 @@ class Engine:
     def _compile_in_background(self, place: tuple[str, str], request: Request, job: Job) -> Refused:
         thread = threading.Thread(
             target=self._compile,
-            args=(place, request, job, lambda progress: None),
+            args=(place, _without_module(request), job, lambda progress: None),
             name=f"onegraph-compile-{place[0]}",
             daemon=True,
         )
@@ -588,7 +777,21 @@ class Engine:
 
     def background_compiles(self) -> int:
         """How many compiles are under way in the background."""
-        return sum(thread.is_alive() for thread, _ in self._background.values())
+        return sum(thread.is_alive() for thread, _ in self._background.copy().values())
+
+    def deferred_compiles(self) -> int:
+        """How many compiles wait until the host is idle."""
+        return len(self._deferred)
+
+
+def _without_module(request: Request) -> Request:
+    """The request as a compile needs it, which must not keep a model alive."""
+    return dataclasses.replace(request, module=torch.nn.Module(), call_bytes=_calls_bytes(request))
+
+
+def _calls_bytes(request: Request) -> int:
+    """Activations of a compile's trial calls: the host's estimate, or ours where that is higher."""
+    return max(admission.calls_bytes(request.shapes, request.hint, request.module), request.call_bytes)
 
 
 def _code_difference(manifest: Manifest) -> functions.Difference | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import signal
@@ -16,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CompileError
+from ..errors import Cause, CompileError, in_brief
 from ..graph_cache.manifest import CodeRecord, ConstantRecord
 from .shapes import ShapeRange
 from .worker import JOB_FILE, LOG_FILE, STRUCTURE_FILE
 
+log = logging.getLogger("onegraph.compiler")
+
 POLL_SECONDS = 0.1
+LIMIT_SECONDS = 1800.0  # of a compile in all; the longest measured takes five minutes
 STAGES = ("starting", "capturing", "compiling", "checking")
 
 
@@ -84,6 +88,21 @@ class Compiled:
     code: CodeRecord | None = None
 
 
+def limit_seconds() -> float:
+    """How long a compile may take: `ONEGRAPH_COMPILE_TIMEOUT` in seconds, else half an hour; 0 is no limit."""
+    chosen = os.environ.get("ONEGRAPH_COMPILE_TIMEOUT", "").strip()
+    if not chosen:
+        return LIMIT_SECONDS
+    try:
+        seconds = float(chosen)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        log.warning("ONEGRAPH_COMPILE_TIMEOUT is %r, not a number of seconds; it counts as %.0f", chosen, LIMIT_SECONDS)
+        return LIMIT_SECONDS
+    return seconds
+
+
 def _write_job(job: Job, staging: Path) -> None:
     (staging / STRUCTURE_FILE).write_bytes(job.structure)
     description = {
@@ -137,22 +156,26 @@ def _last_lines(staging: Path, count: int = 20) -> str:
         return ""
 
 
-def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None]) -> Compiled:
+def compile_in_child(
+    job: Job, staging: Path, watch: Callable[[Progress], None], limit: float = LIMIT_SECONDS
+) -> Compiled:
     """Compile `job` into `staging` in a child process.
 
-    `watch` is called at least every 0.1 s; whatever it raises stops the child and its compilers at once and
-    goes on to the caller.
+    Args:
+        watch: called at least every 0.1 s; whatever it raises stops the child and its compilers at once and goes on
+            to the caller.
+        limit: seconds after which the child and its compilers are stopped; 0 is no limit.
 
     Raises:
-        CompileError: capturing, compiling or the trial load failed, or the child was killed. Its message is for the
-            user; what the child printed last is in `__cause__`.
+        CompileError: capturing, compiling or the trial load failed, the child was killed or took too long. Its message
+            is for the user; what the child printed last is in `__cause__`.
     """
     _write_job(job, staging)
     started = time.perf_counter()
     try:
         process = _start(staging)
     except OSError as error:
-        raise CompileError(f"The compiling process could not be started ({error}).", lasting=False) from error
+        raise CompileError(f"The compiling process could not be started ({in_brief(error)}).", lasting=False) from error
     messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
 
     def read() -> None:
@@ -168,7 +191,12 @@ def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None])
     usable: Compiled | None = None
     try:
         while True:
-            watch(Progress(stage, time.perf_counter() - started))
+            seconds = time.perf_counter() - started
+            watch(Progress(stage, seconds))
+            if limit and seconds > limit:
+                if usable is not None:  # only the trial that follows the checks hangs
+                    return usable
+                raise _too_long(stage, limit, staging)
             try:
                 message = messages.get(timeout=POLL_SECONDS)
             except queue.Empty:
@@ -180,9 +208,9 @@ def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None])
             if message["event"] == "stage":
                 stage = message["stage"]
             elif message["event"] == "failed":
-                raise CompileError(message["reason"], lasting=message["lasting"]) from RuntimeError(
-                    _last_lines(staging)
-                )
+                raise CompileError(
+                    message["reason"], lasting=message["lasting"], cause=message.get("cause", "")
+                ) from RuntimeError(_last_lines(staging))
             elif message["event"] in ("checked", "done"):
                 constants = tuple(ConstantRecord.model_validate(c) for c in message["constants"])
                 code = CodeRecord.model_validate(message["code"]) if message.get("code") else None
@@ -193,13 +221,26 @@ def compile_in_child(job: Job, staging: Path, watch: Callable[[Progress], None])
         _stop(process)
 
 
+def _too_long(stage: str, limit: float, staging: Path) -> CompileError:
+    """The child is still at work, or hangs."""
+    took = f"{limit / 60:.0f} minutes" if limit >= 120 else f"{limit:.0f} seconds"
+    error = CompileError(
+        f"The compile was stopped after {took}, while {stage}; ONEGRAPH_COMPILE_TIMEOUT sets another limit.",
+        cause="time",
+    )
+    error.__cause__ = RuntimeError(_last_lines(staging))
+    return error
+
+
 def _death(process: subprocess.Popen[bytes], staging: Path) -> CompileError:
     """The child ended without a word."""
     code = process.wait()
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = ", which is what happens when memory runs out" if name == "SIGKILL" else ""
-        error = CompileError(f"The compiling process was killed ({name}{hint}).", lasting=False)
+        # What the system kills first when memory runs out may be the server the next time.
+        cause: Cause = "memory" if name == "SIGKILL" else ""
+        error = CompileError(f"The compiling process was killed ({name}{hint}).", lasting=False, cause=cause)
     else:
         error = CompileError(f"The compiling process ended with exit code {code} before it was done.", lasting=False)
     error.__cause__ = RuntimeError(_last_lines(staging))

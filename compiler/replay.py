@@ -15,25 +15,29 @@ import ctypes
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from ..errors import in_brief
+
 log = logging.getLogger("onegraph.compiler")
 
-AFTER = 5  # calls of one shape before it is recorded; 0: never. The first ones are a graph's first-use check
+AFTER = 1  # calls of one shape before it is captured; 0: never. The first one warms up libraries and the allocator
 PROOF_FILE = "replays"  # beside a graph whose calls could be recorded
 MOST = 8  # recordings of one function
 LARGEST_SHARE = 0.25  # of the free memory, that a call may need to be recorded at all
 TRIM_SHARE = 0.25  # of the memory that is left after a run, above which recordings are given back
 WORTH_IT = 0.95  # replays must take less than this share of the calls' time, several after each other as in sampling
 LAUNCHING = 0.5  # share of a call's time, below which it does not wait for its launches and is not even tried
+MOST_NEEDED = 2  # times that the host may need the memory of captured calls before no more are captured
 _IN_A_ROW = 2  # calls that are timed
 _TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, but some sum in no fixed order
 
 Shapes = tuple[torch.Size, ...]
+Release = Literal["freed", "needed"]
 
 
 @dataclass
@@ -77,6 +81,8 @@ class Replayed:
         self._refused: set[Shapes] = set()
         self._pool: Any = None
         self._device: torch.device | None = None  # of what was recorded
+        self._paused = False
+        self._needed = 0  # how often the host needed the memory
         self.held_bytes = 0
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
@@ -96,7 +102,33 @@ class Replayed:
         """Whether this call would be recorded, if it is on a GPU."""
         shapes = tuple(t.shape for t in inputs)
         known = shapes in self._recordings or shapes in self._refused
-        return self._allowed and 0 < AFTER <= self._calls[shapes] and not known
+        return self._allowed and not self._paused and 0 < AFTER <= self._calls[shapes] and not known
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Capture nothing while this lasts; calls count as usual."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def release(self, why: Release) -> int:
+        """Give the memory of captured calls back; the bytes. They are captured again when they come again.
+
+        Args:
+            why: "freed" when nothing uses them any more, "needed" when the host has no memory for something else:
+                where that goes on, no more calls are captured, for each capture costs as much as several calls.
+        """
+        held = self.held_bytes
+        if held:
+            if self._device is not None and self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)  # a replay may be under way
+            self._needed += why == "needed"
+            if self._needed > MOST_NEEDED:
+                self._allowed = False
+            self.clear()
+        return held
 
     def forbid(self) -> None:
         """Record no more."""
@@ -116,7 +148,7 @@ class Replayed:
 
     def clear(self) -> None:
         """Forget all recordings and give their memory back."""
-        if self._recordings or self._pool is not None:
+        if self._recordings or self._pool is not None or self.held_bytes:
             self._recordings = {}
             self._pool = None
             self.held_bytes = 0
@@ -148,7 +180,7 @@ class Replayed:
         try:
             self._keep_if_it_pays(shapes, inputs, expected)
         except Exception as error:  # a call must not fail because it could not be made faster
-            log.info("a call could not be recorded as a CUDA graph (%s)", str(error).strip().partition("\n")[0][:200])
+            log.info("a call could not be recorded as a CUDA graph (%s)", in_brief(error))
             torch.cuda.synchronize(device)
         if not self._recordings:
             self.clear()
@@ -165,7 +197,9 @@ class Replayed:
         kept = distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s
         if kept:
             if len(self._recordings) >= MOST:
-                del self._recordings[next(iter(self._recordings))]
+                oldest = next(iter(self._recordings))
+                del self._recordings[oldest]
+                self._calls[oldest] = 0
             self._recordings[shapes] = recording
             self._refused.discard(shapes)
             counters.recordings += 1
@@ -206,6 +240,8 @@ def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def _give_back(device: torch.device | None) -> None:
     """Let go of memory that no recording needs any more; of cudaMallocAsync's, torch knows no way."""
+    if device is None or device.type != "cuda":
+        return
     torch.cuda.empty_cache()
     with contextlib.suppress(OSError, AttributeError), torch.cuda.device(device):
         runtime = ctypes.CDLL(f"libcudart.so.{str(torch.version.cuda).partition('.')[0]}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CaptureError
+from ..errors import CaptureError, in_brief
 from . import architecture
 from .backends import Constant
 
@@ -133,7 +133,7 @@ def dump(module: torch.nn.Module) -> bytes:
         raise
     except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError and whatever __reduce__ raises
         raise CaptureError(
-            f"The model holds an object that cannot be handed to the compiler ({error}); "
+            f"The model holds an object that cannot be handed to the compiler ({in_brief(error)}); "
             "it was probably put there by another custom node, without which it can be compiled."
         ) from error
     return buffer.getvalue()

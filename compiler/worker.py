@@ -189,6 +189,23 @@ def _used_constants(exported: Any) -> set[str]:
     return {names[n.name] for n in exported.graph.nodes if n.op == "placeholder" and n.name in names and n.users}
 
 
+def _explain(error: Exception) -> dict[str, Any]:
+    """What the server needs to know of a failure."""
+    try:
+        from onegraph.compiler import memory
+        from onegraph.errors import OneGraphError, in_brief
+    except ImportError as missing:  # torch, or the pack itself
+        return {"reason": f"The compiling process failed ({type(error).__name__}: {missing.name}).", "lasting": True}
+    known, cause = isinstance(error, OneGraphError), memory.ran_out(error)
+    if cause:
+        which = "memory" if cause == "memory" else "GPU memory"
+        own = known and getattr(error, "cause", "") == cause
+        text = str(error) if own else f"The compiling process ran out of {which} ({in_brief(error)})."
+        return {"reason": text, "lasting": False, "cause": cause}
+    text = str(error) if known else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
+    return {"reason": text, "lasting": getattr(error, "lasting", True)}
+
+
 def main(staging: Path, help_number: int | None = None) -> NoReturn:
     channel = _take_over_output(staging / (f"helper{help_number}.log" if help_number else LOG_FILE))
 
@@ -207,10 +224,7 @@ def main(staging: Path, help_number: int | None = None) -> NoReturn:
         import traceback
 
         traceback.print_exc()
-        lasting = getattr(error, "lasting", True)
-        known = type(error).__module__ == "onegraph.errors"
-        text = str(error) if known else f"The compiling process failed ({type(error).__name__}: {str(error)[:200]})."
-        tell({"event": "failed", "reason": text, "lasting": lasting})
+        tell({"event": "failed", **_explain(error)})
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()

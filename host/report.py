@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..compiler import memory
+
 
 @dataclass
 class RunReport:
@@ -18,6 +20,7 @@ class RunReport:
             bind and the first call.
         step_ms: mean of all calls after the first, milliseconds.
         call_ms: the last call alone, milliseconds; None for tiles, for which nothing waits one by one.
+        captured_bytes: that captured CUDA graphs hold on the device after the run.
         rule: of a VAE, the rule for changing resolutions that applied, and why.
     """
 
@@ -29,6 +32,7 @@ class RunReport:
     eager: Counter[str] = field(default_factory=Counter)
     step_ms: float | None = None
     call_ms: float | None = None
+    captured_bytes: int = 0
     rule: str = ""
     _second_start: float = 0.0
 
@@ -66,6 +70,8 @@ class RunReport:
         text = ", ".join(parts)
         if self.rule:
             text += f" ({self.rule})"
+        if self.captured_bytes:
+            text += f", CUDA graphs hold {memory.in_words(self.captured_bytes)}"
         if self.eager:
             text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager)
         return text
@@ -79,6 +85,7 @@ class RunReport:
             "eager_calls": dict(self.eager),
             "step_ms": self.step_ms,
             "call_ms": self.call_ms,
+            "captured_bytes": self.captured_bytes,
             "rule": self.rule,
             "speedup": self.speedup,
         }

@@ -10,7 +10,11 @@ from . import node_text, progress, serve
 
 
 def status() -> dict[str, Any]:
-    """Counters of the process, the last run and all runs of each node's last prompt, and what each node shows."""
+    """Counters of the process, the last run and all runs of each node's last prompt, and what each node shows.
+
+    Takes no lock: a compile or a call must not hold it up. The prompt's thread fills these dicts meanwhile, so each is
+    copied in one operation of the interpreter before anything walks it.
+    """
     counters = engine().counters
     return {
         "compiles": counters.compiles,
@@ -22,6 +26,8 @@ def status() -> dict[str, Any]:
         "eager_calls": counters.eager_calls,
         "reasons": dict(counters.reasons),
         "background_compiles": engine().background_compiles(),
+        "deferred_compiles": engine().deferred_compiles(),
+        "captured_bytes": engine().captured_bytes(),
         "runs": {node: report.to_json() for node, report in serve.last_runs.copy().items()},
         "all_runs": node_text.all_runs(),
         "said": progress.said.copy(),

@@ -7,9 +7,11 @@ graph; from there on a `Service` finds, loads or compiles the graph, binds it, r
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +20,13 @@ import torch
 
 from ..compiler import backends, memory
 from ..compiler.engine import Graph, Request, WhenMissing, engine
+from ..compiler.exhausted import Exhausted
 from ..compiler.shapes import Refused, ShapeRange, TensorCall
 from ..compiler.watch import ModuleWatch, watch_of
+from ..errors import in_brief
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
-from . import checkpoint, child, paging, weights
+from . import checkpoint, child, guest, paging, weights
 from .progress import CompileWatch, report_run
 from .report import RunReport
 
@@ -49,6 +53,7 @@ class Run:
         epoch: ComfyUI's counters of weight moves when the weights were last looked at.
         version: the watch's when the requests were made.
         paged: under DynamicVRAM, the access to the weights.
+        call_bytes: that one eager call takes by the host's own estimate, where the patcher's model has none.
     """
 
     patcher: Any
@@ -57,6 +62,7 @@ class Run:
     epoch: tuple[Any, ...] | None
     version: int = 0
     paged: paging.Paged | None = None
+    call_bytes: int = 0
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, str] = field(default_factory=dict)  # key digest -> why there is no graph in this run
     bound: set[int] = field(default_factory=set)  # graphs whose binding was checked in full in this run
@@ -118,7 +124,7 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
                 paged = found
         return Run(patcher, watch, refusal, weights.epoch(patcher), watch.version, paged)
     except Exception as error:  # never into the queue
-        return Run(patcher, None, f"the model could not be inspected ({type(error).__name__}: {error})", None)
+        return Run(patcher, None, f"the model could not be inspected ({type(error).__name__}: {in_brief(error)})", None)
 
 
 def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Request | Refused]) -> None:
@@ -157,6 +163,7 @@ class Service:
         self.node_id = node_id
         self.source = source
         self.part = part
+        self._served: weakref.WeakSet[Graph] = weakref.WeakSet()
 
     def request(
         self,
@@ -225,9 +232,11 @@ class Service:
         if isinstance(admitted, Refused):
             unit = 1 if self.component == child.VAE_ENCODER else PIXELS
             return Refused(f"{in_pixels(admitted.reason, unit)} ({request.label})")
+        if request.key.digest in run.refused:
+            return Refused(run.refused[request.key.digest])
         graph = engine().loaded(request.key, request.device)
         if graph is None or graph.retired is not None:
-            obtained = self._obtain(run, request, when_missing)
+            obtained = self._obtain(run, self._with_memory(run, request, given[0]), when_missing)
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
@@ -245,8 +254,11 @@ class Service:
             if isinstance(module, Refused):
                 return module
             result = graph.call(module, inputs, admitted.sizes, eager, engine().counters)
+        if isinstance(result, Exhausted):
+            run.refused[request.key.digest] = result.reason  # in this run: the next one may have more memory
         if isinstance(result, Refused):
             return result
+        self._served.add(graph)
         if result.note is not None:
             return Refused(result.note)
         run.report.label, run.report.speedup = request.label, graph.outcome.speedup
@@ -274,6 +286,8 @@ class Service:
         wait_for(device)
         if device is not None:
             engine().trim(device)
+            held = guest.announce_captures(device)
+            report.captured_bytes = held if report.compiled_calls else 0
         report.finish()
         text = f"{self.part}: {report.text()}" if self.part else report.text()
         if self.node_id is not None:
@@ -281,6 +295,24 @@ class Service:
         level = logging.WARNING if report.eager else logging.INFO
         log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
         report_run(self.node_id, self.part, report)
+
+    def release_captures(self) -> None:
+        """Give back the captured CUDA graphs of the graphs that served here: their model leaves the device."""
+        for graph in list(self._served):
+            try:
+                graph.release_captures("freed")
+            except Exception:  # the host is about to unload the model, which must go on
+                log.exception("captured CUDA graphs could not be released")
+
+    def _with_memory(self, run: Run, request: Request, x: torch.Tensor) -> Request:
+        """The request with what the host knows of memory, for a graph that may have to be compiled."""
+        try:
+            call = run.call_bytes or guest.call_bytes(run.patcher, x)
+            planned = guest.planned_bytes(run.patcher, call)
+        except Exception:  # of the host's own estimates
+            log.debug("the host's need of memory is not known", exc_info=True)
+            call = planned = 0
+        return dataclasses.replace(request, call_bytes=call, planned_bytes=planned, idle=guest.queue_is_idle)
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> Graph | Refused:
         digest = request.key.digest

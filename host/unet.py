@@ -19,6 +19,7 @@ from ..compiler import functions
 from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..errors import in_brief
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
 from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run
@@ -150,6 +151,7 @@ class UnetHook:
         patcher.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, self.wrapper)
         patcher.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, self.on_pre_run)
         patcher.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, self.on_cleanup)
+        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, self.on_detach)
 
     def on_pre_run(self, patcher: Any) -> None:
         unet = patcher.model.diffusion_model
@@ -165,6 +167,11 @@ class UnetHook:
                     _runs.pop(key, None)
                 self._service.finish(run)
                 return
+
+    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
+        """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
+        if unpatch_all:
+            self._service.release_captures()
 
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
@@ -195,7 +202,7 @@ class UnetHook:
             return self._serve(unet, run, original, args, kwargs)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
             log.exception("a compiled call failed, eager takes over")
-            run.refusal = f"a compiled call failed ({type(error).__name__}: {str(error)[:120]})"
+            run.refusal = f"a compiled call failed ({type(error).__name__}: {in_brief(error, 120)})"
             return Refused(run.refusal)
 
     def _serve(
@@ -329,6 +336,7 @@ def detach(patcher: Any) -> None:
     patcher.remove_wrappers_with_key(WrappersMP.DIFFUSION_MODEL, KEY)
     patcher.remove_callbacks_with_key(CallbacksMP.ON_PRE_RUN, KEY)
     patcher.remove_callbacks_with_key(CallbacksMP.ON_CLEANUP, KEY)
+    patcher.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
 
 
 def compile_model(patcher: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:

@@ -21,7 +21,7 @@ import torch
 from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
-from ..errors import NoEncoderError
+from ..errors import NoEncoderError, in_brief
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child, paging
 from .resolutions import DynamicResolution, Plan, sizes_of
@@ -242,6 +242,7 @@ class VaeHook:
         if asked is None:
             return eager(x)
         call, run = asked
+        run.call_bytes = run.call_bytes or _call_bytes(part, call.vae, x)
         started = time.perf_counter()
         run.report.call_starts()
         if call.doubted is not None:
@@ -251,7 +252,7 @@ class VaeHook:
             served = self._serve(part, call, run, module, x, eager, started)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
             log.exception("a compiled %s call failed, eager takes over", part)
-            run.refusal = f"a compiled call failed ({type(error).__name__}: {str(error)[:120]})"
+            run.refusal = f"a compiled call failed ({type(error).__name__}: {in_brief(error, 120)})"
             served = Refused(run.refusal)
         if isinstance(served, torch.Tensor) and not call.rescued:
             run.report.compiled_calls += 1
@@ -388,6 +389,15 @@ def _count_eager(run: Run, reason: str, calls: int = 1) -> None:
     run.report.eager[reason] += calls
     engine().counters.eager_calls += calls
     engine().counters.reasons[reason] += calls
+
+
+def _call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
+    """What decoding or encoding one image takes by the host's own estimate; 0: it has none."""
+    try:
+        estimate = vae.memory_used_decode if part == "decoder" else vae.memory_used_encode
+        return int(estimate((1, *x.shape[1:]), x.dtype))
+    except Exception:  # of the host's own
+        return 0
 
 
 def _replaced(part: Part, vae: Any) -> str:

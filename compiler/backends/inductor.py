@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import BindError, CompileError, LoadError
+from ...errors import BindError, CompileError, LoadError, in_brief
 from .. import memory, regions
 from ..crew import Crew
 from ..replay import PROOF_FILE, Replayed
@@ -474,8 +474,7 @@ class InductorBackend:
                     }
                 )
         except Exception as error:
-            lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
-            raise CompileError(f"AOTInductor could not compile the model ({lines[0][:200]}).") from error
+            raise CompileError(f"AOTInductor could not compile the model ({in_brief(error)}).") from error
         (folder / PLAN_FILE).write_text(json.dumps(plan.to_json()), encoding="utf-8")
         return [PLAN_FILE, *(_part_file(kind) for kind in range(len(modules)))]
 
@@ -509,9 +508,8 @@ class InductorBackend:
         except LoadError:
             raise
         except Exception as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise LoadError(
-                f"The compiled graph could not be loaded ({first[:200]}); it runs eager instead."
+                f"The compiled graph could not be loaded ({in_brief(error)}); it runs eager instead."
             ) from error
 
     def estimate_memory(self, folder: Path) -> int:

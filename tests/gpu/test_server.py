@@ -69,8 +69,8 @@ def test_many_steps_and_another_size_in_between(running: server.Server) -> None:
         both(running, txt2img(seed=seed, side=side, steps=steps))
     both(running, txt2img(seed=15, batch=2, steps=12))
     assert counted(running) == before
-    # Of 36 calls at 512x512, the first five and the recorded one are not replays.
-    assert running.status()["replayed_calls"] - replayed >= 20
+    # Of 36 calls at 512x512, the first and the captured one are not replays.
+    assert running.status()["replayed_calls"] - replayed >= 30
 
 
 def test_a_lora_on_weaker_and_off(running: server.Server) -> None:

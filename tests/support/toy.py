@@ -114,8 +114,10 @@ def prepare(state: Mapping[str, Any]) -> None:
     import signal
     import time
 
-    if state.get("die"):
-        os.kill(os.getpid(), signal.SIGKILL)
+    if state.get("die"):  # by that signal, or as the system kills what takes too much memory
+        os.kill(os.getpid(), signal.SIGKILL if state["die"] is True else state["die"])
+    if state.get("oom"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nSee the documentation.")
     time.sleep(state.get("sleep", 0))
 
 

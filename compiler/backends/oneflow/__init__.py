@@ -124,7 +124,7 @@ class OneFlowBackend:
             raise CompileError(str(error)) from error
         short = memory.shortage(description.held_bytes, self.free_memory(device))
         if short is not None:
-            raise CompileError(short)
+            raise CompileError(short, lasting=False, cause="device memory")
         captured.write(folder)
         graph.write(data, description, folder)
         return [program.PROGRAM_FILE, graph.JOB_FILE, graph.DESCRIPTION_FILE]

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ....errors import LoadError
+from ....errors import LoadError, in_brief
 from .. import Availability
 
 VERSION = "0.9.0"
@@ -154,7 +154,7 @@ def load() -> Library:
             return _import()
         except (ImportError, AttributeError, OSError, TypeError) as error:
             raise LoadError(
-                f"OneFlow {VERSION} could not be imported ({str(error)[:200]}); install it again ({INSTALL})."
+                f"OneFlow {VERSION} could not be imported ({in_brief(error)}); install it again ({INSTALL})."
             ) from error
 
 

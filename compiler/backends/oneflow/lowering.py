@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....errors import CompileError
+from ....errors import CompileError, in_brief
 from . import layers, operations  # noqa: F401  they fill the table
 from .library import SHARED_DTYPES, Library
 from .program import Argument, Operation, Program
@@ -39,9 +39,8 @@ def walk(program: Program, values: dict[str, Any], ops: Ops) -> Any:
             kwargs = {k: _decode(v, values, ops.library) for k, v in operation.kwargs.items()}
             value = function(ops, *args, **kwargs)
         except Exception as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise CompileError(
-                f"OneFlow could not take {operation.op}{_where(operation)} ({first[:200]}); {_INSTEAD}."
+                f"OneFlow could not take {operation.op}{_where(operation)} ({in_brief(error)}); {_INSTEAD}."
             ) from error
         refused = ops.refuse_half(value)
         if refused is not None:

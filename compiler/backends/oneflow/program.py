@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ....errors import CompileError
+from ....errors import CompileError, in_brief
 
 PROGRAM_FILE = "program.json"
 # Lowered as wholes: half the operations of their decompositions, and faster (measured on a UNet: 839 against 1531).
@@ -131,8 +131,7 @@ def from_exported(exported: torch.export.ExportedProgram) -> Program:
     try:
         exported = exported.run_decompositions(table)
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CompileError(f"The captured model could not be made functional ({first[:200]}).") from error
+        raise CompileError(f"The captured model could not be made functional ({in_brief(error)}).") from error
     signature = exported.graph_signature
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     lifted = getattr(signature, "inputs_to_lifted_tensor_constants", {})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ....errors import BindError, LoadError, MemoryShortError
+from ....errors import BindError, LoadError, MemoryShortError, in_brief
 from . import graph, runtime
 from . import library as oneflow
 from .graph import Description, TensorRecord
@@ -108,7 +108,7 @@ class OneFlowRunner:
         except Exception as error:
             self._slots = {}
             raise BindError(
-                f"OneFlow could not set the graph up ({str(error)[:200]}); it runs eager instead."
+                f"OneFlow could not set the graph up ({in_brief(error)}); it runs eager instead."
             ) from error
 
     def _check_memory(self, copies: int) -> None:

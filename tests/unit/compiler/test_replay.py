@@ -49,3 +49,34 @@ def test_on_a_cpu_every_call_is_made_and_nothing_held() -> None:
     assert replay.counters == replay.Counters(recordings=0, replayed_calls=0)
     assert function.held_bytes == 0
     assert not function.try_out(torch.ones(1))
+
+
+def test_a_call_is_captured_from_the_second_of_its_shape_on() -> None:
+    function, x = Replayed(double, allowed=True), (torch.ones(3),)
+    assert not function.due(x)
+    function._calls[(x[0].shape,)] += 1
+    assert function.due(x)
+
+
+def test_nothing_is_captured_while_a_graph_is_measured_but_calls_count() -> None:
+    function, x = Replayed(double, allowed=True), (torch.ones(3),)
+    with function.paused():
+        function._calls[(x[0].shape,)] += 3
+        assert not function.due(x)
+        with function.paused():
+            pass
+        assert not function.due(x)
+    assert function.due(x)
+
+
+@pytest.mark.parametrize("why", ["freed", "needed"])
+def test_released_calls_may_be_captured_again_unless_the_host_needs_their_memory_time_and_again(why: str) -> None:
+    function, x = Replayed(double, allowed=True), (torch.ones(3),)
+    assert function.release(why) == 0
+    for time in range(1, 2 * replay.MOST_NEEDED):
+        function._calls[(x[0].shape,)] = replay.AFTER
+        function.held_bytes = 1000
+        assert function.release(why) == 1000
+        assert function.held_bytes == 0
+        function._calls[(x[0].shape,)] = replay.AFTER
+        assert function.due(x) == (why == "freed" or time <= replay.MOST_NEEDED)
