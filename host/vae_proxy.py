@@ -79,7 +79,8 @@ def _class_for(module_class: Any) -> Any:
 
 def stand_in(module: torch.nn.Module, hook: VaeHook) -> torch.nn.Module:
     """A proxy of `module`, which must not be one itself, that asks `hook`."""
-    proxy: torch.nn.Module = object.__new__(_class_for(type(module)))
+    module_class: Any = type(module)
+    proxy: torch.nn.Module = object.__new__(_class_for(module_class))
     # Past torch.nn.Module.__setattr__, which would register the module as its own child.
     object.__setattr__(proxy, "__dict__", module.__dict__)
     object.__setattr__(proxy, "onegraph_module", module)
