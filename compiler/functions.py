@@ -277,7 +277,9 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
     ran: dict[str, tuple[ModuleType, str]] = {}
     for code in seen:
         owner = by_file.get(code.co_filename)
-        for place in names_in(owner).get(code, ()) if owner is not None else ():
+        if owner is None:
+            continue
+        for place in names_in(owner).get(code, ()):
             if owner.__name__ != _EVERY_MODULE or place.rpartition(".")[2] in _CALLING:
                 ran[f"{owner.__name__}:{place}"] = owner, place
     functions: dict[str, tuple[str, str]] = {}

@@ -184,7 +184,7 @@ class VaeHook:
         try:
             yield call
             if call.run is None and self._chosen(part):
-                call.run = Run(getattr(vae, "patcher", None), None, None)
+                call.run = Run(getattr(vae, "patcher", None), None, None, None)
                 _count_eager(call.run, _replaced(part, vae))
         finally:
             self._active.call = another
