@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import host, server
+from support import host, models, server
 
-from .conftest import BOUNDS, compiled, load, said
+from .conftest import BOUNDS, LORA, compiled, load, said
 from .images import txt2img
 from .test_unet import MANY, Calls, run
 
@@ -188,3 +189,37 @@ def test_free_releases_what_captured_graphs_hold(
             time.sleep(0.2)
         result = running.run(txt2img(seed=3, steps=12))
         assert result.text("2").startswith(("compiled, ", "restored in")), result.texts
+
+
+def test_loras_and_models_in_turns_hold_no_memory(base: Path, engine: Any, unet_graph: Any) -> None:
+    """Without DynamicVRAM each LoRA change and each switch moves weights; a graph used to keep the ones before."""
+    import comfy.model_management
+    import comfy.sd
+    import comfy.utils
+
+    unet_graph(torch.float16)
+    lora = comfy.utils.load_torch_file(str(base / "models/loras" / LORA))
+    second = models.write_checkpoint("tiny_sdxl", base / "models/checkpoints" / "tiny_second.safetensors", seed=2)
+    plain = [load(base), host.load(second, dtype=torch.float16)]
+
+    def sampled(model: Any) -> int:
+        host.sample(compiled(model), height=256, width=256, steps=1)
+        gc.collect()
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+
+    def with_lora(strength: float) -> Any:
+        return comfy.sd.load_lora_for_models(plain[0], None, lora, strength, 0)[0]
+
+    before = [sampled(with_lora(0.1)), sampled(plain[1])]
+    for change in range(20):
+        after_lora = sampled(with_lora(0.2 + change / 20))
+    for turn in range(10):
+        after_switch = sampled(plain[turn % 2])
+    weights = sum(p.nbytes for p in plain[0].model.diffusion_model.parameters())
+    assert engine.counters.binds >= 30
+    assert abs(after_lora - before[1]) < 0.2 * weights
+    assert abs(after_switch - before[1]) < 0.2 * weights
+    comfy.model_management.unload_all_models()
+    gc.collect()
+    assert torch.cuda.memory_allocated() < before[0] - 0.8 * weights

@@ -20,7 +20,7 @@ def patched(class_type: str, **inputs: Any) -> workflows.Prompt:
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any] | None, str]] = [
-    ("OneGraphTestSeamless", {"mode": "circular"}, {"mode": "off"}, "no graph"),
+    ("OneGraphTestSeamless", {"mode": "circular"}, {"mode": "off"}, "differ in architecture"),
     (
         "OneGraphTestReplaceAttention",
         {"mode": "replaced"},
