@@ -243,8 +243,9 @@ class Service:
         replaced = graph.replaced()
         if replaced is not None:
             return Refused(replaced)
-        if weights.gradients_wanted(request.module, given):
-            return Refused("gradients are wanted through this call, and no graph computes them")
+        surroundings = weights.surroundings_refusal(request.module, given)
+        if surroundings is not None:
+            return Refused(surroundings)
         if id(graph) not in run.bound:
             graph.unbind()  # bind with the full check of every weight at the start of each run
             run.bound.add(id(graph))

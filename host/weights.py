@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..compiler.architecture import Rules
+from ..compiler.backends.inductor import modes_in_effect
 from ..compiler.watch import ModuleWatch
 from . import paging
 
@@ -93,8 +94,14 @@ def placement_refusal(watch: ModuleWatch, is_paged: bool) -> str | None:
     return f"the weights of {where} are cast or moved at each use" if where is not None else None
 
 
-def gradients_wanted(module: torch.nn.Module, inputs: list[torch.Tensor]) -> bool:
-    """Whether the result of a call must lead back to its inputs or to the weights, which no graph's does."""
-    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
-        return False
-    return any(tensor.requires_grad for tensor in itertools.chain(inputs, module.parameters()))
+def surroundings_refusal(module: torch.nn.Module, inputs: list[torch.Tensor]) -> str | None:
+    """What a thread has turned on around this call that changes eager operations and that no graph follows, or None."""
+    tensors = itertools.chain(inputs, module.parameters())
+    differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    if differentiates and any(tensor.requires_grad for tensor in tensors):
+        return "gradients are wanted through this call, and no graph computes them"
+    if torch.is_autocast_enabled(inputs[0].device.type):
+        return "another custom node runs this call under torch.autocast"
+    if modes_in_effect():
+        return "another custom node watches or changes each operation of this call (a torch dispatch mode)"
+    return None

@@ -165,6 +165,22 @@ def every_modules_hooks() -> tuple[Hooks, Hooks]:
     return _require(f"{place}_pre_hooks"), _require(f"{place}_hooks")
 
 
+def modes_in_effect() -> bool:
+    """Whether this thread's operations go through a mode of Python's first, as a profiler's or another pack's.
+
+    Raises:
+        LoadError: this torch does not tell.
+    """
+    if _require("torch._C._len_torch_dispatch_stack")():
+        return True
+    if not _require("torch._C._len_torch_function_stack")():
+        return False
+    default_device = _require("torch.utils._device.DeviceContext")  # says where new tensors go, no more
+    return any(
+        type(mode) is not default_device for mode in _require("torch.overrides._get_current_function_mode_stack")()
+    )
+
+
 @functools.cache
 def _cpu_features() -> str:
     """The CPU's instruction sets that the compiler may use (it builds for the native CPU)."""

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from support import host, models
+from torch.overrides import TorchFunctionMode
 
 from onegraph.compiler import engine as engine_module
 from onegraph.compiler.engine import Counters, Engine
@@ -340,6 +341,35 @@ def _sample_with_gradients(model: Any) -> torch.Tensor:
         model, noise, 2, 7.0, "euler", "normal", positive, negative, latent, seed=1, disable_pbar=True
     )
     return result
+
+
+class Halving(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        return result * 0.5 if function is torch.nn.functional.silu else result
+
+
+@pytest.mark.parametrize(
+    ("around", "reason"),
+    [
+        (lambda: torch.autocast("cpu", torch.bfloat16), "runs this call under torch.autocast"),
+        (Halving, "watches or changes each operation of this call"),
+    ],
+)
+def test_a_call_whose_surroundings_change_operations_runs_eager(
+    around: Callable[[], Any], reason: str, model: Any, counters: Counters
+) -> None:
+    def wrapper(apply_model: Any, arguments: dict[str, Any]) -> Any:
+        with around():
+            return apply_model(arguments["input"], arguments["timestep"], **arguments["c"]).float()
+
+    clone = model.clone()
+    clone.set_model_unet_function_wrapper(wrapper)
+    reference = host.sample(clone)
+    assert not torch.equal(reference, host.sample(model))
+    assert torch.equal(host.sample(compiled(clone)), reference)
+    assert reason in said()
+    assert counters.compiled_calls == 0
 
 
 # After the first use ---------------------------------------------------------------------------------------------
