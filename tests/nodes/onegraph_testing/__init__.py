@@ -51,4 +51,24 @@ class TestTextEncode:
         return ([[tokens, {"pooled_output": pooled}]],)
 
 
-NODE_CLASS_MAPPINGS = {"OneGraphTestTextEncode": TestTextEncode}
+class TestImage:
+    """A picture from a seed, smooth with some noise."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        size = ("INT", {"default": 128, "min": 8, "max": 4096})
+        return {"required": {"width": size, "height": size, "seed": ("INT", {"default": 1})}}
+
+    RETURN_TYPES = ("IMAGE",)
+    FUNCTION = "draw"
+    CATEGORY = "testing"
+
+    def draw(self, width, height, seed):
+        generator = torch.Generator().manual_seed(seed)
+        coarse = torch.rand(1, 3, 5, 5, generator=generator)
+        smooth = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear", align_corners=True)
+        noise = torch.randn(1, 3, height, width, generator=generator)
+        return ((smooth + 0.03 * noise).clamp(0, 1).movedim(1, -1).contiguous(),)
+
+
+NODE_CLASS_MAPPINGS = {"OneGraphTestTextEncode": TestTextEncode, "OneGraphTestImage": TestImage}
