@@ -10,7 +10,17 @@ from support import controlnet, host, models, server
 from support.fuzz import cases
 from support.fuzz.judge import Bench
 from support.fuzz.report import Tally
-from support.fuzz.workflow import CHECKPOINT, CONTROLNET, LORAS, REFINER, SECOND, Case, Ingredient, Settings, prompt_of
+from support.fuzz.workflow import (
+    FAMILIES,
+    LORAS,
+    Case,
+    Ingredient,
+    Settings,
+    checkpoint_file,
+    controlnet_file,
+    lora_file,
+    prompt_of,
+)
 
 REPORT = host.ROOT / "build" / "fuzz" / "report.json"
 DEFAULT_CASES, DEFAULT_SEED = 40, 1
@@ -24,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fuzz-cases", type=int, default=DEFAULT_CASES, help="how many")
     group.addoption("--fuzz-seed", type=int, default=DEFAULT_SEED, help="of which seed")
     group.addoption("--fuzz-replay", type=Path, help="a file with a recipe in each line, instead of random cases")
+    group.addoption("--fuzz-base", type=Path, help="a folder for models and graphs that stay for the next run")
     group.addoption("--fuzz-report", type=Path, default=REPORT, help="where the report goes")
 
 
@@ -61,10 +72,11 @@ def tally(pytestconfig: pytest.Config) -> Tally:
 
 def _warm_up(drawn: list[Case]) -> list[Case]:
     """Cases that have every graph compiled that the drawn ones need: a tile never compiles one."""
-    settings = Settings(vae_node="both")
-    found = [Case("warm-up", settings, (Ingredient("img2img"),))]
+    found = [Case("warm-up", Settings(vae_node="both"), (Ingredient("img2img"),))]
+    if any(case.settings.family == "sd15" for case in drawn):
+        found.append(Case("warm-up of sd15", Settings(family="sd15")))
     if any(i.kind == "refiner" for case in drawn for i in case.ingredients):
-        found.append(Case("warm-up with the refiner", settings, (Ingredient("refiner"),)))
+        found.append(Case("warm-up of the refiner", Settings(), (Ingredient("refiner"),)))
     return found
 
 
@@ -72,15 +84,20 @@ def _warm_up(drawn: list[Case]) -> list[Case]:
 def bench(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config, tally: Tally) -> Iterator[Bench]:
     """A server with everything that the ingredients name, and all graphs compiled."""
     host.boot()
-    base = server.prepare_base(tmp_path_factory.mktemp("comfyui"))
+    kept = pytestconfig.getoption("fuzz_base")
+    place = tmp_path_factory.mktemp("fuzz") if kept is None else kept
+    (place / "home").mkdir(parents=True, exist_ok=True)
+    base = server.prepare_base(place / "comfyui")
     folder = base / "models"
-    models.write_checkpoint("tiny_sdxl", folder / "checkpoints" / CHECKPOINT, seed=1, vae="both")
-    models.write_checkpoint("tiny_sdxl", folder / "checkpoints" / SECOND, seed=2)
-    models.write_checkpoint("tiny_refiner", folder / "checkpoints" / REFINER, seed=1)
-    for seed, name in enumerate(LORAS, 3):
-        models.write_lora("tiny_sdxl", folder / "loras" / name, seed)
-    controlnet.write_controlnet("tiny_sdxl", folder / "controlnet" / CONTROLNET)
-    env = {"ONEGRAPH_HOME": str(tmp_path_factory.mktemp("home")), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
+    for family in FAMILIES:
+        name = f"tiny_{family}"
+        models.write_checkpoint(name, folder / "checkpoints" / checkpoint_file(family), seed=1, vae="both")
+        models.write_checkpoint(name, folder / "checkpoints" / checkpoint_file(f"{family}_second"), seed=2)
+        for number in range(LORAS):
+            models.write_lora(name, folder / "loras" / lora_file(family, number), seed=3 + number)
+        controlnet.write_controlnet(name, folder / "controlnet" / controlnet_file(family))
+    models.write_checkpoint("tiny_refiner", folder / "checkpoints" / checkpoint_file("refiner"), seed=1)
+    env = {"ONEGRAPH_HOME": str(place / "home"), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
     bench = Bench(base, host.comfyui_path(), env)
     try:
         for case in _warm_up(pytestconfig.stash[_drawn]):

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from random import Random
 
 from .ingredients import KINDS, SINGLE, SMALLEST, WORDS
-from .workflow import Case, Ingredient, Settings
+from .workflow import FAMILIES, Case, Family, Ingredient, Settings
 
 SAMPLERS = (
     "euler", "euler", "euler", "euler_ancestral", "euler_ancestral", "heun", "dpm_2", "dpm_2_ancestral", "lms",
@@ -16,12 +16,13 @@ SAMPLERS = (
 )  # fmt: skip
 SCHEDULERS = ("normal", "karras", "exponential", "simple", "sgm_uniform", "ddim_uniform", "beta")
 HOW_MANY = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
+NODES = ("loader", "model_node", "vae_node")  # settings that say where OneGraph's nodes are
 LARGEST = 200  # pixels
 LARGEST_ENCODED = 136  # the same, of images that are encoded: the VAE's encoder is as wide as a full-size one
 
 
-def _ingredients(rng: Random) -> tuple[Ingredient, ...]:
-    kinds = list(KINDS.values())
+def _ingredients(rng: Random, family: Family) -> tuple[Ingredient, ...]:
+    kinds = [kind for kind in KINDS.values() if kind.family in (None, family)]
     chosen: list[Ingredient] = []
     taken: set[str] = set()
     for _ in range(rng.choice(HOW_MANY)):
@@ -37,7 +38,8 @@ def _ingredients(rng: Random) -> tuple[Ingredient, ...]:
 def draw(seed: int, number: int) -> Case:
     """The case of that number under a seed; other numbers have no part in it."""
     rng = Random(f"{seed}:{number}")
-    ingredients = _ingredients(rng)
+    family = rng.choice(FAMILIES)
+    ingredients = _ingredients(rng, family)
     encodes = any(KINDS[i.kind].stage == "latent" or i.kind == "decode_and_again" for i in ingredients)
     sides = range(SMALLEST, (LARGEST_ENCODED if encodes else LARGEST) + 1, 8)
     patches = sum(KINDS[i.kind].stage == "model" for i in ingredients)
@@ -48,10 +50,11 @@ def draw(seed: int, number: int) -> Case:
     elif vae_node != "none" and rng.random() < 0.07:
         model_node = -1
     settings = Settings(
+        family=family,
         width=rng.choice(sides),
         height=rng.choice(sides),
         batch=rng.choice([1, 1, 1, 2, 2, 3, 4, 5]),
-        steps=rng.choice([2, 3, 3, 4]),
+        steps=rng.choice([2, 3, 3, 4, 6]),
         cfg=rng.choice([1.0, 1.0, 2.5, 5.0, 7.0, 7.0, 9.5]),
         sampler=rng.choice(SAMPLERS),
         scheduler=rng.choice(SCHEDULERS),
@@ -83,8 +86,10 @@ def plainer(case: Case) -> Iterator[Case]:
             yield replace(case, ingredients=case.ingredients[middle:])
         for number in range(len(case.ingredients)):
             yield case.without(number)
-    nodes = ("loader", "model_node", "vae_node")
-    plain = replace(plainest, **{name: getattr(settings, name) for name in nodes})
+    bound = any(KINDS[i.kind].family is not None for i in case.ingredients)
+    if bound:
+        plainest = replace(plainest, family=settings.family)
+    plain = replace(plainest, **{name: getattr(settings, name) for name in NODES})
     candidates = [plain]
     if settings.compiles_decoder and settings.compiles_model:
         candidates += [replace(settings, loader="plain", vae_node="none", model_node=max(settings.model_node, 0))]

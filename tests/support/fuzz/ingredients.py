@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from .workflow import CONTROLNET, LORAS, REFINER, REFINER_CONTEXT, SECOND, Values, Workflow, output
+from .workflow import LORAS, Family, Values, Workflow, checkpoint_file, controlnet_file, lora_file, output
 
 Stage = Literal["model", "conditioning", "latent", "sampling", "second pass", "decode"]
 SINGLE = ("latent", "sampling", "second pass", "decode")  # stages of which a workflow has one ingredient at most
@@ -28,6 +28,7 @@ class Kind:
         wire: adds it to a workflow.
         served: whether every call that it causes is known to go through a graph.
         weight: how often it is chosen, relative to others.
+        family: the only family of models that it works with; None: all.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Kind:
     wire: Callable[[Workflow, Values], None]
     served: Callable[[Values], bool]
     weight: float = 1.0
+    family: Family | None = None
 
 
 KINDS: dict[str, Kind] = {}
@@ -55,10 +57,11 @@ def _kind(
     draw: Callable[[Random], dict[str, Any]] = lambda rng: {},
     served: Callable[[Values], bool] = _never,
     weight: float = 1.0,
+    family: Family | None = None,
 ) -> Callable[[Wire], Wire]:
     def register(wire: Wire) -> Wire:
         name = wire.__name__
-        KINDS[name] = Kind(name, stage, draw, wire, served, weight)
+        KINDS[name] = Kind(name, stage, draw, wire, served, weight, family)
         return wire
 
     return register
@@ -86,11 +89,25 @@ def _between(rng: Random, low: float, high: float) -> float:
 
 
 def _lora(rng: Random) -> dict[str, Any]:
-    return {"lora_name": rng.choice(LORAS), "strength_model": rng.choice([-0.5, 0.3, 0.7, 1.0, 1.2])}
+    return {"number": rng.randrange(LORAS), "strength": rng.choice([-0.5, 0.3, 0.7, 1.0, 1.2])}
 
 
-_patch("LoraLoaderModelOnly", _lora, _always, 6)
-_patch("LoraLoaderBypassModelOnly", _lora, weight=0.7)
+def _lora_inputs(work: Workflow, values: Values) -> dict[str, Any]:
+    return {
+        "lora_name": lora_file(work.settings.family, values["number"]),
+        "strength_model": values["strength"],
+    }
+
+
+@_kind("model", _lora, _always, 6)
+def lora(work: Workflow, values: Values) -> None:
+    work.model = work.add("LoraLoaderModelOnly", model=work.model, **_lora_inputs(work, values))
+
+
+@_kind("model", _lora, weight=0.7)
+def bypass_lora(work: Workflow, values: Values) -> None:
+    """A LoRA that computes beside the weights instead of changing them."""
+    work.model = work.add("LoraLoaderBypassModelOnly", model=work.model, **_lora_inputs(work, values))
 
 
 @_kind("model", lambda rng: {"ratio": _between(rng, 0, 1)}, _always, 2)
@@ -112,7 +129,7 @@ def add_difference(work: Workflow, values: Values) -> None:
 
 # Guidance and sampling space: around the model, not in it --------------------------------------------------------
 
-_patch("RescaleCFG", lambda rng: {"multiplier": _between(rng, 0, 1)}, _always, 1.5)
+_patch("RescaleCFG", lambda rng: {"multiplier": _between(rng, 0.5, 1)}, _always, 1.5)
 _patch("Mahiro", served=_always, weight=0.7)
 _patch("TCFG", served=_always, weight=0.7)
 _patch("CFGZeroStar", served=_always, weight=0.7)
@@ -133,7 +150,12 @@ _patch(
     lambda rng: {"sampling": rng.choice(["eps", "v_prediction", "lcm"]), "zsnr": rng.choice([False, True])},
     _always,
 )
-_patch("DifferentialDiffusion", lambda rng: {"strength": 1.0}, _always, 0.7)
+
+
+@_kind("model", served=_always, weight=0.7)
+def compiled_again(work: Workflow, values: Values) -> None:
+    """A second Compile Model, as where a workflow is pasted into another."""
+    work.model = work.compile_model(work.model)
 
 
 @_kind("model", lambda rng: {"neg_scale": _between(rng, 0.5, 1.5)}, _always, 0.7)
@@ -152,12 +174,12 @@ _patch(
     lambda rng: {
         "tile_size": rng.choice([1, 64]),
         "swap_size": rng.choice([1, 2, 4]),
-        "max_depth": rng.choice([0, 1]),
+        "max_depth": 1,
         "scale_depth": False,
     },
 )
 _patch("TomePatchModel", lambda rng: {"ratio": _between(rng, 0.2, 0.6)}, weight=0.7)
-_patch("UNetSelfAttentionMultiply", lambda rng: {"q": 1.1, "k": 1.0, "v": 0.9, "out": 1.0}, weight=0.5)
+_patch("UNetSelfAttentionMultiply", lambda rng: {"q": 1.5, "k": 1.0, "v": 0.7, "out": 1.2}, weight=0.5)
 _patch("UNetCrossAttentionMultiply", lambda rng: {"q": 1.0, "k": 1.2, "v": 1.0, "out": 1.1}, weight=0.5)
 _patch(
     "PatchModelAddDownscale",
@@ -175,7 +197,7 @@ _patch(
 
 def _cache(rng: Random) -> dict[str, Any]:
     return {
-        "reuse_threshold": rng.choice([0.2, 1.0]), "start_percent": rng.choice([0.0, 0.15]), "end_percent": 0.95,
+        "reuse_threshold": rng.choice([0.2, 1.0, 3.0]), "start_percent": rng.choice([0.0, 0.15]), "end_percent": 0.95,
         "verbose": False,
     }  # fmt: skip
 
@@ -255,11 +277,11 @@ def mask(work: Workflow, values: Values) -> None:
 
 @_kind("conditioning", lambda rng: {"switch": rng.choice([0.3, 0.5, 0.8])}, _always, 1.5)
 def timesteps(work: Workflow, values: Values) -> None:
-    """One text in the beginning, another then."""
-    first = work.add("ConditioningSetTimestepRange", conditioning=work.positive, start=0.0, end=values["switch"])
-    then = work.add(
-        "ConditioningSetTimestepRange", conditioning=work.text("storm", 100), start=values["switch"], end=1.0
+    """Another text in the beginning."""
+    first = work.add(
+        "ConditioningSetTimestepRange", conditioning=work.text("storm", 100), start=0.0, end=values["switch"]
     )
+    then = work.add("ConditioningSetTimestepRange", conditioning=work.positive, start=values["switch"], end=1.0)
     work.positive = work.add("ConditioningCombine", conditioning_1=first, conditioning_2=then)
 
 
@@ -271,7 +293,7 @@ def timesteps(work: Workflow, values: Values) -> None:
 )
 def hook_lora(work: Workflow, values: Values) -> None:
     """A LoRA for one text (or both), scheduled over the steps or not."""
-    hooks = work.add("CreateHookLoraModelOnly", lora_name=values["lora_name"], strength_model=values["strength_model"])
+    hooks = work.add("CreateHookLoraModelOnly", **_lora_inputs(work, values))
     if values["second_half"] is not None:
         frames = work.add("CreateHookKeyframe", strength_mult=1.0, start_percent=0.0)
         frames = work.add(
@@ -291,7 +313,9 @@ def hook_lora(work: Workflow, values: Values) -> None:
 @_kind("conditioning", lambda rng: {"strength_model": _between(rng, 0.2, 0.8)}, _always, 0.7)
 def hook_model(work: Workflow, values: Values) -> None:
     """Another checkpoint's difference as a LoRA for one text."""
-    hooks = work.add("CreateHookModelAsLoraModelOnly", ckpt_name=SECOND, **values)
+    hooks = work.add(
+        "CreateHookModelAsLoraModelOnly", ckpt_name=checkpoint_file(f"{work.settings.family}_second"), **values
+    )
     work.positive = work.add(
         "ConditioningSetProperties", cond_NEW=work.positive, strength=1.0, set_cond_area="default", hooks=hooks
     )
@@ -303,7 +327,7 @@ def hook_model(work: Workflow, values: Values) -> None:
     weight=1.5,
 )
 def controlnet(work: Workflow, values: Values) -> None:
-    net = work.add("ControlNetLoader", control_net_name=CONTROLNET)
+    net = work.add("ControlNetLoader", control_net_name=controlnet_file(work.settings.family))
     applied = work.add(
         "ControlNetApplyAdvanced", positive=work.positive, negative=work.negative, control_net=net,
         image=work.image(7), **values,
@@ -365,6 +389,15 @@ def inpaint_conditioning(work: Workflow, values: Values) -> None:
         pixels=work.image(), mask=work.mask(**values), noise_mask=True,
     )  # fmt: skip
     work.positive, work.negative, work.latent = made, output(made, 1), output(made, 2)
+    _repeat(work)
+
+
+@_kind("latent", served=_always)
+def differential(work: Workflow, values: Values) -> None:
+    """Differential diffusion, by a mask with soft borders."""
+    work.model = work.add("DifferentialDiffusion", model=work.model, strength=1.0)
+    encoded = work.add("VAEEncode", pixels=work.image(), vae=work.vae)
+    work.latent = work.add("SetLatentNoiseMask", samples=encoded, mask=work.mask(0.1, 0.1, 0.8, 0.8, 24))
     _repeat(work)
 
 
@@ -463,11 +496,11 @@ def sampler_custom(work: Workflow, values: Values) -> None:
     )  # fmt: skip
 
 
-@_kind("sampling", served=_always, weight=1.5)
+@_kind("sampling", served=_always, weight=1.5, family="sdxl")
 def refiner(work: Workflow, values: Values) -> None:
     """The last steps by the refiner."""
     s = work.settings
-    model = work.add("CheckpointLoaderSimple", ckpt_name=REFINER)
+    model = work.add("CheckpointLoaderSimple", ckpt_name=checkpoint_file("refiner"))
     if s.compiles_model:
         model = work.compile_model(model)
     common = {
@@ -481,8 +514,8 @@ def refiner(work: Workflow, values: Values) -> None:
     )  # fmt: skip
     work.latent = work.add(
         "KSamplerAdvanced", model=model, add_noise="disable",
-        positive=work.text("lighthouse", s.positive_words, REFINER_CONTEXT),
-        negative=work.text("blurry", s.negative_words, REFINER_CONTEXT), latent_image=half,
+        positive=work.text("lighthouse", s.positive_words, "refiner"),
+        negative=work.text("blurry", s.negative_words, "refiner"), latent_image=half,
         start_at_step=s.steps - 1, end_at_step=10000, return_with_leftover_noise="disable", **common,
     )  # fmt: skip
 
@@ -518,8 +551,15 @@ def decode_and_again(work: Workflow, values: Values) -> None:
 @_kind("second pass", served=_always)
 def other_lora_after(work: Workflow, values: Values) -> None:
     """A second sampler on a sibling of the model, with a LoRA more."""
-    lora = {"lora_name": LORAS[1], "strength_model": 0.8}
-    work.model = work.add("LoraLoaderModelOnly", model=work.model, **lora)
+    lora(work, {"number": 1, "strength": 0.8})
+    work.sample(denoise=0.6, seed=work.settings.noise + 1)
+
+
+@_kind("second pass", served=_always)
+def plain_sibling_after(work: Workflow, values: Values) -> None:
+    """A second sampler on the model as it was loaded, which shares its module with the compiled one."""
+    work.model = work.loaded
+    lora(work, {"number": 1, "strength": 0.8})
     work.sample(denoise=0.6, seed=work.settings.noise + 1)
 
 

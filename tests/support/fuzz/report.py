@@ -46,7 +46,7 @@ class Tally:
                 "after": before,
                 "kind": verdict.kind,
                 "message": what.message,
-                "alone": shrunk is not None,
+                "shrinks": shrunk is not None,
                 "recipe": json.loads(case.to_json()),
                 "shrunk": json.loads(small.to_json()),
                 "workflow": prompt_of(small),
@@ -54,7 +54,7 @@ class Tally:
         )
         text = f"case {case.name}: {describe(case, verdict)}\n"
         if shrunk is None:
-            return f"{text}It does not fail again alone, with everything unloaded; the case before was {before}."
+            return f"{text}Not shrunk: it fails only after other cases (the last: {before}), or many failed like it."
         return f"{text}shrunk to {describe(*shrunk)}"
 
     def count(self, *kinds: str) -> int:

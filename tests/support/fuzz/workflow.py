@@ -9,12 +9,27 @@ from typing import Any, Literal
 
 from .. import workflows
 
-CHECKPOINT, SECOND, REFINER = "fuzz.safetensors", "fuzz_second.safetensors", "fuzz_refiner.safetensors"
-LORAS = ("fuzz_a.safetensors", "fuzz_b.safetensors")
-CONTROLNET = "fuzz_controlnet.safetensors"
-CONTEXT, REFINER_CONTEXT = 2048, 1280  # widths of the texts' encodings
+Family = Literal["sdxl", "sd15"]
+FAMILIES: tuple[Family, ...] = ("sdxl", "sd15")
+CONTEXT = {"sdxl": 2048, "sd15": 768, "refiner": 1280}  # widths of the texts' encodings
+LORAS = 2  # of each family
 Link = list[Any]  # [node id, output]
 Values = Mapping[str, Any]
+
+
+def checkpoint_file(name: str) -> str:
+    """The file of a family's checkpoint, of its `<family>_second` or of the `refiner`."""
+    return f"fuzz_{name}.safetensors"
+
+
+def lora_file(family: str, number: int) -> str:
+    """The file of one of a family's LoRAs."""
+    return f"fuzz_{family}_{number}.safetensors"
+
+
+def controlnet_file(family: str) -> str:
+    """The file of a family's ControlNet."""
+    return f"fuzz_{family}_controlnet.safetensors"
 
 
 @dataclass(frozen=True)
@@ -29,6 +44,7 @@ class Settings:
         order: which of the two runs comes first; `apart`: plainly, then everything is unloaded, then with the nodes.
     """
 
+    family: Family = "sdxl"
     width: int = 128
     height: int = 128
     batch: int = 1
@@ -92,24 +108,26 @@ class Workflow:
     """A workflow under construction; ingredients change the links and add nodes.
 
     Attributes:
+        loaded: the checkpoint's MODEL as its loader gives it.
         model, vae, positive, negative, latent: where these come from at present.
         width, height: of the latent, in pixels.
-        sampling: makes the first sampling from the latent; an ingredient may put another in place.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.prompt: workflows.Prompt = {}
         self.width, self.height = settings.width, settings.height
+        file = checkpoint_file(settings.family)
         choices = {"backend": "inductor", "when_missing": "wait"}
         if settings.loader == "onegraph":
             loader = self.add(
-                "OneGraphLoadCheckpoint", ckpt_name=CHECKPOINT, shapes="any size", parts="both",
+                "OneGraphLoadCheckpoint", ckpt_name=file, shapes="any size", parts="both",
                 dynamic_resolution="auto", **choices,
             )  # fmt: skip
         else:
-            loader = self.add("CheckpointLoaderSimple", ckpt_name=CHECKPOINT)
+            loader = self.add("CheckpointLoaderSimple", ckpt_name=file)
         self.model, self.vae = loader, output(loader, 2)
+        self.loaded = loader
         if settings.vae_node != "none":
             self.vae = self.add(
                 "OneGraphCompileVAE", vae=self.vae, parts=settings.vae_node, dynamic_resolution="auto", **choices
@@ -129,8 +147,9 @@ class Workflow:
     def compile_model(self, model: Link) -> Link:
         return self.add("OneGraphCompileModel", model=model, backend="inductor", shapes="any size", when_missing="wait")
 
-    def text(self, topic: str, words: int = 3, width: int = CONTEXT) -> Link:
-        return self.add("OneGraphTestTextEncode", text=" ".join([topic, *["x"] * (words - 1)]), width=width)
+    def text(self, topic: str, words: int = 3, family: str = "") -> Link:
+        text = " ".join([topic, *["x"] * (words - 1)])
+        return self.add("OneGraphTestTextEncode", text=text, width=CONTEXT[family or self.settings.family])
 
     def image(self, seed: int = 1) -> Link:
         """A picture as large as the latent."""
@@ -150,7 +169,7 @@ class Workflow:
 
     def second_model(self) -> Link:
         """The MODEL of another checkpoint of the same architecture."""
-        return self.add("CheckpointLoaderSimple", ckpt_name=SECOND)
+        return self.add("CheckpointLoaderSimple", ckpt_name=checkpoint_file(f"{self.settings.family}_second"))
 
     def sample(self, **changes: Any) -> None:
         """KSampler with the case's settings."""
