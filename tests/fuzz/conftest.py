@@ -23,6 +23,7 @@ from support.fuzz.workflow import (
 )
 
 REPORT = host.ROOT / "build" / "fuzz" / "report.json"
+RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order
 DEFAULT_CASES, DEFAULT_SEED = 40, 1
 COMPILING = 1200  # seconds
 _tally = pytest.StashKey[Tally]()
@@ -33,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fuzz", "random workflows")
     group.addoption("--fuzz-cases", type=int, default=DEFAULT_CASES, help="how many")
     group.addoption("--fuzz-seed", type=int, default=DEFAULT_SEED, help="of which seed")
-    group.addoption("--fuzz-replay", type=Path, help="a file with a recipe in each line, instead of random cases")
+    group.addoption("--fuzz-replay", type=Path, help="a file with a recipe in each line, instead of all others")
     group.addoption("--fuzz-base", type=Path, help="a folder for models and graphs that stay for the next run")
     group.addoption("--fuzz-report", type=Path, default=REPORT, help="where the report goes")
 
@@ -41,11 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_tally] = Tally(config.getoption("fuzz_seed"))
     replay = config.getoption("fuzz_replay")
-    if replay is not None:
-        config.stash[_drawn] = [Case.from_json(line) for line in replay.read_text().splitlines() if line.strip()]
-    else:
-        seed = config.getoption("fuzz_seed")
-        config.stash[_drawn] = [cases.draw(seed, number) for number in range(config.getoption("fuzz_cases"))]
+    seed, number = config.getoption("fuzz_seed"), config.getoption("fuzz_cases")
+    drawn = [Case.from_json(line) for line in (replay or RECIPES).read_text().splitlines() if line.strip()]
+    if replay is None:
+        drawn += [cases.draw(seed, each) for each in range(number)]
+    config.stash[_drawn] = drawn
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

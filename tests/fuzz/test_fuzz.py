@@ -1,7 +1,7 @@
 """Random workflows through the real server: each must give eager's image, with no error in the queue.
 
 `pytest tests/fuzz --fuzz-cases 300 --fuzz-seed 7` runs others; a failure prints its recipe, and
-`--fuzz-replay FILE` runs the recipes in a file again.
+`--fuzz-replay FILE` runs the recipes in a file again. Those in recipes.jsonl failed once and run first, in their order.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.util
 import os
@@ -71,4 +72,78 @@ class TestImage:
         return ((smooth + 0.03 * noise).clamp(0, 1).movedim(1, -1).contiguous(),)
 
 
-NODE_CLASS_MAPPINGS = {"OneGraphTestTextEncode": TestTextEncode, "OneGraphTestImage": TestImage}
+def _pad(module, mode):
+    """Let every convolution wrap around or not, in place, as packs for seamless textures do."""
+    for child in module.modules():
+        if isinstance(child, torch.nn.Conv2d):
+            child.padding_mode = mode
+
+
+class TestSeamless:
+    """Changes the MODEL's own module in place, as SeamlessTile does."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "mode": (["circular", "zeros"],)}}
+
+    RETURN_TYPES = ("MODEL",)
+    FUNCTION = "patch"
+    CATEGORY = "testing"
+
+    def patch(self, model, mode):
+        _pad(model.model.diffusion_model, mode)
+        return (model,)
+
+
+class TestSeamlessVAE:
+    """Changes a VAE in place or in a deep copy, as MakeCircularVAE does."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"vae": ("VAE",), "way": (["in place", "copy"],)}}
+
+    RETURN_TYPES = ("VAE",)
+    FUNCTION = "patch"
+    CATEGORY = "testing"
+
+    def patch(self, vae, way):
+        if way == "copy":
+            vae = copy.deepcopy(vae)
+        _pad(vae.first_stage_model, "circular")
+        return (vae,)
+
+
+class TestForwardReplaced:
+    """Replaces the UNet's _forward around each call, as caches of its first block do."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "factor": ("FLOAT", {"default": 0.8})}}
+
+    RETURN_TYPES = ("MODEL",)
+    FUNCTION = "patch"
+    CATEGORY = "testing"
+
+    def patch(self, model, factor):
+        clone = model.clone()
+        unet = clone.model.diffusion_model
+
+        def wrapper(apply_model, given):
+            original = unet._forward
+            unet._forward = lambda *args, **kwargs: factor * original(*args, **kwargs)
+            try:
+                return apply_model(given["input"], given["timestep"], **given["c"])
+            finally:
+                del unet._forward
+
+        clone.set_model_unet_function_wrapper(wrapper)
+        return (clone,)
+
+
+NODE_CLASS_MAPPINGS = {
+    "OneGraphTestTextEncode": TestTextEncode,
+    "OneGraphTestImage": TestImage,
+    "OneGraphTestSeamless": TestSeamless,
+    "OneGraphTestSeamlessVAE": TestSeamlessVAE,
+    "OneGraphTestForwardReplaced": TestForwardReplaced,
+}

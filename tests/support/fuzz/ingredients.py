@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from .workflow import LORAS, Family, Values, Workflow, checkpoint_file, controlnet_file, lora_file, output
 
+Traces = Literal["none", "stays"]
 Stage = Literal["model", "conditioning", "latent", "sampling", "second pass", "decode"]
 SINGLE = ("latent", "sampling", "second pass", "decode")  # stages of which a workflow has one ingredient at most
 WORDS = (3, 60, 76, 160, 230, 310)  # 77 to 385 tokens
@@ -29,6 +30,8 @@ class Kind:
         served: whether every call that it causes is known to go through a graph.
         weight: how often it is chosen, relative to others.
         family: the only family of models that it works with; None: all.
+        traces: `stays`: it changes modules in place, which is another architecture for as long as they are loaded; no
+            graph is compiled for that in this case, and everything is unloaded after it.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Kind:
     served: Callable[[Values], bool]
     weight: float = 1.0
     family: Family | None = None
+    traces: Traces = "none"
 
 
 KINDS: dict[str, Kind] = {}
@@ -58,10 +62,11 @@ def _kind(
     served: Callable[[Values], bool] = _never,
     weight: float = 1.0,
     family: Family | None = None,
+    traces: Traces = "none",
 ) -> Callable[[Wire], Wire]:
     def register(wire: Wire) -> Wire:
         name = wire.__name__
-        KINDS[name] = Kind(name, stage, draw, wire, served, weight, family)
+        KINDS[name] = Kind(name, stage, draw, wire, served, weight, family, traces)
         return wire
 
     return register
@@ -204,6 +209,25 @@ def _cache(rng: Random) -> dict[str, Any]:
 
 _patch("EasyCache", _cache)
 _patch("LazyCache", _cache, weight=0.7)
+
+
+# As other packs do it, by nodes of tests/nodes -------------------------------------------------------------------
+
+
+@_kind("model", lambda rng: {"mode": rng.choice(["circular", "circular", "zeros"])}, weight=0.7, traces="stays")
+def seamless(work: Workflow, values: Values) -> None:
+    """Convolutions that wrap around, in the model's own module."""
+    work.model = work.add("OneGraphTestSeamless", model=work.model, **values)
+
+
+@_kind("conditioning", lambda rng: {"way": rng.choice(["in place", "copy"])}, weight=0.7, traces="stays")
+def seamless_vae(work: Workflow, values: Values) -> None:
+    work.vae = work.add("OneGraphTestSeamlessVAE", vae=work.vae, **values)
+
+
+@_kind("model", lambda rng: {"factor": _between(rng, 0.7, 0.9)}, weight=0.7)
+def forward_replaced(work: Workflow, values: Values) -> None:
+    work.model = work.add("OneGraphTestForwardReplaced", model=work.model, **values)
 
 
 # Conditioning ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import websocket
 
 from .. import server, workflows
 from .cases import plainer, served
+from .ingredients import KINDS
 from .workflow import Case, plain, prompt_of
 
 TOLERANCE = 2  # of 255
@@ -127,6 +128,8 @@ def judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflow
     except Ended as error:
         bench.restart()
         verdict = {"kind": "ended", "message": str(error)}
+    if any(KINDS[i.kind].traces == "stays" for i in case.ingredients):
+        bench.free()
     return Verdict(**verdict, seconds=time.monotonic() - started)
 
 

@@ -113,16 +113,16 @@ class Workflow:
         width, height: of the latent, in pixels.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, when_missing: str = "wait") -> None:
         self.settings = settings
+        self.choices = {"backend": "inductor", "when_missing": when_missing}
         self.prompt: workflows.Prompt = {}
         self.width, self.height = settings.width, settings.height
         file = checkpoint_file(settings.family)
-        choices = {"backend": "inductor", "when_missing": "wait"}
         if settings.loader == "onegraph":
             loader = self.add(
                 "OneGraphLoadCheckpoint", ckpt_name=file, shapes="any size", parts="both",
-                dynamic_resolution="auto", **choices,
+                dynamic_resolution="auto", **self.choices,
             )  # fmt: skip
         else:
             loader = self.add("CheckpointLoaderSimple", ckpt_name=file)
@@ -130,7 +130,7 @@ class Workflow:
         self.loaded = loader
         if settings.vae_node != "none":
             self.vae = self.add(
-                "OneGraphCompileVAE", vae=self.vae, parts=settings.vae_node, dynamic_resolution="auto", **choices
+                "OneGraphCompileVAE", vae=self.vae, parts=settings.vae_node, dynamic_resolution="auto", **self.choices
             )
         self.positive = self.text("lighthouse", settings.positive_words)
         self.negative = self.text("blurry", settings.negative_words)
@@ -145,7 +145,7 @@ class Workflow:
         return [node, 0]
 
     def compile_model(self, model: Link) -> Link:
-        return self.add("OneGraphCompileModel", model=model, backend="inductor", shapes="any size", when_missing="wait")
+        return self.add("OneGraphCompileModel", model=model, shapes="any size", **self.choices)
 
     def text(self, topic: str, words: int = 3, family: str = "") -> Link:
         text = " ".join([topic, *["x"] * (words - 1)])
@@ -192,7 +192,7 @@ def prompt_of(case: Case) -> workflows.Prompt:
     from .ingredients import KINDS
 
     chosen = [(KINDS[i.kind], i.values) for i in case.ingredients]
-    work = Workflow(case.settings)
+    work = Workflow(case.settings, "eager" if any(kind.traces == "stays" for kind, _ in chosen) else "wait")
     patches = [(kind, values) for kind, values in chosen if kind.stage == "model"]
     for number in range(len(patches) + 1):
         if number == min(case.settings.model_node, len(patches)):
