@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("unit", "host", "server", "web", "gpu")
-LANES = (("unit", "host"), ("server", "web", "gpu"))  # what runs after each other
+LAYERS = ("unit", "host", "server", "fuzz", "web", "gpu")
+LANES = (("unit", "host"), ("server", "fuzz", "web", "gpu"))  # what runs after each other
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = ("cli", "compiler", "graph_cache", "host", "nodes", "pipelines")
 NO_TEST_COLLECTED = 5  # pytest's exit status

@@ -22,7 +22,7 @@ def image(seed: int, *chain: dict[str, Any]) -> workflows.Prompt:
     return prompt
 
 
-CIRCULAR_COPY = {"class_type": "OneGraphTestCircularVAE", "inputs": {"mode": "make a copy"}}
+CIRCULAR_COPY = {"class_type": "OneGraphTestSeamlessVAE", "inputs": {"way": "copy"}}
 REPLACE = {"class_type": "OneGraphTestReplaceVAEModel", "inputs": {}}
 SELECT_DEVICE = {"class_type": "SelectVAEDevice", "inputs": {"device": "default"}}
 

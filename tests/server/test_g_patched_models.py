@@ -20,14 +20,14 @@ def patched(class_type: str, **inputs: Any) -> workflows.Prompt:
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any] | None, str]] = [
-    ("OneGraphTestSeamless", {"mode": "circular"}, {"mode": "off"}, "differ in architecture"),
+    ("OneGraphTestSeamless", {"mode": "circular"}, {"mode": "zeros"}, "differ in architecture"),
     (
         "OneGraphTestReplaceAttention",
         {"mode": "replaced"},
         {"mode": "off"},
         "another custom node replaced attention.optimized_attention (onegraph_testing)",
     ),
-    ("OneGraphTestForwardCache", {}, None, "another custom node replaced"),
+    ("OneGraphTestForwardReplaced", {"factor": 0.8}, None, "another custom node replaced"),
 ]
 
 

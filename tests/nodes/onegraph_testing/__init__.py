@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib.util
 import os
@@ -10,6 +9,8 @@ import sys
 from pathlib import Path
 
 import torch
+
+from . import patches
 
 _spec = importlib.util.spec_from_file_location(
     "onegraph_test_models", Path(__file__).resolve().parents[2] / "support" / "models.py"
@@ -52,48 +53,28 @@ class TestTextEncode:
         return ([[tokens, {"pooled_output": pooled}]],)
 
 
-class TestCircularVAE:
-    """What nodes for seamless tiling do: every convolution of the VAE wraps around."""
+class TestImage:
+    """A picture from a seed, smooth with some noise."""
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {"vae": ("VAE",), "mode": (["make a copy", "modify in place"],)}}
+        size = ("INT", {"default": 128, "min": 8, "max": 4096})
+        return {"required": {"width": size, "height": size, "seed": ("INT", {"default": 1})}}
 
-    RETURN_TYPES = ("VAE",)
-    FUNCTION = "change"
+    RETURN_TYPES = ("IMAGE",)
+    FUNCTION = "draw"
     CATEGORY = "testing"
 
-    def change(self, vae, mode):
-        changed = copy.deepcopy(vae) if mode == "make a copy" else vae
-        for layer in changed.first_stage_model.modules():
-            if isinstance(layer, torch.nn.Conv2d):
-                layer.padding_mode = "circular"
-        return (changed,)
+    def draw(self, width, height, seed):
+        generator = torch.Generator().manual_seed(seed)
+        coarse = torch.rand(1, 3, 5, 5, generator=generator)
+        smooth = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear", align_corners=True)
+        noise = torch.randn(1, 3, height, width, generator=generator)
+        return ((smooth + 0.03 * noise).clamp(0, 1).movedim(1, -1).contiguous(),)
 
-
-class TestReplaceVAEModel:
-    """What Select VAE Device does: a copy of the VAE that runs the patcher's model."""
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"vae": ("VAE",)}}
-
-    RETURN_TYPES = ("VAE",)
-    FUNCTION = "change"
-    CATEGORY = "testing"
-
-    def change(self, vae):
-        changed = copy.copy(vae)
-        changed.patcher = changed.patcher.clone()
-        changed.first_stage_model = changed.patcher.model
-        return (changed,)
-
-
-from .patches import NODES as _patches  # noqa: E402
 
 NODE_CLASS_MAPPINGS = {
-    **_patches,
+    **patches.NODES,
     "OneGraphTestTextEncode": TestTextEncode,
-    "OneGraphTestCircularVAE": TestCircularVAE,
-    "OneGraphTestReplaceVAEModel": TestReplaceVAEModel,
+    "OneGraphTestImage": TestImage,
 }

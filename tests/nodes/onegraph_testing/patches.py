@@ -2,31 +2,77 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
+import copy
 
 import torch
 
 
+def _pad(module, mode):
+    """Let every convolution wrap around or not, in place, as packs for seamless textures do."""
+    for child in module.modules():
+        if isinstance(child, torch.nn.Conv2d):
+            child.padding_mode = mode
+
+
 class TestSeamless:
-    """Circular padding set in place on every convolution of a UNet, as seamless-tiling packs do; `off` undoes it."""
+    """Changes the MODEL's own module in place, as SeamlessTile does."""
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {"model": ("MODEL",), "mode": (["circular", "off"],)}}
+        return {"required": {"model": ("MODEL",), "mode": (["circular", "zeros"],)}}
 
     RETURN_TYPES = ("MODEL",)
-    FUNCTION = "apply"
+    FUNCTION = "patch"
     CATEGORY = "testing"
 
-    @classmethod
-    def IS_CHANGED(cls, **inputs):
-        return float("nan")
-
-    def apply(self, model, mode):
-        for module in model.model.diffusion_model.modules():
-            if isinstance(module, torch.nn.Conv2d):
-                module.padding_mode = "circular" if mode == "circular" else "zeros"
+    def patch(self, model, mode):
+        _pad(model.model.diffusion_model, mode)
         return (model,)
+
+
+class TestSeamlessVAE:
+    """Changes a VAE in place or in a deep copy, as MakeCircularVAE does."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"vae": ("VAE",), "way": (["in place", "copy"],)}}
+
+    RETURN_TYPES = ("VAE",)
+    FUNCTION = "patch"
+    CATEGORY = "testing"
+
+    def patch(self, vae, way):
+        if way == "copy":
+            vae = copy.deepcopy(vae)
+        _pad(vae.first_stage_model, "circular")
+        return (vae,)
+
+
+class TestForwardReplaced:
+    """Replaces the UNet's _forward around each call, as caches of its first block do."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "factor": ("FLOAT", {"default": 0.8})}}
+
+    RETURN_TYPES = ("MODEL",)
+    FUNCTION = "patch"
+    CATEGORY = "testing"
+
+    def patch(self, model, factor):
+        clone = model.clone()
+        unet = clone.model.diffusion_model
+
+        def wrapper(apply_model, given):
+            original = unet._forward
+            unet._forward = lambda *args, **kwargs: factor * original(*args, **kwargs)
+            try:
+                return apply_model(given["input"], given["timestep"], **given["c"])
+            finally:
+                del unet._forward
+
+        clone.set_model_unet_function_wrapper(wrapper)
+        return (clone,)
 
 
 class TestReplaceAttention:
@@ -58,32 +104,28 @@ class TestReplaceAttention:
         return (model,)
 
 
-class TestForwardCache:
-    """Patches the UNet around each call, as the first block caches did."""
+class TestReplaceVAEModel:
+    """What Select VAE Device does: a copy of the VAE that runs the patcher's model."""
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {"model": ("MODEL",)}}
+        return {"required": {"vae": ("VAE",)}}
 
-    RETURN_TYPES = ("MODEL",)
-    FUNCTION = "apply"
+    RETURN_TYPES = ("VAE",)
+    FUNCTION = "change"
     CATEGORY = "testing"
 
-    def apply(self, model):
-        unet = model.model.diffusion_model
-
-        def wrapper(apply_model, arguments):
-            original = unet._forward
-            with patch.object(unet, "_forward", lambda *args, **kwargs: original(*args, **kwargs) * 0.8):
-                return apply_model(arguments["input"], arguments["timestep"], **arguments["c"])
-
-        patched = model.clone()
-        patched.set_model_unet_function_wrapper(wrapper)
-        return (patched,)
+    def change(self, vae):
+        changed = copy.copy(vae)
+        changed.patcher = changed.patcher.clone()
+        changed.first_stage_model = changed.patcher.model
+        return (changed,)
 
 
 NODES = {
     "OneGraphTestSeamless": TestSeamless,
+    "OneGraphTestSeamlessVAE": TestSeamlessVAE,
+    "OneGraphTestForwardReplaced": TestForwardReplaced,
     "OneGraphTestReplaceAttention": TestReplaceAttention,
-    "OneGraphTestForwardCache": TestForwardCache,
+    "OneGraphTestReplaceVAEModel": TestReplaceVAEModel,
 }

@@ -1,0 +1,110 @@
+"""One server for all random cases, on small seeded models whose graphs are compiled once, before the first case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import controlnet, host, models, server
+from support.fuzz import cases
+from support.fuzz.judge import Bench
+from support.fuzz.report import Tally
+from support.fuzz.workflow import (
+    FAMILIES,
+    LORAS,
+    Case,
+    Ingredient,
+    Settings,
+    checkpoint_file,
+    controlnet_file,
+    lora_file,
+    prompt_of,
+)
+
+REPORT = host.ROOT / "build" / "fuzz" / "report.json"
+RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order
+DEFAULT_CASES, DEFAULT_SEED = 40, 1
+COMPILING = 1200  # seconds
+_tally = pytest.StashKey[Tally]()
+_drawn = pytest.StashKey[list[Case]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fuzz", "random workflows")
+    group.addoption("--fuzz-cases", type=int, default=DEFAULT_CASES, help="how many")
+    group.addoption("--fuzz-seed", type=int, default=DEFAULT_SEED, help="of which seed")
+    group.addoption("--fuzz-replay", type=Path, help="a file with a recipe in each line, instead of all others")
+    group.addoption("--fuzz-base", type=Path, help="a folder for models and graphs that stay for the next run")
+    group.addoption("--fuzz-report", type=Path, default=REPORT, help="where the report goes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_tally] = Tally(config.getoption("fuzz_seed"))
+    replay = config.getoption("fuzz_replay")
+    seed, number = config.getoption("fuzz_seed"), config.getoption("fuzz_cases")
+    drawn = [Case.from_json(line) for line in (replay or RECIPES).read_text().splitlines() if line.strip()]
+    if replay is None:
+        drawn += [cases.draw(seed, each) for each in range(number)]
+    config.stash[_drawn] = drawn
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        drawn = metafunc.config.stash[_drawn]
+        metafunc.parametrize("case", drawn, ids=[case.name for case in drawn])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    tally = config.stash[_tally]
+    if not tally.verdicts:
+        return
+    path = config.getoption("fuzz_report")
+    tally.write(path)
+    terminalreporter.section("random workflows")
+    for line in [*tally.table(), "", f"written to {path}"]:
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def tally(pytestconfig: pytest.Config) -> Tally:
+    return pytestconfig.stash[_tally]
+
+
+def _warm_up(drawn: list[Case]) -> list[Case]:
+    """Cases that have every graph compiled that the drawn ones need: a tile never compiles one."""
+    found = [Case("warm-up", Settings(vae_node="both"), (Ingredient("img2img"),))]
+    if any(case.settings.family == "sd15" for case in drawn):
+        found.append(Case("warm-up of sd15", Settings(family="sd15")))
+    if any(i.kind == "refiner" for case in drawn for i in case.ingredients):
+        found.append(Case("warm-up of the refiner", Settings(), (Ingredient("refiner"),)))
+    return found
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config, tally: Tally) -> Iterator[Bench]:
+    """A server with everything that the ingredients name, and all graphs compiled."""
+    host.boot()
+    kept = pytestconfig.getoption("fuzz_base")
+    place = tmp_path_factory.mktemp("fuzz") if kept is None else kept
+    (place / "home").mkdir(parents=True, exist_ok=True)
+    base = server.prepare_base(place / "comfyui")
+    folder = base / "models"
+    for family in FAMILIES:
+        name = f"tiny_{family}"
+        models.write_checkpoint(name, folder / "checkpoints" / checkpoint_file(family), seed=1, vae="both")
+        models.write_checkpoint(name, folder / "checkpoints" / checkpoint_file(f"{family}_second"), seed=2)
+        for number in range(LORAS):
+            models.write_lora(name, folder / "loras" / lora_file(family, number), seed=3 + number)
+        controlnet.write_controlnet(name, folder / "controlnet" / controlnet_file(family))
+    models.write_checkpoint("tiny_refiner", folder / "checkpoints" / checkpoint_file("refiner"), seed=1)
+    env = {"ONEGRAPH_HOME": str(place / "home"), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
+    bench = Bench(base, host.comfyui_path(), env)
+    try:
+        for case in _warm_up(pytestconfig.stash[_drawn]):
+            outcome = bench.run(prompt_of(case), COMPILING)
+            assert outcome.status == "success", outcome.error
+        yield bench
+        tally.starts = bench.starts
+    finally:
+        bench.close()
