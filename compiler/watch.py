@@ -53,7 +53,8 @@ class ModuleWatch:
     Holds the children, their classes and their own tables, never the module itself and no weight.
 
     Attributes:
-        version: another number whenever anything that compiled code depends on has changed, weights apart.
+        version: a number by what compiled code depends on, weights' values apart; another one when that has changed,
+            the same one when it is as it was.
         patched: what stands in the way of any graph now, or None.
     """
 
@@ -61,32 +62,32 @@ class ModuleWatch:
         self._rules = rules
         self.version = 0
         self.patched: Patched | None = None
-        self._signature: list[Any] | None = None
-        self._metadata: tuple[list[Any], ...] | None = None
+        self._signature = 0
+        self._metadata = 0
         self._digest: tuple[weakref.ref[torch.nn.Module], int, str] | None = None
-        self._look(module)
+        self._rebuild(module)
 
-    def look(self, module: torch.nn.Module) -> int:
+    def refresh(self, module: torch.nn.Module) -> int:
         """Notice what has changed since the last look; the version. For every call."""
         if not self._same(module):
-            self._look(module)
+            self._rebuild(module)
         return self.version
 
-    def look_closely(self, module: torch.nn.Module) -> int:
+    def refresh_fully(self, module: torch.nn.Module) -> int:
         """The same with what hardly ever changes, weights' shapes, strides and dtypes. For the start of a run."""
         same = list(map(id, map(vars, self._modules))) == self._state_ids
         if not same or list(map(len, self._child_tables)) != self._child_counts:
-            self._look(module)
+            self._rebuild(module)
         found = [t for table in self._weights for t in table.values() if t is not None]
-        metadata = (
-            list(map(operator.attrgetter("dtype"), found)),
-            list(map(operator.attrgetter("shape"), found)),
-            list(map(torch.Tensor.stride, found)),
+        self._metadata = hash(
+            (
+                tuple(map(operator.attrgetter("dtype"), found)),
+                tuple(map(operator.attrgetter("shape"), found)),
+                tuple(map(torch.Tensor.stride, found)),
+            )
         )
-        if metadata != self._metadata:
-            self.version += self._metadata is not None
-            self._metadata = metadata
-        return self.look(module)
+        self.version = hash((self._signature, self._metadata))
+        return self.refresh(module)
 
     def where_set(self, attribute: str) -> str | None:
         """The first module on which an attribute is set to something, looked up on the modules themselves."""
@@ -129,8 +130,8 @@ class ModuleWatch:
     def _keys(self, state: dict[str, Any]) -> frozenset[str]:
         return frozenset(k for k in state if k not in architecture.OF_EVERY_MODULE and not self._rules.placement(k))
 
-    def _look(self, module: torch.nn.Module) -> None:
-        """Look at everything, and count a change where there is one."""
+    def _rebuild(self, module: torch.nn.Module) -> None:
+        """Take everything down as it is now."""
         named = [*module.named_modules()]
         spoken_of = architecture.names_spoken_of(module)
         self._modules = [child for _, child in named[1:]]
@@ -172,9 +173,8 @@ class ModuleWatch:
         self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
         values = map(dict.get, self._spaces, self._names)
         self._values = [list(value) if type(value) is list else value for value in values]  # one may change in place
-        if signature != self._signature:
-            self._signature = signature
-            self.version += 1
+        self._signature = hash(tuple(signature))
+        self.version = hash((self._signature, self._metadata))
 
     def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> Patched | None:
         """A function on the module itself where the class has its own, or a foreign one of several of the host's."""
@@ -190,15 +190,21 @@ class ModuleWatch:
         return Patched(name, where, custom_node(value))
 
 
-_watches: weakref.WeakKeyDictionary[torch.nn.Module, ModuleWatch] = weakref.WeakKeyDictionary()
-_watches_lock = threading.Lock()
+class Watches:
+    """The watches of whoever looks after some modules, one each.
 
+    It must not outlive its owner: a child that refers back to the module, as a patched one may, keeps it alive here.
+    """
 
-def watch_of(module: torch.nn.Module, rules: Rules) -> ModuleWatch:
-    """The one watch on a module, just looked at. Kept as long as the module lives."""
-    with _watches_lock:
-        known = _watches.get(module)
-        if known is None:
-            known = _watches[module] = ModuleWatch(module, rules)
-        known.look_closely(module)
-        return known
+    def __init__(self) -> None:
+        self._watches: weakref.WeakKeyDictionary[torch.nn.Module, ModuleWatch] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, module: torch.nn.Module, rules: Rules) -> ModuleWatch:
+        """The watch on a module, refreshed in full."""
+        with self._lock:
+            known = self._watches.get(module)
+            if known is None:
+                known = self._watches[module] = ModuleWatch(module, rules)
+            known.refresh_fully(module)
+            return known

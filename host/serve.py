@@ -22,7 +22,7 @@ from ..compiler import backends, memory
 from ..compiler.engine import Graph, Request, WhenMissing, engine
 from ..compiler.exhausted import Exhausted
 from ..compiler.shapes import Refused, ShapeRange, TensorCall
-from ..compiler.watch import ModuleWatch, watch_of
+from ..compiler.watch import ModuleWatch, Watches
 from ..errors import in_brief
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
@@ -75,9 +75,9 @@ class Run:
         epoch = weights.epoch(self.patcher)
         if epoch != self.epoch:
             self.epoch, self.bound, self.requests = epoch, set(), {}
-            self.watch.look_closely(module)
+            self.watch.refresh_fully(module)
             self.refusal = _refusal(self.patcher, self.watch, prefix)
-        version = self.watch.look(module)
+        version = self.watch.refresh(module)
         if version != self.version:
             self.version, self.bound, self.requests = version, set(), {}
             self.refusal = self.refusal or self._page_anew(module)
@@ -109,11 +109,14 @@ class Run:
                 yield held
 
 
-def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
-    """Inspect the model at the start of a run, when its weights are loaded. Never raises."""
+def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watches | None = None) -> Run:
+    """Inspect the model at the start of a run, when its weights are loaded. Never raises.
+
+    `watches` are those of earlier runs: with them a model that is as it was costs a millisecond, else some 50.
+    """
     try:
         engine().release_orphans()
-        watch = watch_of(module, weights.rules())
+        watch = (watches or Watches()).of(module, weights.rules())
         refusal = _refusal(patcher, watch, prefix)
         paged = None
         if refusal is None and paging.is_paged(patcher):
@@ -127,7 +130,7 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str) -> Run:
         return Run(patcher, None, f"the model could not be inspected ({type(error).__name__}: {in_brief(error)})", None)
 
 
-def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Request | Refused]) -> None:
+def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Request | Refused], watches: Watches) -> None:
     """Begin to restore a graph in a thread, while the host still encodes prompts and reads weights. Never raises.
 
     Args:
@@ -138,7 +141,7 @@ def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Reques
         device = patcher.load_device
         if device.type not in PRELOAD_ON or memory.unused_bytes(device) < patcher.model_size() + PRELOAD_ROOM:
             return
-        watch = watch_of(module, weights.rules())
+        watch = watches.of(module, weights.rules())
         paged = paging.paged(patcher, module, watch.version) if paging.is_paged(patcher) else None
         if isinstance(paged, Refused):
             return

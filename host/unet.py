@@ -19,6 +19,7 @@ from ..compiler import functions
 from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..compiler.watch import Watches
 from ..errors import in_brief
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child
@@ -134,12 +135,13 @@ class UnetHook:
     def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
         self.options = options
         self._service = Service(child.UNET, node_id, source)
+        self._watches = Watches()
 
     def preload(self, patcher: Any) -> None:
         """Begin to take up the graph for any size before the first call."""
         unet = patcher.model.diffusion_model
         if self.options.shapes == "any size":
-            preload(patcher, unet, lambda run: self.request(unet, run, _first_call(patcher)))
+            preload(patcher, unet, lambda run: self.request(unet, run, _first_call(patcher)), self._watches)
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class UnetHook:
 
     def on_pre_run(self, patcher: Any) -> None:
         unet = patcher.model.diffusion_model
-        _runs.setdefault(id(unet), []).append((self, start_run(patcher, unet, _PATCHED)))
+        _runs.setdefault(id(unet), []).append((self, start_run(patcher, unet, _PATCHED, self._watches)))
 
     def on_cleanup(self, patcher: Any) -> None:
         key = id(patcher.model.diffusion_model)

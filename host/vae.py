@@ -21,6 +21,7 @@ import torch
 from ..compiler.backends import Backend
 from ..compiler.engine import Request, WhenMissing, engine
 from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..compiler.watch import Watches
 from ..errors import NoEncoderError, in_brief
 from ..graph_cache.identity import ModelSource
 from . import checkpoint, child, paging
@@ -107,6 +108,7 @@ class VaeHook:
         self._source = source
         self._services = {part: Service(name, node_id, source, part) for part, name in _COMPONENTS.items()}
         self._has_encoder = has_encoder(source.path)
+        self._watches = Watches()
         self._active = threading.local()
 
     def __copy__(self) -> VaeHook:
@@ -122,7 +124,7 @@ class VaeHook:
             return
         for part in _COMPONENTS:
             if self.options.parts in (part, "both"):
-                preload(vae.patcher, module, functools.partial(self._first_request, part, vae, module))
+                preload(vae.patcher, module, functools.partial(self._first_request, part, vae, module), self._watches)
 
     def _first_request(self, part: Part, vae: Any, module: torch.nn.Module, run: Run) -> Request | Refused:
         step = 1 if part == "decoder" else PIXELS
@@ -224,7 +226,7 @@ class VaeHook:
             return None
         if call.run is None:
             patcher = call.vae.patcher
-            call.run = start_run(patcher, module, "")
+            call.run = start_run(patcher, module, "", self._watches)
             call.run.refusal = call.run.refusal or _changed(patcher, module)
         return call, call.run
 

@@ -10,7 +10,7 @@ import torch
 from support import toy
 
 from onegraph.compiler.architecture import Rules, digest
-from onegraph.compiler.watch import ModuleWatch, Patched, watch_of
+from onegraph.compiler.watch import ModuleWatch, Patched, Watches
 
 
 def replace_activation(module: Any) -> None:
@@ -32,10 +32,10 @@ CHANGES: list[Callable[[Any], Any]] = [
 def test_whatever_changes_the_digest_changes_the_version(change: Callable[[Any], Any]) -> None:
     module = toy.Toy()
     watch, before = ModuleWatch(module, Rules()), digest(module)
-    version = watch.look_closely(module)
-    assert watch.look_closely(module) == watch.look(module) == version
+    version = watch.refresh_fully(module)
+    assert watch.refresh_fully(module) == watch.refresh(module) == version
     change(module)
-    assert watch.look_closely(module) != version
+    assert watch.refresh_fully(module) != version
     assert digest(module) != before
     assert watch.patched is None
     assert watch.architecture(module) == digest(module)
@@ -45,9 +45,9 @@ def test_whatever_changes_the_digest_changes_the_version(change: Callable[[Any],
 def test_common_changes_are_seen_between_two_calls(change: Callable[[Any], Any]) -> None:
     module = toy.Toy()
     watch = ModuleWatch(module, Rules())
-    version = watch.look(module)
+    version = watch.refresh(module)
     change(module)
-    assert watch.look(module) != version
+    assert watch.refresh(module) != version
 
 
 PATCHES: dict[str, Callable[[Any], Any]] = {
@@ -62,7 +62,7 @@ def test_code_that_is_put_on_a_module_is_named(what: str) -> None:
     module = toy.Toy()
     watch = ModuleWatch(module, Rules())
     PATCHES[what](module)
-    watch.look(module)
+    watch.refresh(module)
     assert watch.patched is not None and watch.patched.what == what
     assert watch.patched.where.split(" ")[0] in ("mix", "inner", "out")
 
@@ -71,31 +71,31 @@ def test_a_hook_on_every_module_counts() -> None:
     module = toy.Toy()
     watch = ModuleWatch(module, Rules())
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *args: None)
-    watch.look(module)
+    watch.refresh(module)
     handle.remove()
     assert watch.patched == Patched("forward hook", "every module")
-    watch.look(module)
+    watch.refresh(module)
     assert watch.patched is None
 
 
 def test_attributes_by_which_weights_are_placed_change_nothing() -> None:
     module = toy.Toy()
     watch = ModuleWatch(module, Rules(placement=lambda name: "comfy" in name))
-    version = watch.look_closely(module)
+    version = watch.refresh_fully(module)
     module.inner.comfy_cast_weights = True  # type: ignore[assignment]
-    assert watch.look(module) == version
+    assert watch.refresh(module) == version
     assert watch.where_set("comfy_cast_weights") == "inner (Conv2d)"
     del module.inner.comfy_cast_weights
     module.inner.padding_mode, module.inner.comfy_x = "circular", 1  # type: ignore[assignment]
-    assert watch.look(module) != version
+    assert watch.refresh(module) != version
 
 
 def test_weights_of_another_dtype_are_noticed_at_the_start_of_a_run() -> None:
-    module = toy.Toy()
-    watch = watch_of(module, Rules())
+    module, watches = toy.Toy(), Watches()
+    watch = watches.of(module, Rules())
     version = watch.version
     module.half()
-    assert watch_of(module, Rules()) is watch
+    assert watches.of(module, Rules()) is watch
     assert watch.version != version
 
 
@@ -103,18 +103,18 @@ def test_an_interchangeable_function_must_be_the_hosts() -> None:
     rules = Rules(interchangeable=frozenset({"choice"}))
     module = toy.Toy()
     watch = ModuleWatch(module, rules)
-    version = watch.look(module)
+    version = watch.refresh(module)
     module.choice = toy.sizes
-    watch.look(module)
+    watch.refresh(module)
     assert watch.patched is None
     module.choice = replace_activation
-    assert watch.look(module) != version
+    assert watch.refresh(module) != version
     assert watch.patched is not None and watch.patched.what == "choice"
 
 
 def test_a_watch_keeps_neither_the_module_nor_its_weights() -> None:
-    module = toy.Toy()
-    watch_of(module, Rules()).architecture(module)
+    module, watches = toy.Toy(), Watches()
+    watches.of(module, Rules()).architecture(module)
     gone = [weakref.ref(module), *(weakref.ref(p) for p in module.parameters())]
     del module
     gc.collect()
