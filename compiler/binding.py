@@ -28,48 +28,50 @@ def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[Constant, .
 
 
 @dataclass(frozen=True)
-class _Watched:
-    """One module's own weights: name, identity, address."""
+class _Elsewhere:
+    """A weight that is no parameter of its module: a buffer, or a plain attribute."""
 
     owner: weakref.ref[torch.nn.Module]
-    tensors: tuple[tuple[str, int, int], ...]
+    key: str
+    identity: int
+    address: int
+
+    def holds(self) -> bool:
+        tensor = getattr(self.owner(), self.key, None)
+        return tensor is not None and id(tensor) == self.identity and tensor.data_ptr() == self.address
 
 
 @dataclass(frozen=True)
 class Binding:
-    """The addresses a runner was given, and where to look whether they still hold."""
+    """The addresses a runner was given, and where to look whether they still hold.
+
+    Attributes:
+        owners, keys: the modules that have parameters, and the names of each one's.
+        identities, addresses: of all these parameters, in order.
+    """
 
     module: weakref.ref[torch.nn.Module]
-    watched: tuple[_Watched, ...]
+    owners: tuple[weakref.ref[torch.nn.Module], ...]
+    keys: tuple[tuple[str, ...], ...]
+    identities: list[int]
+    addresses: list[int]
+    elsewhere: tuple[_Elsewhere, ...]
 
     def holds(self, module: torch.nn.Module) -> bool:
-        """Whether every weight is still the same object at the same address."""
-        if self.module() is not module:
+        """Whether every weight is still the same object at the same address. Some 1700 look-ups before every call."""
+        owners = [owner() for owner in self.owners]
+        if self.module() is not module or None in owners:
             return False
-        for w in self.watched:
-            owner = w.owner()
-            if owner is None:
-                return False
-            # What getattr would find, without its detour for parameters: some 1700 look-ups before every call.
-            parameters = own_parameters(owner)
-            for key, identity, address in w.tensors:
-                tensor = parameters.get(key)
-                if tensor is None or key in owner.__dict__:
-                    tensor = getattr(owner, key, None)
-                if tensor is None or id(tensor) != identity or tensor.data_ptr() != address:
-                    return False
-        return True
+        tables = [own_parameters(owner) for owner in owners if owner is not None]
+        tensors = [table.get(key) for table, keys in zip(tables, self.keys, strict=True) for key in keys]
+        if list(map(id, tensors)) != self.identities:
+            return False
+        same = list(map(torch.Tensor.data_ptr, tensors)) == self.addresses  # type: ignore[arg-type]
+        return same and all(one.holds() for one in self.elsewhere)
 
 
-def _find(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str, torch.Tensor] | None:
-    """The submodule that owns a weight, the weight's name there, and the weight."""
-    path, _, key = name.rpartition(".")
-    try:
-        owner = module.get_submodule(path)
-    except AttributeError:
-        return None
-    tensor = getattr(owner, key, None)
-    return (owner, key, tensor) if isinstance(tensor, torch.Tensor) else None
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def bind(
@@ -80,26 +82,38 @@ def bind(
     Every tensor must be a plain one on `device` with the compiled shape, stride and dtype, for nothing below checks.
     """
     tensors: dict[str, torch.Tensor] = {}
-    watched: dict[torch.nn.Module, list[tuple[str, int, int]]] = {}
+    parameters: dict[torch.nn.Module, list[tuple[str, int, int]]] = {}
+    elsewhere: list[_Elsewhere] = []
+    owners = dict(module.named_modules(remove_duplicate=False))
     for constant in constants:
-        place = _find(module, constant.name.removeprefix(prefix))
-        if place is None:
-            return Refused(f"the model has no weight {constant.name.removeprefix(prefix)}")
-        owner, key, tensor = place
+        name = constant.name.removeprefix(prefix)
+        path, _, key = name.rpartition(".")
+        owner = owners.get(path)
+        tensor = getattr(owner, key, None)
+        if owner is None or not isinstance(tensor, torch.Tensor):
+            return Refused(f"the model has no weight {name}")
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return Refused(f"a weight is a {type(tensor).__name__}, not a plain tensor")
         if tensor.device != device:
             return Refused(f"part of the model is on {tensor.device}, not on {device}")
-        found = Constant(
-            constant.name, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype).removeprefix("torch.")
-        )
-        if found != constant:
+        found = tuple(tensor.shape), tensor.stride(), _name_of(tensor.dtype)
+        if found != (constant.shape, constant.stride, constant.dtype):
             return Refused(
-                f"weight {constant.name.removeprefix(prefix)} is {found.dtype} {list(found.shape)} with strides "
-                f"{list(found.stride)}, the graph was compiled for {constant.dtype} {list(constant.shape)} with "
-                f"{list(constant.stride)}"
+                f"weight {name} is {found[2]} {list(found[0])} with strides {list(found[1])}, the graph was compiled "
+                f"for {constant.dtype} {list(constant.shape)} with {list(constant.stride)}"
             )
         tensors[constant.name] = tensor.detach()
-        watched.setdefault(owner, []).append((key, id(tensor), tensor.data_ptr()))
+        if own_parameters(owner).get(key) is tensor:
+            parameters.setdefault(owner, []).append((key, id(tensor), tensor.data_ptr()))
+        else:
+            elsewhere.append(_Elsewhere(weakref.ref(owner), key, id(tensor), tensor.data_ptr()))
     runner.bind(tensors)
-    return Binding(weakref.ref(module), tuple(_Watched(weakref.ref(o), tuple(found)) for o, found in watched.items()))
+    flat = [entry for entries in parameters.values() for entry in entries]
+    return Binding(
+        weakref.ref(module),
+        tuple(weakref.ref(owner) for owner in parameters),
+        tuple(tuple(key for key, _, _ in entries) for entries in parameters.values()),
+        [identity for _, identity, _ in flat],
+        [address for _, _, address in flat],
+        tuple(elsewhere),
+    )

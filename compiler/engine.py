@@ -135,6 +135,7 @@ class Graph:
         self._make_room = make_room
         self._constants = tuple(Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants)
         self._binding: binding.Binding | None = None
+        self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()
         if runner.replayed is not None and store.recording_crashed(entry):
             runner.replayed.forbid()
@@ -299,10 +300,16 @@ class Graph:
             bound = self._bind(module)
             return bound if isinstance(bound, Refused) else None
 
-    def unbind(self) -> None:
-        """Forget the addresses: the weights are about to move."""
+    def start_run(self, version: int | None) -> None:
+        """A run begins, whose weights are to be checked in full unless they are known to be like those before.
+
+        Args:
+            version: a number by the metadata of the module's weights; None: nobody knows.
+        """
         with self._lock:
-            self._binding = None
+            if version is None or version != self._version:
+                self._binding = None
+            self._version = version
 
     def _bind(self, module: torch.nn.Module) -> binding.Binding | Refused:
         self._binding = None

@@ -27,7 +27,6 @@ def retried(call: Callable[[], torch.Tensor], make_room: Callable[[], object], d
     Raises:
         torch.OutOfMemoryError: it ran out again.
     """
-    before = _refusals(device)
     try:
         return call()
     except RuntimeError as error:  # torch.OutOfMemoryError is one
@@ -35,6 +34,7 @@ def retried(call: Callable[[], torch.Tensor], make_room: Callable[[], object], d
             raise
     make_room()  # not inside the handler, where the error's traceback holds the call's tensors
     memory.give_back(device)
+    before = _refusals(device)  # only now: reading it takes longer than all checks of a call
     try:
         return call()
     except torch.OutOfMemoryError:

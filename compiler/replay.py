@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -220,7 +221,7 @@ class Replayed:
         graph = torch.cuda.CUDAGraph()
         with torch.inference_mode(False), torch.no_grad():
             own = tuple(torch.empty_like(t).copy_(t) for t in inputs)
-            side = torch.cuda.Stream(device)
+            side = self._side_stream(device)
             side.wait_stream(current)
             with torch.cuda.stream(side):
                 graph.capture_begin(self._pool, "thread_local")
@@ -231,6 +232,37 @@ class Replayed:
             current.wait_stream(side)
         self._pool, self._device = graph.pool(), device
         return _Recording(graph, current, own, output)
+
+    def _side_stream(self, device: torch.device) -> torch.cuda.Stream:
+        """The stream on which this thread captures, always the same one.
+
+        torch's cuBLAS keeps a workspace of 32 MiB for each stream that it was ever called on. The first call on it is
+        a plain one, or the workspace would belong to the capture and never be given back.
+        """
+        known = getattr(_streams, "by_device", None)
+        if known is None:
+            known = _streams.by_device = {}
+        if device not in known:
+            side = torch.cuda.Stream(device)
+            with torch.cuda.stream(side):
+                self._warm_up(device)
+            side.synchronize()
+            known[device] = side
+        side = known[device]
+        assert isinstance(side, torch.cuda.Stream)
+        return side
+
+    @staticmethod
+    def _warm_up(device: torch.device) -> None:
+        """Have cuBLAS and cuBLASLt take their workspaces on the current stream."""
+        for dtype in (torch.float16, torch.float32):
+            one = torch.ones(64, 64, dtype=dtype, device=device)
+            torch.mm(one, one)
+            torch.addmm(one[0], one, one)
+            torch.bmm(one[None], one[None])
+
+
+_streams = threading.local()
 
 
 def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -250,7 +250,7 @@ class Service:
         if surroundings is not None:
             return Refused(surroundings)
         if id(graph) not in run.bound:
-            graph.unbind()  # bind with the full check of every weight at the start of each run
+            graph.start_run(run.version if run.paged is None else None)
             run.bound.add(id(graph))
         first = graph.fresh
         inputs = tuple(_plain(t) for t in given)
