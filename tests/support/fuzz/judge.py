@@ -135,9 +135,13 @@ def judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflow
     except Ended as error:
         bench.restart()
         verdict = {"kind": "ended", "message": str(error)}
-    if any(KINDS[i.kind].traces == "stays" for i in case.ingredients):
+    if _leaves_traces(case):
         bench.free()
     return Verdict(**verdict, seconds=time.monotonic() - started)
+
+
+def _leaves_traces(case: Case) -> bool:
+    return any(KINDS[i.kind].traces == "stays" for i in case.ingredients)
 
 
 def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflows.Prompt]) -> dict[str, Any]:
@@ -145,10 +149,12 @@ def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflo
     without, prompt = plain(prompt), spoil(prompt)
     if case.settings.order == "nodes first":
         before, result, after = _counted(bench, prompt)
+        if _leaves_traces(case):
+            bench.free()
         reference = bench.run(without)
     else:
         reference = bench.run(without)
-        if case.settings.order == "apart":
+        if case.settings.order == "apart" or _leaves_traces(case):
             bench.free()
         before, result, after = _counted(bench, prompt)
     compiled = after["compiled_calls"] - before["compiled_calls"]
@@ -191,6 +197,8 @@ def _moves(bench: Bench, case: Case, reference: server.Outcome) -> int:
     """How far the plain image moves when the weights change by as little as rounding."""
     moved = []
     for strength in ROUNDING:
+        if _leaves_traces(case):
+            bench.free()
         first = Ingredient("lora", {"number": 0, "strength": strength})
         result = bench.run(plain(prompt_of(replace(case, ingredients=(first, *case.ingredients)))))
         moved.append(difference(reference, result) if result.status == "success" else 0)
