@@ -135,12 +135,13 @@ def judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflow
     except Ended as error:
         bench.restart()
         verdict = {"kind": "ended", "message": str(error)}
-    if _leaves_traces(case):
+    if leaves_traces(case):
         bench.free()
     return Verdict(**verdict, seconds=time.monotonic() - started)
 
 
-def _leaves_traces(case: Case) -> bool:
+def leaves_traces(case: Case) -> bool:
+    """Whether a run changes modules that stay loaded after it."""
     return any(KINDS[i.kind].traces == "stays" for i in case.ingredients)
 
 
@@ -149,12 +150,12 @@ def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflo
     without, prompt = plain(prompt), spoil(prompt)
     if case.settings.order == "nodes first":
         before, result, after = _counted(bench, prompt)
-        if _leaves_traces(case):
+        if leaves_traces(case):
             bench.free()
         reference = bench.run(without)
     else:
         reference = bench.run(without)
-        if case.settings.order == "apart" or _leaves_traces(case):
+        if case.settings.order == "apart" or leaves_traces(case):
             bench.free()
         before, result, after = _counted(bench, prompt)
     compiled = after["compiled_calls"] - before["compiled_calls"]
@@ -197,7 +198,7 @@ def _moves(bench: Bench, case: Case, reference: server.Outcome) -> int:
     """How far the plain image moves when the weights change by as little as rounding."""
     moved = []
     for strength in ROUNDING:
-        if _leaves_traces(case):
+        if leaves_traces(case):
             bench.free()
         first = Ingredient("lora", {"number": 0, "strength": strength})
         result = bench.run(plain(prompt_of(replace(case, ingredients=(first, *case.ingredients)))))
