@@ -15,17 +15,18 @@ def _pad(module, mode):
 
 
 class TestSeamless:
-    """Changes the MODEL's own module in place, as SeamlessTile does."""
+    """Changes the MODEL's own module in place, as SeamlessTile does; with a latent not before that is there."""
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {"model": ("MODEL",), "mode": (["circular", "zeros"],)}}
+        required = {"model": ("MODEL",), "mode": (["circular", "zeros"],)}
+        return {"required": required, "optional": {"after": ("LATENT",)}}
 
     RETURN_TYPES = ("MODEL",)
     FUNCTION = "patch"
     CATEGORY = "testing"
 
-    def patch(self, model, mode):
+    def patch(self, model, mode, after=None):
         _pad(model.model.diffusion_model, mode)
         return (model,)
 

@@ -49,13 +49,17 @@ def draw(seed: int, number: int) -> Case:
         model_node, vae_node = rng.choice([-1, -1, model_node]), rng.choice(["none", "none", "both"])
     elif vae_node != "none" and rng.random() < 0.07:
         model_node = -1
+    # PerpNeg without a negative prediction divides by what is nearly nothing: rounding alone decides its image.
+    strengths = (
+        [2.5, 5.0, 7.0] if any(i.kind == "perp_neg" for i in ingredients) else [1.0, 1.0, 2.5, 5.0, 7.0, 7.0, 9.5]
+    )
     settings = Settings(
         family=family,
         width=rng.choice(sides),
         height=rng.choice(sides),
         batch=rng.choice([1, 1, 1, 2, 2, 3, 4, 5]),
         steps=rng.choice([2, 3, 3, 4, 6]),
-        cfg=rng.choice([1.0, 1.0, 2.5, 5.0, 7.0, 7.0, 9.5]),
+        cfg=rng.choice(strengths),
         sampler=rng.choice(SAMPLERS),
         scheduler=rng.choice(SCHEDULERS),
         denoise=rng.choice([1.0, 1.0, 0.8, 0.55]),

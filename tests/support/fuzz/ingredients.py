@@ -31,7 +31,7 @@ class Kind:
         weight: how often it is chosen, relative to others.
         family: the only family of models that it works with; None: all.
         traces: `stays`: it changes modules in place, which is another architecture for as long as they are loaded; no
-            graph is compiled for that in this case, and everything is unloaded after it.
+            graph is compiled for that in this case, and everything is unloaded after each run.
     """
 
     name: str
@@ -590,6 +590,13 @@ def plain_sibling_after(work: Workflow, values: Values) -> None:
     work.model = work.loaded
     lora(work, {"number": 1, "strength": 0.8})
     work.sample(denoise=0.6, seed=work.settings.noise + 1)
+
+
+@_kind("second pass", lambda rng: {"mode": "circular"}, weight=0.7, traces="stays")
+def seamless_later(work: Workflow, values: Values) -> None:
+    """The module changes between two samplings."""
+    work.model = work.add("OneGraphTestSeamless", model=work.model, after=work.latent, **values)
+    work.sample(denoise=0.9, seed=work.settings.noise + 1)
 
 
 @_kind("decode", lambda rng: {"tile_size": rng.choice([64, 96, 128]), "overlap": rng.choice([0, 32])}, _overlaps, 3)

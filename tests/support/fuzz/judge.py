@@ -9,7 +9,7 @@ import time
 import urllib.error
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ import websocket
 from .. import server, workflows
 from .cases import plainer, served
 from .ingredients import KINDS
-from .workflow import Case, plain, prompt_of
+from .workflow import Case, Ingredient, plain, prompt_of
 
 TOLERANCE = 2  # of 255
 PATIENCE = 180  # seconds for a prompt
@@ -26,7 +26,13 @@ MOST_ATTEMPTS, MOST_SECONDS = 60, 420.0  # of shrinking one case
 _SETTLES = 0.4  # seconds until ComfyUI's worker has seen what POST /free asked for
 NO_REASON = "(no reason was given)"
 
-Kind = Literal["same", "discarded", "unsteady", "off", "error", "plain error", "eager", "unexplained", "ended"]
+# A LoRA as weak as rounding, and how much more than that a compiled run may move an image that reacts to it.
+ROUNDING = (1e-7, 1e-6, 3e-6)
+MARGIN = 3
+
+Kind = Literal[
+    "same", "discarded", "unsteady", "chaotic", "off", "error", "plain error", "eager", "unexplained", "ended"
+]
 FAILURES: tuple[Kind, ...] = ("off", "error", "plain error", "eager", "unexplained", "ended")
 
 
@@ -36,6 +42,7 @@ class Verdict:
 
     Attributes:
         kind: `same`; `discarded`: both runs raised the same error; `unsteady`: plain runs differ from each other;
+            `chaotic`: so does a plain run with its weights changed by a rounding error, about as much;
             `off`: another image; `error`: in the queue, where the plain run has none; `plain error`: the other way
             round; `eager`: calls of a case that is served compiled ran eager, or none of its calls was seen;
             `unexplained`: eager calls without a reason; `ended`: the server ended or hung.
@@ -128,9 +135,14 @@ def judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflow
     except Ended as error:
         bench.restart()
         verdict = {"kind": "ended", "message": str(error)}
-    if any(KINDS[i.kind].traces == "stays" for i in case.ingredients):
+    if leaves_traces(case):
         bench.free()
     return Verdict(**verdict, seconds=time.monotonic() - started)
+
+
+def leaves_traces(case: Case) -> bool:
+    """Whether a run changes modules that stay loaded after it."""
+    return any(KINDS[i.kind].traces == "stays" for i in case.ingredients)
 
 
 def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflows.Prompt]) -> dict[str, Any]:
@@ -138,10 +150,12 @@ def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflo
     without, prompt = plain(prompt), spoil(prompt)
     if case.settings.order == "nodes first":
         before, result, after = _counted(bench, prompt)
+        if leaves_traces(case):
+            bench.free()
         reference = bench.run(without)
     else:
         reference = bench.run(without)
-        if case.settings.order == "apart":
+        if case.settings.order == "apart" or leaves_traces(case):
             bench.free()
         before, result, after = _counted(bench, prompt)
     compiled = after["compiled_calls"] - before["compiled_calls"]
@@ -167,6 +181,10 @@ def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflo
         again = difference(reference, bench.run(without))
         if again > TOLERANCE:
             return {"kind": "unsteady", "message": f"two plain runs differ by {again}", **measured}
+        moved = _moves(bench, case, reference)
+        if moved > TOLERANCE and off <= MARGIN * moved:
+            message = f"off by {off}/255; weights changed by a rounding error move the plain image by {moved}/255"
+            return {"kind": "chaotic", "message": message, **measured}
         return {"kind": "off", "message": f"off by {off}/255", **measured}
     if served(case) and (eager or not compiled):
         message = "; ".join(f"{count}x {reason}" for reason, count in reasons.items()) or "no call was seen"
@@ -174,6 +192,18 @@ def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflo
     if silent > 0:
         return {"kind": "unexplained", "message": f"{silent} eager calls without a reason", **measured}
     return {"kind": "same", **measured}
+
+
+def _moves(bench: Bench, case: Case, reference: server.Outcome) -> int:
+    """How far the plain image moves when the weights change by as little as rounding."""
+    moved = []
+    for strength in ROUNDING:
+        if leaves_traces(case):
+            bench.free()
+        first = Ingredient("lora", {"number": 0, "strength": strength})
+        result = bench.run(plain(prompt_of(replace(case, ingredients=(first, *case.ingredients)))))
+        moved.append(difference(reference, result) if result.status == "success" else 0)
+    return max(moved)
 
 
 def _counted(bench: Bench, prompt: workflows.Prompt) -> tuple[dict[str, Any], server.Outcome, dict[str, Any]]:

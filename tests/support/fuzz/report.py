@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .judge import FAILURES, Verdict
+from .judge import FAILURES, Kind, Verdict
 from .workflow import Case, prompt_of
 
+SILENT: tuple[Kind, ...] = ("discarded", "unsteady", "chaotic")  # cases that say nothing
 LEAST_COMPILED = 0.4  # of all calls; ingredients that no graph serves take part in about half of the cases
 LEAST_CASES = 20  # fewer say nothing about the share
 MOST_DISCARDED = 0.25  # of all cases
@@ -80,8 +81,8 @@ class Tally:
         cases = len(self.verdicts)
         if self.share < LEAST_COMPILED:
             found.append(f"only {self.share:.0%} of {self.compiled + self.eager} calls were compiled")
-        if cases and self.count("discarded", "unsteady") / cases > MOST_DISCARDED:
-            found.append(f"{self.count('discarded', 'unsteady')} of {cases} cases say nothing")
+        if cases and self.count(*SILENT) / cases > MOST_DISCARDED:
+            found.append(f"{self.count(*SILENT)} of {cases} cases say nothing")
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -90,13 +91,12 @@ class Tally:
         for case, verdict in self.verdicts:
             reasons += verdict.reasons
             used.update(i.kind for i in case.ingredients)
-        off = [verdict.difference for _, verdict in self.verdicts if verdict.kind != "unsteady"]
+        off = [verdict.difference for _, verdict in self.verdicts if verdict.kind not in SILENT]
         return {
             "seed": self.seed,
             "cases": len(self.verdicts),
             "same": self.count("same"),
-            "discarded": self.count("discarded"),
-            "unsteady": self.count("unsteady"),
+            **{kind: self.count(kind) for kind in SILENT},
             **{kind: self.count(kind) for kind in FAILURES},
             "flat_images": sum(verdict.flat for _, verdict in self.verdicts),
             "largest_difference_255": max(off, default=0),
@@ -108,14 +108,18 @@ class Tally:
             "reasons": dict(reasons.most_common()),
             "ingredients": dict(used.most_common()),
             "discarded_errors": dict(Counter(v.message for _, v in self.verdicts if v.kind == "discarded")),
-            "unsteady_cases": [json.loads(c.to_json()) for c, v in self.verdicts if v.kind == "unsteady"],
+            "unsteady_cases": [
+                {"message": v.message, "recipe": json.loads(c.to_json())}
+                for c, v in self.verdicts
+                if v.kind in ("unsteady", "chaotic")
+            ],
             "findings": self.findings,
         }
 
     def table(self) -> list[str]:
         """The figures as aligned lines."""
         data = self.to_json()
-        shown = ["cases", "same", "discarded", "unsteady", *FAILURES, "flat_images", "largest_difference_255"]
+        shown = ["cases", "same", *SILENT, *FAILURES, "flat_images", "largest_difference_255"]
         shown += ["compiled_calls", "eager_calls", "share_compiled", "server_starts", "seconds"]
         lines = [f"{name.replace('_', ' '):<24}{data[name]:>10}" for name in shown]
         lines += ["", "eager calls by reason:"] + [f"{n:>6}  {reason}" for reason, n in data["reasons"].items()]
