@@ -8,6 +8,7 @@ that the host wants back.
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[Constant, .
     return tuple(
         Constant(prefix + n, tuple(t.shape), tuple(t.stride()), str(t.dtype).removeprefix("torch.")) for n, t in named
     )
+
+
+_PARTS = 16
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Binding:
     Attributes:
         owners, keys: the modules that have parameters, and the names of each one's.
         identities, addresses: of all these parameters, in order.
+        parts: the same in pieces.
     """
 
     module: weakref.ref[torch.nn.Module]
@@ -56,6 +61,11 @@ class Binding:
     identities: list[int]
     addresses: list[int]
     elsewhere: tuple[_Elsewhere, ...]
+    parts: tuple[Binding, ...] = ()
+
+    def holds_part(self, module: torch.nn.Module, number: int) -> bool:
+        """The same as `holds` of some weights, others for each number."""
+        return self.parts[number % len(self.parts)].holds(module)
 
     def holds(self, module: torch.nn.Module) -> bool:
         """Whether every weight is still the same object at the same address. Some 1700 look-ups before every call."""
@@ -103,16 +113,27 @@ def bind(
                 f"for {constant.dtype} {list(constant.shape)} with {list(constant.stride)}"
             )
         tensors[constant.name] = tensor.detach()
+        identity, address = id(tensor), tensor.data_ptr()
         if own_parameters(owner).get(key) is tensor:
-            parameters.setdefault(owner, []).append((key, id(tensor), tensor.data_ptr()))
+            parameters.setdefault(owner, []).append((key, identity, address))
         else:
-            elsewhere.append(_Elsewhere(weakref.ref(owner), key, id(tensor), tensor.data_ptr()))
+            elsewhere.append(_Elsewhere(weakref.ref(owner), key, identity, address))
     runner.bind(tensors)
-    flat = [entry for entries in parameters.values() for entry in entries]
+    made = list(parameters.items())
+    parts = (_binding(module, made[number::_PARTS], elsewhere[number::_PARTS]) for number in range(_PARTS))
+    return dataclasses.replace(_binding(module, made, elsewhere), parts=tuple(parts))
+
+
+def _binding(
+    module: torch.nn.Module,
+    parameters: list[tuple[torch.nn.Module, list[tuple[str, int, int]]]],
+    elsewhere: list[_Elsewhere],
+) -> Binding:
+    flat = [entry for _, entries in parameters for entry in entries]
     return Binding(
         weakref.ref(module),
-        tuple(weakref.ref(owner) for owner in parameters),
-        tuple(tuple(key for key, _, _ in entries) for entries in parameters.values()),
+        tuple(weakref.ref(owner) for owner, _ in parameters),
+        tuple(tuple(key for key, _, _ in entries) for _, entries in parameters),
         [identity for _, identity, _ in flat],
         [address for _, _, address in flat],
         tuple(elsewhere),

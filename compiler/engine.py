@@ -216,6 +216,7 @@ class Graph:
         sizes: Mapping[str, int],
         eager: Callable[..., torch.Tensor],
         counters: Counters,
+        part: int | None = None,
     ) -> Result | Refused:
         """Run an admitted call with the weights `module` has right now.
 
@@ -224,6 +225,8 @@ class Graph:
             sizes: from `ShapeRange.admits`.
             eager: the same function of the inputs without a graph, at any size: to compare with at the very first
                 use on this machine and now and then later.
+            part: number of a call of a run between whose calls nobody is expected to move weights: only some of them
+                are looked at. None: all of them.
         """
         with self._lock:
             if self.retired is not None:
@@ -234,7 +237,8 @@ class Graph:
             self.used = time.monotonic()
             group = ",".join(name for name, size in sorted(sizes.items()) if size == 1) or "n"
             with self._marked(inputs):
-                if self._binding is None or not self._binding.holds(module):
+                known = self._binding
+                if known is None or not (known.holds(module) if part is None else known.holds_part(module, part)):
                     bound = self._bind(module)
                     if isinstance(bound, Refused):
                         return bound

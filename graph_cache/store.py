@@ -226,7 +226,9 @@ class Store:
                     return judged
                 nearest.append(judged.reason)
             nearest += [
-                f"the graphs in the store differ in {d}" for d in self._differences(place / key.component, key) if d
+                f"the graphs kept for this model differ in {d}"
+                for d in self._differences(place / key.component, key)
+                if d
             ]
         for folder in self._foreign(key, source, neighbours):
             judged = self._judge(folder, key, differs)

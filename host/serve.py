@@ -26,7 +26,7 @@ from ..compiler.watch import ModuleWatch, Watches
 from ..errors import in_brief
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
-from . import checkpoint, child, guest, paging, weights
+from . import checkpoint, child, foreign, guest, paging, weights
 from .progress import CompileWatch, report_run
 from .report import RunReport
 
@@ -53,6 +53,9 @@ class Run:
         epoch: ComfyUI's counters of weight moves when the weights were last looked at.
         version: the watch's when the requests were made.
         paged: under DynamicVRAM, the access to the weights.
+        foreign: whether other custom nodes' functions may run between the calls.
+        served: whether the last call was checked and served by a graph.
+        part: of what a call is to be checked for, as in `Graph.call`; None: everything.
         call_bytes: that one eager call takes by the host's own estimate, where the patcher's model has none.
     """
 
@@ -62,6 +65,9 @@ class Run:
     epoch: tuple[Any, ...] | None
     version: int = 0
     paged: paging.Paged | None = None
+    foreign: bool = True
+    served: bool = False
+    part: int | None = None
     call_bytes: int = 0
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, str] = field(default_factory=dict)  # key digest -> why there is no graph in this run
@@ -77,7 +83,8 @@ class Run:
             self.epoch, self.bound, self.requests = epoch, set(), {}
             self.watch.refresh_fully(module)
             self.refusal = _refusal(self.patcher, self.watch, prefix)
-        version = self.watch.refresh(module)
+        watch, part = self.watch, self.part
+        version = watch.refresh(module) if part is None else watch.refresh_part(module, part)
         if version != self.version:
             self.version, self.bound, self.requests = version, set(), {}
             self.refusal = self.refusal or self._page_anew(module)
@@ -125,7 +132,8 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watch
                 refusal = found.reason
             else:
                 paged = found
-        return Run(patcher, watch, refusal, weights.epoch(patcher), watch.version, paged)
+        brings = foreign.in_patcher(patcher)
+        return Run(patcher, watch, refusal, weights.epoch(patcher), watch.version, paged, brings)
     except Exception as error:  # never into the queue
         return Run(patcher, None, f"the model could not be inspected ({type(error).__name__}: {in_brief(error)})", None)
 
@@ -243,7 +251,7 @@ class Service:
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        replaced = graph.replaced()
+        replaced = graph.replaced() if run.part is None else None
         if replaced is not None:
             return Refused(replaced)
         surroundings = weights.surroundings_refusal(request.module, given)
@@ -257,7 +265,7 @@ class Service:
         with run.weights(request.module) as module:
             if isinstance(module, Refused):
                 return module
-            result = graph.call(module, inputs, admitted.sizes, eager, engine().counters)
+            result = graph.call(module, inputs, admitted.sizes, eager, engine().counters, run.part)
         if isinstance(result, Exhausted):
             run.refused[request.key.digest] = result.reason  # in this run: the next one may have more memory
         if isinstance(result, Refused):

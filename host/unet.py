@@ -22,7 +22,7 @@ from ..compiler.shapes import Dim, Refused, ShapeRange, TensorSpec
 from ..compiler.watch import Watches
 from ..errors import in_brief
 from ..graph_cache.identity import ModelSource
-from . import checkpoint, child
+from . import checkpoint, child, foreign
 from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run
 
 log = logging.getLogger("onegraph.host")
@@ -191,6 +191,7 @@ class UnetHook:
         """One call of the model that `run` is about: from a graph, else by `original`."""
         run.report.call_starts()
         served = self._try(unet, run, original, args, kwargs)
+        run.served = not isinstance(served, Refused)
         if not isinstance(served, Refused):
             return served
         run.report.eager[served.reason] += 1
@@ -211,6 +212,10 @@ class UnetHook:
         self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> torch.Tensor | Refused:
         started = time.perf_counter()
+        call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        options = call.get("transformer_options") or {}
+        alone = run.served and not run.foreign and not foreign.in_call(options)
+        run.part = run.report.calls if alone else None
         if not is_unet(unet):
             return Refused(f"{type(unet).__name__} is not a model that OneGraph compiles")
         if not hasattr(unet, "_forward"):
@@ -218,8 +223,6 @@ class UnetHook:
         stopped = run.still_refused(unet, _PATCHED) or _replaced_for_one_call(unet, original)
         if stopped is not None:
             return Refused(stopped)
-        call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
-        options = call.get("transformer_options") or {}
         for name, value in call.items():
             if name not in _ARGUMENTS and value is not None:
                 return Refused(f"the workflow passes {name} to the model")

@@ -32,7 +32,7 @@ def when_compiling(running: server.Server, action) -> threading.Thread:
         while time.monotonic() < deadline:
             worker = worker_of(running)
             if worker is not None:
-                time.sleep(3)
+                time.sleep(0.5)  # OneFlow needs no more than two seconds in all
                 action(worker)
                 return
             time.sleep(0.05)

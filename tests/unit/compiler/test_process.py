@@ -89,7 +89,8 @@ def test_a_reason_names_no_absolute_path() -> None:
 # A server whose prompt thread compiles, for ten minutes, while a preload thread wants a graph. As ComfyUI's, the prompt
 # thread is a daemon, and Ctrl-C ends the main thread's wait.
 _SERVER = """
-import sys, threading, time
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
 from pathlib import Path
 import torch
 sys.path.insert(0, {tests!r})

@@ -10,7 +10,7 @@ import torch
 from support import toy
 
 from onegraph.compiler.architecture import Rules, digest
-from onegraph.compiler.watch import ModuleWatch, Patched, Watches
+from onegraph.compiler.watch import PARTS, ModuleWatch, Patched, Watches
 
 
 def replace_activation(module: Any) -> None:
@@ -48,6 +48,16 @@ def test_common_changes_are_seen_between_two_calls(change: Callable[[Any], Any])
     version = watch.refresh(module)
     change(module)
     assert watch.refresh(module) != version
+
+
+@pytest.mark.parametrize("change", CHANGES[:4])
+def test_a_look_at_one_part_after_the_other_finds_every_change(change: Callable[[Any], Any]) -> None:
+    module = toy.Toy()
+    watch = ModuleWatch(module, Rules())
+    version = watch.refresh(module)
+    assert {watch.refresh_part(module, number) for number in range(2 * PARTS)} == {version}
+    change(module)
+    assert len({watch.refresh_part(module, number) for number in range(PARTS)} - {version}) == 1
 
 
 PATCHES: dict[str, Callable[[Any], Any]] = {

@@ -1,0 +1,118 @@
+"""When every call is checked in full: where another custom node's function may run between two calls of a sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import host
+
+from onegraph.compiler.engine import Counters, Graph
+from onegraph.host import foreign
+
+from .conftest import compiled
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Of what each call was checked for: None is everything."""
+    seen: list[int | None] = []
+    call = Graph.call
+
+    def recorded(self: Graph, *args: Any) -> Any:
+        seen.append(args[-1])
+        return call(self, *args)
+
+    monkeypatch.setattr(Graph, "call", recorded)
+    return seen
+
+
+def test_where_only_the_host_samples_the_first_call_is_checked_in_full(
+    model: Any, parts: list[int | None], counters: Counters
+) -> None:
+    from comfy_extras.nodes_easycache import EasyCacheNode
+
+    host.sample(compiled(model), steps=4)
+    assert parts == [None, 1, 2, 3]
+    with_the_hosts_wrappers = EasyCacheNode.execute(model, 0.2, 0.15, 0.95, False).args[0]
+    assert not foreign.in_patcher(with_the_hosts_wrappers)
+    assert counters.compiled_calls == 4
+
+
+def with_wrapper(model: Any) -> Any:
+    clone = model.clone()
+    clone.set_model_unet_function_wrapper(lambda apply, a: apply(a["input"], a["timestep"], **a["c"]))
+    return clone
+
+
+def with_cfg_function(model: Any) -> Any:
+    clone = model.clone()
+    clone.set_model_sampler_post_cfg_function(lambda args: args["denoised"])
+    return clone
+
+
+def with_apply_model_wrapper(model: Any) -> Any:
+    from comfy.patcher_extension import WrappersMP
+
+    clone = model.clone()
+    clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, "pack", lambda executor, *a, **k: executor(*a, **k))
+    return clone
+
+
+def with_callback(model: Any) -> Any:
+    from comfy.patcher_extension import CallbacksMP
+
+    clone = model.clone()
+    clone.add_callback_with_key(CallbacksMP.ON_PREPARE_STATE, "pack", lambda *args: None)
+    return clone
+
+
+@pytest.mark.parametrize("patched", [with_wrapper, with_cfg_function, with_apply_model_wrapper, with_callback])
+def test_a_function_of_another_node_has_every_call_checked_in_full(
+    patched: Callable[[Any], Any], model: Any, parts: list[int | None]
+) -> None:
+    host.sample(compiled(patched(model)), steps=3)
+    assert parts == [None] * 3
+    parts.clear()
+    host.sample(patched(compiled(model)), steps=3)
+    assert parts == [None] * 3
+
+
+def _sample(model: Any, sampler: Any, callback: Any = None, guider_class: Any = None) -> None:
+    import comfy.sample
+    import comfy.samplers
+
+    guider = (guider_class or comfy.samplers.CFGGuider)(model)
+    guider.set_conds(host.conditioning(77, 2048, 11), host.conditioning(77, 2048, 12))
+    guider.set_cfg(5.0)
+    with torch.inference_mode():
+        latent = torch.zeros(1, 4, 16, 16)
+        noise = comfy.sample.prepare_noise(latent, 1)
+        sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "normal", 3)
+        guider.sample(noise, latent, sampler, sigmas, callback=callback, disable_pbar=True, seed=1)
+
+
+@pytest.mark.parametrize("what", ["nothing", "sampler", "callback", "guider"])
+def test_a_sampler_a_callback_or_a_guider_of_another_node_counts(
+    what: str, model: Any, parts: list[int | None]
+) -> None:
+    import comfy.samplers
+    from comfy.k_diffusion import sampling
+
+    def sampler_function(*args: Any, **kwargs: Any) -> Any:
+        return sampling.sample_euler(*args, **kwargs)
+
+    class Guider(comfy.samplers.CFGGuider):  # type: ignore[misc]
+        def predict_noise(self, *args: Any, **kwargs: Any) -> Any:
+            return super().predict_noise(*args, **kwargs)
+
+    sampler = comfy.samplers.sampler_object("euler")
+    if what == "sampler":
+        sampler = comfy.samplers.KSAMPLER(sampler_function)
+    callback = (lambda *args: None) if what == "callback" else None
+    _sample(compiled(model), sampler, callback, Guider if what == "guider" else None)
+    assert parts == ([None, 1, 2] if what == "nothing" else [None] * 3)
