@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fuzz demo lint format clean
+.PHONY: help setup test test-full fuzz demo lint format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -14,6 +14,9 @@ setup:  ## make .venv and fetch a ComfyUI to test against (COMFYUI_PATH=... take
 
 test: setup  ## ruff, mypy and all tests
 	@$(VENV_PYTHON) tools/run_tests.py
+
+test-full: setup  ## the same with all repetitions and second backends of long tests
+	@$(VENV_PYTHON) tools/run_tests.py --full
 
 fuzz: setup  ## random workflows with and without the nodes (CASES=300 SEED=1)
 	@$(VENV_PYTHON) tools/run_tests.py --no-lint fuzz -- --fuzz-cases $(or $(CASES),300) --fuzz-seed $(or $(SEED),1)

@@ -28,7 +28,7 @@ def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[Constant, .
     )
 
 
-_PARTS = 16
+_PARTS = 32
 
 
 @dataclass(frozen=True)

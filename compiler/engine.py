@@ -42,7 +42,9 @@ WhenMissing = Literal["wait", "background", "eager"]
 LIVE_SHARE = 0.5  # of the memory that is free without them, graphs that hold memory may take this much
 SLOWER = 0.95  # below this share of eager's speed a graph is not worth using; 5 % is measurement noise
 _SLOW_PROCESSES = 3  # that many processes must find a graph slower than eager before it is believed
-_MEASURING_SECONDS = 2.0  # beyond that a first use is not measured again: calls that long are hardly noisy
+# Beyond that a first use is not measured again: calls that long are hardly noisy. On a GPU only the first ones take
+# long, which load kernels and plans.
+_MEASURING_SECONDS = {"cpu": 2.0, "cuda": 20.0}
 _KILLED_RETRIES = 1
 _BACKGROUND_NICENESS = 10  # the run beside which it compiles goes first
 
@@ -343,7 +345,7 @@ class Graph:
         if outcome.compiled_ms is None:
             # Set-up at a first call and noise only ever add time: a second pair, and more while eager seems faster.
             for _ in range(3):
-                if time.perf_counter() - started > _MEASURING_SECONDS:
+                if time.perf_counter() - started > _MEASURING_SECONDS[self.device.type]:
                     break
                 compiled_ms = min(compiled_ms, self._timed(lambda: self._run(inputs))[0])
                 eager_ms = min(eager_ms, self._timed(lambda: eager(*inputs))[0])

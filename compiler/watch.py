@@ -23,7 +23,7 @@ from .backends.inductor import every_modules_hooks, hook_tables, tables
 from .functions import custom_node, is_of
 
 _MISSING: Any = object()
-PARTS = 16  # into which a module is divided for calls between which nobody is expected to change it
+PARTS = 32  # into which a module is divided for calls between which nobody is expected to change it
 _PLAIN = (torch.Tensor, torch.nn.Module, type)
 
 

@@ -166,6 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--no-lint", action="store_true", help="leave ruff and mypy out")
     choice.add_argument("--lint-only", action="store_true", help="run ruff and mypy, and no test")
+    parser.add_argument("--full", action="store_true", help="with the tests that take too long for every day")
     options = parser.parse_args(words[:split])
     present = [layer for layer in LAYERS if (ROOT / "tests" / layer).is_dir()]
     for layer in options.layers:
@@ -176,7 +177,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lint: {outcomes[0].trouble or 'clean'}")
         return 0 if outcomes[0].good else 1
     chosen = [layer for layer in present if layer in options.layers or not options.layers]
-    outcomes += run_layers(chosen, words[split + 1 :])
+    extra = words[split + 1 :]
+    outcomes += run_layers(chosen, extra if options.full or "-m" in extra else ["-m", "not full", *extra])
     width = min(shutil.get_terminal_size().columns, 80)
     print("\n" + "=" * width + "\n" + table(outcomes), flush=True)
     return 0 if chosen and all(one.good for one in outcomes) else 1

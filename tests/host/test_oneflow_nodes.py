@@ -51,6 +51,7 @@ def test_a_deleted_model_is_let_go(checkpoint: Callable[..., Path], fresh_proces
     assert graph.retired is None  # it can be bound to another model
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiled_once_by_oneflow")
 def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Counters, fresh_process: Engine) -> None:
     fast = compiled(model, backend="oneflow")

@@ -103,7 +103,9 @@ def as_dtype(vae: Any, dtype: torch.dtype) -> Iterator[Any]:
         vae.vae_dtype = before
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.full)], ids=["float32", "bfloat16"]
+)
 def test_fifty_images_through_both_are_finite_and_as_exact_as_eager(
     dtype: torch.dtype, vae: Any, checkpoint: Callable[..., Path], counters: Counters
 ) -> None:

@@ -62,7 +62,7 @@ def references(running: server.Server) -> list[server.Outcome]:
         pytest.param("auto", "oneflow", 0, "eager: auto: the resolution varies (30 so far)", marks=needs_oneflow),
         pytest.param(
             "each size", "oneflow", MOST_EXACT, "eager: 8 exact sizes were compiled already and 104x96 has no graph",
-            marks=needs_oneflow,
+            marks=[needs_oneflow, pytest.mark.full],
         ),
     ],
 )  # fmt: skip

@@ -64,7 +64,8 @@ def reference(wf_base: Path, environment: dict[str, str]) -> server.Outcome:
 
 
 @pytest.mark.parametrize(
-    ("saved", "backend"), [pytest.param("refiner first", "oneflow", marks=needs_oneflow), ("base first", "inductor")]
+    ("saved", "backend"),
+    [pytest.param("refiner first", "oneflow", marks=[needs_oneflow, pytest.mark.full]), ("base first", "inductor")],
 )
 def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
     saved: str, backend: str, wf_base: Path, environment: dict[str, str], reference: server.Outcome
