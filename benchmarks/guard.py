@@ -9,6 +9,7 @@ Prints a line of JSON.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import platform
 import statistics
@@ -61,6 +62,17 @@ def main() -> None:
         starts.append(time.perf_counter() - began)
         return run
 
+    checks: list[float] = []
+    with contextlib.suppress(ImportError):  # older versions check nothing after the first use
+        from onegraph.compiler.spot_check import Schedule
+
+        checked = Schedule.checked
+
+        def checking(self: Any, seconds: float) -> None:
+            checks.append(seconds)
+            checked(self, seconds)
+
+        Schedule.checked = checking  # type: ignore[method-assign]
     hook.UnetHook.wrapper, InductorRunner.__call__, hook.start_run = arriving, launching, starting  # type: ignore[method-assign, assignment]
     if hasattr(engine_module, "SLOWER"):
         engine_module.SLOWER = 0.0
@@ -87,6 +99,8 @@ def main() -> None:
                 "start_of_run_ms": round(1e3 * statistics.median(starts[1:]), 3),
                 "step_ms": round(1e3 * statistics.median(seconds) / options.steps, 3),
                 "calls": len(guard),
+                "checks": len(checks),
+                "checks_share": round(sum(checks) / sum(seconds), 5),
                 "text": serve.last_runs["guard"].text(),
             }
         )

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from blake3 import blake3
 
+from ..errors import CaptureError
 from ..graph_cache.manifest import CodeRecord
 from .architecture import Rules
 
@@ -184,6 +185,10 @@ def _counts(module: str, roots: Sequence[str]) -> bool:
     return module.startswith(_TORCH) or module.partition(".")[0] in roots
 
 
+def _counts_as_own(full: str, roots: Sequence[str]) -> bool:
+    return full.partition(":")[0].partition(".")[0] in roots
+
+
 def roots_of(module: torch.nn.Module, rules: Rules) -> tuple[str, ...]:
     """The packages that a model's classes come from, torch apart."""
     found = {type(child).__module__.partition(".")[0] for child in module.modules()}
@@ -267,6 +272,10 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
     Args:
         seen: the code of all functions that ran during the capture, from `watched`.
         module: what was captured.
+
+    Raises:
+        CaptureError: none of the model's own functions was found again by the file that it stands in, so nobody could
+            tell later whether they are still the same.
     """
     roots = roots_of(module, rules)
     by_file: dict[str, ModuleType] = {}
@@ -305,6 +314,8 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
                 if text.startswith("function "):
                     text += f" {_source_digest(target)}"
                 references[name] = text
+    if roots and not any(_counts_as_own(full, roots) for full in functions):
+        raise CaptureError("The functions that the model runs could not be recorded; it runs eager instead.")
     names = sorted({full.rpartition(".")[2] for full in functions if "." in full.partition(":")[2]} | {*_CALLING})
     methods: dict[str, str] = {}
     for cls in sorted({type(child) for child in module.modules()}, key=_name_of):

@@ -14,6 +14,7 @@ import torch
 from onegraph.compiler import functions
 from onegraph.compiler.architecture import Rules
 from onegraph.compiler.functions import LiveCode
+from onegraph.errors import CaptureError
 from onegraph.graph_cache.manifest import CodeRecord
 
 SOURCE = """
@@ -105,6 +106,12 @@ def test_every_function_that_ran_is_recorded_and_no_other(host: ModuleType) -> N
     assert not any("math" in name for name in record.references)
     assert record.methods["edited_host.model:M.helper"] == "edited_host.model:Base"
     assert CodeRecord.model_validate_json(record.model_dump_json()) == record
+
+
+def test_a_model_whose_functions_cannot_be_found_again_is_not_compiled(host: ModuleType) -> None:
+    module = host.M()
+    with pytest.raises(CaptureError, match="could not be recorded"):
+        functions.record([], module, RULES)
 
 
 def test_nothing_differs_in_the_process_that_recorded_it(host: ModuleType) -> None:
