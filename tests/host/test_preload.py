@@ -130,3 +130,18 @@ def test_a_vaes_graphs_are_taken_up_too(checkpoint: Callable[..., Path], counter
     vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="each size"), NODE)
     host.wait_for_preloads()
     assert counters.preloads == 1
+
+
+def test_a_model_that_is_changed_after_its_graph_was_preloaded_is_not_served_by_it(
+    model: Any, counters: Counters
+) -> None:
+    fast, plain = compiled(model, when_missing="eager"), host.sample(model)
+    host.wait_for_preloads()
+    assert counters.preloads == 1
+    for module in model.model.diffusion_model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.padding_mode = "circular"
+    reference = host.sample(model)
+    assert relative_l2(reference, plain) > 0.005
+    assert torch.equal(host.sample(fast), reference)
+    assert counters.compiled_calls == 0

@@ -307,3 +307,24 @@ def test_encoding_tiles_once_more_draws_the_same_random_numbers(
     torch.manual_seed(3)
     assert torch.equal(fast.encode_tiled(image, **tiles), reference)
     assert graph.retired is not None
+
+
+def test_the_attention_that_the_host_chose_is_no_part_of_the_architecture(vae: Any) -> None:
+    """Which of its functions that is depends on options and packages; a graph has its own attention anyway."""
+    from comfy.ldm.modules.diffusionmodules import model as blocks
+
+    from onegraph.compiler import architecture
+    from onegraph.compiler.watch import ModuleWatch
+    from onegraph.host import weights
+
+    module, rules = vae.first_stage_model, weights.rules()
+    before, watch = architecture.digest(module, rules), ModuleWatch(module, rules)
+    block = module.decoder.mid.attn_1
+    for own in (blocks.normal_attention, blocks.pytorch_attention, blocks.xformers_attention):
+        block.optimized_attention = own
+        watch.refresh(module)
+        assert watch.patched is None
+        assert architecture.digest(module, rules) == before
+    block.optimized_attention = lambda q, k, v: v
+    watch.refresh(module)
+    assert watch.patched is not None and watch.patched.what == "optimized_attention"
