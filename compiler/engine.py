@@ -313,7 +313,7 @@ class Graph:
             version: a number by the metadata of the module's weights; None: nobody knows.
         """
         with self._lock:
-            if version is None or version != self._version:
+            if version is None or version != self._version or not self._runner.reads_in_place:
                 self._binding = None
             self._version = version
 

@@ -34,7 +34,14 @@ class Constant:
 
 
 class Runner(Protocol):
-    """A loaded graph. Not thread-safe: its owner serialises `bind` and calls."""
+    """A loaded graph. Not thread-safe: its owner serialises `bind` and calls.
+
+    Attributes:
+        reads_in_place: whether calls read the weights where they are. If not, `bind` must be called again whenever they
+            may have been written to, though they are where they were.
+    """
+
+    reads_in_place: bool
 
     @property
     def replayed(self) -> Replayed | None:

@@ -321,6 +321,8 @@ class _Placed:
 class InductorRunner:
     """Loaded AOTInductor packages, run one after the other, whose constants live elsewhere."""
 
+    reads_in_place = True
+
     def __init__(self, parts: Sequence[_Placed], result: int, replays: bool) -> None:
         self._parts = tuple(parts)
         self._result = result

@@ -37,6 +37,7 @@ class OneFlowRunner:
     """
 
     replayed = None
+    reads_in_place = False  # of replaced weights it has private copies
 
     def __init__(self, library: Library, data: bytes, description: Description, free_memory: FreeMemory) -> None:
         self._library = library
