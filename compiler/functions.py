@@ -369,7 +369,8 @@ def foreign_method(module: torch.nn.Module) -> Difference | None:
             function = _plain_function(value)
             chain = [*_inner(function)] if isinstance(function, FunctionType) else []
             files = {one.__code__.co_filename for one in chain}
-            if chain and home not in files and not any(file.startswith("<") for file in files):
+            known = home in files or any(file.startswith("<") for file in files)
+            if chain and not known and not is_of(function, cls.__module__.partition(".")[0]):
                 return Difference(f"{cls.__name__}.{name}", True, custom_node(function))
     return None
 
@@ -416,6 +417,7 @@ class LiveCode:
         self._spaces: list[Mapping[str, Any]] = []
         self._names: list[str] = []
         self._values: list[int] = []
+        self._held: list[Any] = []  # what the record was compared with, so that nothing else gets its identity
         self._codes: list[tuple[FunctionType, CodeType]] = []
         self._difference: Difference | None = None
 
@@ -423,6 +425,8 @@ class LiveCode:
         """The first function that differs, or None. Cheap as long as nothing was touched since it was last asked."""
         if not self._slots or not self._untouched():
             self._difference = self._compare()
+            if self._difference is not None:
+                self._held = []  # a custom node's function may hold a model
         return self._difference
 
     def _untouched(self) -> bool:
@@ -436,7 +440,8 @@ class LiveCode:
         finally:
             self._spaces = [slot.space for slot in self._slots]
             self._names = [slot.name for slot in self._slots]
-            self._values = [id(slot.space.get(slot.name, _MISSING)) for slot in self._slots]
+            self._held = [slot.space.get(slot.name, _MISSING) for slot in self._slots]
+            self._values = list(map(id, self._held))
 
     def _first_difference(self) -> Difference | None:
         """All names are watched, whichever differs: a difference may go away again."""
@@ -449,14 +454,19 @@ class LiveCode:
             if text.startswith("function "):
                 self._judge(found, full, value, f"function {text.split(' ')[1 + self._which]}")
             elif text.startswith("one of "):
-                chosen = _bytecode_digest(value) if _is_function(value) else ""
-                if (self._which == 0 and chosen not in text.split(" ")[2:]) or not _is_function(value):
+                if not self._is_one_of(text.split(" ")[2:], full, value):
                     found.append(self._of(full, value))
             elif _describe(value, self._digest) != text:
                 found.append(self._of(full, value))
         for full, definer in self._record.methods.items():
             found += self._moved(full, definer)
         return min(found, key=lambda one: not one.replaced) if found else None
+
+    def _is_one_of(self, digests: Sequence[str], full: str, value: Any) -> bool:
+        """Whether a name stands for any of several functions of the host; for another Python by its file alone."""
+        if not _is_function(value):
+            return False
+        return _bytecode_digest(value) in digests if self._which == 0 else is_of(value, full.partition(".")[0])
 
     def _judge(self, found: list[Difference], full: str, value: Any, wanted: str) -> None:
         if isinstance(value, FunctionType):

@@ -87,6 +87,7 @@ class ModuleWatch:
 
     def refresh_fully(self, module: torch.nn.Module) -> int:
         """The same with what hardly ever changes, weights' shapes, strides and dtypes. For the start of a run."""
+        self.refresh(module)  # first: what follows is read off the children there are now
         same = list(map(id, map(vars, self._modules))) == self._state_ids
         if not same or list(map(len, self._child_tables)) != self._child_counts:
             self._rebuild(module)
@@ -99,7 +100,7 @@ class ModuleWatch:
             )
         )
         self.version = hash((self._signature, self._metadata))
-        return self.refresh(module)
+        return self.version
 
     def where_set(self, attribute: str) -> str | None:
         """The first module on which an attribute is set to something, looked up on the modules themselves."""

@@ -323,7 +323,7 @@ _runs: dict[int, list[tuple[UnetHook, Run]]] = {}
 def _innermost(unet: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     active = _runs.get(id(unet))
     if not active:
-        _count_eager("the host ran a model that has no Compile Model node with another model's options")
+        _count_eager("the model that was called has no Compile Model node in this sampling")
         return original(*args, **kwargs)
     hook, run = active[-1]
     return hook.serve_call(unet, run, original, args, kwargs)

@@ -193,9 +193,14 @@ def test_new_code_in_the_same_function_is_noticed(host: ModuleType) -> None:
 def test_one_of_the_hosts_interchangeable_functions_is_as_good(
     host: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = LiveCode(record_of(host))
-    monkeypatch.setattr(host, "activation", host.slow)
-    assert live.difference() is None
+    record = record_of(host)
+    for python in (functions.PYTHON, "another"):
+        live = LiveCode(record.model_copy(update={"python": python}))
+        monkeypatch.setattr(host, "activation", host.slow)
+        assert live.difference() is None
+        monkeypatch.setattr(host, "activation", foreign)
+        found = live.difference()
+        assert found is not None and found.replaced and found.name == "model.activation"
 
 
 def test_a_method_of_another_file_is_found_before_anything_is_compiled(

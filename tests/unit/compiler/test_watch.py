@@ -129,3 +129,12 @@ def test_a_watch_keeps_neither_the_module_nor_its_weights() -> None:
     del module
     gc.collect()
     assert [ref() for ref in gone if ref() is not None] == []
+
+
+def test_swapped_children_are_seen_with_their_own_weights() -> None:
+    """The metadata of the weights is that of the children there are now, not of those that were there before."""
+    module, watches = toy.Toy(), Watches()
+    watches.of(module, Rules())
+    module.mix = torch.nn.Linear(8, 8).half()
+    version = watches.of(module, Rules()).version
+    assert watches.of(module, Rules()).version == version == Watches().of(module, Rules()).version
