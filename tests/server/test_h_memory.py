@@ -12,12 +12,15 @@ from support import host, server, workflows
 from .conftest import CHECKPOINT, LORA, SECOND, txt2img
 
 PROMPTS, SETTLED = 60, 20
+# What is resident is then what is held. With glibc's defaults freed blocks of several MiB stay in the heap, between
+# others: eager's resident memory grows by 1.5 % in these prompts too, and by more on some machines.
+ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+MOST_GROWTH = 1.01  # of 950 MiB: half of one of these models; eager grows to 1.002 of it, and so do compiled runs
 
 
 @pytest.fixture
 def fresh(base: Path, environment: dict[str, str]) -> Iterator[server.Server]:
-    # One arena: with several, what they keep apart of freed memory grows for a while without anything being held.
-    with server.running(base, host.comfyui_path(), env={**environment, "MALLOC_ARENA_MAX": "1"}) as running:
+    with server.running(base, host.comfyui_path(), env={**environment, **ALLOCATOR}) as running:
         yield running
 
 
@@ -34,4 +37,4 @@ def test_sixty_prompts_with_models_and_loras_in_turns_hold_no_more_memory(fresh:
     status = fresh.status()
     assert (status["eager_calls"], status["compiled_calls"]) == (0, 3 * PROMPTS)
     assert status["binds"] >= PROMPTS - 2
-    assert resident[-1] <= 1.03 * resident[SETTLED - 1], [f"{r >> 20} MiB" for r in resident[::5]]
+    assert resident[-1] <= MOST_GROWTH * resident[SETTLED - 1], " ".join(f"{r >> 20}" for r in resident)
