@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,12 +19,30 @@ class Crew:
 
     Args:
         folder: seen by all of them, empty at first.
+        helpers: processes that were started to do the same as this one.
+        copies: how many copies of this process help, made when there is work. Not where it uses a GPU, which a copy
+            cannot. A copy has none of its threads.
+        in_copy: called in each of them first.
     """
 
-    def __init__(self, folder: Path, helpers: Sequence[subprocess.Popen[bytes]] = (), leads: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        helpers: Sequence[subprocess.Popen[bytes]] = (),
+        leads: bool = True,
+        copies: int = 0,
+        in_copy: Callable[[], object] = lambda: None,
+    ) -> None:
         self.leads = leads
         self._folder = folder
         self._helpers = helpers
+        self._copies = copies if hasattr(os, "fork") else 0
+        self._in_copy = in_copy
+
+    @property
+    def copies(self) -> int:
+        """How many copies of this process help."""
+        return self._copies
 
     def work(self, jobs: Mapping[str, Callable[[], None]]) -> None:
         """Have every job done once. A job's name is the file in `folder` that is there as soon as it is done.
@@ -29,17 +50,21 @@ class Crew:
         A helper returns when nothing is left to take, the leader when all files are there. What helpers took and did
         not finish, because they died or failed, the leader does itself.
         """
-        for name, job in jobs.items():
-            if self._take(name):
-                job()
+        copies = [self._copy(jobs) for _ in range(min(self._copies, len(jobs) - 1))]
+        self._take_all(jobs)
         if not self.leads:
             return
         for name, job in jobs.items():
             while not (self._folder / name).exists():
-                if any(helper.poll() is None for helper in self._helpers):
+                if any(helper.poll() is None for helper in self._helpers) or any(map(_is_at_work, copies)):
                     time.sleep(_POLL_SECONDS)
                 elif not (self._folder / name).exists():  # the last helper may have finished it just now
                     job()
+
+    def _take_all(self, jobs: Mapping[str, Callable[[], None]]) -> None:
+        for name, job in jobs.items():
+            if self._take(name):
+                job()
 
     def _take(self, name: str) -> bool:
         try:
@@ -47,3 +72,32 @@ class Crew:
         except FileExistsError:
             return False
         return True
+
+    def _copy(self, jobs: Mapping[str, Callable[[], None]]) -> int:
+        """A copy of this process that does jobs and ends, by its process id; 0 where the system refuses."""
+        with contextlib.suppress(OSError):
+            copy = os.fork()
+            if copy:
+                return copy
+            code = 1
+            try:
+                self._in_copy()
+                self._take_all(jobs)
+                code = 0
+            except BaseException:  # whatever happens, a copy never goes on as its leader
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        return 0
+
+
+def _is_at_work(copy: int) -> bool:
+    """Whether a child process still runs; one that was waited for does not."""
+    if not copy:
+        return False
+    try:
+        return os.waitpid(copy, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return False

@@ -575,7 +575,8 @@ class Engine:
                 kept.folder if kept else None,
                 kept.manifest.constants if kept else (),
                 kept.manifest.code if kept else None,
-                0 if kept else request.backend.helpers(len(list(request.module.parameters())), request.device),
+                0 if kept else self._helpers(request, when_missing),
+                self.store.compiler_cache,
             )
         except CaptureError as error:
             return self._failed(place, str(error), error)
@@ -594,6 +595,12 @@ class Engine:
             return self._failed(place, f"{difference.reason}; restart ComfyUI to use the graph", None)
         with self._lock:
             return self._load(place, request, compiled, "compiled")
+
+    def _helpers(self, request: Request, when_missing: WhenMissing) -> int:
+        """How many further processes compile: on a CPU none beside a run, which has need of every core."""
+        if when_missing == "background" and request.device.type == "cpu":
+            return 0
+        return request.backend.helpers(len(list(request.module.parameters())), request.device)
 
     def _admit(self, place: Place, request: Request, job: Job) -> Job | Refused:
         """The job as it may start now, or why it may not; then it is put off until the host is idle, if that helps."""

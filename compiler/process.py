@@ -53,6 +53,7 @@ class Job:
         hint: sizes the compiler tunes for, by dimension name.
         niceness: by how much the compile gives way to other processes (POSIX nice).
         helpers: how many further processes compile parts of the graph.
+        cache: folder for what compilers share between compiles, where the user chose none.
     """
 
     component: str
@@ -68,6 +69,7 @@ class Job:
     constants: tuple[ConstantRecord, ...] = ()
     code: CodeRecord | None = None
     helpers: int = 0
+    cache: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ def _write_job(job: Job, staging: Path) -> None:
         "hint": dict(job.hint),
         "niceness": job.niceness,
         "helpers": job.helpers,
+        "cache": str(job.cache) if job.cache else "",
         "client": job.client.module,
         "state": dict(job.client.state),
         "path": [p for p in sys.path if p],

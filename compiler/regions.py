@@ -20,7 +20,11 @@ from torch.fx.node import map_arg
 
 SMALLEST_SHARE = 0.05  # a region smaller than this share of the graph is not worth a call of its own
 WORTH_IT = 0.75  # cut only if the kinds together are at most this share of the graph
-WORTH_LOOKING = 1500  # operations; smaller graphs compile fast enough whole
+WORTH_LOOKING = 1500  # operations; smaller graphs compile fast enough whole where one process compiles
+# Operations that take as long as what every part costs besides: its C++ wrapper, its link, the passes over its graph.
+# On a CPU: 3.5 s, when an operation takes 0.06 s.
+PART_COSTS = 60
+_NEAR = 0.08  # of the graph: how far a slice may end from where it should, to cross fewer values
 
 
 @dataclass(frozen=True)
@@ -68,19 +72,61 @@ class Plan:
         )
 
 
-def cut(exported: torch.export.ExportedProgram) -> tuple[Plan, list[GraphModule]] | None:
-    """The plan and one module for each kind of part; None where the graph is small or hardly repeats itself.
+def cut(exported: torch.export.ExportedProgram, workers: int | None = None) -> tuple[Plan, list[GraphModule]] | None:
+    """The plan and one module for each kind of part; None where it is better compiled whole.
 
     A kind's module is a function of tensors to a tuple of tensors. Its placeholders carry the fake tensors of the
     export, and its weights are those of the first place where the kind occurs.
+
+    Args:
+        workers: how many processes compile parts side by side. Then the graph is also cut where nothing repeats, if
+            that has it compiled sooner. None: only a large graph is cut, and only where it repeats itself.
     """
     graph = _Body.of(exported)
-    if graph is None or len(graph.nodes) < WORTH_LOOKING:
+    if graph is None:
         return None
-    intervals = _intervals(graph, max(2, int(SMALLEST_SHARE * len(graph.nodes))))
-    if len(intervals) < 2:
+    repeating = _intervals(graph, max(2, int(SMALLEST_SHARE * len(graph.nodes))))
+    if workers is None:
+        if len(graph.nodes) < WORTH_LOOKING or len(repeating) < 2:
+            return None
+        found = _assemble(graph, repeating)
+        worth = found is not None and sum(len(m.graph.nodes) for m in found[1]) <= WORTH_IT * len(graph.nodes)
+        return found if worth else None
+    candidates = [repeating, *(_slices(graph, count) for count in range(2, 2 * workers + 1))]
+    plans = [_assemble(graph, runs) for runs in candidates if len(runs) > 1]
+    timed = [(_compile_time(modules, workers), number) for number, (_, modules) in enumerate(p for p in plans if p)]
+    if not timed or min(timed)[0] > WORTH_IT * (len(graph.nodes) + PART_COSTS):
         return None
-    return _assemble(graph, intervals)
+    return [p for p in plans if p][min(timed)[1]]
+
+
+def _compile_time(modules: Sequence[GraphModule], workers: int) -> int:
+    """How long workers that take the largest part first are busy, in operations."""
+    busy = [0] * workers
+    for operations in sorted((sum(n.op == "call_function" for n in m.graph.nodes) for m in modules), reverse=True):
+        busy[busy.index(min(busy))] += operations + PART_COSTS
+    return max(busy)
+
+
+def _slices(graph: _Body, count: int) -> list[range]:
+    """The graph's operations in that many consecutive runs of about the same length, fewer where none can end.
+
+    A run ends where few values go on to the next, for what crosses can't be fused; only tensors may.
+    """
+    total = len(graph.nodes)
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    last = {n: max((place[u] for u in n.users if u in place), default=total) for n in graph.nodes}
+    ends = [0]
+    for number in range(1, count):
+        target = total * number // count
+        found: list[tuple[int, int, int]] = []
+        for end in range(max(ends[-1] + 1, int(target - _NEAR * total)), min(total, int(target + _NEAR * total) + 1)):
+            crossing = [n for n in graph.nodes[:end] if last[n] >= end]
+            if all(isinstance(n.meta.get("val"), torch.Tensor) for n in crossing):
+                found.append((len(crossing), abs(end - target), end))
+        if found:
+            ends.append(min(found)[2])
+    return [range(start, end) for start, end in zip(ends, [*ends[1:], total], strict=True)]
 
 
 @dataclass(frozen=True)
@@ -335,6 +381,4 @@ def _assemble(graph: _Body, intervals: Sequence[range]) -> tuple[Plan, list[Grap
                 tuple(values[node] for node in part.given),
             )
         )
-    if sum(len(module.graph.nodes) for module in modules) > WORTH_IT * len(graph.nodes):
-        return None
     return Plan(len(graph.inputs), tuple(steps), values[graph.result]), modules

@@ -10,6 +10,7 @@ with `--help-with`: they capture the same module and compile parts of it (`crew.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import json
@@ -51,6 +52,14 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def _in_copy() -> None:
+    """In a copy of this process, which has none of its threads: not OpenMP's either, and would wait for them."""
+    import torch
+
+    _end_with_parent()
+    torch.set_num_threads(1)
+
+
 def _take_over_output(log: Path) -> int:
     """Send everything that prints to the log; the returned descriptor is the way to the parent."""
     channel = os.dup(1)
@@ -78,7 +87,13 @@ def _start_helpers(staging: Path, count: int) -> list[subprocess.Popen[bytes]]:
 
 def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
     job = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
-    helpers = [] if help_number else _start_helpers(staging, job["helpers"])
+    on_cpu = job["device"] == "cpu"  # where copies of this process help instead, once it has captured the model
+    helpers = [] if help_number or on_cpu else _start_helpers(staging, job["helpers"])
+    if job["cache"] and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
+        from onegraph.compiler.backends import toolchain
+
+        toolchain.trim(Path(job["cache"]))
     if job["niceness"] and hasattr(os, "nice"):
         os.nice(job["niceness"])
     tell({"event": "stage", "stage": "starting"})
@@ -97,7 +112,10 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
     if job["kept"] is None:
         from onegraph.compiler.crew import Crew
 
-        crew = Crew(staging, helpers, leads=help_number is None)
+        copies = job["helpers"] if on_cpu else 0
+        crew = Crew(staging, helpers, leads=help_number is None, copies=copies, in_copy=_in_copy)
+        backend.prepare(device)
+        gc.disable()  # a seventh of a compile's time; nearly all that it looks at is there until the end
         files, state, used, code = _compile(staging, job, backend, inputs, crew, tell)
         if not crew.leads:
             return {}

@@ -30,6 +30,7 @@ from .manifest import MANIFEST_FILE, OUTCOME_FILE, CodeRecord, ConstantRecord, F
 log = logging.getLogger("onegraph.graph_cache")
 
 GRAPHS_SUFFIX = ".graphs"
+COMPILER_CACHE = "compiler-cache"  # below the user's folder: what compiles share, no graphs
 _STAGING = ".staging-"
 _BROKEN = ".broken-"
 _LOADING = ".loading"
@@ -163,6 +164,7 @@ class Store:
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or user_folder()
+        self.compiler_cache = self.home / COMPILER_CACHE
 
     # Places -------------------------------------------------------------------------------------------------
 

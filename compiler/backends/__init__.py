@@ -89,6 +89,9 @@ class Backend(Protocol):
     def helpers(self, weights: int, device: torch.device) -> int:
         """How many further processes would make compiling a module with so many weights faster here."""
 
+    def prepare(self, device: torch.device) -> None:
+        """Begin with what every compile for the device needs besides the model, while that is captured."""
+
     def compile(
         self,
         exported: torch.export.ExportedProgram,

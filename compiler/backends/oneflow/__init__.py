@@ -79,6 +79,9 @@ class OneFlowBackend:
     def helpers(self, weights: int, device: torch.device) -> int:
         return 0  # lowering a graph takes seconds
 
+    def prepare(self, device: torch.device) -> None:
+        pass
+
     def compile(
         self,
         exported: torch.export.ExportedProgram,

@@ -98,3 +98,39 @@ def test_a_plan_is_the_same_after_a_file() -> None:
     found = regions.cut(exported(toy.Deep()))
     assert found is not None
     assert Plan.from_json(found[0].to_json()) == found[0]
+
+
+def test_for_two_workers_a_graph_that_repeats_nothing_is_cut_in_halves() -> None:
+    module = toy.Deep(length=200, wide=1, narrow=0)
+    graph = exported(module)
+    assert regions.cut(graph) is None
+    found = regions.cut(graph, workers=2)
+    assert found is not None
+    sizes = [sum(n.op == "call_function" for n in part.graph.nodes) for part in found[1]]
+    assert len(sizes) == 2
+    assert max(sizes) < 1.3 * min(sizes)
+    inputs = toy.inputs(4, 17, 9, 1)
+    torch.testing.assert_close(run(*found, module, *inputs), module(*inputs))
+
+
+def test_for_two_workers_copies_are_still_compiled_once() -> None:
+    found = regions.cut(exported(toy.Deep(length=130, wide=6, narrow=0)), workers=2)
+    assert found is not None
+    assert len(found[0].steps) > len(found[1])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_small_graph_is_compiled_whole_whoever_helps(workers: int) -> None:
+    assert regions.cut(exported(toy.Toy()), workers) is None
+
+
+def test_a_slice_ends_where_only_tensors_cross() -> None:
+    """A chunk gives several tensors as one value, which no part can give to another."""
+    body = regions._Body.of(exported(toy.Deep(length=3, wide=3)))
+    assert body is not None
+    for count in range(2, 12):
+        runs = regions._slices(body, count)
+        assert [i for run_ in runs for i in run_] == list(range(len(body.nodes)))
+        for end in (r.stop for r in runs[:-1]):
+            crossing = [n for n in body.nodes[:end] if any(u in body.nodes[end:] for u in n.users)]
+            assert all(isinstance(n.meta["val"], torch.Tensor) for n in crossing)

@@ -279,16 +279,27 @@ def test_a_graph_compiled_with_two_threads_runs_with_any_number(
         assert (done.returncode, done.stdout) == (0, "done\n"), (threads, done.returncode, done.stderr[-500:])
 
 
-def test_on_a_gpu_code_for_the_cpu_is_built_for_any_cpu() -> None:
-    """Else another machine with the same card compiles again."""
+def flags_for(device: str) -> list[str]:
     from torch._inductor import cpp_builder
 
     from onegraph.compiler.backends import inductor
 
     before = cpp_builder._get_optimization_cflags
-    with inductor._baseline_cpu():
-        flags, _ = cpp_builder._get_optimization_cflags("g++")
+    with inductor._own_flags(torch.device(device)):
+        flags: list[str] = cpp_builder._get_optimization_cflags("g++")[0]
     assert cpp_builder._get_optimization_cflags is before
-    assert [f for f in flags if f.startswith(("march", "mcpu"))] == [
+    return flags
+
+
+def test_on_a_gpu_code_for_the_cpu_is_built_for_any_cpu() -> None:
+    """Else another machine with the same card compiles again."""
+    assert [f for f in flags_for("cuda") if f.startswith(("march", "mcpu"))] == [
         "march=x86-64" if platform.machine() == "x86_64" else "march=armv8-a"
     ]
+
+
+def test_kernels_for_a_cpu_are_built_for_this_one_at_the_level_that_compiles_sooner() -> None:
+    flags = flags_for("cpu")
+    assert "O2" in flags
+    assert "O3" not in flags
+    assert [f for f in flags if f.startswith(("march", "mcpu"))] != ["march=x86-64"]
