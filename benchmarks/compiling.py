@@ -143,7 +143,46 @@ def measure(part: str, work: Path) -> dict[str, Any]:
     }
 
 
-def spawn(package: Path, part: str, caches: Path) -> dict[str, Any]:
+def beside(part: str, work: Path) -> dict[str, Any]:
+    """Eager steps alone, and while a graph of the same model compiles in the background."""
+    from support import host, models
+
+    host.boot()
+    from onegraph.compiler.engine import engine
+    from onegraph.host import unet
+
+    path = models.write_checkpoint(part, work / f"{part}.safetensors", vae="none")
+    plain = host.load(path)
+    hooked = unet.compile_model(plain, unet.Options(when_missing="background"), "node")[0]
+    settings = {"height": SIDE, "width": SIDE, "steps": STEPS, "context_width": models.UNETS[part]["context_dim"]}
+
+    def step_ms() -> float:
+        began = time.perf_counter()
+        host.sample(plain, **settings)
+        return 1e3 * (time.perf_counter() - began) / STEPS
+
+    step_ms()
+    alone = [step_ms() for _ in range(8)]
+    host.sample(hooked, **settings)
+    until, together = time.monotonic() + 60, []
+    while engine().background_compiles() and time.monotonic() < until:
+        together.append(step_ms())
+    began = time.monotonic()
+    while engine().background_compiles() and time.monotonic() < began + 600:
+        time.sleep(0.5)
+    later = [step_ms() for _ in range(8)]
+    usual, busy = statistics.median([*alone, *later]), statistics.median(together)
+    return {
+        "step_ms": usual,
+        "step_ms_beside": busy,
+        "slower": busy / usual,
+        "runs_beside": len(together),
+        "idle_s_to_finish": time.monotonic() - began,
+        "compiles": engine().counters.compiles,
+    }
+
+
+def spawn(package: Path, part: str, caches: Path, what: str = "--one") -> dict[str, Any]:
     """`measure` in a process of its own that imports the pack from `package`."""
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
@@ -158,7 +197,7 @@ def spawn(package: Path, part: str, caches: Path) -> dict[str, Any]:
             "TMPDIR": str(caches / "tmp"),
             "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1",
         }
-        command = [sys.executable, __file__, "--one", part, "--work", str(place)]
+        command = [sys.executable, __file__, what, part, "--work", str(place)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{part} with {package}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -173,12 +212,23 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=["cold"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--background", choices=PARTS[:4], help="only: a run beside a background compile of this model")
+    parser.add_argument("--beside", choices=PARTS[:4], help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.beside:
+        print(json.dumps(beside(options.beside, options.work)))
+        return
     if options.one:
         print(json.dumps(measure(options.one, options.work)))
         return
     packages = {**({"before": options.before} if options.before else {}), "after": ROOT}
+    if options.background:
+        for number in range(options.rounds):
+            for which, package in packages.items():
+                row = spawn(package, options.background, OUT / f"caches-{which}", "--beside")
+                print(f"{number} {which}: {json.dumps(row)}", flush=True)
+        return
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for number in range(options.rounds):
         for part in options.parts:

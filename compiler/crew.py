@@ -23,6 +23,7 @@ class Crew:
         copies: how many copies of this process help, made when there is work. Not where it uses a GPU, which a copy
             cannot. A copy has none of its threads.
         in_copy: called in each of them first.
+        announce: told the sizes of the jobs, by the names of their files, by the one who leads.
     """
 
     def __init__(
@@ -32,24 +33,31 @@ class Crew:
         leads: bool = True,
         copies: int = 0,
         in_copy: Callable[[], object] = lambda: None,
+        announce: Callable[[Mapping[str, float]], object] = lambda sizes: None,
     ) -> None:
         self.leads = leads
         self._folder = folder
         self._helpers = helpers
         self._copies = copies if hasattr(os, "fork") else 0
         self._in_copy = in_copy
+        self._announce = announce
 
     @property
     def copies(self) -> int:
         """How many copies of this process help."""
         return self._copies
 
-    def work(self, jobs: Mapping[str, Callable[[], None]]) -> None:
+    def work(self, jobs: Mapping[str, Callable[[], None]], sizes: Mapping[str, float] | None = None) -> None:
         """Have every job done once. A job's name is the file in `folder` that is there as soon as it is done.
 
         A helper returns when nothing is left to take, the leader when all files are there. What helpers took and did
         not finish, because they died or failed, the leader does itself.
+
+        Args:
+            sizes: how much each job is of the whole, where that is known.
         """
+        if self.leads and sizes:
+            self._announce(sizes)
         copies = [self._copy(jobs) for _ in range(min(self._copies, len(jobs) - 1))]
         self._take_all(jobs)
         if not self.leads:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -30,6 +30,7 @@ from . import admission, binding, capture, functions, memory, spot_check, struct
 from .admission import Limits
 from .backends import Backend, Constant, Runner
 from .deferred import Deferred
+from .estimate import CompileTimes
 from .exhausted import refused_when_exhausted, retried
 from .process import Client, Job, Progress, compile_in_child
 from .replay import Release
@@ -426,6 +427,7 @@ class Engine:
         self._background: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
         self._shortages: dict[Place, admission.Shortage] = {}
         self._compiling: dict[Place, tuple[torch.device, int]] = {}  # bytes that compiles under way take
+        self._progress: dict[Place, tuple[Request, Progress]] = {}
         self._deferred: Deferred[Place, _PutOff] = Deferred(
             self._may_start, self._start_deferred, self.limits.poll_seconds
         )
@@ -514,7 +516,9 @@ class Engine:
         background = self._background.get(place)
         if background is not None and background[0].is_alive():
             seconds = time.perf_counter() - background[1]
-            return Refused(f"still compiling in the background ({seconds:.0f} s so far)")
+            under_way = self._progress.get(place)
+            how_far = f", {under_way[1].share:.0%}" if under_way else ""
+            return Refused(f"still compiling in the background ({seconds:.0f} s so far{how_far})")
         return None
 
     def _restore(self, place: tuple[str, str], request: Request) -> Graph | Refused | Miss:
@@ -577,6 +581,7 @@ class Engine:
                 kept.manifest.code if kept else None,
                 0 if kept else self._helpers(request, when_missing),
                 self.store.compiler_cache,
+                len(list(request.module.parameters())),
             )
         except CaptureError as error:
             return self._failed(place, str(error), error)
@@ -740,9 +745,17 @@ class Engine:
         self, place: tuple[str, str], request: Request, job: Job, watch: Callable[[Progress], None]
     ) -> Entry | Refused:
         self._compiling[place] = (request.device, self._taken_bytes(request, job))
+        times, kind = CompileTimes(self.store.compile_times), _compile_kind(request, job)
+
+        def follow(progress: Progress) -> None:
+            self._progress[place] = (request, progress)
+            watch(progress)
+
         try:
             with self.store.staging(request.source) as staging:
-                compiled = compile_in_child(job, staging, watch, self.limits.seconds)
+                expected = times.expected(kind, job.weights)
+                compiled = compile_in_child(job, staging, follow, self.limits.seconds, expected)
+                times.remember(kind, job.weights, compiled.stages)
                 entry = self.store.publish(
                     request.key,
                     request.source,
@@ -767,6 +780,7 @@ class Engine:
             return self._failed(None, f"The graph could not be saved ({in_brief(error)}); free some disk space.", error)
         finally:
             self._compiling.pop(place, None)
+            self._progress.pop(place, None)
         self._shortages.pop(place, None)
         self.counters.compiles += 1
         log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
@@ -795,6 +809,20 @@ class Engine:
         thread.start()
         return Refused("compiling in the background; a later run uses the graph")
 
+    def compiles_under_way(self) -> list[dict[str, Any]]:
+        """What compiles, how far it is (`share` of 1) and how long it probably still takes (`remaining_s`)."""
+        return [
+            {
+                "component": request.key.component,
+                "label": request.label,
+                "stage": progress.stage,
+                "seconds": round(progress.seconds, 1),
+                "share": round(progress.share, 3),
+                "remaining_s": round(progress.remaining, 1),
+            }
+            for request, progress in self._progress.copy().values()
+        ]
+
     def background_compiles(self) -> int:
         """How many compiles are under way in the background."""
         return sum(thread.is_alive() for thread, _ in self._background.copy().values())
@@ -802,6 +830,12 @@ class Engine:
     def deferred_compiles(self) -> int:
         """How many compiles wait until the host is idle."""
         return len(self._deferred)
+
+
+def _compile_kind(request: Request, job: Job) -> str:
+    """What compiles have in common that take about as long for each weight."""
+    exact = "exact" if all(dim.exact for dim in request.shapes.dims) else "any size"
+    return f"{job.component}, {job.backend}, {request.device.type}, {exact}, {job.helpers} helpers"
 
 
 def _without_module(request: Request) -> Request:

@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import Cause, CompileError, in_brief
 from ..graph_cache.manifest import CodeRecord, ConstantRecord
+from .estimate import STAGES, Estimate, Progress
 from .shapes import ShapeRange
 from .worker import JOB_FILE, LOG_FILE, STRUCTURE_FILE
 
@@ -26,7 +27,7 @@ log = logging.getLogger("onegraph.compiler")
 
 POLL_SECONDS = 0.1
 LIMIT_SECONDS = 1800.0  # of a compile in all; the longest measured takes five minutes
-STAGES = ("starting", "capturing", "compiling", "checking")
+_PATIENCE = 10  # times as long for one that gives way to every run
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Job:
         niceness: by how much the compile gives way to other processes (POSIX nice).
         helpers: how many further processes compile parts of the graph.
         cache: folder for what compilers share between compiles, where the user chose none.
+        weights: how many the model has, for the estimate.
     """
 
     component: str
@@ -70,14 +72,7 @@ class Job:
     code: CodeRecord | None = None
     helpers: int = 0
     cache: Path | None = None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a compile is."""
-
-    stage: str
-    seconds: float
+    weights: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +83,7 @@ class Compiled:
     constants: tuple[ConstantRecord, ...]
     seconds: float
     code: CodeRecord | None = None
+    stages: Mapping[str, float] = field(default_factory=dict)  # what each of them took, seconds
 
 
 def limit_seconds() -> float:
@@ -160,14 +156,20 @@ def _last_lines(staging: Path, count: int = 20) -> str:
 
 
 def compile_in_child(
-    job: Job, staging: Path, watch: Callable[[Progress], None], limit: float = LIMIT_SECONDS
+    job: Job,
+    staging: Path,
+    watch: Callable[[Progress], None],
+    limit: float = LIMIT_SECONDS,
+    expected: Mapping[str, float] | None = None,
 ) -> Compiled:
     """Compile `job` into `staging` in a child process.
 
     Args:
         watch: called at least every 0.1 s; whatever it raises stops the child and its compilers at once and goes on
             to the caller.
-        limit: seconds after which the child and its compilers are stopped; 0 is no limit.
+        limit: seconds after which the child and its compilers are stopped, ten times as many where the job gives way
+            to other processes; 0 is no limit.
+        expected: seconds that each stage will probably take.
 
     Raises:
         CompileError: capturing, compiling or the trial load failed, the child was killed or took too long. Its message
@@ -175,6 +177,7 @@ def compile_in_child(
     """
     _write_job(job, staging)
     started = time.perf_counter()
+    limit *= _PATIENCE if job.niceness else 1
     try:
         process = _start(staging)
     except OSError as error:
@@ -191,11 +194,13 @@ def compile_in_child(
 
     threading.Thread(target=read, name="onegraph-compile-reader", daemon=True).start()
     stage = STAGES[0]
+    estimate = Estimate(expected or dict.fromkeys(STAGES, 1.0))
+    parts: Mapping[str, float] = {}
     usable: Compiled | None = None
     try:
         while True:
             seconds = time.perf_counter() - started
-            watch(Progress(stage, seconds))
+            watch(estimate.at(stage, seconds, _done(parts, staging)))
             if limit and seconds > limit:
                 if usable is not None:  # only the trial that follows the checks hangs
                     return usable
@@ -210,6 +215,8 @@ def compile_in_child(
                 raise _death(process, staging)
             if message["event"] == "stage":
                 stage = message["stage"]
+            elif message["event"] == "parts":
+                parts = message["sizes"]
             elif message["event"] == "failed":
                 raise CompileError(
                     message["reason"], lasting=message["lasting"], cause=message.get("cause", "")
@@ -219,9 +226,17 @@ def compile_in_child(
                 code = CodeRecord.model_validate(message["code"]) if message.get("code") else None
                 usable = Compiled(tuple(message["files"]), constants, time.perf_counter() - started, code)
                 if message["event"] == "done":
-                    return usable
+                    estimate.finish(usable.seconds)
+                    return replace(usable, stages=estimate.stages)
     finally:
         _stop(process)
+
+
+def _done(parts: Mapping[str, float], staging: Path) -> float:
+    """The share of the parts, by their sizes, whose files are there."""
+    if not parts:
+        return 0.0
+    return sum(size for name, size in parts.items() if (staging / name).exists()) / sum(parts.values())
 
 
 def _too_long(stage: str, limit: float, staging: Path) -> CompileError:

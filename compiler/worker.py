@@ -52,6 +52,18 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def _give_way(niceness: int) -> None:
+    """Have this process and those that it starts run when nobody else wants a core; elsewhere than on Linux, rarely."""
+    if hasattr(os, "nice"):
+        os.nice(niceness)
+    if hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    # Linux may share the cores evenly among sessions, whatever their processes' priorities; this is one of its own.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
+
+
 def _in_copy() -> None:
     """In a copy of this process, which has none of its threads: not OpenMP's either, and would wait for them."""
     import torch
@@ -94,8 +106,8 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
         from onegraph.compiler.backends import toolchain
 
         toolchain.trim(Path(job["cache"]))
-    if job["niceness"] and hasattr(os, "nice"):
-        os.nice(job["niceness"])
+    if job["niceness"]:
+        _give_way(job["niceness"])
     tell({"event": "stage", "stage": "starting"})
     for path in job["path"]:
         if path not in sys.path:
@@ -113,7 +125,11 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
         from onegraph.compiler.crew import Crew
 
         copies = job["helpers"] if on_cpu else 0
-        crew = Crew(staging, helpers, leads=help_number is None, copies=copies, in_copy=_in_copy)
+
+        def announce(sizes: Any) -> None:
+            tell({"event": "parts", "sizes": dict(sizes)})
+
+        crew = Crew(staging, helpers, help_number is None, copies, _in_copy, announce)
         backend.prepare(device)
         gc.disable()  # a seventh of a compile's time; nearly all that it looks at is there until the end
         files, state, used, code = _compile(staging, job, backend, inputs, crew, tell)

@@ -165,6 +165,7 @@ class Store:
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or user_folder()
         self.compiler_cache = self.home / COMPILER_CACHE
+        self.compile_times = self.home / f"{machine_id()}-compile-times.json"
 
     # Places -------------------------------------------------------------------------------------------------
 

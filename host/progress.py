@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from typing import Any
 
-from ..compiler.process import STAGES, Progress
+from ..compiler.estimate import Progress
 from . import node_text
 from .report import RunReport
 
 log = logging.getLogger("onegraph.host")
 
-_STAGE_SHARE = {"starting": (0.0, 0.08), "capturing": (0.08, 0.15), "compiling": (0.15, 0.97), "checking": (0.97, 1.0)}
-_TYPICAL_SECONDS = {"starting": 5.0, "capturing": 5.0, "compiling": 45.0, "checking": 2.0}
 _TEXT_EVERY = 0.5
+_LOG_EVERY = 10.0
 
 # What each node shows, for the status route: a headless client has no node to look at.
 said: dict[str, str] = {}
@@ -62,25 +60,19 @@ class CompileWatch:
         self._node_id = node_id
         self._label = label
         self._bar: Any = comfy.utils.ProgressBar(1000)
-        self._stage = ""
-        self._stage_started = 0.0
-        self._told = 0.0
+        self._shown, self._logged = 0.0, time.perf_counter()
 
     def __call__(self, progress: Progress) -> None:
         raise_if_interrupted()
+        self._bar.update_absolute(int(1000 * progress.share))
         now = time.perf_counter()
-        if progress.stage != self._stage:
-            self._stage, self._stage_started, self._told = progress.stage, now, 0.0
-        self._bar.update_absolute(int(1000 * self._share(now)))
-        if now - self._told >= _TEXT_EVERY:
-            self._told = now
-            step = STAGES.index(progress.stage) + 1
-            if self._node_id is None:
-                return
-            text = f"compiling {self._label}: {progress.stage} ({step} of {len(STAGES)}), {progress.seconds:.0f} s"
+        if now - self._shown < _TEXT_EVERY:
+            return
+        self._shown = now
+        left = f"about {progress.remaining:.0f} s left" if progress.remaining >= 1 else "almost done"
+        text = f"compiling {self._label}: {progress.share:.0%}, {left} ({progress.stage}, {progress.seconds:.0f} s)"
+        if self._node_id is not None:
             show(self._node_id, node_text.with_progress(self._node_id, text))
-
-    def _share(self, now: float) -> float:
-        low, high = _STAGE_SHARE[self._stage]
-        passed = (now - self._stage_started) / _TYPICAL_SECONDS[self._stage]
-        return low + (high - low) * (1 - math.exp(-passed))
+        if now - self._logged >= _LOG_EVERY:
+            self._logged = now
+            log.info("OneGraph: %s", text)

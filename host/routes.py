@@ -25,6 +25,7 @@ def status() -> dict[str, Any]:
         "replayed_calls": replay.counters.replayed_calls,
         "eager_calls": counters.eager_calls,
         "reasons": dict(counters.reasons),
+        "compiling": engine().compiles_under_way(),
         "background_compiles": engine().background_compiles(),
         "deferred_compiles": engine().deferred_compiles(),
         "captured_bytes": engine().captured_bytes(),

@@ -250,6 +250,9 @@ def main() -> None:
         shutil.rmtree(graphs)
     (base / "server.log").unlink(missing_ok=True)
     demo = Demo(checkpoints)
+    # As where ComfyUI has run before: Python keeps the bytecode of what it imports, whoever told it not to.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
     # The compiler's own caches start empty too, so that compile_s is what a first user sees.
     env = {"ONEGRAPH_HOME": str(OUT / "home"), "TORCHINDUCTOR_CACHE_DIR": str(OUT / "inductor")}
     if BACKEND == "oneflow":

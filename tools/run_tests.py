@@ -77,6 +77,10 @@ def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outco
     environ = dict(os.environ)
     if not environ.get("COMFYUI_PATH") and (host / "main.py").is_file():
         environ["COMFYUI_PATH"] = str(host)
+    # Hundreds of processes import torch and ComfyUI, which takes twice as long from source: installers need not compile
+    # it, and containers often tell Python not to keep what it compiled.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
     if threads is not None:
         environ.setdefault("OMP_NUM_THREADS", str(threads))
     title = f"\n=== {layer} ==="

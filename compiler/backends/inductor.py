@@ -505,7 +505,8 @@ class InductorBackend:
                     {
                         _part_file(kind): functools.partial(_compile_part, modules[kind], options, folder, kind)
                         for kind in largest_first
-                    }
+                    },
+                    {_part_file(kind): float(len(modules[kind].graph.nodes)) for kind in largest_first},
                 )
         except Exception as error:
             raise CompileError(f"AOTInductor could not compile the model ({in_brief(error)}).") from error
