@@ -131,7 +131,8 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
 
         crew = Crew(staging, helpers, help_number is None, copies, _in_copy, announce)
         backend.prepare(device)
-        gc.disable()  # a seventh of a compile's time; nearly all that it looks at is there until the end
+        if on_cpu:  # a seventh of a compile's time; nearly all that it looks at is there until the end
+            gc.disable()
         files, state, used, code = _compile(staging, job, backend, inputs, crew, tell)
         if not crew.leads:
             return {}

@@ -8,11 +8,17 @@ polynomial in symbols and in opaque terms (`FloorDiv`, `ModularIndexing`), whose
 from __future__ import annotations
 
 import contextlib
+import logging
 import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from ...errors import LoadError
 from .torch_private import require
+
+log = logging.getLogger("onegraph.compiler")
 
 # Where an expression is evaluated, by the places of its symbols in turn: scattered numbers, and numbers one below a
 # multiple of every common divisor beside small ones, where a quotient that grows does so.
@@ -78,15 +84,29 @@ class _Sympy(types.ModuleType):
 
 @contextlib.contextmanager
 def quick_strides() -> Iterator[None]:
-    """While this lasts, Inductor expands where it would simplify. In this process only."""
-    sizevars = require("torch._inductor.sizevars")
-    for used in ("sizevars.sympy.simplify", "sizevars.simplify_index_in_vec_range", "sizevars.stride_at"):
-        require(f"torch._inductor.{used}")
-    for used in ("FloorDiv", "ModularIndexing"):
-        require(f"torch.utils._sympy.functions.{used}")
-    usual = sizevars.sympy
-    sizevars.sympy = _Sympy("sympy")
+    """While this lasts, Inductor expands where it would simplify. In this process only.
+
+    Where this torch keeps those functions elsewhere, it compiles as ever.
+    """
+    place = _place()
+    if place is None:
+        yield
+        return
+    usual, place.sympy = place.sympy, _Sympy("sympy")
     try:
         yield
     finally:
-        sizevars.sympy = usual
+        place.sympy = usual
+
+
+def _place() -> Any:
+    """The module whose functions simplify, or None."""
+    for name in ("sizevars", "codegen.cpp"):  # of torch 2.14 and of 2.11
+        with contextlib.suppress(LoadError):
+            for used in ("sympy.simplify", "simplify_index_in_vec_range", "stride_at"):
+                require(f"torch._inductor.{name}.{used}")
+            for used in ("FloorDiv", "ModularIndexing"):
+                require(f"torch.utils._sympy.functions.{used}")
+            return require(f"torch._inductor.{name}")
+    log.warning("strides are simplified as torch does it: torch %s has them elsewhere", torch.__version__)
+    return None

@@ -487,8 +487,9 @@ class InductorBackend:
         try:
             with contextlib.ExitStack() as settings:
                 settings.enter_context(_own_flags(device))
-                settings.enter_context(_toolchain().in_use())
-                settings.enter_context(quick_strides())
+                if device.type == "cpu":  # on a GPU neither was measured
+                    settings.enter_context(_toolchain().in_use())
+                    settings.enter_context(quick_strides())
                 if device.type == "cuda":
                     capability = torch.cuda.get_device_capability(device)[0]
                     settings.enter_context(_own_decompositions(capability))
