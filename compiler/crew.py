@@ -20,8 +20,8 @@ class Crew:
     Args:
         folder: seen by all of them, empty at first.
         helpers: processes that were started to do the same as this one.
-        copies: how many copies of this process help, made when there is work. Not where it uses a GPU, which a copy
-            cannot. A copy has none of its threads.
+        copies: how many copies of this process help, made when there is work; on Linux only, for other systems'
+            libraries do not survive it. Not where it uses a GPU, which a copy cannot. A copy has none of its threads.
         in_copy: called in each of them first.
         announce: told the sizes of the jobs, by the names of their files, by the one who leads.
     """
@@ -38,7 +38,7 @@ class Crew:
         self.leads = leads
         self._folder = folder
         self._helpers = helpers
-        self._copies = copies if hasattr(os, "fork") else 0
+        self._copies = copies if sys.platform == "linux" else 0
         self._in_copy = in_copy
         self._announce = announce
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from ..errors import Cause, CompileError
+from . import container
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -18,6 +19,12 @@ def available_bytes(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    left = container.memory_left()
+    return _system_bytes() if left is None else min(left, _system_bytes())
+
+
+def _system_bytes() -> int:
+    """Of the whole machine."""
     if _MEMINFO.is_file():
         for line in _MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import BindError, CompileError, LoadError, in_brief
-from .. import memory, regions
+from .. import container, memory, regions
 from ..crew import Crew
 from ..replay import PROOF_FILE, Replayed
 from ..shapes import ShapeRange
@@ -302,14 +302,6 @@ def _toolchain() -> Toolchain:
     return Toolchain(Path(chosen or require("torch._inductor.runtime.cache_dir_utils.cache_dir")()) / "onegraph")
 
 
-def _cores() -> int:
-    """That this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
-
-
 _WHOLE = -1  # number of the result of a graph that is one part
 
 
@@ -461,10 +453,10 @@ class InductorBackend:
         """Each takes about 2 GiB, and on a GPU 0.6 GiB there."""
         cpu = torch.device("cpu")
         if device.type == "cpu":  # copies of the compiling process
-            return max(0, min(MOST_HELPERS, _cores() - 1, memory.available_bytes(cpu) // (2 << 30)))
+            return max(0, min(MOST_HELPERS, container.cores() - 1, memory.available_bytes(cpu) // (2 << 30)))
         if weights < _WORTH_HELP:
             return 0
-        room = [MOST_HELPERS, _cores() // 4, memory.available_bytes(cpu) // (4 << 30)]
+        room = [MOST_HELPERS, container.cores() // 4, memory.available_bytes(cpu) // (4 << 30)]
         room.append(memory.available_bytes(device) // (3 << 30))
         return max(0, min(room))
 

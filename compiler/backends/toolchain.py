@@ -135,7 +135,7 @@ class Toolchain:
         It is a copy of this process, which must not have used a GPU, and ends by itself.
         """
         done = self._folder / f"ready-{_fingerprint()}"
-        if not hasattr(os, "fork") or done.exists():
+        if sys.platform != "linux" or done.exists():
             return None
         child = os.fork()
         if child:
