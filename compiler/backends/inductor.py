@@ -1,4 +1,4 @@
-"""PyTorch AOTInductor graphs. The only file that touches torch's private names, each behind `require`.
+"""PyTorch AOTInductor graphs. This backend alone touches torch's private names, each behind `require`.
 
 Facts this file rests on, each covered by a test:
 
