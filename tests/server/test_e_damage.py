@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 from support import host, server, workflows
@@ -21,7 +22,7 @@ def test_a_damaged_graph_and_no_compiler(base: Path, environment: dict[str, str]
         damaged = third.run(alone)
         assert damaged.status == "success"
         assert difference(eager, damaged) == 0
-        assert damaged.text("2").startswith("eager: the kept graph is damaged: its file graph.aoti has 1000 bytes")
+        assert re.match(r"eager: the kept graph is damaged: its file \w+\.aoti has 1000 bytes", damaged.text("2"))
         no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=42))
         assert no_compiler.status == "success"
         while no_compiler.text("2").startswith("eager: the kept graph is damaged"):  # the second checkpoint's link
