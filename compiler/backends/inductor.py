@@ -297,9 +297,12 @@ def _options(device: torch.device) -> dict[str, Any]:
 
 
 def _toolchain() -> Toolchain:
-    # Where the compiling process was told to; asking torch, where it was not, takes importing Inductor.
-    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return Toolchain(Path(chosen or require("torch._inductor.runtime.cache_dir_utils.cache_dir")()) / "onegraph")
+    from blake3 import blake3
+
+    # Where the compiling process was told to; asking torch, where it was not, takes importing Inductor. Machines may
+    # share the folder, and what is in it is built for the native CPU.
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or require("torch._inductor.runtime.cache_dir_utils.cache_dir")()
+    return Toolchain(Path(chosen) / "onegraph" / blake3(_cpu_features().encode()).hexdigest(length=6))
 
 
 _WHOLE = -1  # number of the result of a graph that is one part

@@ -53,7 +53,7 @@ class Toolchain:
     """Inductor's use of the C++ compiler in this process.
 
     Args:
-        folder: for what is shared between compiles.
+        folder: for what is shared between compiles on CPUs with the same instruction sets.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -76,6 +76,14 @@ def test_what_parts_share_is_made_beside_and_once(tmp_path: Path) -> None:
     assert chain.prepare(inductor._options(toy.CPU)) is None
 
 
+def test_another_cpu_shares_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home may be on a network; code for this very CPU crashes on an older one."""
+    here = inductor._toolchain()._folder
+    assert here.is_relative_to(cache)
+    monkeypatch.setattr(inductor, "_cpu_features", lambda: "sse2")
+    assert inductor._toolchain()._folder not in (here, *here.parents)
+
+
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     now = time.time()
     for number, name in enumerate(("old", "middle", "new")):
