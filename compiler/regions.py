@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -92,18 +93,27 @@ def cut(exported: torch.export.ExportedProgram, workers: int | None = None) -> t
         found = _assemble(graph, repeating)
         worth = found is not None and sum(len(m.graph.nodes) for m in found[1]) <= WORTH_IT * len(graph.nodes)
         return found if worth else None
-    candidates = [repeating, *(_slices(graph, count) for count in range(2, 2 * workers + 1))]
-    plans = [_assemble(graph, runs) for runs in candidates if len(runs) > 1]
-    timed = [(_compile_time(modules, workers), number) for number, (_, modules) in enumerate(p for p in plans if p)]
-    if not timed or min(timed)[0] > WORTH_IT * (len(graph.nodes) + PART_COSTS):
-        return None
-    return [p for p in plans if p][min(timed)[1]]
+    looks = [_look(node) for node in graph.nodes]
+
+    def expected(runs: list[range]) -> int:
+        """As if what looks alike were of one kind, which only the parts themselves tell; writing them takes longer."""
+        return _compile_time({tuple(looks[run.start : run.stop]): len(run) for run in runs}.values(), workers)
+
+    most = WORTH_IT * (len(graph.nodes) + PART_COSTS)
+    candidates = [repeating, *(_slices(graph, count) for count in sorted({2, workers, 2 * workers}))]
+    for runs in sorted((runs for runs in candidates if len(runs) > 1), key=expected):
+        found = _assemble(graph, runs) if expected(runs) <= most else None
+        if found is not None:
+            sizes = [sum(node.op == "call_function" for node in module.graph.nodes) for module in found[1]]
+            if _compile_time(sizes, workers) <= most:
+                return found
+    return None
 
 
-def _compile_time(modules: Sequence[GraphModule], workers: int) -> int:
+def _compile_time(sizes: Iterable[int], workers: int) -> int:
     """How long workers that take the largest part first are busy, in operations."""
     busy = [0] * workers
-    for operations in sorted((sum(n.op == "call_function" for n in m.graph.nodes) for m in modules), reverse=True):
+    for operations in sorted(sizes, reverse=True):
         busy[busy.index(min(busy))] += operations + PART_COSTS
     return max(busy)
 
@@ -114,19 +124,29 @@ def _slices(graph: _Body, count: int) -> list[range]:
     A run ends where few values go on to the next, for what crosses can't be fused; only tensors may.
     """
     total = len(graph.nodes)
-    place = {node: number for number, node in enumerate(graph.nodes)}
-    last = {n: max((place[u] for u in n.users if u in place), default=total) for n in graph.nodes}
+    crossing, other = _crossings(graph)
     ends = [0]
     for number in range(1, count):
         target = total * number // count
-        found: list[tuple[int, int, int]] = []
-        for end in range(max(ends[-1] + 1, int(target - _NEAR * total)), min(total, int(target + _NEAR * total) + 1)):
-            crossing = [n for n in graph.nodes[:end] if last[n] >= end]
-            if all(isinstance(n.meta.get("val"), torch.Tensor) for n in crossing):
-                found.append((len(crossing), abs(end - target), end))
+        nearest = range(max(ends[-1] + 1, int(target - _NEAR * total)), min(total, int(target + _NEAR * total) + 1))
+        found = [(crossing[end], abs(end - target), end) for end in nearest if not other[end]]
         if found:
             ends.append(min(found)[2])
     return [range(start, end) for start, end in zip(ends, [*ends[1:], total], strict=True)]
+
+
+def _crossings(graph: _Body) -> tuple[list[int], list[int]]:
+    """For each place between two operations: how many values cross it, and how many of them are no tensors."""
+    total = len(graph.nodes)
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    crossing, other = [0] * (total + 1), [0] * (total + 1)
+    for number, node in enumerate(graph.nodes):
+        last = max((place[user] for user in node.users if user in place), default=total)
+        for counts in (crossing, *([] if isinstance(node.meta.get("val"), torch.Tensor) else [other])):
+            counts[number + 1] += 1
+            if last < total:
+                counts[last + 1] -= 1
+    return list(accumulate(crossing)), list(accumulate(other))
 
 
 @dataclass(frozen=True)
