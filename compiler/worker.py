@@ -101,11 +101,9 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
     job = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
     on_cpu = job["device"] == "cpu"  # where copies of this process help instead, once it has captured the model
     helpers = [] if help_number or on_cpu else _start_helpers(staging, job["helpers"])
-    if job["cache"] and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+    ours = bool(job["cache"]) and "TORCHINDUCTOR_CACHE_DIR" not in os.environ  # else it is for others to keep small
+    if ours:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
-        from onegraph.compiler.backends import toolchain
-
-        toolchain.trim(Path(job["cache"]))
     if job["niceness"]:
         _give_way(job["niceness"])
     tell({"event": "stage", "stage": "starting"})
@@ -115,7 +113,10 @@ def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
     import torch
 
     from onegraph.compiler import backends, capture, replay, shapes
+    from onegraph.compiler.backends import toolchain
 
+    if ours and help_number is None:
+        toolchain.trim(Path(job["cache"]))
     torch.set_grad_enabled(False)
     backend = backends.get(job["backend"])
     device = torch.device(job["device"])
