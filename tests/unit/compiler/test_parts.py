@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -38,21 +39,21 @@ def is_worker(process: psutil.Process) -> bool:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled by two processes, the second one a copy of the first."""
-    home, at_once = tmp_path_factory.mktemp("parts"), [0]
+    home, seen = tmp_path_factory.mktemp("parts"), Counter[int]()
     ready = inductor._toolchain().prepare(inductor._options(toy.CPU))
     if ready:  # else a copy of the compiling process would do that first
         os.waitpid(ready, 0)
 
     def watch(progress: Progress) -> None:
-        children = psutil.Process().children(recursive=True)
-        at_once.append(sum(is_worker(child) for child in children))
+        seen.update(child.pid for child in psutil.Process().children(recursive=True) if is_worker(child))
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(InductorBackend, "helpers", lambda self, weights, device: 1)
         engine = Engine(Store(home))
         graph = engine.obtain(toy.request(deep(), SOURCE), "wait", watch)
     assert isinstance(graph, Graph), graph
-    assert (max(at_once), engine.counters.compiles) == (2, 1)
+    lasting = [process for process, times in seen.items() if times >= 5]  # no C++ compiler that is about to be one
+    assert (len(lasting), engine.counters.compiles) == (2, 1)
     return home
 
 
