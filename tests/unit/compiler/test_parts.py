@@ -11,6 +11,7 @@ import pytest
 import torch
 from support import toy
 
+from onegraph.compiler import engine as engine_module
 from onegraph.compiler.backends import inductor
 from onegraph.compiler.backends.inductor import PLAN_FILE, InductorBackend
 from onegraph.compiler.engine import Engine, Graph
@@ -21,6 +22,12 @@ from onegraph.graph_cache.identity import ModelSource
 from onegraph.graph_cache.store import Store
 
 SOURCE = ModelSource(None, "0123456789ab")
+
+
+@pytest.fixture(autouse=True)
+def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine eight calls of so small a module may take longer than eager."""
+    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
 
 
 def deep(seed: int = 0) -> toy.Deep:
