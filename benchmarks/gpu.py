@@ -7,13 +7,13 @@ limits  what this device's matrix products reach
 unet    SDXL's base: eager, compiled, replayed, distance from float32, memory, sizes and batches, 30 steps of sampling
 refiner the same of the refiner
 vae     the decoder and the encoder
-restore taking up all kept graphs in a fresh process
+restore loading all cached graphs in a fresh process
 server  ComfyUI itself, as it starts by default (DynamicVRAM), restarted, and without DynamicVRAM
 bfloat16  the same with UNet weights in bfloat16, against eager and float32; only where --only names it
 torch   torch.compile and core's node for it, which users have today: empty caches, then the caches of the first process
 
 `COMFYUI_PATH` names ComfyUI. Figures are printed and written as they come, and after `--seconds` it ends with what it
-has; a further run with the same `--out` and `--work` adds to it and takes up the graphs that are there.
+has; a further run with the same `--out` and `--work` adds to it and uses the graphs that are there.
 """
 
 from __future__ import annotations

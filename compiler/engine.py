@@ -22,15 +22,15 @@ import torch
 
 from .. import __version__
 from ..errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError, in_brief, without_paths
+from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.identity import ModelSource
 from ..graph_cache.key import GraphKey
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
-from . import admission, binding, capture, functions, memory, spot_check, structure, verify
+from . import admission, binding, capture, estimate, functions, memory, spot_check, structure, verify
 from .admission import Limits
 from .backends import Backend, Constant, Runner
 from .deferred import Deferred
-from .estimate import CompileTimes
 from .exhausted import refused_when_exhausted, retried
 from .process import Client, Job, Progress, compile_in_child
 from .replay import Release
@@ -427,7 +427,7 @@ class Engine:
         self._background: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
         self._shortages: dict[Place, admission.Shortage] = {}
         self._compiling: dict[Place, tuple[torch.device, int]] = {}  # bytes that compiles under way take
-        self._progress: dict[Place, tuple[Request, Progress]] = {}
+        self._progress: dict[Place, tuple[str, str, Progress]] = {}  # component, label
         self._deferred: Deferred[Place, _PutOff] = Deferred(
             self._may_start, self._start_deferred, self.limits.poll_seconds
         )
@@ -517,7 +517,7 @@ class Engine:
         if background is not None and background[0].is_alive():
             seconds = time.perf_counter() - background[1]
             under_way = self._progress.get(place)
-            how_far = f", {under_way[1].share:.0%}" if under_way else ""
+            how_far = f", {under_way[-1].share:.0%}" if under_way else ""
             return Refused(f"still compiling in the background ({seconds:.0f} s so far{how_far})")
         return None
 
@@ -746,16 +746,18 @@ class Engine:
     ) -> Entry | Refused:
         self._compiling[place] = (request.device, self._taken_bytes(request, job))
         times, kind = CompileTimes(self.store.compile_times), _compile_kind(request, job)
+        component, label = request.key.component, request.label  # not the request: it holds the model
 
         def follow(progress: Progress) -> None:
-            self._progress[place] = (request, progress)
+            self._progress[place] = (component, label, progress)
             watch(progress)
 
         try:
             with self.store.staging(request.source) as staging:
-                expected = times.expected(kind, job.weights)
+                expected = estimate.expected(times.of(kind), job.weights)
                 compiled = compile_in_child(job, staging, follow, self.limits.seconds, expected)
-                times.remember(kind, job.weights, compiled.stages)
+                if not job.niceness:  # one that gives way takes as long as others leave it
+                    times.remember(kind, estimate.per_weight(compiled.stages, job.weights))
                 entry = self.store.publish(
                     request.key,
                     request.source,
@@ -813,14 +815,14 @@ class Engine:
         """What compiles, how far it is (`share` of 1) and how long it probably still takes (`remaining_s`)."""
         return [
             {
-                "component": request.key.component,
-                "label": request.label,
+                "component": component,
+                "label": label,
                 "stage": progress.stage,
                 "seconds": round(progress.seconds, 1),
                 "share": round(progress.share, 3),
                 "remaining_s": round(progress.remaining, 1),
             }
-            for request, progress in self._progress.copy().values()
+            for component, label, progress in self._progress.copy().values()
         ]
 
     def background_compiles(self) -> int:

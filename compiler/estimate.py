@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeGuard
 
 STAGES = ("starting", "capturing", "compiling", "checking")
 _SCALING = ("capturing", "compiling")  # with the size of the model
@@ -19,44 +14,19 @@ _LEAST_SECONDS = 0.2
 _SURE = 0.9  # of a stage: the last tenth is approached, not reached, by a stage that takes longer than expected
 
 
-class CompileTimes:
-    """What compiles took on this machine, in a file that may be missing, damaged or not writable.
+def expected(known: Mapping[str, float], weights: int) -> dict[str, float]:
+    """Seconds for each stage of a compile of a model with so many weights.
 
     Args:
-        file: JSON, `{kind: {stage: seconds, for each weight where that scales}}`, the latest of each kind.
+        known: what `per_weight` made of an earlier compile of the kind, as far as there was one.
     """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def expected(self, kind: str, weights: int) -> dict[str, float]:
-        """Seconds for each stage of a compile of a model with so many weights."""
-        known = self._read().get(kind, {})
-        scale = {stage: max(weights, 1) if stage in _SCALING else 1 for stage in STAGES}
-        return {s: max(known.get(s, _TYPICAL[s]) * scale[s], _LEAST_SECONDS) for s in STAGES}
-
-    def remember(self, kind: str, weights: int, stages: Mapping[str, float]) -> None:
-        """Keep what a compile took. A file that can't be written is no error: the next estimate is poorer."""
-        scaled = {s: t / max(weights, 1) if s in _SCALING else t for s, t in stages.items() if s in STAGES}
-        temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({**self._read(), kind: scaled}, indent=1), encoding="utf-8")
-            temporary.replace(self._file)
-
-    def _read(self) -> dict[str, dict[str, float]]:
-        try:
-            data = json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        if not isinstance(data, dict):
-            return {}
-        kinds = {kind: stages for kind, stages in data.items() if isinstance(stages, dict)}
-        return {kind: {s: t for s, t in stages.items() if _is_time(t)} for kind, stages in kinds.items()}
+    scale = {stage: max(weights, 1) if stage in _SCALING else 1 for stage in STAGES}
+    return {s: max(known.get(s, _TYPICAL[s]) * scale[s], _LEAST_SECONDS) for s in STAGES}
 
 
-def _is_time(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e5
+def per_weight(stages: Mapping[str, float], weights: int) -> dict[str, float]:
+    """What a compile's stages took, for each weight of the model where that scales with them."""
+    return {s: t / max(weights, 1) if s in _SCALING else t for s, t in stages.items() if s in STAGES}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import functools
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ from ..shapes import ShapeRange
 from . import Availability
 from .algebra import quick_strides
 from .decompositions import double_by_copies, group_norm, wide_attention
-from .toolchain import Toolchain
+from .toolchain import Toolchain, cpp_compiler
 from .torch_private import OLDEST_TORCH, require, version
 
 GRAPH_FILE = "graph.aoti"  # a graph compiled whole
@@ -269,12 +268,6 @@ def _own_flags(device: torch.device) -> Iterator[None]:
         builder._get_optimization_cflags = usual
 
 
-def _compiler() -> str | None:
-    """The C++ compiler AOTInductor would call."""
-    chosen = os.environ.get("CXX")
-    return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
-
-
 def _point(aliases: dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> None:
     """Have the alias of that name, made at first, show a tensor's memory without owning it.
 
@@ -417,10 +410,10 @@ class InductorBackend:
         runs = self.can_run(device)
         if not runs.ok:
             return runs
-        if _compiler() is None:
+        if cpp_compiler() is None:
             wanted = os.environ.get("CXX") or "g++ or clang++"
             return Availability(False, f"no C++ compiler ({wanted}) on PATH; install one, for instance the package g++")
-        return Availability(True, f"C++ compiler {_compiler()}")
+        return Availability(True, f"C++ compiler {cpp_compiler()}")
 
     def supports(self, shapes: ShapeRange) -> bool:
         return True

@@ -45,6 +45,12 @@ extern template class {_BASE};
 _DEFINED = f"\ntemplate class {_BASE};\n"
 
 
+def cpp_compiler() -> str | None:
+    """The C++ compiler AOTInductor would call, or None."""
+    chosen = os.environ.get("CXX")
+    return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
+
+
 class _Ready(BaseException):
     """All that parts have in common is there. Inductor wraps every Exception in one of its own."""
 
@@ -183,7 +189,7 @@ def _fingerprint() -> str:
     """Of the compiler and of torch."""
     from blake3 import blake3
 
-    compiler = shutil.which(os.environ.get("CXX") or "g++") or ""
+    compiler = cpp_compiler() or ""
     changed = Path(compiler).resolve().stat().st_mtime_ns if compiler else 0
     return blake3(f"{torch.__version__} {torch.__file__} {compiler} {changed}".encode()).hexdigest(length=6)
 

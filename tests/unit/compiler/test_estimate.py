@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onegraph.compiler.estimate import STAGES, CompileTimes, Estimate
+from onegraph.compiler.estimate import STAGES, Estimate, expected, per_weight
 
 EXPECTED = {"starting": 2.0, "capturing": 4.0, "compiling": 20.0, "checking": 1.0}
 
@@ -64,29 +62,13 @@ def test_stages_add_up_to_the_whole() -> None:
     assert estimate.stages == {"starting": 2.5, "capturing": 4.5, "compiling": 12.0, "checking": 1.0}
 
 
-def test_the_next_estimate_is_what_the_last_compile_took(tmp_path: Path) -> None:
-    times = CompileTimes(tmp_path / "home" / "times.json")
-    times.remember("unet", 100, {"starting": 3, "capturing": 5, "compiling": 30, "checking": 1})
-    assert times.expected("unet", 200) == {"starting": 3, "capturing": 10, "compiling": 60, "checking": 1}
-    assert times.expected("decoder", 100) != times.expected("unet", 100)
-    times.remember("decoder", 10, {"starting": 1, "capturing": 1, "compiling": 9, "checking": 1})
-    assert times.expected("unet", 100)["compiling"] == 30
-    assert [path.name for path in (tmp_path / "home").iterdir()] == ["times.json"]
+def test_the_next_estimate_is_what_the_last_compile_took() -> None:
+    stages = {"starting": 3.0, "capturing": 5.0, "compiling": 30.0, "checking": 1.0}
+    known = per_weight(stages, 100)
+    assert expected(known, 100) == stages
+    assert expected(known, 200) == {"starting": 3, "capturing": 10, "compiling": 60, "checking": 1}
+    assert expected({}, 100) != expected(known, 100)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", '{"unet": 3}', '{"unet": {"compiling": "x", "starting": -1, "checking": 1e300}}']
-)
-def test_a_damaged_file_is_as_good_as_none(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "times.json"
-    file.write_text(text)
-    assert CompileTimes(file).expected("unet", 100) == CompileTimes(tmp_path / "none").expected("unet", 100)
-    CompileTimes(file).remember("unet", 1, {"compiling": 7.0})
-    assert CompileTimes(file).expected("unet", 1)["compiling"] == 7.0
-
-
-def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.write_text("no folder")
-    CompileTimes(home / "times.json").remember("unet", 1, {"compiling": 7.0})
-    assert home.read_text() == "no folder"
+def test_what_was_remembered_of_only_some_stages_leaves_the_usual_for_the_others() -> None:
+    assert expected({"compiling": 1.0}, 50) == {**expected({}, 50), "compiling": 50.0}
