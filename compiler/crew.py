@@ -19,7 +19,7 @@ class Crew:
 
     Args:
         folder: seen by all of them, empty at first.
-        helpers: processes that were started to do the same as this one.
+        helpers: processes that this one started to take jobs from the same folder.
         copies: how many copies of this process help, made when there is work; on Linux only, for other systems'
             libraries do not survive it. Not where it uses a GPU, which a copy cannot. A copy has none of its threads.
         in_copy: called in each of them first.
@@ -43,9 +43,21 @@ class Crew:
         self._announce = announce
 
     @property
-    def copies(self) -> int:
-        """How many copies of this process help."""
-        return self._copies
+    def workers(self) -> int:
+        """How many processes work on the graph."""
+        return 1 + len(self._helpers) + self._copies
+
+    @property
+    def has_helpers(self) -> bool:
+        """Whether other processes wait for something to do."""
+        return bool(self._helpers)
+
+    def dismiss(self) -> None:
+        """End the helpers, for there is nothing to share."""
+        for helper in self._helpers:
+            helper.kill()
+            helper.wait()
+        self._helpers = ()
 
     def work(self, jobs: Mapping[str, Callable[[], None]], sizes: Mapping[str, float] | None = None) -> None:
         """Have every job done once. A job's name is the file in `folder` that is there as soon as it is done.

@@ -9,6 +9,7 @@ tensors that earlier parts made. Sizes never cross: a part reads them off a tens
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,12 +20,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-SMALLEST_SHARE = 0.05  # a region smaller than this share of the graph is not worth a call of its own
-WORTH_IT = 0.75  # cut only if the kinds together are at most this share of the graph
-WORTH_LOOKING = 1500  # operations; smaller graphs compile fast enough whole where one process compiles
-# Operations that take as long as what every part costs besides: its C++ wrapper, its link, the passes over its graph.
-# On a CPU: 3.5 s, when an operation takes 0.06 s.
-PART_COSTS = 60
+WORTH_IT = 0.75  # cut only if that has the graph compiled in at most this share of the time that it takes whole
+_LEAST = 4  # a region of less than this fraction of what a part costs is not worth a call of its own
+_ALIKE = 1.1  # times that differ by less than this factor count as equal, and then fewer parts are better
 _NEAR = 0.08  # of the graph: how far a slice may end from where it should, to cross fewer values
 
 
@@ -73,48 +71,47 @@ class Plan:
         )
 
 
-def cut(exported: torch.export.ExportedProgram, workers: int | None = None) -> tuple[Plan, list[GraphModule]] | None:
+def cut(exported: torch.export.ExportedProgram, workers: int, part_costs: int) -> tuple[Plan, list[GraphModule]] | None:
     """The plan and one module for each kind of part; None where it is better compiled whole.
 
     A kind's module is a function of tensors to a tuple of tensors. Its placeholders carry the fake tensors of the
     export, and its weights are those of the first place where the kind occurs.
 
     Args:
-        workers: how many processes compile parts side by side. Then the graph is also cut where nothing repeats, if
-            that has it compiled sooner. None: only a large graph is cut, and only where it repeats itself.
+        workers: how many processes compile parts side by side. With more than one the graph is also cut where nothing
+            repeats, if that has it compiled sooner.
+        part_costs: operations that take as long as what every part costs besides its own: its C++ wrapper, its link,
+            the passes over its graph.
     """
     graph = _Body.of(exported)
     if graph is None:
         return None
-    repeating = _intervals(graph, max(2, int(SMALLEST_SHARE * len(graph.nodes))))
-    if workers is None:
-        if len(graph.nodes) < WORTH_LOOKING or len(repeating) < 2:
-            return None
-        found = _assemble(graph, repeating)
-        worth = found is not None and sum(len(m.graph.nodes) for m in found[1]) <= WORTH_IT * len(graph.nodes)
-        return found if worth else None
     looks = [_look(node) for node in graph.nodes]
 
     def expected(runs: list[range]) -> int:
         """As if what looks alike were of one kind, which only the parts themselves tell; writing them takes longer."""
-        return _compile_time({tuple(looks[run.start : run.stop]): len(run) for run in runs}.values(), workers)
+        kinds = {tuple(looks[run.start : run.stop]): len(run) for run in runs}
+        return _compile_time(kinds.values(), workers, part_costs)
 
-    most = WORTH_IT * (len(graph.nodes) + PART_COSTS)
-    candidates = [repeating, *(_slices(graph, count) for count in sorted({2, workers, 2 * workers}))]
-    for runs in sorted((runs for runs in candidates if len(runs) > 1), key=expected):
-        found = _assemble(graph, runs) if expected(runs) <= most else None
+    most = WORTH_IT * (len(graph.nodes) + part_costs)
+    candidates = [*_repeating(graph, looks, max(2, part_costs // _LEAST))]
+    if workers > 1:
+        candidates += (_slices(graph, count) for count in sorted({2, workers, 2 * workers}))
+    worth = [runs for runs in candidates if len(runs) > 1 and expected(runs) <= most]
+    for runs in sorted(worth, key=lambda runs: (round(math.log(expected(runs), _ALIKE)), len(runs))):
+        found = _assemble(graph, runs)
         if found is not None:
             sizes = [sum(node.op == "call_function" for node in module.graph.nodes) for module in found[1]]
-            if _compile_time(sizes, workers) <= most:
+            if _compile_time(sizes, workers, part_costs) <= most:
                 return found
     return None
 
 
-def _compile_time(sizes: Iterable[int], workers: int) -> int:
+def _compile_time(sizes: Iterable[int], workers: int, part_costs: int) -> int:
     """How long workers that take the largest part first are busy, in operations."""
     busy = [0] * workers
     for operations in sorted(sizes, reverse=True):
-        busy[busy.index(min(busy))] += operations + PART_COSTS
+        busy[busy.index(min(busy))] += operations + part_costs
     return max(busy)
 
 
@@ -211,21 +208,30 @@ def _form(value: Any) -> str:
     return str([_form(v) for v in value]) if isinstance(value, list | tuple) else str(value)
 
 
-def _intervals(graph: _Body, smallest: int) -> list[range]:
-    """The graph's operations in consecutive runs: modules that repeat, largest first, and what is between them."""
+def _repeating(graph: _Body, looks: Sequence[str], smallest: int) -> Iterator[list[range]]:
+    """The graph's operations in consecutive runs: modules that repeat, and what is between them.
+
+    First by the largest modules there are, and then by smaller and smaller ones.
+    """
     places: dict[str, list[int]] = defaultdict(list)
     for number, node in enumerate(graph.nodes):
         for path in _modules_of(node):
             places[path].append(number)
-    looks = [_look(node) for node in graph.nodes]
     alike: dict[tuple[str, ...], set[range]] = defaultdict(set)
     for numbers in places.values():
         whole = range(numbers[0], numbers[-1] + 1)
         if len(whole) == len(numbers) >= smallest:  # called once, with nothing of another module in between
             alike[tuple(looks[whole.start : whole.stop])].add(whole)
-    taken = [False] * len(graph.nodes)
+    groups = sorted((copies for copies in alike.values() if len(copies) > 1), key=lambda g: -len(next(iter(g))))
+    for largest in sorted({len(next(iter(copies))) for copies in groups}, reverse=True):
+        yield _runs(len(graph.nodes), [copies for copies in groups if len(next(iter(copies))) <= largest])
+
+
+def _runs(total: int, groups: Iterable[Iterable[range]]) -> list[range]:
+    """Operations in consecutive runs: the copies of each group where none of an earlier one is, and what is between."""
+    taken = [False] * total
     regions: list[range] = []
-    for _, copies in sorted(alike.items(), key=lambda item: -len(item[0])):
+    for copies in groups:
         free = [copy for copy in copies if not any(taken[copy.start : copy.stop])]
         if len(free) > 1:
             regions += free
@@ -233,13 +239,12 @@ def _intervals(graph: _Body, smallest: int) -> list[range]:
                 taken[copy.start : copy.stop] = [True] * len(copy)
     runs: list[range] = []
     start = 0
-    for region in sorted(regions, key=lambda r: r.start):
+    for region in [*sorted(regions, key=lambda r: r.start), range(total, total)]:
         if region.start > start:
             runs.append(range(start, region.start))
-        runs.append(region)
+        if region:
+            runs.append(region)
         start = region.stop
-    if start < len(graph.nodes):
-        runs.append(range(start, len(graph.nodes)))
     return runs
 
 

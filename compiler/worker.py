@@ -3,8 +3,9 @@
 Run by path, `python compiler/worker.py STAGING`, never imported by the server: a compiler crash, an artifact
 that crashes on load and the compiler's memory all stay here. It reads `job.json` and `structure.bin` from
 the staging folder, writes the graph's files there and speaks JSON lines on its standard output. When its standard
-input closes, its parent is gone and it ends itself and its compilers. Where the job asks for helpers, it starts itself
-with `--help-with`: they capture the same module and compile parts of it (`crew.Crew`), and say nothing.
+input closes, its parent is gone and it ends itself and its compilers. Where the job asks for helpers, these are
+copies of it (Linux, for a CPU) or it starts itself with `--help-with`: they compile parts of the graph (`crew.Crew`)
+and say nothing.
 """
 
 from __future__ import annotations
@@ -97,46 +98,64 @@ def _start_helpers(staging: Path, count: int) -> list[subprocess.Popen[bytes]]:
     return helpers
 
 
-def _run(staging: Path, help_number: int | None, tell: Any) -> dict[str, Any]:
-    job = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
-    on_cpu = job["device"] == "cpu"  # where copies of this process help instead, once it has captured the model
-    helpers = [] if help_number or on_cpu else _start_helpers(staging, job["helpers"])
+def _read_job(staging: Path) -> dict[str, Any]:
+    job: dict[str, Any] = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
+    for path in job["path"]:
+        if path not in sys.path:
+            sys.path.append(path)
+    return job
+
+
+def _help(staging: Path) -> None:
+    """Compile parts that the leading process hands out. It has set this process' environment and priority."""
+    job = _read_job(staging)
+    import torch
+
+    from onegraph.compiler import backends
+    from onegraph.compiler.crew import Crew
+
+    torch.set_grad_enabled(False)
+    gc.disable()
+    device = torch.device(job["device"])
+    backends.get(job["backend"]).help_with(staging, device, Crew(staging, leads=False))
+
+
+def _run(staging: Path, tell: Any) -> dict[str, Any]:
+    tell({"event": "stage", "stage": "starting"})
+    job = _read_job(staging)
     ours = bool(job["cache"]) and "TORCHINDUCTOR_CACHE_DIR" not in os.environ  # else it is for others to keep small
     if ours:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
     if job["niceness"]:
         _give_way(job["niceness"])
-    tell({"event": "stage", "stage": "starting"})
-    for path in job["path"]:
-        if path not in sys.path:
-            sys.path.append(path)
+    # No copy of a process can use the GPU that the process uses.
+    by_copies = job["device"] == "cpu" and sys.platform == "linux"
+    helpers = [] if by_copies else _start_helpers(staging, job["helpers"])
     import torch
 
     from onegraph.compiler import backends, capture, replay, shapes
     from onegraph.compiler.backends import toolchain
 
-    if ours and help_number is None:
+    if ours:
         toolchain.trim(Path(job["cache"]))
     torch.set_grad_enabled(False)
     backend = backends.get(job["backend"])
     device = torch.device(job["device"])
+    if job["kept"] is None:
+        backend.prepare(device, job["helpers"])
     spec = shapes.ShapeRange.from_json(job["shapes"])
     inputs = capture.example_inputs(spec, job["hint"], device)
     if job["kept"] is None:
         from onegraph.compiler.crew import Crew
 
-        copies = job["helpers"] if on_cpu else 0
+        copies = job["helpers"] if by_copies else 0
 
         def announce(sizes: Any) -> None:
             tell({"event": "parts", "sizes": dict(sizes)})
 
-        crew = Crew(staging, helpers, help_number is None, copies, _in_copy, announce)
-        backend.prepare(device)
-        if on_cpu:  # a seventh of a compile's time; nearly all that it looks at is there until the end
-            gc.disable()
+        crew = Crew(staging, helpers, True, copies, _in_copy, announce)
+        gc.disable()  # a seventh of a compile's time; nearly all that it looks at is there until the end
         files, state, used, code = _compile(staging, job, backend, inputs, crew, tell)
-        if not crew.leads:
-            return {}
     else:
         tell({"event": "stage", "stage": "compiling"})
         files, used, code = backend.rebuild(Path(job["kept"]), inputs, staging), set(), None
@@ -252,9 +271,11 @@ def main(staging: Path, help_number: int | None = None) -> NoReturn:
     started = time.perf_counter()
     try:
         _import_pack()
-        message = _run(staging, help_number, tell)
-        message["seconds"] = time.perf_counter() - started
-        tell(message)
+        if help_number is None:
+            message = _run(staging, tell)
+            tell({**message, "seconds": time.perf_counter() - started})
+        else:
+            _help(staging)
         code = 0
     except Exception as error:
         import traceback

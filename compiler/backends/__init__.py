@@ -89,8 +89,21 @@ class Backend(Protocol):
     def helpers(self, weights: int, device: torch.device) -> int:
         """How many further processes would make compiling a module with so many weights faster here."""
 
-    def prepare(self, device: torch.device) -> None:
-        """Begin with what every compile for the device needs besides the model, while that is captured."""
+    def prepare(self, device: torch.device, helpers: int) -> None:
+        """Begin with what every compile for the device needs besides the model, while that is captured.
+
+        Called before anything uses the device.
+
+        Args:
+            helpers: how many processes compile with this one.
+        """
+
+    def help_with(self, folder: Path, device: torch.device, crew: Crew) -> None:
+        """Do some of the work of another process' `compile` into that folder, until nothing is left to take.
+
+        Raises:
+            CompileError: this backend's compiles are not shared.
+        """
 
     def compile(
         self,
@@ -103,7 +116,7 @@ class Backend(Protocol):
 
         Args:
             inputs: an example call of the range that the graph shall serve.
-            crew: the processes that do the same with the same arguments, to share the work with; None: this one alone.
+            crew: the processes that share the work; None: this one alone.
 
         Raises:
             CompileError: the backend cannot.

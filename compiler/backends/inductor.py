@@ -14,8 +14,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 import platform
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,18 +31,23 @@ from .. import container, memory, regions
 from ..crew import Crew
 from ..replay import PROOF_FILE, Replayed
 from ..shapes import ShapeRange
-from . import Availability
+from . import Availability, parcel
 from .algebra import quick_strides
 from .decompositions import double_by_copies, group_norm, wide_attention
-from .toolchain import Toolchain, cpp_compiler
-from .torch_private import OLDEST_TORCH, require, version
+from .toolchain import Toolchain, compile_anything, cpp_compiler
+from .torch_private import OLDEST_TORCH, require, version, without_stack_traces
+
+log = logging.getLogger("onegraph.compiler")
 
 GRAPH_FILE = "graph.aoti"  # a graph compiled whole
 PLAN_FILE = "plan.json"  # or how its parts make it up, which are files of their own
 MOST_HELPERS = 3
+MOST_HELPERS_OF_GPUS = 7
 _HOPPER = 9  # compute capability of the cards that the choices for attention were measured on
 _LONGEST_ROW = 2048  # elements; see `_own_choices`
 _WORTH_HELP = 1000  # weights; SDXL's UNet has 1680, its VAE 248
+# See `regions.cut`. On a CPU a part costs 3.5 s and an operation 0.06 s, on a GPU (H200) 4 s and 0.04 s.
+_PART_COSTS = {"cpu": 60, "cuda": 100}
 _OPTIONS = {
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.use_runtime_constant_folding": False,
@@ -298,6 +306,8 @@ def _toolchain() -> Toolchain:
     return Toolchain(Path(chosen) / "onegraph" / blake3(_cpu_features().encode()).hexdigest(length=6))
 
 
+_ORDER_FILE = "parts.json"  # of a compile under way: the parts that helpers may take, largest first
+_POLL_SECONDS = 0.05
 _WHOLE = -1  # number of the result of a graph that is one part
 
 
@@ -391,6 +401,39 @@ def _compile_part(module: torch.fx.GraphModule, options: Mapping[str, Any], fold
     package.rename(folder / _part_file(kind))
 
 
+@contextlib.contextmanager
+def _settings(device: torch.device) -> Iterator[None]:
+    """How this backend has Inductor compile; what is changed for that is as before afterwards."""
+    with contextlib.ExitStack() as settings:
+        settings.enter_context(_own_flags(device))
+        settings.enter_context(_toolchain().in_use())
+        if device.type == "cpu":  # Triton's code generation does not ask for strides
+            settings.enter_context(quick_strides())
+        if device.type == "cuda":
+            capability = torch.cuda.get_device_capability(device)[0]
+            settings.enter_context(_own_decompositions(capability))
+            settings.enter_context(_own_choices())
+            settings.enter_context(_fast_attention(capability))
+        yield
+
+
+def _parcel_file(kind: int) -> str:
+    return f"part{kind}.graph"
+
+
+def _hand_out(modules: Sequence[torch.fx.GraphModule], order: Sequence[int], folder: Path) -> None:
+    """Let helpers have the parts. Where that cannot be, this process compiles them all."""
+    try:
+        for kind in order:
+            (folder / _parcel_file(kind)).write_bytes(parcel.dump(modules[kind]))
+    except Exception as error:  # of pickling, which may raise anything
+        log.warning("one process compiles all parts, for they can't be handed out: %s", in_brief(error), exc_info=True)
+        return
+    complete = folder / f"{_ORDER_FILE}.partial"
+    complete.write_text(json.dumps([*order]), encoding="utf-8")
+    complete.replace(folder / _ORDER_FILE)
+
+
 class InductorBackend:
     """Compiles with `torch._inductor.aoti_compile_and_package`; runs without a compiler."""
 
@@ -442,7 +485,7 @@ class InductorBackend:
             raise CompileError(
                 f"torch {torch.__version__} cannot keep a batch of one symbolic; update to 2.8 or newer to compile."
             )
-        with config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        with config.patch(backed_size_oblivious=True), without_stack_traces():  # type: ignore[attr-defined]
             yield
 
     def helpers(self, weights: int, device: torch.device) -> int:
@@ -452,15 +495,20 @@ class InductorBackend:
             return max(0, min(MOST_HELPERS, container.cores() - 1, memory.available_bytes(cpu) // (2 << 30)))
         if weights < _WORTH_HELP:
             return 0
-        room = [MOST_HELPERS, container.cores() // 4, memory.available_bytes(cpu) // (4 << 30)]
+        room = [MOST_HELPERS_OF_GPUS, container.cores() // 2 - 1, memory.available_bytes(cpu) // (4 << 30)]
         room.append(memory.available_bytes(device) // (3 << 30))
         return max(0, min(room))
 
-    def prepare(self, device: torch.device) -> None:
-        """Begin with what every compile for the device needs, in a process beside this one."""
-        if device.type == "cpu":
-            with _own_flags(device):
-                _toolchain().prepare(_options(device))
+    def prepare(self, device: torch.device, helpers: int) -> None:
+        with _own_flags(device):
+            _toolchain().prepare(_options(device), device)
+        if device.type == "cuda":
+            with contextlib.suppress(LoadError):  # a compile starts them as well, when it comes to its first kernel
+                start = require("torch._inductor.async_compile.maybe_warm_pool")
+                config = require("torch._inductor.config")
+                if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
+                    config.compile_threads = max(2, container.cores() // (1 + helpers))
+                start()
 
     def compile(
         self,
@@ -473,23 +521,18 @@ class InductorBackend:
         device = inputs[0].device
         options = _options(device)
         try:
-            with contextlib.ExitStack() as settings:
-                settings.enter_context(_own_flags(device))
-                if device.type == "cpu":  # on a GPU neither was measured
-                    settings.enter_context(_toolchain().in_use())
-                    settings.enter_context(quick_strides())
+            with _settings(device):
                 if device.type == "cuda":
-                    capability = torch.cuda.get_device_capability(device)[0]
-                    settings.enter_context(_own_decompositions(capability))
-                    settings.enter_context(_own_choices())
-                    settings.enter_context(_fast_attention(capability))
                     double_by_copies(exported)
-                found = regions.cut(exported, 1 + crew.copies if device.type == "cpu" else None)
+                found = regions.cut(exported, crew.workers, _PART_COSTS[device.type])
                 if found is None:
+                    crew.dismiss()
                     crew.work({GRAPH_FILE: lambda: _compile_whole(exported, options, folder)})
                     return [GRAPH_FILE]
                 plan, modules = found
                 largest_first = sorted(range(len(modules)), key=lambda kind: -len(modules[kind].graph.nodes))
+                if crew.has_helpers:
+                    _hand_out(modules, largest_first, folder)
                 crew.work(
                     {
                         _part_file(kind): functools.partial(_compile_part, modules[kind], options, folder, kind)
@@ -501,6 +544,25 @@ class InductorBackend:
             raise CompileError(f"AOTInductor could not compile the model ({in_brief(error)}).") from error
         (folder / PLAN_FILE).write_text(json.dumps(plan.to_json()), encoding="utf-8")
         return [PLAN_FILE, *(_part_file(kind) for kind in range(len(modules)))]
+
+    def help_with(self, folder: Path, device: torch.device, crew: Crew) -> None:
+        """Compile parts that another process hands out in `folder`; until there are any, start what all of them need.
+
+        Raises:
+            LoadError: this torch lacks something that is needed.
+        """
+        options = _options(device)
+        with self.capture_settings(), _settings(device):
+            with tempfile.TemporaryDirectory() as scratch:
+                compile_anything(options, device, Path(scratch))
+            while not (folder / _ORDER_FILE).exists():  # the leader ends this process when it ends
+                time.sleep(_POLL_SECONDS)
+
+            def compile_kind(kind: int) -> None:
+                _compile_part(parcel.load((folder / _parcel_file(kind)).read_bytes(), device), options, folder, kind)
+
+            order: list[int] = json.loads((folder / _ORDER_FILE).read_text(encoding="utf-8"))
+            crew.work({_part_file(kind): functools.partial(compile_kind, kind) for kind in order})
 
     def rebuild(self, kept: Path, inputs: Sequence[torch.Tensor], folder: Path) -> list[str]:
         raise CompileError("AOTInductor compiles each graph from the model itself.")

@@ -135,12 +135,12 @@ class Toolchain:
             for name, place in headers.items():
                 setattr(codecache, name, place)
 
-    def prepare(self, options: Mapping[str, Any]) -> int | None:
+    def prepare(self, options: Mapping[str, Any], device: torch.device) -> int | None:
         """Have a process make what all parts share, if that was never done here; its id, or None.
 
         It is a copy of this process, which must not have used a GPU, and ends by itself.
         """
-        done = self._folder / f"ready-{_fingerprint()}"
+        done = self._folder / f"ready-{device.type}-{_fingerprint()}"
         if sys.platform != "linux" or done.exists():
             return None
         child = os.fork()
@@ -149,7 +149,7 @@ class Toolchain:
         try:
             torch.set_num_threads(1)  # OpenMP's threads are not there in a copy of a process
             with self.in_use(only_prepare=True), contextlib.suppress(_Ready), tempfile.TemporaryDirectory() as place:
-                _compile_anything(options, Path(place))
+                compile_anything(options, device, Path(place))
             done.parent.mkdir(parents=True, exist_ok=True)
             done.touch()
         except BaseException:  # the parts then do it themselves
@@ -221,8 +221,9 @@ class _Anything(torch.nn.Module):
         return x + 1
 
 
-def _compile_anything(options: Mapping[str, Any], folder: Path) -> None:
-    x = torch.zeros(64)
+def compile_anything(options: Mapping[str, Any], device: torch.device, folder: Path) -> None:
+    """Compile a part that computes next to nothing."""
+    x = torch.zeros(64, device=device)
     module = torch.export.export(_Anything(), (x,)).module()
     place = {"aot_inductor.package": True, "aot_inductor.output_path": str(folder / "part")}
     require("torch._inductor").aot_compile(module, (x,), options={**options, **place})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,3 +35,30 @@ def require(what: str) -> Any:
                 "use a torch version named in the README or set backend to off."
             )
     return place
+
+
+@contextlib.contextmanager
+def without_stack_traces() -> Iterator[None]:
+    """While this lasts, tracing does not note for each operation where in Python it came from.
+
+    Only error messages of the compiler's developers speak of that, and it is a tenth of the time that tracing takes.
+    Where this torch does it elsewhere, it is noted as ever.
+    """
+    config: Any = importlib.import_module("torch.fx.config")
+    if hasattr(config, "do_not_emit_stack_traces"):
+        usual, config.do_not_emit_stack_traces = config.do_not_emit_stack_traces, True
+        try:
+            yield
+        finally:
+            config.do_not_emit_stack_traces = usual
+        return
+    tracer: Any = importlib.import_module("torch.fx.proxy").TracerBase
+    if not isinstance(vars(tracer).get("record_stack_traces"), bool):
+        yield
+        return
+    before = tracer.record_stack_traces  # the class's; each tracer sets its own
+    tracer.record_stack_traces = property(lambda self: False, lambda self, value: None)
+    try:
+        yield
+    finally:
+        tracer.record_stack_traces = before

@@ -79,8 +79,11 @@ class OneFlowBackend:
     def helpers(self, weights: int, device: torch.device) -> int:
         return 0  # lowering a graph takes seconds
 
-    def prepare(self, device: torch.device) -> None:
+    def prepare(self, device: torch.device, helpers: int) -> None:
         pass
+
+    def help_with(self, folder: Path, device: torch.device, crew: Crew) -> None:
+        raise CompileError("OneFlow compiles each graph in one process.")
 
     def compile(
         self,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -11,12 +14,13 @@ import pytest
 import torch
 from support import toy
 
+from onegraph.compiler import capture, worker
 from onegraph.compiler import engine as engine_module
 from onegraph.compiler.backends import inductor
 from onegraph.compiler.backends.inductor import PLAN_FILE, InductorBackend
+from onegraph.compiler.crew import Crew
 from onegraph.compiler.engine import Engine, Graph
 from onegraph.compiler.process import Progress
-from onegraph.compiler.regions import WORTH_LOOKING
 from onegraph.compiler.shapes import Refused
 from onegraph.graph_cache.identity import ModelSource
 from onegraph.graph_cache.store import Store
@@ -31,9 +35,7 @@ def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deep(seed: int = 0) -> toy.Deep:
-    module = toy.Deep(seed, length=130, wide=6, narrow=0)
-    assert WORTH_LOOKING < 6 * 2 * 130
-    return module
+    return toy.Deep(seed, length=130, wide=6, narrow=0)
 
 
 def is_worker(process: psutil.Process) -> bool:
@@ -47,7 +49,7 @@ def is_worker(process: psutil.Process) -> bool:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled by two processes, the second one a copy of the first."""
     home, seen = tmp_path_factory.mktemp("parts"), Counter[int]()
-    ready = inductor._toolchain().prepare(inductor._options(toy.CPU))
+    ready = inductor._toolchain().prepare(inductor._options(toy.CPU), toy.CPU)
     if ready:  # else a copy of the compiling process would do that first
         os.waitpid(ready, 0)
 
@@ -105,3 +107,31 @@ def test_a_damaged_part_is_noticed(store: Path, tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-7])
     refused = Engine(Store(home)).obtain(toy.request(deep(), SOURCE), "eager", lambda _: None)
     assert isinstance(refused, Refused)
+
+
+class Watching(Crew):
+    """Leads and leaves all the work to others."""
+
+    def _take_all(self, jobs: Mapping[str, Callable[[], None]]) -> None:
+        pass
+
+
+def test_another_process_compiles_what_it_is_handed(tmp_path: Path) -> None:
+    """As on a GPU, which copies of a process cannot use, and on systems without such copies."""
+    job = {"path": [path for path in sys.path if path], "device": "cpu", "backend": "inductor"}
+    (tmp_path / worker.JOB_FILE).write_text(json.dumps(job))
+    module, backend = deep(), InductorBackend()
+    inputs = toy.inputs(4, 17, 9, 1)
+    (helper,) = helpers = worker._start_helpers(tmp_path, 1)
+    try:
+        with backend.capture_settings(), torch.no_grad():
+            exported = capture.capture(toy.Call(module), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
+            files = backend.compile(exported, inputs, tmp_path, Watching(tmp_path, helpers))
+        assert helper.wait(60) == 0, (tmp_path / "helper1.log").read_text()
+    finally:
+        helper.kill()
+    assert len(files) >= 3
+    runner = backend.load(tmp_path, toy.CPU)
+    runner.bind({toy.PREFIX + name: weight.detach() for name, weight in module.named_parameters()})
+    with torch.no_grad():
+        torch.testing.assert_close(runner(*inputs), module(*inputs))

@@ -11,10 +11,12 @@ from support import toy
 from onegraph.compiler import capture, regions
 from onegraph.compiler.regions import Plan
 
+PART_COSTS = 60
 
-@pytest.fixture(autouse=True)
-def _small_graphs_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "WORTH_LOOKING", 0)
+
+def cut(graph: torch.export.ExportedProgram, workers: int = 1, part_costs: int = 4) -> Any:
+    """As if parts cost little, which makes small graphs worth cutting."""
+    return regions.cut(graph, workers, part_costs)
 
 
 def exported(module: torch.nn.Module, spec: Any = None) -> torch.export.ExportedProgram:
@@ -41,7 +43,7 @@ def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.
 
 @pytest.mark.parametrize("call", [(2, 8, 8, 5), (1, 4, 32, 64), (4, 17, 9, 1)])
 def test_the_parts_are_the_graph(call: tuple[int, ...]) -> None:
-    found = regions.cut(exported(toy.Deep()))
+    found = cut(exported(toy.Deep()))
     assert found is not None
     plan, modules = found
     inputs = toy.inputs(*call)
@@ -51,7 +53,7 @@ def test_the_parts_are_the_graph(call: tuple[int, ...]) -> None:
 
 
 def test_blocks_that_differ_only_in_their_weights_are_one_kind() -> None:
-    found = regions.cut(exported(toy.Deep(wide=4, narrow=3)))
+    found = cut(exported(toy.Deep(wide=4, narrow=3)))
     assert found is not None
     plan, modules = found
     uses = sorted([step.kind for step in plan.steps].count(kind) for kind in range(len(modules)))
@@ -62,14 +64,14 @@ def test_blocks_that_differ_only_in_their_weights_are_one_kind() -> None:
 
 
 def test_every_weight_is_some_parts_weight() -> None:
-    found = regions.cut(exported(toy.Deep()))
+    found = cut(exported(toy.Deep()))
     assert found is not None
     used = {name for step in found[0].steps for name in step.weights}
     assert used == {toy.PREFIX + name for name, _ in toy.Deep().named_parameters()}
 
 
 def test_exact_sizes_are_cut_as_well() -> None:
-    found = regions.cut(exported(toy.Deep(), toy.exact()))
+    found = cut(exported(toy.Deep(), toy.exact()))
     assert found is not None
     module, inputs = toy.Deep(3), toy.inputs()
     torch.testing.assert_close(run(*found, module, *inputs), module(*inputs))
@@ -77,7 +79,7 @@ def test_exact_sizes_are_cut_as_well() -> None:
 
 def test_a_block_at_another_size_is_another_kind() -> None:
     """Same classes and code, other channels: compiled code would be wrong for one of them."""
-    found = regions.cut(exported(toy.Deep(wide=3, narrow=3)))
+    found = cut(exported(toy.Deep(wide=3, narrow=3)))
     assert found is not None
     plan, _ = found
     kinds = {name.split(".")[1]: step.kind for step in plan.steps for name in step.weights}
@@ -85,17 +87,17 @@ def test_a_block_at_another_size_is_another_kind() -> None:
 
 
 def test_a_module_that_hardly_repeats_itself_stays_whole() -> None:
-    assert regions.cut(exported(toy.Toy())) is None
-    assert regions.cut(exported(toy.Deep(wide=1, narrow=1))) is None
+    assert cut(exported(toy.Toy())) is None
+    assert cut(exported(toy.Deep(wide=1, narrow=1))) is None
 
 
-def test_a_small_graph_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "WORTH_LOOKING", 10_000)
-    assert regions.cut(exported(toy.Deep())) is None
+def test_a_small_graph_stays_whole() -> None:
+    assert cut(exported(toy.Deep())) is not None
+    assert cut(exported(toy.Deep()), 1, 1000) is None
 
 
 def test_a_plan_is_the_same_after_a_file() -> None:
-    found = regions.cut(exported(toy.Deep()))
+    found = cut(exported(toy.Deep()))
     assert found is not None
     assert Plan.from_json(found[0].to_json()) == found[0]
 
@@ -103,8 +105,8 @@ def test_a_plan_is_the_same_after_a_file() -> None:
 def test_for_two_workers_a_graph_that_repeats_nothing_is_cut_in_halves() -> None:
     module = toy.Deep(length=200, wide=1, narrow=0)
     graph = exported(module)
-    assert regions.cut(graph) is None
-    found = regions.cut(graph, workers=2)
+    assert cut(graph, 1, PART_COSTS) is None
+    found = cut(graph, 2, PART_COSTS)
     assert found is not None
     sizes = [sum(n.op == "call_function" for n in part.graph.nodes) for part in found[1]]
     assert len(sizes) == 2
@@ -114,14 +116,14 @@ def test_for_two_workers_a_graph_that_repeats_nothing_is_cut_in_halves() -> None
 
 
 def test_for_two_workers_copies_are_still_compiled_once() -> None:
-    found = regions.cut(exported(toy.Deep(length=130, wide=6, narrow=0)), workers=2)
+    found = cut(exported(toy.Deep(length=130, wide=6, narrow=0)), 2, PART_COSTS)
     assert found is not None
     assert len(found[0].steps) > len(found[1])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_small_graph_is_compiled_whole_whoever_helps(workers: int) -> None:
-    assert regions.cut(exported(toy.Toy()), workers) is None
+    assert cut(exported(toy.Toy()), workers, PART_COSTS) is None
 
 
 def test_a_slice_ends_where_only_tensors_cross() -> None:

@@ -68,12 +68,12 @@ def test_a_torch_that_keeps_its_runtime_elsewhere_is_left_alone(
 
 def test_what_parts_share_is_made_beside_and_once(tmp_path: Path) -> None:
     chain = Toolchain(tmp_path)
-    child = chain.prepare(inductor._options(toy.CPU))
+    child = chain.prepare(inductor._options(toy.CPU), toy.CPU)
     assert child
     assert os.waitpid(child, 0) == (child, 0)
     (runtime,) = tmp_path.glob("runtime-*/runtime.o")
     assert runtime.stat().st_size > 100_000
-    assert chain.prepare(inductor._options(toy.CPU)) is None
+    assert chain.prepare(inductor._options(toy.CPU), toy.CPU) is None
 
 
 def test_another_cpu_shares_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
