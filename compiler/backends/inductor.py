@@ -34,6 +34,7 @@ from ..shapes import ShapeRange
 from . import Availability, parcel
 from .algebra import quick_strides
 from .decompositions import double_by_copies, group_norm, wide_attention
+from .repeats import traced_once
 from .toolchain import Toolchain, compile_anything, cpp_compiler
 from .torch_private import OLDEST_TORCH, require, version, without_stack_traces
 
@@ -485,7 +486,8 @@ class InductorBackend:
             raise CompileError(
                 f"torch {torch.__version__} cannot keep a batch of one symbolic; update to 2.8 or newer to compile."
             )
-        with config.patch(backed_size_oblivious=True), without_stack_traces():  # type: ignore[attr-defined]
+        oblivious = config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+        with oblivious, without_stack_traces(), traced_once():
             yield
 
     def helpers(self, weights: int, device: torch.device) -> int:
@@ -507,7 +509,7 @@ class InductorBackend:
                 start = require("torch._inductor.async_compile.maybe_warm_pool")
                 config = require("torch._inductor.config")
                 if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
-                    config.compile_threads = max(2, container.cores() // (1 + helpers))
+                    config.compile_threads = max(4, container.cores() // (1 + helpers))
                 start()
 
     def compile(
