@@ -136,6 +136,29 @@ def _start(staging: Path) -> subprocess.Popen[bytes]:
     )
 
 
+class _Pause:
+    """Has a child and its compilers stand still and go on. They go on by themselves when this process is gone."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._since: float | None = None
+        self._before = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long they stood still so far."""
+        return self._before + (time.perf_counter() - self._since if self._since is not None else 0.0)
+
+    def set(self, wanted: bool) -> None:
+        if sys.platform != "linux" or wanted == (self._since is not None):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGSTOP if wanted else signal.SIGCONT)
+        if self._since is not None:
+            self._before = self.seconds
+        self._since = time.perf_counter() if wanted else None
+
+
 def _stop(process: subprocess.Popen[bytes]) -> None:
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError):
@@ -161,6 +184,7 @@ def compile_in_child(
     watch: Callable[[Progress], None],
     limit: float = LIMIT_SECONDS,
     expected: Mapping[str, float] | None = None,
+    paused: Callable[[], bool] | None = None,
 ) -> Compiled:
     """Compile `job` into `staging` in a child process.
 
@@ -170,6 +194,7 @@ def compile_in_child(
         limit: seconds after which the child and its compilers are stopped, ten times as many where the job gives way
             to other processes; 0 is no limit.
         expected: seconds that each stage will probably take.
+        paused: whether the child and its compilers are to stand still for now (Linux). That time counts nowhere.
 
     Raises:
         CompileError: capturing, compiling or the trial load failed, the child was killed or took too long. Its message
@@ -197,9 +222,11 @@ def compile_in_child(
     estimate = Estimate(expected or dict.fromkeys(STAGES, 1.0))
     parts: Mapping[str, float] = {}
     usable: Compiled | None = None
+    pause = _Pause(process)
     try:
         while True:
-            seconds = time.perf_counter() - started
+            pause.set(paused is not None and paused())
+            seconds = time.perf_counter() - started - pause.seconds
             watch(estimate.at(stage, seconds, _done(parts, staging)))
             if limit and seconds > limit:
                 if usable is not None:  # only the trial that follows the checks hangs
@@ -224,7 +251,8 @@ def compile_in_child(
             elif message["event"] in ("checked", "done"):
                 constants = tuple(ConstantRecord.model_validate(c) for c in message["constants"])
                 code = CodeRecord.model_validate(message["code"]) if message.get("code") else None
-                usable = Compiled(tuple(message["files"]), constants, time.perf_counter() - started, code)
+                seconds = time.perf_counter() - started - pause.seconds
+                usable = Compiled(tuple(message["files"]), constants, seconds, code)
                 if message["event"] == "done":
                     estimate.finish(usable.seconds)
                     return replace(usable, stages=estimate.stages)

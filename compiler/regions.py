@@ -21,8 +21,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 WORTH_IT = 0.75  # cut only if that has the graph compiled in at most this share of the time that it takes whole
-_LEAST = 4  # a region of less than this fraction of what a part costs is not worth a call of its own
-_ALIKE = 1.1  # times that differ by less than this factor count as equal, and then fewer parts are better
+SMALLEST = 20  # operations; a smaller region is not worth a call of its own
+# Times that are at most this much longer count as equal, and then fewer parts are better: each costs 60 us of a call's
+# launching on a GPU.
+_ALIKE = 1.15
 _NEAR = 0.08  # of the graph: how far a slice may end from where it should, to cross fewer values
 
 
@@ -94,11 +96,13 @@ def cut(exported: torch.export.ExportedProgram, workers: int, part_costs: int) -
         return _compile_time(kinds.values(), workers, part_costs)
 
     most = WORTH_IT * (len(graph.nodes) + part_costs)
-    candidates = [*_repeating(graph, looks, max(2, part_costs // _LEAST))]
+    candidates = [*_repeating(graph, looks)]
     if workers > 1:
         candidates += (_slices(graph, count) for count in sorted({2, workers, 2 * workers}))
-    worth = [runs for runs in candidates if len(runs) > 1 and expected(runs) <= most]
-    for runs in sorted(worth, key=lambda runs: (round(math.log(expected(runs), _ALIKE)), len(runs))):
+    times = [(expected(runs), runs) for runs in candidates if len(runs) > 1]
+    best = min((time for time, _ in times), default=0)
+    order = sorted(times, key=lambda found: (0, len(found[1])) if found[0] <= _ALIKE * best else (1, found[0]))
+    for runs in (runs for time, runs in order if time <= most):
         found = _assemble(graph, runs)
         if found is not None:
             sizes = [sum(node.op == "call_function" for node in module.graph.nodes) for module in found[1]]
@@ -208,10 +212,10 @@ def _form(value: Any) -> str:
     return str([_form(v) for v in value]) if isinstance(value, list | tuple) else str(value)
 
 
-def _repeating(graph: _Body, looks: Sequence[str], smallest: int) -> Iterator[list[range]]:
+def _repeating(graph: _Body, looks: Sequence[str]) -> Iterator[list[range]]:
     """The graph's operations in consecutive runs: modules that repeat, and what is between them.
 
-    First by the largest modules there are, and then by smaller and smaller ones.
+    First by the largest modules there are, and then by smaller and smaller ones, also by a few in a row together.
     """
     places: dict[str, list[int]] = defaultdict(list)
     for number, node in enumerate(graph.nodes):
@@ -220,11 +224,29 @@ def _repeating(graph: _Body, looks: Sequence[str], smallest: int) -> Iterator[li
     alike: dict[tuple[str, ...], set[range]] = defaultdict(set)
     for numbers in places.values():
         whole = range(numbers[0], numbers[-1] + 1)
-        if len(whole) == len(numbers) >= smallest:  # called once, with nothing of another module in between
+        if len(whole) == len(numbers) >= SMALLEST:  # called once, with nothing of another module in between
             alike[tuple(looks[whole.start : whole.stop])].add(whole)
     groups = sorted((copies for copies in alike.values() if len(copies) > 1), key=lambda g: -len(next(iter(g))))
     for largest in sorted({len(next(iter(copies))) for copies in groups}, reverse=True):
-        yield _runs(len(graph.nodes), [copies for copies in groups if len(next(iter(copies))) <= largest])
+        small = [copies for copies in groups if len(next(iter(copies))) <= largest]
+        for factor in (1, 2, 4, 8):
+            joined = [_joined(copies, factor * largest) for copies in small]
+            yield _runs(len(graph.nodes), [*joined, *small] if factor > 1 else small)
+
+
+def _joined(copies: Iterable[range], most: int) -> list[range]:
+    """Copies that follow each other directly, as many together as they all can be with at most so many operations."""
+    rows: list[list[range]] = []
+    for copy in sorted(copies, key=lambda c: c.start):
+        if rows and rows[-1][-1].stop == copy.start:
+            rows[-1].append(copy)
+        else:
+            rows.append([copy])
+    in_row, size = math.gcd(*map(len, rows)), len(rows[0][0])
+    count = max(
+        number for number in range(1, in_row + 1) if in_row % number == 0 and (number * size <= most or number == 1)
+    )
+    return [range(row[i].start, row[i + count - 1].stop) for row in rows for i in range(0, len(row), count)]
 
 
 def _runs(total: int, groups: Iterable[Iterable[range]]) -> list[range]:

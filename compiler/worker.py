@@ -11,6 +11,7 @@ and say nothing.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -28,6 +29,7 @@ JOB_FILE = "job.json"
 STRUCTURE_FILE = "structure.bin"
 LOG_FILE = "compile.log"
 HELP = "--help-with"
+_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 def _import_pack() -> None:
@@ -51,6 +53,13 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def _go_on_without_parent() -> None:
+    """Have Linux wake this process when its parent dies: one that stands still would otherwise do so for ever."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _give_way(niceness: int) -> None:
@@ -268,6 +277,7 @@ def main(staging: Path, help_number: int | None = None) -> NoReturn:
         os.write(channel, (json.dumps(message) + "\n").encode())
 
     _end_with_parent()
+    _go_on_without_parent()
     started = time.perf_counter()
     try:
         _import_pack()

@@ -29,9 +29,19 @@ _lock = threading.Lock()
 
 def queue_is_idle() -> bool:
     """Whether no prompt runs or waits. Without a server (in-process use) nobody can tell, so never."""
+    return _tasks() == 0
+
+
+def queue_is_busy() -> bool:
+    """Whether a prompt runs or waits. Without a server nobody can tell, so never."""
+    return (_tasks() or 0) > 0
+
+
+def _tasks() -> int | None:
+    """Prompts that run or wait."""
     server = sys.modules.get("server")
     queue = getattr(getattr(getattr(server, "PromptServer", None), "instance", None), "prompt_queue", None)
-    return queue is not None and queue.get_tasks_remaining() == 0
+    return None if queue is None else int(queue.get_tasks_remaining())
 
 
 def call_bytes(patcher: Any, x: torch.Tensor) -> int:

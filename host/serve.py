@@ -324,7 +324,9 @@ class Service:
         except Exception:  # of the host's own estimates
             log.debug("the host's need of memory is not known", exc_info=True)
             call = planned = 0
-        return dataclasses.replace(request, call_bytes=call, planned_bytes=planned, idle=guest.queue_is_idle)
+        return dataclasses.replace(
+            request, call_bytes=call, planned_bytes=planned, idle=guest.queue_is_idle, busy=guest.queue_is_busy
+        )
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> Graph | Refused:
         digest = request.key.digest

@@ -47,8 +47,8 @@ MOST_HELPERS_OF_GPUS = 7
 _HOPPER = 9  # compute capability of the cards that the choices for attention were measured on
 _LONGEST_ROW = 2048  # elements; see `_own_choices`
 _WORTH_HELP = 1000  # weights; SDXL's UNet has 1680, its VAE 248
-# See `regions.cut`. On a CPU a part costs 3.5 s and an operation 0.06 s, on a GPU (H200) 4 s and 0.04 s.
-_PART_COSTS = {"cpu": 60, "cuda": 100}
+# See `regions.cut`. On a CPU a part costs 3.5 s and an operation 0.06 s, on a GPU (H200, eight processes) 6 and 0.04 s.
+_PART_COSTS = {"cpu": 60, "cuda": 150}
 _OPTIONS = {
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.use_runtime_constant_folding": False,

@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cli", "compiler", "graph_cache", "host", "nodes")
 # The Inductor backend, which alone uses private names of torch, each by `torch_private.require`.
-INDUCTOR = {f"compiler/backends/{name}.py" for name in ("algebra", "inductor", "toolchain", "torch_private")}
+INDUCTOR = {
+    f"compiler/backends/{name}.py"
+    for name in ("algebra", "inductor", "parcel", "repeats", "toolchain", "torch_private")
+}
 SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 
 

@@ -184,3 +184,71 @@ def test_nothing_else_waits_for_a_compile(home: Path, source: ModelSource) -> No
     end.set()
     thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes stand still on Linux only")
+def test_a_compile_stands_still_while_it_is_told_to(tmp_path: Path) -> None:
+    """Its time limit does not run on meanwhile."""
+    states: list[tuple[bool, set[str]]] = []
+    began, told = time.monotonic(), [False]
+
+    def state(pid: int) -> str:
+        with contextlib.suppress(OSError):
+            return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        return ""
+
+    def paused() -> bool:
+        told[0] = 3 < time.monotonic() - began < 9
+        return told[0]
+
+    def watch(progress: Progress) -> None:
+        states.append((told[0], {state(pid) for pid in at_work(tmp_path)} - {""}))
+
+    job = Job(
+        "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, structure.dump(toy.Toy()),
+        Client("support.toy", {"sleep": 600}), helpers=1,
+    )  # fmt: skip
+    with pytest.raises(CompileError, match="stopped after 8 seconds"):
+        process.compile_in_child(job, tmp_path, watch, limit=8, paused=paused)
+    assert time.monotonic() - began > 13
+    still = [seen for wanted, seen in states if wanted]
+    assert still.count({"T"}) > len(still) / 2
+    assert not any("T" in seen for wanted, seen in states[-10:] if not wanted)
+    assert not at_work(tmp_path)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from support import toy
+from onegraph.compiler import process, structure
+job = process.Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, structure.dump(toy.Toy()),
+    process.Client("support.toy", {"sleep": 600}))
+place = Path(sys.argv[1])
+stage = []
+def watch(progress):
+    if not (place / "still").exists() and progress.seconds > 3:
+        (place / "still").touch()
+process.compile_in_child(job, place, watch, paused=lambda: (place / "still").exists())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes stand still on Linux only")
+def test_a_compile_that_stands_still_ends_with_its_parent(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    parent = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], env=env)
+    try:
+        deadline = time.monotonic() + 90
+        while not (tmp_path / "still").exists():
+            assert time.monotonic() < deadline and parent.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)
+        children = at_work(tmp_path) - {parent.pid}
+        assert children
+    finally:
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 30
+    while at_work(tmp_path):
+        assert time.monotonic() < deadline, "a process of the compile is still there"
+        time.sleep(0.05)

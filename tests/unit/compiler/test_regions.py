@@ -136,3 +136,25 @@ def test_a_slice_ends_where_only_tensors_cross() -> None:
         for end in (r.stop for r in runs[:-1]):
             crossing = [n for n in body.nodes[:end] if any(u in body.nodes[end:] for u in n.users)]
             assert all(isinstance(n.meta["val"], torch.Tensor) for n in crossing)
+
+
+def test_blocks_in_a_row_are_joined_where_that_takes_no_longer() -> None:
+    """Each part costs a call some microseconds: twenty equal blocks as ten parts of two, compiled once."""
+    module = toy.Deep(length=8, wide=20, narrow=0)
+    graph = exported(module)
+    single = cut(graph, 3, 20)
+    assert single is not None
+    inputs = toy.inputs(4, 17, 9, 1)
+    torch.testing.assert_close(run(*single, module, *inputs), module(*inputs))
+    joined = cut(graph, 3, 250)
+    assert joined is not None
+    assert len(joined[0].steps) < len(single[0].steps)
+    torch.testing.assert_close(run(*joined, module, *inputs), module(*inputs))
+
+
+@pytest.mark.parametrize(("most", "together"), [(10, 1), (20, 2), (29, 2), (30, 3), (59, 3), (60, 6), (1000, 6)])
+def test_as_many_as_fit_are_joined(most: int, together: int) -> None:
+    copies = [range(start, start + 10) for start in (0, 10, 20, 30, 40, 50, 100, 110, 120, 130, 140, 150)]
+    joined = regions._joined(copies, most)
+    assert {len(run_) for run_ in joined} == {10 * together}
+    assert [i for run_ in joined for i in run_] == [i for copy in copies for i in copy]
