@@ -1,0 +1,223 @@
+"""Compile times of full-size SDXL on a GPU, before a change and after: `python benchmarks/gpu_workers.py --before DIR`.
+
+The pack is asked once for what it would compile (base, refiner, the VAE's halves, any size). Then the compiling process
+of each checkout does that, in turns, with empty caches (`cold`) or with those that its last compile left (`warm`), and
+graphs of both are called in turns with the same random weights. Memory is what all compiling processes take together
+(proportional set size). `COMFYUI_PATH` names ComfyUI. Prints each row as it comes and writes `--out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from gpu_common import ROOT, Bench, boot, median_ms, write_checkpoints
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+
+def write_jobs(bench: Bench, folder: Path) -> None:
+    """What compiling processes read, a folder for each component. In a process of its own, for it keeps the GPU."""
+    from gpu_graphs import parts
+
+    from onegraph.compiler import engine, process
+    from onegraph.errors import CompileError
+
+    boot(bench.device, bench.work)
+    write_checkpoints(bench)
+    for part in parts(bench, ["unet", "refiner", "vae"]):
+
+        def keep(job: Any, staging: Path, *rest: Any, place: Path = folder / part.key, **more: Any) -> None:
+            place.mkdir(parents=True, exist_ok=True)
+            process._write_job(job, place)
+            raise CompileError("only asked")
+
+        usual, engine.compile_in_child = engine.compile_in_child, keep  # type: ignore[assignment]
+        try:
+            compile_ = part.compiles["any_size"]
+            compile_.engine.obtain(compile_.request, "wait", lambda progress: None)
+        finally:
+            engine.compile_in_child = usual
+
+
+class _Memory(threading.Thread):
+    """The most that a process and all below it took together."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.most, self._pid, self._over = 0, pid, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(self._pid)
+            while not self._over.wait(0.5):
+                total = 0
+                for process in (root, *root.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        total += process.memory_full_info().pss
+                self.most = max(self.most, total)
+
+    def stop(self) -> int:
+        self._over.set()
+        self.join()
+        return self.most
+
+
+def compile_once(package: Path, job: Path, place: Path, caches: Path, helpers: int | None) -> dict[str, Any]:
+    """Run a checkout's compiling process on a job: seconds to each stage and to the end."""
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(job, place)
+    description = json.loads((place / "job.json").read_text())
+    if helpers is not None:
+        (place / "job.json").write_text(json.dumps({**description, "helpers": helpers}))
+    (caches / "tmp").mkdir(parents=True, exist_ok=True)
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(caches), "TMPDIR": str(caches / "tmp")}
+    began = time.perf_counter()
+    worker = subprocess.Popen(
+        [sys.executable, str(package / "compiler" / "worker.py"), str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        start_new_session=True,
+    )
+    memory = _Memory(worker.pid)
+    row: dict[str, Any] = {}
+    assert worker.stdout is not None
+    try:
+        for line in worker.stdout:
+            message = json.loads(line)
+            seconds = round(time.perf_counter() - began, 1)
+            if message["event"] == "stage":
+                row[message["stage"]] = seconds
+            elif message["event"] in ("done", "failed"):
+                row[message["event"]] = seconds
+                row.update({name: message[name] for name in ("reason",) if name in message})
+        row["memory_mib"] = memory.stop() >> 20
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+    return row
+
+
+def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
+    """Compiled calls of several checkouts' graphs with the same random weights, in turns, at two sizes."""
+    sys.path.insert(0, str(ROOT / "compiler"))
+    worker: Any = importlib.import_module("worker")
+    sys.path.pop(0)
+    worker._import_pack()
+    description = json.loads((job / "job.json").read_text())
+    sys.path += [path for path in description["path"] if path not in sys.path]
+    client = importlib.import_module(description["client"], "onegraph")
+    client.prepare(description["state"])
+    import torch
+
+    from onegraph.compiler import backends, capture, shapes, structure, verify
+
+    device = torch.device(description["device"])
+    spec = shapes.ShapeRange.from_json(description["shapes"])
+    module = structure.load((job / "structure.bin").read_bytes(), device)
+    wrapped = client.wrap(description["component"], module)
+    generator = torch.Generator(device).manual_seed(0)
+    named = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
+    weights = {n: torch.empty_strided(w.shape, w.stride(), dtype=w.dtype, device=device) for n, w in named}
+    for weight in weights.values():
+        weight.normal_(0.0 if weight.dim() > 1 else 0.5, 0.02, generator=generator)
+    found: dict[str, Any] = {}
+    runners = {}
+    for name, place in places.items():
+        runner = backends.get("inductor").load(place, device)
+        runner.bind({constant: weights[constant] for constant in runner.constant_names()})
+        runners[name] = runner
+    hint = description["hint"]
+    with torch.inference_mode():
+        for label, sizes in (("main", hint), ("small", {**hint, "batch": 1, "height": 64, "width": 64})):
+            inputs = [
+                torch.randn(example.shape, device=device, generator=generator).to(example.dtype)
+                for example in capture.example_inputs(spec, {k: v for k, v in sizes.items() if k in hint}, device)
+            ]
+            made = {name: (lambda r=runner, i=tuple(inputs): r._run(*i)) for name, runner in runners.items()}
+            results = {name: call() for name, call in made.items()}
+            first = next(iter(results.values()))
+            found[label] = {
+                "shape": list(inputs[0].shape),
+                "ms": median_ms(made, rounds),
+                "rel_l2_to_first": {name: verify.relative_l2(result, first) for name, result in results.items()},
+            }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compile times on a GPU, before and after.")
+    parser.add_argument("--before", type=Path, help="another checkout to compare with")
+    parser.add_argument("--components", nargs="+", default=["base"], help="words in the names of the jobs to do")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm", action="store_true", help="one more compile each with the caches of the last one")
+    parser.add_argument("--helpers", type=int, help="processes besides the first; by default as many as the pack takes")
+    parser.add_argument("--helpers-before", type=int, help="the same for the checkout before")
+    parser.add_argument("--model", default="sdxl_base")
+    parser.add_argument("--side", type=int, default=1024)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/onegraph-workers"))
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmarks" / "gpu_workers.json")
+    parser.add_argument("--child", choices=("jobs", "calls"), help=argparse.SUPPRESS)
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    jobs = options.work / "jobs"
+    packages = {**({"before": options.before.resolve()} if options.before else {}), "after": ROOT}
+    if options.child == "jobs":
+        write_jobs(
+            Bench(options.work, options.out, options.device, options.model, options.side, 3, time.monotonic() + 1e4),
+            jobs,
+        )
+        return
+    if options.child == "calls":
+        places = {which: options.work / f"{which}-{options.job.name}" for which in packages}
+        print(json.dumps(calls(options.job, places, 30)))
+        return
+    again = [*sys.argv, "--child"]
+    if not jobs.exists():
+        subprocess.run([sys.executable, *again, "jobs"], check=True, stdout=subprocess.DEVNULL)
+    found: dict[str, Any] = {}
+    for job in sorted(path for path in jobs.iterdir() if any(word in path.name for word in options.components)):
+        rows: list[dict[str, Any]] = []
+        for number in range(options.rounds + options.warm):
+            warm = number == options.rounds
+            for which, package in packages.items():
+                caches = options.work / f"caches-{which}"
+                if not warm:
+                    shutil.rmtree(caches, ignore_errors=True)
+                place = options.work / f"{which}-{job.name}"
+                helpers = options.helpers if which == "after" else options.helpers_before
+                row = compile_once(package, job, place, caches, helpers)
+                rows.append({"checkout": which, "caches": "warm" if warm else "cold", **row})
+                print(f"{job.name}: {json.dumps(rows[-1])}", flush=True)
+        medians = {
+            which: statistics.median(r["done"] for r in rows if (r["checkout"], r["caches"]) == (which, "cold"))
+            for which in packages
+        }
+        done = subprocess.run([sys.executable, *again, "calls", "--job", str(job)], check=True, stdout=subprocess.PIPE)
+        found[job.name] = {"cold_s": medians, "calls": json.loads(done.stdout.splitlines()[-1]), "rows": rows}
+        print(f"{job.name}: {json.dumps({k: v for k, v in found[job.name].items() if k != 'rows'})}", flush=True)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
