@@ -10,6 +10,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -122,7 +123,7 @@ def _write_job(job: Job, staging: Path) -> None:
     (staging / JOB_FILE).write_text(json.dumps(description), encoding="utf-8")
 
 
-def _start(staging: Path) -> subprocess.Popen[bytes]:
+def _start(staging: Path, scratch: str) -> subprocess.Popen[bytes]:
     worker = Path(__file__).with_name("worker.py")
     # A session of its own, so that the compilers it starts can be stopped with it; nothing of the server's
     # command line reaches it.
@@ -132,6 +133,7 @@ def _start(staging: Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=staging,
+        env={**os.environ, "TMPDIR": scratch},
         start_new_session=os.name == "posix",
     )
 
@@ -201,10 +203,24 @@ def compile_in_child(
             is for the user; what the child printed last is in `__cause__`.
     """
     _write_job(job, staging)
+    # Processes that are ended leave what they had unpacked there: megabytes for each part of a graph.
+    with tempfile.TemporaryDirectory(prefix="onegraph-", ignore_cleanup_errors=True) as scratch:
+        return _compile(job, staging, scratch, watch, limit, expected, paused)
+
+
+def _compile(
+    job: Job,
+    staging: Path,
+    scratch: str,
+    watch: Callable[[Progress], None],
+    limit: float,
+    expected: Mapping[str, float] | None,
+    paused: Callable[[], bool] | None,
+) -> Compiled:
     started = time.perf_counter()
     limit *= _PATIENCE if job.niceness else 1
     try:
-        process = _start(staging)
+        process = _start(staging, scratch)
     except OSError as error:
         raise CompileError(f"The compiling process could not be started ({in_brief(error)}).", lasting=False) from error
     messages: queue.Queue[dict[str, Any] | None] = queue.Queue()

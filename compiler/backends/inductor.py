@@ -555,7 +555,7 @@ class InductorBackend:
         """
         options = _options(device)
         with self.capture_settings(), _settings(device):
-            with tempfile.TemporaryDirectory() as scratch:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
                 compile_anything(options, device, Path(scratch))
             while not (folder / _ORDER_FILE).exists():  # the leader ends this process when it ends
                 time.sleep(_POLL_SECONDS)

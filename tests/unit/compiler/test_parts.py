@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -56,13 +57,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def watch(progress: Progress) -> None:
         seen.update(child.pid for child in psutil.Process().children(recursive=True) if is_worker(child))
 
+    temporary = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(tempfile, "tempdir", str(temporary))
         patch.setattr(InductorBackend, "helpers", lambda self, weights, device: 1)
         engine = Engine(Store(home))
         graph = engine.obtain(toy.request(deep(), SOURCE), "wait", watch)
     assert isinstance(graph, Graph), graph
     lasting = [process for process, times in seen.items() if times >= 5]  # no C++ compiler that is about to be one
     assert (len(lasting), engine.counters.compiles) == (2, 1)
+    assert not list(temporary.glob("onegraph-*"))
     return home
 
 
