@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -257,6 +258,7 @@ def _own_flags(device: torch.device) -> Iterator[None]:
     For a GPU, C++ only launches kernels: built for the least CPU of this machine's kind instead of this very one it is
     no slower, and any machine with that card runs it. For a CPU, kernels at -O2 take a third of the time that they take
     at -O3, and give the same bits as fast (0.96 to 0.99 of the time of a call): their loops are vectorised already.
+    Four fifths of a part's library are symbols for debuggers, which are left out where the linker can.
     """
     builder = require("torch._inductor.cpp_builder")
     usual = require("torch._inductor.cpp_builder._get_optimization_cflags")
@@ -264,6 +266,8 @@ def _own_flags(device: torch.device) -> Iterator[None]:
 
     def flags(*args: Any, **kwargs: Any) -> Any:
         compiling, linking = usual(*args, **kwargs)
+        if sys.platform == "linux":
+            linking = [*linking, "s"]
         if device.type == "cpu":
             return ["O2" if flag == "O3" else flag for flag in compiling], linking
         if baseline is None:

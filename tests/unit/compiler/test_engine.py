@@ -268,7 +268,7 @@ def test_a_graph_survives_the_death_of_its_process_in_the_trial_that_follows_the
     """Recording a call as a CUDA graph may abort the process; the graph is whole by then."""
     checked = {"event": "checked", "files": ["graph.aoti"], "constants": []}
     script = f"import os; print({json.dumps(json.dumps(checked))}, flush=True); {end}"
-    monkeypatch.setattr(process, "_start", lambda staging: _speaks(script, staging))
+    monkeypatch.setattr(process, "_start", lambda staging, scratch: _speaks(script, staging))
     module = toy.Toy()
     client = Client("support.toy", {})
     job = Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, structure.dump(module), client)
