@@ -1,4 +1,4 @@
-"""Parts of `benchmarks/gpu.py` that need a fresh process: taking up the kept graphs, and torch.compile to compare with.
+"""Parts of `benchmarks/gpu.py` that need a fresh process: loading the cached graphs, and torch.compile to compare with.
 
 Each function is a child process's work and returns what the last line of its output is to be.
 """
@@ -75,7 +75,7 @@ def restore(bench: Bench) -> dict[str, Any]:
 
 
 def preloaded(bench: Bench) -> dict[str, Any]:
-    """The same for graphs for any size that a thread has taken up before, as it does while the host reads weights."""
+    """The same for graphs for any size that a thread has loaded before, as it does while the host reads weights."""
     bench.result = {}
     every = [part for part in parts(bench, ["unet", "refiner", "vae"]) if "any_size" in part.compiles]
     libraries_s = _start_libraries(bench)

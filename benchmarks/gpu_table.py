@@ -79,5 +79,5 @@ def _caption(result: dict[str, Any]) -> str:
             f"{SDXL_TFLOP} TFLOP of SDXL take {limits['sdxl_floor_ms']} ms or more"
         )
     if "restore_all_s" in result:
-        words.append(f"base, refiner, decoder and encoder taken up in {result['restore_all_s']} s")
+        words.append(f"base, refiner, decoder and encoder restored in {result['restore_all_s']} s")
     return "; ".join(words)

@@ -26,7 +26,7 @@ def _size(count: int) -> str:
 
 @app.command("ls")
 def list_graphs(folders: Folders = None) -> None:
-    """List kept graphs: what they are for, their size, and what their first use on this machine showed."""
+    """List cached graphs: what they are for, their size, and what their first use on this machine showed."""
     from ..graph_cache.store import Store
 
     store = Store()
@@ -51,7 +51,7 @@ def list_graphs(folders: Folders = None) -> None:
 
 @app.command()
 def verify(folders: Folders = None) -> None:
-    """Check every file of every kept graph against its manifest. Exit code 1 when one is damaged."""
+    """Check every file of every cached graph against its manifest. Exit code 1 when one is damaged."""
     from ..graph_cache.store import Damaged, Store, check
 
     damaged = 0

@@ -238,10 +238,10 @@ def _compile(
     estimate = Estimate(expected or dict.fromkeys(STAGES, 1.0))
     parts: Mapping[str, float] = {}
     usable: Compiled | None = None
-    pause = _Pause(process)
+    pause, has_spoken = _Pause(process), False  # until it speaks, nothing would wake it when this process dies
     try:
         while True:
-            pause.set(paused is not None and paused())
+            pause.set(has_spoken and paused is not None and paused())
             seconds = time.perf_counter() - started - pause.seconds
             watch(estimate.at(stage, seconds, _done(parts, staging)))
             if limit and seconds > limit:
@@ -252,6 +252,7 @@ def _compile(
                 message = messages.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 continue
+            has_spoken = True
             if message is None:
                 if usable is not None:  # only the trial of recording it went wrong
                     return usable

@@ -99,7 +99,7 @@ def cut(exported: torch.export.ExportedProgram, workers: int, part_costs: int) -
     candidates = [*_repeating(graph, looks)]
     if workers > 1:
         candidates += (_slices(graph, count) for count in sorted({2, workers, 2 * workers}))
-    times = [(expected(runs), runs) for runs in candidates if len(runs) > 1]
+    times = [(expected([*runs]), [*runs]) for runs in dict.fromkeys(map(tuple, candidates)) if len(runs) > 1]
     best = min((time for time, _ in times), default=0)
     order = sorted(times, key=lambda found: (0, len(found[1])) if found[0] <= _ALIKE * best else (1, found[0]))
     for runs in (runs for time, runs in order if time <= most):

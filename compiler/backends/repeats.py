@@ -39,6 +39,7 @@ def traced_once() -> Iterator[None]:
     try:
         tracer = require(_TRACER)
         usual = require(f"{_TRACER}.call_module")
+        require(f"{_TRACER}.path_of_module")
         for used in ("get_proxy_slot", "track_tensor_tree", "disable_proxy_modes_tracing"):
             require(f"{_PROXIES}.{used}")
     except LoadError as error:
@@ -107,7 +108,7 @@ class _Repeats:
         # Tracing puts a proxy of its own before each module where a model has one at two places; slow to look through.
         behind: Any = getattr(type(module), "get_base", None)
         plain: torch.nn.Module = module if behind is None else behind(module)
-        if sum(1 for _ in plain.modules()) < _SMALLEST:
+        if sum(1 for _ in plain.modules()) < _SMALLEST or not hasattr(tracer, "module_stack"):
             return self._usual(tracer, module, forward, args, kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         key = (_structure(plain), str(spec), *map(_look, leaves))
@@ -179,6 +180,14 @@ def _node_of(tensor: Any, tracer: Any) -> Node | None:
     return slot.proxy.node if slot is not None else None
 
 
+def _path(tracer: Any, module: torch.nn.Module) -> str:
+    """The block's place in the model. Raises _Unclear for one that is not registered there, as in a plain list."""
+    try:
+        return str(tracer.path_of_module(module))
+    except NameError as error:
+        raise _Unclear from error
+
+
 def _known(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any]) -> dict[Any, Node]:
     """The nodes of what a call is given, by what they are to it. Raises _Unclear where one has two roles."""
     found: dict[Any, Node] = {}
@@ -225,13 +234,13 @@ def _read(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], last: Nod
             values.append(None)
         else:
             raise _Unclear
-    return _Trace(tracer.path_of_module(module), tuple(nodes), roles, tuple(results), tuple(values), spec)
+    return _Trace(_path(tracer, module), tuple(nodes), roles, tuple(results), tuple(values), spec)
 
 
 def _write_down(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], trace: _Trace) -> Any:
     """Add to the graph what tracing the call would have added; its result."""
     given = _known(tracer, module, leaves)
-    path = tracer.path_of_module(module)
+    path = _path(tracer, module)
     made: dict[Node, Node] = {
         operand: role if isinstance(role, Node) else given[role] for operand, role in trace.roles.items()
     }

@@ -227,16 +227,17 @@ job = process.Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, stru
 place = Path(sys.argv[1])
 stage = []
 def watch(progress):
-    if not (place / "still").exists() and progress.seconds > 3:
+    if not (place / "still").exists() and progress.seconds > float(sys.argv[2]):
         (place / "still").touch()
 process.compile_in_child(job, place, watch, paused=lambda: (place / "still").exists())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes stand still on Linux only")
-def test_a_compile_that_stands_still_ends_with_its_parent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_compile_that_stands_still_ends_with_its_parent(after: int, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    parent = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], env=env)
+    parent = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), str(after)], env=env)
     try:
         deadline = time.monotonic() + 90
         while not (tmp_path / "still").exists():

@@ -147,6 +147,27 @@ def test_blocks_that_leave_something_behind_are_all_traced() -> None:
     assert traced == 6
 
 
+class Unregistered(torch.nn.Module):
+    """Its blocks have no place in it, as those of a plain list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(9))) for _ in range(4)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_blocks_that_the_model_does_not_register_are_traced() -> None:
+    model, x = Unregistered(), torch.randn(2, 3)
+    whole = torch.export.export(model, (x,), strict=False)
+    with repeats.traced_once():
+        program = torch.export.export(model, (x,), strict=False)
+    assert form(program)[:-1] == form(whole)[:-1]
+
+
 def test_the_toys_of_other_tests_are_captured_as_ever() -> None:
     for module in (toy.Toy(), toy.Deep(wide=4, narrow=3)):
         model = toy.Call(module)
