@@ -159,7 +159,7 @@ def test_a_compile_takes_no_more_than_it_is_admitted_for(
     taken: list[tuple[int, int]] = []
     original = module.compile_in_child
 
-    def watched(job: Any, staging: Any, watch: Any, limit: float) -> Any:
+    def watched(job: Any, staging: Any, watch: Any, *rest: Any) -> Any:
         ((_, admitted),) = engine._compiling.values()
         before, lowest = torch.cuda.mem_get_info()[0], [1 << 62]
 
@@ -167,7 +167,7 @@ def test_a_compile_takes_no_more_than_it_is_admitted_for(
             lowest[0] = min(lowest[0], torch.cuda.mem_get_info()[0])
             watch(progress)
 
-        done = original(job, staging, sampled, limit)
+        done = original(job, staging, sampled, *rest)
         taken.append((before - lowest[0], admitted))
         return done
 
