@@ -86,8 +86,9 @@ def measure(part: str, work: Path) -> dict[str, Any]:
     host.boot()
     import torch
 
-    from onegraph.compiler.engine import engine
-    from onegraph.host import serve, unet, vae
+    from onegraph.host import serve, vae_hook
+    from onegraph.host.families import unet
+    from onegraph.runtime.engine import engine
 
     is_unet = part in models.UNETS
     name = part if is_unet else VAE_OF
@@ -104,7 +105,7 @@ def measure(part: str, work: Path) -> dict[str, Any]:
             return host.sample(model, **settings)
     else:
         plain = host.load_vae(path)
-        fast = vae.compile_vae(plain, vae.Options(parts="both", dynamic_resolution="any size"), "node")[0]
+        fast = vae_hook.compile_vae(plain, vae_hook.Options(parts="both", dynamic_resolution="any size"), "node")[0]
         key = f"node:{part}"
         latents = torch.randn(1, 4, SIDE // 8, SIDE // 8, generator=generator)
         pixels = torch.rand(1, SIDE, SIDE, 3, generator=generator)
@@ -148,8 +149,8 @@ def beside(part: str, work: Path) -> dict[str, Any]:
     from support import host, models
 
     host.boot()
-    from onegraph.compiler.engine import engine
-    from onegraph.host import unet
+    from onegraph.host.families import unet
+    from onegraph.runtime.engine import engine
 
     path = models.write_checkpoint(part, work / f"{part}.safetensors", vae="none")
     plain = host.load(path)

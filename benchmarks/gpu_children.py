@@ -31,7 +31,7 @@ def _start_libraries(bench: Bench) -> float:
 
 def _restore(part: Part, name: str) -> dict[str, Any]:
     """Find, check, load, bind and the first call of a graph that is kept; the model itself has not run yet."""
-    from onegraph.compiler.shapes import Refused
+    from onegraph.common.shapes import Refused
 
     compile_ = part.compiles[name]
     synchronize()

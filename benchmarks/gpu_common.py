@@ -118,7 +118,7 @@ def boot(device: str, work: Path) -> None:
 
     host.import_pack()
     host.boot(cpu=device == "cpu")
-    from onegraph.compiler import engine
+    from onegraph.runtime import engine
 
     engine.SLOWER = 0.0  # a graph slower than eager is measured like any other; the table shows that it is
 
@@ -138,7 +138,7 @@ def write_checkpoints(bench: Bench) -> None:
 
 def _replay() -> Any:
     """The pack's module that records and replays CUDA graphs: `AFTER` calls of one shape, 0 for never."""
-    return importlib.import_module("onegraph.compiler.replay")
+    return importlib.import_module("onegraph.backends.cuda_graphs")
 
 
 def replay_after() -> int:

@@ -22,7 +22,7 @@ class _Heard(BaseException):
 
 def recorded(run: Callable[[], Any]) -> Any:
     """What the pack asks its engine for in `run`, which ends there; None when it runs to its end without asking."""
-    from onegraph.compiler import engine
+    from onegraph.runtime import engine
 
     asked: list[Any] = []
 
@@ -73,7 +73,7 @@ class Compile:
                 raise OutOfTime(self.name)
 
         def run() -> None:
-            from onegraph.compiler.shapes import Refused
+            from onegraph.common.shapes import Refused
 
             try:
                 self.graph = self.engine.obtain(self.request, "wait", watch)
@@ -105,7 +105,7 @@ class Compile:
     @property
     def refused(self) -> str | None:
         """Why there is no graph, or None."""
-        from onegraph.compiler.engine import Graph
+        from onegraph.runtime.engine import Graph
 
         return None if isinstance(self.graph, Graph) else getattr(self.graph, "reason", "never started")
 

@@ -24,7 +24,7 @@ class Unet(Part):
         from support import host, models
 
         from onegraph.host import serve
-        from onegraph.host import unet as hook
+        from onegraph.host.families import unet as hook
 
         started = time.perf_counter()
         self.patcher = host.load(bench.checkpoint(model))
@@ -85,7 +85,7 @@ class Vae(Part):
         import comfy.model_management
         from support import host
 
-        from onegraph.host import vae as hook
+        from onegraph.host import vae_hook as hook
         from onegraph.host.serve import start_run
 
         self.vae = host.load_vae(bench.checkpoint(bench.model))
@@ -125,7 +125,7 @@ class Vae(Part):
         import torch
 
         from onegraph.host import serve
-        from onegraph.host import vae as hook
+        from onegraph.host import vae_hook as hook
 
         options = hook.Options(parts="both", when_missing="eager")
         compiled, said = hook.compile_vae(self.vae, options, "bench_vae")
@@ -169,9 +169,9 @@ class Encoder(Vae):
         return {"height": call.height, "width": call.width}
 
     def run(self, module: Any, given: list[Any]) -> Any:
-        from onegraph.host import child
+        from onegraph.host import compile_client
 
-        return child.encode_moments(module, given[0])
+        return compile_client.encode_moments(module, given[0])
 
     def whole(self, vae: Any) -> Any:
         pixels = self.given[0].float().movedim(1, -1) / 2 + 0.5

@@ -49,7 +49,7 @@ class Part(ABC):
     """
 
     def __init__(self, bench: Bench, name: str, key: str, module: Any, main: Call, grid: tuple[Call, ...]) -> None:
-        from onegraph.compiler.verify import relative_l2
+        from onegraph.runtime.faithfulness import relative_l2
 
         self.bench = bench
         self.name = name
@@ -83,9 +83,9 @@ class Part(ABC):
 
     def ask(self, name: str, run: Callable[[], Any], report: str) -> None:
         """Keep the request that the pack makes in `run`; `report` is the run's in the pack's own records."""
-        from onegraph.compiler.engine import Engine
         from onegraph.graph_cache.store import Store
         from onegraph.host import serve
+        from onegraph.runtime.engine import Engine
 
         request = recorded(run)
         if request is None:
@@ -175,7 +175,7 @@ class Part(ABC):
 
     def call(self, name: str, given: list[Any], call: Call) -> Callable[[], Any]:
         """A compiled call as the pack makes it: with its check that every weight still is where it was."""
-        from onegraph.compiler.shapes import Refused
+        from onegraph.common.shapes import Refused
 
         compile_, sizes = self.compiles[name], self.sizes(call)
 

@@ -34,9 +34,9 @@ def compare(part: Unet) -> None:
     """Latents compared and runs timed: eager, and each of the graphs that are kept, as the node uses them."""
     from support import host
 
-    from onegraph.compiler.engine import engine
     from onegraph.host import serve
-    from onegraph.host import unet as hook
+    from onegraph.host.families import unet as hook
+    from onegraph.runtime.engine import engine
 
     settings = part.settings
     plain = host.sample(part.patcher, steps=SHORT, **settings)

@@ -32,8 +32,9 @@ def write_jobs(bench: Bench, folder: Path) -> None:
     """What compiling processes read, a folder for each component. In a process of its own, for it keeps the GPU."""
     from gpu_graphs import parts
 
-    from onegraph.compiler import engine, process
-    from onegraph.errors import CompileError
+    from onegraph.common.errors import CompileError
+    from onegraph.compiler import supervisor
+    from onegraph.runtime import engine
 
     boot(bench.device, bench.work)
     write_checkpoints(bench)
@@ -41,7 +42,7 @@ def write_jobs(bench: Bench, folder: Path) -> None:
 
         def keep(job: Any, staging: Path, *rest: Any, place: Path = folder / part.key, **more: Any) -> None:
             place.mkdir(parents=True, exist_ok=True)
-            process._write_job(job, place)
+            supervisor._write_job(job, place)
             raise CompileError("only asked")
 
         usual, engine.compile_in_child = engine.compile_in_child, keep  # type: ignore[assignment]
@@ -128,11 +129,14 @@ def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
     client.prepare(description["state"])
     import torch
 
-    from onegraph.compiler import backends, shapes, structure, verify
+    from onegraph import backends
+    from onegraph.common import shapes
+    from onegraph.compiler import skeleton
+    from onegraph.runtime import faithfulness
 
     device = torch.device(description["device"])
     spec = shapes.ShapeRange.from_json(description["shapes"])
-    module = structure.load((job / "structure.bin").read_bytes(), device)
+    module = skeleton.load((job / "structure.bin").read_bytes(), device)
     wrapped = client.wrap(description["component"], module)
     generator = torch.Generator(device).manual_seed(0)
     named = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
@@ -162,7 +166,7 @@ def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
             found[label] = {
                 "shape": list(inputs[0].shape),
                 "ms": median_ms(made, rounds),
-                "rel_l2_to_first": {name: verify.relative_l2(result, first) for name, result in results.items()},
+                "rel_l2_to_first": {name: faithfulness.relative_l2(result, first) for name, result in results.items()},
             }
     return found
 

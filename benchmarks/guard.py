@@ -37,10 +37,10 @@ def main() -> None:
     host.boot(cpu=options.device == "cpu")
     import torch
 
-    from onegraph.compiler import engine as engine_module
-    from onegraph.compiler.backends.inductor import InductorRunner
+    from onegraph.backends.inductor import InductorRunner
     from onegraph.host import serve
-    from onegraph.host import unet as hook
+    from onegraph.host.families import unet as hook
+    from onegraph.runtime import engine as engine_module
 
     arrivals: list[float] = []
     launches: list[float] = []
@@ -64,7 +64,7 @@ def main() -> None:
 
     checks: list[float] = []
     with contextlib.suppress(ImportError):  # older versions check nothing after the first use
-        from onegraph.compiler.spot_check import Schedule
+        from onegraph.runtime.spot_check import Schedule
 
         checked = Schedule.checked
 

@@ -72,8 +72,8 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from onegraph.compiler.backends.oneflow import library
-    from onegraph.compiler.backends.oneflow.lowering import TABLE, Ops
+    from onegraph.backends.oneflow import library
+    from onegraph.backends.oneflow.lowering import TABLE, Ops
 
     oneflow = library.load()
     rows: list[dict[str, Any]] = []

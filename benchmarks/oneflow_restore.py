@@ -28,7 +28,8 @@ def components() -> list[tuple[str, str, Any, tuple[Any, ...]]]:
     import torch
     from comfy.taesd.taesd import TAESD
 
-    from onegraph.host import child, unet, vae
+    from onegraph.host import compile_client, vae_hook
+    from onegraph.host.families import unet
 
     checkpoint = models.write_checkpoint("tiny_sdxl", OUT / "oneflow_both.safetensors", vae="both")
     kl = host.load_vae(checkpoint).first_stage_model
@@ -40,18 +41,18 @@ def components() -> list[tuple[str, str, Any, tuple[Any, ...]]]:
     taesd.load_state_dict({k: v.float() for k, v in models.seeded(taesd.state_dict(), 5).items()})
 
     def vae_ranges(part: Any, example: Any, step: int) -> tuple[Any, ...]:
-        return tuple(vae._shape_range(part, example, exact, step) for exact in (False, True))
+        return tuple(vae_hook._shape_range(part, example, exact, step) for exact in (False, True))
 
     return [
-        ("UNet, small SDXL class", child.UNET, small, tuple(ranges)),
+        ("UNet, small SDXL class", compile_client.UNET, small, tuple(ranges)),
         (
             "VAE decoder",
-            child.VAE_DECODER,
+            compile_client.VAE_DECODER,
             kl,
             vae_ranges("decoder", z, 1),
         ),
-        ("VAE encoder", child.VAE_ENCODER, kl, vae_ranges("encoder", pixels, 8)),
-        ("TAESD decoder", child.VAE_DECODER, taesd, vae_ranges("decoder", z, 1)),
+        ("VAE encoder", compile_client.VAE_ENCODER, kl, vae_ranges("encoder", pixels, 8)),
+        ("TAESD decoder", compile_client.VAE_DECODER, taesd, vae_ranges("decoder", z, 1)),
     ]
 
 
@@ -61,22 +62,22 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from onegraph.compiler import capture
-    from onegraph.compiler.backends import get
-    from onegraph.host import child
+    from onegraph.backends import get
+    from onegraph.compiler import export
+    from onegraph.host import compile_client
 
     backend, cpu, rows = get("oneflow"), torch.device("cpu"), []
     for name, component, module, ((widest, _, _), (exact, label, sizes)) in components():
-        wrapped = child.wrap(component, module)
+        wrapped = compile_client.wrap(component, module)
         weights = {**dict(wrapped.named_parameters()), **dict(wrapped.named_buffers())}
-        inputs = capture.example_inputs(exact, sizes, cpu)
+        inputs = export.example_inputs(exact, sizes, cpu)
         with tempfile.TemporaryDirectory() as folder:
             seconds = {}
             for kind in ("first", "restored"):
                 started = time.perf_counter()
                 if kind == "first":
                     with backend.capture_settings():
-                        exported = capture.capture(wrapped, widest, sizes, cpu)
+                        exported = export.capture(wrapped, widest, sizes, cpu)
                         backend.compile(exported, inputs, Path(folder))
                 built = time.perf_counter() - started
                 runner = backend.load(Path(folder), cpu)

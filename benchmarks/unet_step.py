@@ -46,13 +46,13 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from onegraph.compiler.engine import Engine, Graph
-    from onegraph.compiler.shapes import Refused
-    from onegraph.compiler.verify import relative_l2
+    from onegraph.common.shapes import Refused
     from onegraph.graph_cache.store import Store
-    from onegraph.host import unet as hook
-    from onegraph.host.checkpoint import source_of
+    from onegraph.host.families import unet as hook
+    from onegraph.host.model_source import source_of
     from onegraph.host.serve import start_run
+    from onegraph.runtime.engine import Engine, Graph
+    from onegraph.runtime.faithfulness import relative_l2
 
     path = models.write_checkpoint(options.model, OUT / f"{options.model}.safetensors")
     patcher = host.load(path)

@@ -67,7 +67,7 @@ def doctor() -> None:
     """Say what works on this machine: backends, compilers, the graph folder."""
     import torch
 
-    from ..compiler import backends
+    from .. import backends
     from ..graph_cache.store import user_folder
 
     devices = [torch.device("cpu"), *(torch.device("cuda", i) for i in range(torch.cuda.device_count()))]

@@ -28,9 +28,9 @@ from typing import Any
 import torch
 from blake3 import blake3
 
-from ..errors import CaptureError
+from ..common.errors import CaptureError
 from ..graph_cache.manifest import CodeRecord
-from .architecture import Rules
+from .fingerprint import Rules
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _TORCH = ("torch.nn.modules.", "torch.nn.functional")  # whose functions count, besides those of the model's packages

@@ -120,8 +120,8 @@ def _help(staging: Path) -> None:
     job = _read_job(staging)
     import torch
 
-    from onegraph.compiler import backends
-    from onegraph.compiler.crew import Crew
+    from onegraph import backends
+    from onegraph.backends.worker_pool import Crew
 
     torch.set_grad_enabled(False)
     gc.disable()
@@ -142,8 +142,11 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     helpers = [] if by_copies else _start_helpers(staging, job["helpers"])
     import torch
 
-    from onegraph.compiler import backends, capture, replay, shapes
-    from onegraph.compiler.backends import toolchain
+    from onegraph import backends
+    from onegraph.backends import cuda_graphs
+    from onegraph.backends.inductor import toolchain
+    from onegraph.common import shapes
+    from onegraph.compiler import export
 
     if ours:
         toolchain.trim(Path(job["cache"]))
@@ -153,9 +156,9 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     if job["kept"] is None:
         backend.prepare(device, job["helpers"])
     spec = shapes.ShapeRange.from_json(job["shapes"])
-    inputs = capture.example_inputs(spec, job["hint"], device)
+    inputs = export.example_inputs(spec, job["hint"], device)
     if job["kept"] is None:
-        from onegraph.compiler.crew import Crew
+        from onegraph.backends.worker_pool import Crew
 
         copies = job["helpers"] if by_copies else 0
 
@@ -178,8 +181,10 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     # From here on nothing that goes wrong makes the graph worse than it is.
     tell({"event": "checked", "files": files, "constants": constants, "code": code})
     if runner.replayed is not None and runner.replayed.try_out(*inputs):
-        (staging / replay.PROOF_FILE).write_text("A call of this graph was recorded as a CUDA graph and replayed.\n")
-        files.append(replay.PROOF_FILE)
+        (staging / cuda_graphs.PROOF_FILE).write_text(
+            "A call of this graph was recorded as a CUDA graph and replayed.\n"
+        )
+        files.append(cuda_graphs.PROOF_FILE)
     return {"event": "done", "files": files, "constants": constants, "code": code}
 
 
@@ -194,15 +199,16 @@ def _compile(
     client = importlib.import_module(job["client"], "onegraph")
     client.prepare(job["state"])
 
-    from onegraph.compiler import capture, functions, shapes, structure
+    from onegraph.common import shapes
+    from onegraph.compiler import export, functions, skeleton
 
     device = inputs[0].device
-    module = structure.load((staging / STRUCTURE_FILE).read_bytes(), device)
+    module = skeleton.load((staging / STRUCTURE_FILE).read_bytes(), device)
     wrapped = client.wrap(job["component"], module)
     tell({"event": "stage", "stage": "capturing"})
     with backend.capture_settings():
         with functions.watched() as seen:
-            exported = capture.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
+            exported = export.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
         code = functions.record(seen, module, client.rules())
         tell({"event": "stage", "stage": "compiling"})
         files = backend.compile(exported, inputs, staging, crew)
@@ -219,7 +225,7 @@ def _checked(
     """Load and run the finished graph once, here where a crash costs nothing: its runner, the weights that it reads."""
     import torch
 
-    from onegraph.errors import CompileError
+    from onegraph.common.errors import CompileError
 
     tell({"event": "stage", "stage": "checking"})
     runner = backend.load(staging, device)
@@ -256,8 +262,8 @@ def _used_constants(exported: Any) -> set[str]:
 def _explain(error: Exception) -> dict[str, Any]:
     """What the server needs to know of a failure."""
     try:
-        from onegraph.compiler import memory
-        from onegraph.errors import OneGraphError, in_brief
+        from onegraph.common import memory
+        from onegraph.common.errors import OneGraphError, in_brief
     except ImportError as missing:  # torch, or the pack itself
         return {"reason": f"The compiling process failed ({type(error).__name__}: {missing.name}).", "lasting": True}
     known, cause = isinstance(error, OneGraphError), memory.ran_out(error)

@@ -23,9 +23,9 @@ import platformdirs
 from blake3 import blake3
 from pydantic import ValidationError
 
-from .identity import ModelSource
 from .key import GraphKey, difference
 from .manifest import MANIFEST_FILE, OUTCOME_FILE, CodeRecord, ConstantRecord, FileRecord, Manifest, Outcome, Outcomes
+from .model_hash import ModelSource
 
 log = logging.getLogger("onegraph.graph_cache")
 

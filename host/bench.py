@@ -98,10 +98,10 @@ def measure(job: Job) -> Figures:
     import folder_paths
     import torch
 
-    from ..compiler import engine as engine_module
-    from .report import RunReport
+    from ..runtime import engine as engine_module
+    from .families.unet import Options, compile_model
+    from .run_report import RunReport
     from .serve import last_runs
-    from .unet import Options, compile_model
 
     engine_module.SLOWER = 0.0  # a slow graph is what the user wants to see here
     kinds = folder_paths.folder_names_and_paths["checkpoints"][1]

@@ -6,9 +6,9 @@ import logging
 import time
 from typing import Any
 
-from ..compiler.estimate import Progress
-from . import node_text
-from .report import RunReport
+from ..compiler.progress import Progress
+from . import status
+from .run_report import RunReport
 
 log = logging.getLogger("onegraph.host")
 
@@ -22,13 +22,13 @@ said: dict[str, str] = {}
 def introduce(node_id: str | None, **intros: str) -> None:
     """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only."""
     if node_id is not None:
-        show(node_id, node_text.introduced(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
+        show(node_id, status.introduced(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
 
 
 def report_run(node_id: str | None, part: str, report: RunReport) -> None:
     """Show a run that is over, below the others of the same prompt. `part` is empty for a model's."""
     if node_id is not None:
-        show(node_id, node_text.added(node_id, part, report))
+        show(node_id, status.added(node_id, part, report))
 
 
 def show(node_id: str, text: str) -> None:
@@ -72,7 +72,7 @@ class CompileWatch:
         left = f"about {progress.remaining:.0f} s left" if progress.remaining >= 1 else "almost done"
         text = f"compiling {self._label}: {progress.share:.0%}, {left} ({progress.stage}, {progress.seconds:.0f} s)"
         if self._node_id is not None:
-            show(self._node_id, node_text.with_progress(self._node_id, text))
+            show(self._node_id, status.with_progress(self._node_id, text))
         if now - self._logged >= _LOG_EVERY:
             self._logged = now
             log.info("OneGraph: %s", text)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..compiler import replay
-from ..compiler.engine import engine
-from . import node_text, progress, serve
+from ..backends import cuda_graphs
+from ..runtime.engine import engine
+from . import progress, serve
+from . import status as node_status
 
 
 def status() -> dict[str, Any]:
@@ -22,7 +23,7 @@ def status() -> dict[str, Any]:
         "preloads": counters.preloads,
         "binds": counters.binds,
         "compiled_calls": counters.compiled_calls,
-        "replayed_calls": replay.counters.replayed_calls,
+        "replayed_calls": cuda_graphs.counters.replayed_calls,
         "eager_calls": counters.eager_calls,
         "reasons": dict(counters.reasons),
         "compiling": engine().compiles_under_way(),
@@ -30,7 +31,7 @@ def status() -> dict[str, Any]:
         "deferred_compiles": engine().deferred_compiles(),
         "captured_bytes": engine().captured_bytes(),
         "runs": {node: report.to_json() for node, report in serve.last_runs.copy().items()},
-        "all_runs": node_text.all_runs(),
+        "all_runs": node_status.all_runs(),
         "said": progress.said.copy(),
     }
 

@@ -18,17 +18,18 @@ from typing import Any
 
 import torch
 
-from ..compiler import backends, memory
-from ..compiler.engine import Graph, Request, WhenMissing, engine
-from ..compiler.exhausted import Exhausted
-from ..compiler.shapes import Refused, ShapeRange, TensorCall
-from ..compiler.watch import ModuleWatch, Watches
-from ..errors import in_brief
-from ..graph_cache.identity import ModelSource
+from .. import backends
+from ..common import memory
+from ..common.errors import in_brief
+from ..common.shapes import Refused, ShapeRange, TensorCall
 from ..graph_cache.key import GraphKey
-from . import checkpoint, child, foreign, guest, paging, weights
+from ..graph_cache.model_hash import ModelSource
+from ..runtime.engine import Graph, Request, WhenMissing, engine
+from ..runtime.module_watch import ModuleWatch, Watches
+from ..runtime.out_of_memory import Exhausted
+from . import compile_client, custom_nodes, dynamic_vram, eligibility, host_memory, model_source
 from .progress import CompileWatch, report_run
-from .report import RunReport
+from .run_report import RunReport
 
 log = logging.getLogger("onegraph.host")
 
@@ -64,7 +65,7 @@ class Run:
     refusal: str | None
     epoch: tuple[Any, ...] | None
     version: int = 0
-    paged: paging.Paged | None = None
+    paged: dynamic_vram.Paged | None = None
     foreign: bool = True
     served: bool = False
     part: int | None = None
@@ -78,7 +79,7 @@ class Run:
         """Why no graph serves this call. Looks at the module, and at the weights when ComfyUI moved or patched them."""
         if self.refusal is not None or self.watch is None:
             return self.refusal
-        epoch = weights.epoch(self.patcher)
+        epoch = eligibility.epoch(self.patcher)
         if epoch != self.epoch:
             self.epoch, self.bound, self.requests = epoch, set(), {}
             self.watch.refresh_fully(module)
@@ -96,7 +97,7 @@ class Run:
         if self.paged is None:
             return None
         self.paged.release()
-        found = paging.paged(self.patcher, module, self.version)
+        found = dynamic_vram.paged(self.patcher, module, self.version)
         if isinstance(found, Refused):
             return found.reason
         self.paged = found
@@ -123,17 +124,17 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watch
     """
     try:
         engine().release_orphans()
-        watch = (watches or Watches()).of(module, weights.rules())
+        watch = (watches or Watches()).of(module, eligibility.rules())
         refusal = _refusal(patcher, watch, prefix)
         paged = None
-        if refusal is None and paging.is_paged(patcher):
-            found = paging.paged(patcher, module, watch.version)
+        if refusal is None and dynamic_vram.is_paged(patcher):
+            found = dynamic_vram.paged(patcher, module, watch.version)
             if isinstance(found, Refused):
                 refusal = found.reason
             else:
                 paged = found
-        brings = foreign.in_patcher(patcher)
-        return Run(patcher, watch, refusal, weights.epoch(patcher), watch.version, paged, brings)
+        brings = custom_nodes.in_patcher(patcher)
+        return Run(patcher, watch, refusal, eligibility.epoch(patcher), watch.version, paged, brings)
     except Exception as error:  # never into the queue
         return Run(patcher, None, f"the model could not be inspected ({type(error).__name__}: {in_brief(error)})", None)
 
@@ -149,8 +150,8 @@ def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Reques
         device = patcher.load_device
         if device.type not in PRELOAD_ON or memory.unused_bytes(device) < patcher.model_size() + PRELOAD_ROOM:
             return
-        watch = watches.of(module, weights.rules())
-        paged = paging.paged(patcher, module, watch.version) if paging.is_paged(patcher) else None
+        watch = watches.of(module, eligibility.rules())
+        paged = dynamic_vram.paged(patcher, module, watch.version) if dynamic_vram.is_paged(patcher) else None
         if isinstance(paged, Refused):
             return
         request = build(Run(patcher, watch, None, None, watch.version, paged))
@@ -163,7 +164,9 @@ def preload(patcher: Any, module: torch.nn.Module, build: Callable[[Run], Reques
 
 
 def _refusal(patcher: Any, watch: ModuleWatch, prefix: str) -> str | None:
-    return weights.patcher_refusal(patcher, prefix) or weights.placement_refusal(watch, paging.is_paged(patcher))
+    return eligibility.patcher_refusal(patcher, prefix) or eligibility.placement_refusal(
+        watch, dynamic_vram.is_paged(patcher)
+    )
 
 
 class Service:
@@ -212,14 +215,14 @@ class Service:
             shapes=shapes,
             label=label,
             module=form,
-            prefix=child.PREFIX,
+            prefix=compile_client.PREFIX,
             backend=backend,
             device=like.device,
             hint=sizes,
-            client=child.client(),
-            neighbours=checkpoint.model_folders(),
+            client=compile_client.client(),
+            neighbours=model_source.model_folders(),
             capture=widest if backend.rebuilds else None,
-            environment=child.environment(),
+            environment=compile_client.environment(),
         )
 
     def serve(
@@ -241,7 +244,7 @@ class Service:
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
         admitted = request.shapes.admits(calls, str(request.device))
         if isinstance(admitted, Refused):
-            unit = 1 if self.component == child.VAE_ENCODER else PIXELS
+            unit = 1 if self.component == compile_client.VAE_ENCODER else PIXELS
             return Refused(f"{in_pixels(admitted.reason, unit)} ({request.label})")
         if request.key.digest in run.refused:
             return Refused(run.refused[request.key.digest])
@@ -254,7 +257,7 @@ class Service:
         replaced = graph.replaced() if run.part is None else None
         if replaced is not None:
             return Refused(replaced)
-        surroundings = weights.surroundings_refusal(request.module, given)
+        surroundings = eligibility.surroundings_refusal(request.module, given)
         if surroundings is not None:
             return Refused(surroundings)
         if id(graph) not in run.bound:
@@ -298,7 +301,7 @@ class Service:
         wait_for(device)
         if device is not None:
             engine().trim(device)
-            held = guest.announce_captures(device)
+            held = host_memory.announce_captures(device)
             report.captured_bytes = held if report.compiled_calls else 0
         report.finish()
         text = f"{self.part}: {report.text()}" if self.part else report.text()
@@ -319,13 +322,17 @@ class Service:
     def _with_memory(self, run: Run, request: Request, x: torch.Tensor) -> Request:
         """The request with what the host knows of memory, for a graph that may have to be compiled."""
         try:
-            call = run.call_bytes or guest.call_bytes(run.patcher, x)
-            planned = guest.planned_bytes(run.patcher, call)
+            call = run.call_bytes or host_memory.call_bytes(run.patcher, x)
+            planned = host_memory.planned_bytes(run.patcher, call)
         except Exception:  # of the host's own estimates
             log.debug("the host's need of memory is not known", exc_info=True)
             call = planned = 0
         return dataclasses.replace(
-            request, call_bytes=call, planned_bytes=planned, idle=guest.queue_is_idle, busy=guest.queue_is_busy
+            request,
+            call_bytes=call,
+            planned_bytes=planned,
+            idle=host_memory.queue_is_idle,
+            busy=host_memory.queue_is_busy,
         )
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> Graph | Refused:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import torch
 
-from ..compiler.engine import Request
-from ..compiler.shapes import Refused
-from . import child
+from ..common.shapes import Refused
+from ..runtime.engine import Request
+from . import compile_client
 from .serve import Run
 
 Part = Literal["decoder", "encoder"]
@@ -62,6 +62,6 @@ def rescued(part: Part, run: Run, module: torch.nn.Module, x: torch.Tensor) -> t
 def _in_float32(part: Part, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
     """Decode or encode by a float32 copy of the weights, gone afterwards; None when that overflows too."""
     exact: Any = copy.deepcopy(module).float()
-    result = exact.decode(image.float()) if part == "decoder" else child.encode_moments(exact, image.float())
+    result = exact.decode(image.float()) if part == "decoder" else compile_client.encode_moments(exact, image.float())
     result = result.to(image.dtype)
     return result if bool(torch.isfinite(result).all()) else None

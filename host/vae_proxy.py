@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import child
+from . import compile_client
 
 if TYPE_CHECKING:
-    from .vae import VaeHook
+    from .vae_hook import VaeHook
 
 
 class Proxy:
@@ -47,7 +47,9 @@ class Proxy:
         if args or kwargs:
             self.onegraph_hook.passed_by("encoder", module, "the workflow passes options to this VAE's encode")
             return _own(self).encode(module, x, *args, **kwargs)
-        moments = self.onegraph_hook.serve("encoder", module, x, functools.partial(child.encode_moments, module))
+        moments = self.onegraph_hook.serve(
+            "encoder", module, x, functools.partial(compile_client.encode_moments, module)
+        )
         # The rest may draw random numbers, so it stays the host's own.
         regularization: Any = getattr(module, "regularization", None)
         return moments if regularization is None else regularization(moments)[0]

@@ -7,9 +7,9 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..compiler.engine import WhenMissing
+from ..host.families.unet import Options, Shapes, compile_model
 from ..host.progress import introduce
-from ..host.unet import Options, Shapes, compile_model
+from ..runtime.engine import WhenMissing
 from . import inputs
 
 

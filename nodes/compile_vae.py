@@ -7,10 +7,10 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..compiler.engine import WhenMissing
 from ..host.progress import introduce
 from ..host.resolutions import DynamicResolution
-from ..host.vae import Options, Parts, compile_vae
+from ..host.vae_hook import Options, Parts, compile_vae
+from ..runtime.engine import WhenMissing
 from . import inputs
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..compiler.engine import WhenMissing
-from ..host import loader, unet, vae
+from ..host import loader, vae_hook
+from ..host.families import unet
 from ..host.progress import introduce
 from ..host.resolutions import DynamicResolution
+from ..runtime.engine import WhenMissing
 from . import inputs
 
 
@@ -45,7 +46,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         backend: str,
         shapes: unet.Shapes,
         when_missing: WhenMissing,
-        parts: vae.Parts,
+        parts: vae_hook.Parts,
         dynamic_resolution: DynamicResolution,
     ) -> io.NodeOutput:
         node_id = cls.hidden.unique_id if cls.hidden else None
@@ -54,7 +55,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         compiled, about_model = unet.compile_model(
             model, unet.Options(backend, shapes, when_missing), node_id, dynprompt
         )
-        options = vae.Options(backend, parts, dynamic_resolution, when_missing)
-        compiled_vae, about_vae = vae.compile_vae(plain_vae, options, node_id, dynprompt)
+        options = vae_hook.Options(backend, parts, dynamic_resolution, when_missing)
+        compiled_vae, about_vae = vae_hook.compile_vae(plain_vae, options, node_id, dynprompt)
         introduce(node_id, model=about_model, VAE=about_vae)
         return io.NodeOutput(compiled, clip, compiled_vae)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("unit", "host", "server", "fuzz", "web", "gpu")
 LANES = (("unit", "host"), ("server", "fuzz", "web", "gpu"))  # what runs after each other
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
-PACKAGES = ("cli", "compiler", "graph_cache", "host", "nodes", "pipelines")
+PACKAGES = ("backends", "cli", "common", "compiler", "graph_cache", "host", "nodes", "pipelines", "runtime")
 NO_TEST_COLLECTED = 5  # pytest's exit status
 
 

@@ -54,7 +54,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session", autouse=True)
 def trust_slow_graphs() -> Iterator[None]:
     """Tiny models gain little: whether a graph is fast enough is tested in tests/unit."""
-    from onegraph.compiler import engine
+    from onegraph.runtime import engine
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "SLOWER", 0.0)
@@ -70,8 +70,8 @@ def inference() -> Iterator[None]:
 @pytest.fixture
 def engine(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """An engine as a new process would have it: nothing loaded, the store as earlier tests left it."""
-    from onegraph.compiler import engine as module
     from onegraph.host import serve
+    from onegraph.runtime import engine as module
 
     fresh = _engine(environment)
     monkeypatch.setattr(module, "_engine", fresh)
@@ -80,8 +80,8 @@ def engine(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def _engine(environment: dict[str, str]) -> Any:
-    from onegraph.compiler.engine import Engine
     from onegraph.graph_cache.store import Store
+    from onegraph.runtime.engine import Engine
 
     return Engine(Store(Path(environment["ONEGRAPH_HOME"])))
 
@@ -89,7 +89,7 @@ def _engine(environment: dict[str, str]) -> Any:
 @pytest.fixture(scope="session")
 def unet_graph(base: Path, environment: dict[str, str]) -> Callable[[torch.dtype], None]:
     """Call it to have the UNet's any-size graph of a dtype in the store: one compile, at the first call."""
-    from onegraph.compiler import engine as module
+    from onegraph.runtime import engine as module
 
     @functools.cache
     def compile_once(dtype: torch.dtype) -> None:
@@ -106,7 +106,7 @@ def unet_graph(base: Path, environment: dict[str, str]) -> Callable[[torch.dtype
 @pytest.fixture(scope="session")
 def vae_graphs(base: Path, environment: dict[str, str]) -> None:
     """The VAE's two any-size graphs are in the store: one compile each."""
-    from onegraph.compiler import engine as module
+    from onegraph.runtime import engine as module
 
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         engine = _engine(environment)
@@ -124,14 +124,14 @@ def load(base: Path, dtype: torch.dtype = torch.float16) -> Any:
 
 def compiled(model: Any, **options: Any) -> Any:
     """The model as the node hands it on."""
-    from onegraph.host import unet as hook
+    from onegraph.host.families import unet as hook
 
     return hook.compile_model(model, hook.Options(**options), NODE)[0]
 
 
 def compiled_vae(vae: Any) -> Any:
     """The VAE as the node hands it on."""
-    from onegraph.host import vae as hook
+    from onegraph.host import vae_hook as hook
 
     return hook.compile_vae(vae, hook.Options(parts="both", dynamic_resolution="any size"), NODE)[0]
 

@@ -31,16 +31,16 @@ def device() -> torch.device:
 
 
 def test_calls_are_replayed_from_the_third_step_on(calls: Calls, engine: Any) -> None:
-    from onegraph.compiler import replay
+    from onegraph.backends import cuda_graphs
 
     fast = compiled(calls.model)
     run(fast, steps=2)  # whatever a first use on this machine asks for
     calls.check()
-    replayed = replay.counters.replayed_calls
+    replayed = cuda_graphs.counters.replayed_calls
     run(fast, steps=MANY, height=320)
     calls.check()
     # The first is made, the second is made and captured.
-    assert replay.counters.replayed_calls - replayed == MANY - 2
+    assert cuda_graphs.counters.replayed_calls - replayed == MANY - 2
     assert engine.captured_bytes(device()) > 0
     assert ", CUDA graphs hold " in said(), said()
 
@@ -115,9 +115,9 @@ class Crowded:
 
 @pytest.mark.parametrize("room", ["made", "not made"])
 def test_memory_that_runs_out_in_a_compiled_call(room: str, calls: Calls, engine: Any) -> None:
-    from onegraph.compiler.capture import example_inputs
-    from onegraph.compiler.exhausted import Exhausted
-    from onegraph.compiler.verify import relative_l2
+    from onegraph.compiler.export import example_inputs
+    from onegraph.runtime.faithfulness import relative_l2
+    from onegraph.runtime.out_of_memory import Exhausted
 
     run(compiled(calls.model), steps=2)
     calls.check()
@@ -153,8 +153,8 @@ def test_memory_that_runs_out_in_a_compiled_call(room: str, calls: Calls, engine
 def test_a_compile_takes_no_more_than_it_is_admitted_for(
     base: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onegraph.compiler import engine as module
-    from onegraph.compiler.memory import in_words
+    from onegraph.common.memory import in_words
+    from onegraph.runtime import engine as module
 
     taken: list[tuple[int, int]] = []
     original = module.compile_in_child

@@ -45,7 +45,7 @@ class Calls:
 
     def check(self) -> list[torch.Tensor]:
         """All calls equal eager within their dtype's bound; eager's results. Forgets them."""
-        from onegraph.compiler.verify import relative_l2
+        from onegraph.runtime.faithfulness import relative_l2
 
         pairs, self.pairs = self.pairs, []
         assert pairs
@@ -73,7 +73,7 @@ def calls(base: Path, dtype: torch.dtype, engine: Any) -> Calls:
 
 def differ(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
     """Else a stale result would not be noticed."""
-    from onegraph.compiler.verify import relative_l2
+    from onegraph.runtime.faithfulness import relative_l2
 
     assert min(relative_l2(x, y) for x, y in zip(a, b, strict=True)) > 0.1
 
@@ -115,10 +115,10 @@ def test_a_second_process_compiles_nothing(base: Path, dtype: torch.dtype, envir
 
 
 def test_the_same_size_again_and_again(calls: Calls, engine: Any) -> None:
-    from onegraph.compiler import replay
+    from onegraph.backends import cuda_graphs
 
     fast = compiled(calls.model)
-    seen, replayed = [], replay.counters.replayed_calls
+    seen, replayed = [], cuda_graphs.counters.replayed_calls
     for seed in (1, 2):
         run(fast, seed=seed, steps=MANY)
         seen.append(calls.check())
@@ -126,7 +126,7 @@ def test_the_same_size_again_and_again(calls: Calls, engine: Any) -> None:
     differ(seen[0][:1], seen[1][:1])
     assert engine.counters.eager_calls == 0
     # Else the tests of this file would not cover it: a model this small is bound by launches, so that it always pays.
-    assert replay.counters.replayed_calls > replayed
+    assert cuda_graphs.counters.replayed_calls > replayed
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ from support import host, models
 
 host.boot()
 
-from onegraph.compiler import engine as engine_module  # noqa: E402
-from onegraph.compiler.engine import Counters, Engine  # noqa: E402
 from onegraph.graph_cache.store import Store  # noqa: E402
 from onegraph.host import resolutions, serve  # noqa: E402
-from onegraph.host import unet as hook  # noqa: E402
+from onegraph.host.families import unet as hook  # noqa: E402
+from onegraph.runtime import engine as engine_module  # noqa: E402
+from onegraph.runtime.engine import Counters, Engine  # noqa: E402
 
 NODE = "7"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from support import host
 
-from onegraph.graph_cache.identity import hash_file
-from onegraph.host import checkpoint as where
+from onegraph.graph_cache.model_hash import hash_file
+from onegraph.host import model_source as where
 
 
 class Workflow:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from support import host
 
-from onegraph.compiler.engine import Counters
-from onegraph.compiler.verify import relative_l2
 from onegraph.host import progress
+from onegraph.runtime.engine import Counters
+from onegraph.runtime.faithfulness import relative_l2
 
 from .conftest import NODE, compiled, said
 
@@ -93,8 +93,10 @@ def test_a_unet_of_four_levels_is_captured_for_any_size(device: str) -> None:
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
     from support import models
 
-    from onegraph.compiler import backends, capture
-    from onegraph.host import child, unet
+    from onegraph import backends
+    from onegraph.compiler import export
+    from onegraph.host import compile_client
+    from onegraph.host.families import unet
 
     config: dict[str, Any] = {
         **models._COMMON, **models.UNETS["tiny_sd15"], "num_res_blocks": [1] * 4, "channel_mult": [1] * 4,
@@ -106,5 +108,5 @@ def test_a_unet_of_four_levels_is_captured_for_any_size(device: str) -> None:
     shapes, label, sizes = unet.shape_range("any size", x, context, None, torch.device(device), levels)
     assert label == "any size 128-2048"
     with backends.get("inductor").capture_settings():
-        exported = capture.capture(child.UnetCall(module), shapes, sizes, torch.device("cpu"))
+        exported = export.capture(compile_client.UnetCall(module), shapes, sizes, torch.device("cpu"))
     assert exported.graph_signature.user_outputs

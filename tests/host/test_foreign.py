@@ -9,8 +9,8 @@ import pytest
 import torch
 from support import host
 
-from onegraph.compiler.engine import Counters, Graph
-from onegraph.host import foreign
+from onegraph.host import custom_nodes
+from onegraph.runtime.engine import Counters, Graph
 
 from .conftest import compiled
 
@@ -39,7 +39,7 @@ def test_where_only_the_host_samples_the_first_call_is_checked_in_full(
     host.sample(compiled(model), steps=4)
     assert parts == [None, 1, 2, 3]
     with_the_hosts_wrappers = EasyCacheNode.execute(model, 0.2, 0.15, 0.95, False).args[0]
-    assert not foreign.in_patcher(with_the_hosts_wrappers)
+    assert not custom_nodes.in_patcher(with_the_hosts_wrappers)
     assert counters.compiled_calls == 4
 
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from support import host
 
-from onegraph.compiler.engine import Counters, Engine, Graph
-from onegraph.compiler.verify import relative_l2
-from onegraph.host import guest, routes
+from onegraph.host import host_memory, routes
+from onegraph.runtime.engine import Counters, Engine, Graph
+from onegraph.runtime.faithfulness import relative_l2
 
 from .conftest import compiled, said
 
@@ -33,7 +33,7 @@ def _alone() -> Iterator[None]:
     import comfy.model_management as management
 
     management.unload_all_models()
-    guest._announced.clear()
+    host_memory._announced.clear()
     yield
     management.unload_all_models()
     assert not [one for one in management.current_loaded_models if "Captures" in type(one).__name__]
@@ -183,11 +183,11 @@ def test_without_captures_nothing_is_listed(model: Any, fresh_process: Engine) -
     host.sample(compiled(model))
     assert listed() == ["SDXL"]
     hold(fresh_process)
-    assert guest.announce_captures(CPU) == HELD
-    assert guest.announce_captures(CPU) == HELD
+    assert host_memory.announce_captures(CPU) == HELD
+    assert host_memory.announce_captures(CPU) == HELD
     assert listed() == ["OneGraphCudaGraphs", "SDXL"]
     fresh_process.release_captures(CPU, "freed")
-    assert guest.announce_captures(CPU) == 0
+    assert host_memory.announce_captures(CPU) == 0
     assert listed() == ["SDXL"]
 
 
@@ -195,20 +195,20 @@ def test_what_the_host_plans(model: Any, checkpoint: Callable[..., Path]) -> Non
     import comfy.model_management as management
 
     x = torch.zeros(2, 4, 128, 128)
-    call = guest.call_bytes(model, x)
+    call = host_memory.call_bytes(model, x)
     assert call == int(model.model.memory_required([2, 4, 128, 128])) > 1 << 20
     management.load_models_gpu([model])
-    loaded = guest.planned_bytes(model, 8 << 30)
+    loaded = host_memory.planned_bytes(model, 8 << 30)
     assert loaded == (8 << 30) + management.extra_reserved_memory() + max(0, model.model_size() - model.loaded_size())
-    assert guest.planned_bytes(model, 0) >= int(management.minimum_inference_memory())
+    assert host_memory.planned_bytes(model, 0) >= int(management.minimum_inference_memory())
     vae = host.load_vae(checkpoint())
-    assert guest.call_bytes(vae.patcher, x) == 0  # its estimate is the VAE object's
+    assert host_memory.call_bytes(vae.patcher, x) == 0  # its estimate is the VAE object's
 
 
 def test_a_compile_on_a_gpu_hears_what_the_host_plans(
     model: Any, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onegraph.compiler.admission import Limits
+    from onegraph.runtime.admission import Limits
 
     fresh_process.limits = Limits(applies=lambda device: True, free=lambda device: 1 << 30)
     result = host.sample(compiled(model, shapes="exact"), height=72, width=88)
@@ -229,5 +229,5 @@ def test_the_queue_is_idle_when_no_prompt_runs_or_waits(
     server = types.SimpleNamespace(prompt_queue=queue) if tasks is not None else None
     module: Any = types.ModuleType("server")
     module.PromptServer = types.SimpleNamespace(instance=server)
-    monkeypatch.setitem(guest.sys.modules, "server", module)
-    assert guest.queue_is_idle() is idle
+    monkeypatch.setitem(host_memory.sys.modules, "server", module)
+    assert host_memory.queue_is_idle() is idle

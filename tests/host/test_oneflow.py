@@ -11,13 +11,13 @@ import pytest
 import torch
 from support import models
 
-from onegraph.compiler import capture
-from onegraph.compiler.backends.oneflow import OneFlowBackend, counters, library
-from onegraph.compiler.shapes import ShapeRange
-from onegraph.compiler.verify import relative_l2
-from onegraph.host import child
-from onegraph.host import unet as unet_hook
-from onegraph.host import vae as vae_hook
+from onegraph.backends.oneflow import OneFlowBackend, counters, library
+from onegraph.common.shapes import ShapeRange
+from onegraph.compiler import export
+from onegraph.host import compile_client
+from onegraph.host import vae_hook as vae_hook
+from onegraph.host.families import unet as unet_hook
+from onegraph.runtime.faithfulness import relative_l2
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32
@@ -71,7 +71,7 @@ def compile_at(wrapped: torch.nn.Module, shapes: ShapeRange, given: tuple[torch.
         if isinstance(name, str)
     }
     with backend.capture_settings():
-        exported = capture.capture(wrapped, shapes, hint, CPU)
+        exported = export.capture(wrapped, shapes, hint, CPU)
     folder.mkdir()
     backend.compile(exported, given, folder)
 
@@ -115,7 +115,7 @@ def unet_shapes(given: tuple[torch.Tensor, ...], shapes: unet_hook.Shapes) -> Sh
 @pytest.mark.parametrize("name", ["tiny_sd15", "tiny_sdxl", "tiny_refiner"])
 def test_unets_at_three_sizes(name: str, tmp_path: Path) -> None:
     config = models.UNETS[name]
-    wrapped = child.UnetCall(seed_weights(models.unet(name)))
+    wrapped = compile_client.UnetCall(seed_weights(models.unet(name)))
     calls = [unet_inputs(config, *sizes) for sizes in ((2, 16, 16, 77), (1, 8, 24, 154), (3, 17, 11, 1))]
     check_at_sizes(wrapped, unet_shapes(calls[0], "any size"), calls, tmp_path)
 
@@ -149,7 +149,9 @@ def taesd() -> torch.nn.Module:
 @pytest.mark.parametrize("make", [autoencoder, engine_autoencoder, taesd])
 @pytest.mark.parametrize("part", ["decoder", "encoder"])
 def test_vaes(part: vae_hook.Part, make: Any, tmp_path: Path) -> None:
-    wrapped = child.wrap({"decoder": child.VAE_DECODER, "encoder": child.VAE_ENCODER}[part], make())
+    wrapped = compile_client.wrap(
+        {"decoder": compile_client.VAE_DECODER, "encoder": compile_client.VAE_ENCODER}[part], make()
+    )
     sizes = ((8, 8), (7, 12)) if part == "decoder" else ((64, 64), (56, 96))
     calls = [(torch.randn(1, 4 if part == "decoder" else 3, *size),) for size in sizes]
     shapes = vae_hook._shape_range(part, calls[0][0], False, 1 if part == "decoder" else 8)[0]
@@ -159,8 +161,8 @@ def test_vaes(part: vae_hook.Part, make: Any, tmp_path: Path) -> None:
 def test_two_graphs_share_one_vae_and_both_see_its_changes(tmp_path: Path) -> None:
     vae = taesd()
     runners = {}
-    for part, name in (("decoder", child.VAE_DECODER), ("encoder", child.VAE_ENCODER)):
-        wrapped = child.wrap(name, vae)
+    for part, name in (("decoder", compile_client.VAE_DECODER), ("encoder", compile_client.VAE_ENCODER)):
+        wrapped = compile_client.wrap(name, vae)
         given = (torch.randn(1, 4, 8, 8) if part == "decoder" else torch.randn(1, 3, 64, 64),)
         compile_at(wrapped, vae_hook._shape_range(part, given[0], True, 1)[0], given, tmp_path / part)  # type: ignore[arg-type]
         runner = OneFlowBackend().load(tmp_path / part, CPU)
@@ -189,7 +191,7 @@ def test_the_full_size_sd15_unet(tmp_path: Path) -> None:
         weight.normal_(0, scale, generator=generator)
         if weight.dim() <= 1 and name.endswith("weight"):
             weight.add_(1)
-    wrapped = child.UnetCall(unet)
+    wrapped = compile_client.UnetCall(unet)
     given = unet_inputs(SD15, 1, 16, 16, 77)
     compile_at(wrapped, unet_shapes(given, "exact"), given, tmp_path / "graph")
     traces = counters.traces

@@ -12,12 +12,12 @@ import pytest
 import torch
 from support import host
 
-from onegraph.compiler import engine as engine_module
-from onegraph.compiler.backends.oneflow import counters as oneflow
-from onegraph.compiler.engine import Counters, Engine
-from onegraph.compiler.verify import relative_l2
-from onegraph.host import bench, vae
+from onegraph.backends.oneflow import counters as oneflow
+from onegraph.host import bench, vae_hook
 from onegraph.host.serve import MOST_EXACT
+from onegraph.runtime import engine as engine_module
+from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.faithfulness import relative_l2
 
 from .conftest import compiled, needs_oneflow, said
 
@@ -70,8 +70,8 @@ def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Coun
 
 def test_encoder_and_decoder_together(checkpoint: Callable[..., Path], counters: Counters) -> None:
     plain = host.load_vae(checkpoint(vae="both"))
-    options = vae.Options(backend="oneflow", parts="both", dynamic_resolution="each size")
-    fast = vae.compile_vae(plain, options, "9")[0]
+    options = vae_hook.Options(backend="oneflow", parts="both", dynamic_resolution="each size")
+    fast = vae_hook.compile_vae(plain, options, "9")[0]
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode():
         for _ in range(3):
@@ -89,8 +89,8 @@ def test_a_graph_that_would_not_fit_is_refused_with_the_figure(
 ) -> None:
     """A full-size encoder at 2048 pixels would hold hundreds of GiB; the refusal comes before anything is allocated."""
     plain = host.load_vae(checkpoint(vae="both"))
-    options = vae.Options(backend="oneflow", parts="encoder", dynamic_resolution="each size")
-    fast = vae.compile_vae(plain, options, "9")[0]
+    options = vae_hook.Options(backend="oneflow", parts="encoder", dynamic_resolution="each size")
+    fast = vae_hook.compile_vae(plain, options, "9")[0]
     hook, module = fast.onegraph, plain.first_stage_model
     x = torch.zeros(1, 3, 2048, 2048)
     with torch.inference_mode(), hook.call("encoder", fast, "whole"):

@@ -15,10 +15,10 @@ import torch
 from support import host, models
 from torch.overrides import TorchFunctionMode
 
-from onegraph.compiler import engine as engine_module
-from onegraph.compiler.engine import Counters, Engine
-from onegraph.compiler.verify import relative_l2
 from onegraph.graph_cache.manifest import OUTCOME_FILE
+from onegraph.runtime import engine as engine_module
+from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.faithfulness import relative_l2
 
 from .conftest import compiled, said
 
@@ -379,7 +379,7 @@ def test_one_call_in_many_is_compared_with_eager(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEGRAPH_CHECK_EVERY", "3")
-    monkeypatch.setattr("onegraph.compiler.spot_check.SHARE", 1e9)  # whatever the checks take on this machine
+    monkeypatch.setattr("onegraph.runtime.spot_check.SHARE", 1e9)  # whatever the checks take on this machine
     for options in ({}, {"cfg": 1.0}):
         host.sample(compiled(model), steps=8, **options)
     assert counters.spot_checks == 5  # 16 calls, the first of each kind were compared anyway
@@ -391,7 +391,7 @@ def test_a_graph_that_goes_wrong_after_its_first_use_is_retired(
     cfg: float, model: Any, counters: Counters, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEGRAPH_CHECK_EVERY", "4")
-    monkeypatch.setattr("onegraph.compiler.spot_check.SHARE", 1e9)
+    monkeypatch.setattr("onegraph.runtime.spot_check.SHARE", 1e9)
     quarantined: list[Path] = []
     monkeypatch.setattr(fresh_process.store, "quarantine", quarantined.append)  # other tests use the graph
     fast, reference = compiled(model), host.sample(model, cfg=cfg)
@@ -414,7 +414,7 @@ def test_another_version_of_the_host_has_the_graph_compared_again(
     model: Any, checkpoint: Callable[..., Path], graphs_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onegraph.graph_cache.store import Store
-    from onegraph.host import child
+    from onegraph.host import compile_client
 
     compared: list[str] = []
     first_use = engine_module.Graph._first_use
@@ -428,7 +428,7 @@ def test_another_version_of_the_host_has_the_graph_compared_again(
     for version in ("", "", "99.0", "99.0"):
         monkeypatch.setattr(engine_module, "_engine", Engine(Store(graphs_home)))
         if version:
-            monkeypatch.setattr(child, "environment", lambda: "ComfyUI 99.0")
+            monkeypatch.setattr(compile_client, "environment", lambda: "ComfyUI 99.0")
         compared.clear()
         host.sample(compiled(model))
         counts.append(len(compared))

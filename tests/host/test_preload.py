@@ -14,11 +14,11 @@ import pytest
 import torch
 from support import host
 
-from onegraph.compiler.engine import Counters, Engine, Graph
-from onegraph.compiler.verify import relative_l2
 from onegraph.host import serve
-from onegraph.host import unet as hook
-from onegraph.host import vae as vae_hook
+from onegraph.host import vae_hook as vae_hook
+from onegraph.host.families import unet as hook
+from onegraph.runtime.engine import Counters, Engine, Graph
+from onegraph.runtime.faithfulness import relative_l2
 
 from .conftest import NODE, compiled, said
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 from support import host
 
-from onegraph.compiler import engine as engine_module
-from onegraph.compiler.engine import Engine
-from onegraph.compiler.verify import relative_l2
 from onegraph.graph_cache.store import Store
-from onegraph.host import unet, vae
+from onegraph.host import vae_hook
+from onegraph.host.families import unet
+from onegraph.runtime import engine as engine_module
+from onegraph.runtime.engine import Engine
+from onegraph.runtime.faithfulness import relative_l2
 
 from .conftest import NODE
 
@@ -57,7 +58,7 @@ def test_base_and_refiner_are_taken_up_in_either_order_twice(
         shared = host.load_vae(paths[0])
         own = host.load_vae(paths[1]) if vaes == "each its own" else shared
         models = [unet.compile_model(m, unet.Options(), NODE)[0] for m in (base, refiner)]
-        decoders = [vae.compile_vae(v, vae.Options(parts="both"), "9")[0] for v in (shared, own)]
+        decoders = [vae_hook.compile_vae(v, vae_hook.Options(parts="both"), "9")[0] for v in (shared, own)]
         reference = picture(base, refiner, shared)
         if order == "refiner first":
             part(models[1], torch.zeros(1, 4, 8, 8), 1280, 0, 1, 4)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from onegraph.compiler.engine import Engine
 from onegraph.host import progress, routes, serve
-from onegraph.host.report import RunReport
+from onegraph.host.run_report import RunReport
+from onegraph.runtime.engine import Engine
 
 
 @pytest.fixture(autouse=True)

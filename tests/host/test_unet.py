@@ -10,9 +10,9 @@ import pytest
 import torch
 from support import host, models
 
-from onegraph.compiler.engine import Counters, Engine
-from onegraph.compiler.verify import relative_l2
-from onegraph.host import unet as hook
+from onegraph.host.families import unet as hook
+from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.faithfulness import relative_l2
 
 from .conftest import compiled, said
 
@@ -381,7 +381,7 @@ def test_torch_compile_of_another_node_goes_first(order: str, model: Any, counte
 def test_a_call_that_fails_inside_the_graph_goes_on_eager(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onegraph.compiler.engine import Graph
+    from onegraph.runtime.engine import Graph
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("the driver went away")

@@ -14,12 +14,12 @@ import pytest
 import torch
 from support import host
 
-from onegraph.compiler.engine import Counters, Engine
-from onegraph.compiler.verify import relative_l2
-from onegraph.errors import NoEncoderError
+from onegraph.common.errors import NoEncoderError
 from onegraph.graph_cache.store import Miss
 from onegraph.host import serve
-from onegraph.host import vae as hook
+from onegraph.host import vae_hook as hook
+from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.faithfulness import relative_l2
 
 NODE = "9"
 SAME = 1e-4
@@ -55,8 +55,8 @@ def pixels(batch: int = 1, height: int = 96, width: int = 96, seed: int = 0) -> 
 @pytest.fixture(scope="module", autouse=True)
 def both_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     """Decoder and encoder are in the store, compiled one after the other in one process."""
-    from onegraph.compiler import engine as engine_module
     from onegraph.graph_cache.store import Store
+    from onegraph.runtime import engine as engine_module
 
     engine_module._engine = Engine(Store(graphs_home))
     fast = compiled(host.load_vae(checkpoint(vae="both")))
@@ -180,8 +180,8 @@ def test_tiles_are_served_by_a_kept_graph(vae: Any, counters: Counters) -> None:
 
 
 def test_tiles_never_compile(vae: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onegraph.compiler import engine as engine_module
     from onegraph.graph_cache.store import Store
+    from onegraph.runtime import engine as engine_module
 
     engine = Engine(Store(tmp_path))
     monkeypatch.setattr(engine_module, "_engine", engine)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from support import host
 
-from onegraph.compiler.engine import Counters, Engine
-from onegraph.compiler.verify import relative_l2
 from onegraph.host import progress, serve
-from onegraph.host import vae as hook
+from onegraph.host import vae_hook as hook
+from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.faithfulness import relative_l2
 
 NODE = "9"
 SAME = 1e-4
@@ -48,8 +48,8 @@ def latents(height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:
 @pytest.fixture(scope="module", autouse=True)
 def decoder_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     """The decoder is in the store, if no other test has put it there."""
-    from onegraph.compiler import engine as engine_module
     from onegraph.graph_cache.store import Store
+    from onegraph.runtime import engine as engine_module
 
     engine_module._engine = Engine(Store(graphs_home))
     with torch.inference_mode():
@@ -313,18 +313,18 @@ def test_the_attention_that_the_host_chose_is_no_part_of_the_architecture(vae: A
     """Which of its functions that is depends on options and packages; a graph has its own attention anyway."""
     from comfy.ldm.modules.diffusionmodules import model as blocks
 
-    from onegraph.compiler import architecture
-    from onegraph.compiler.watch import ModuleWatch
-    from onegraph.host import weights
+    from onegraph.compiler import fingerprint
+    from onegraph.host import eligibility
+    from onegraph.runtime.module_watch import ModuleWatch
 
-    module, rules = vae.first_stage_model, weights.rules()
-    before, watch = architecture.digest(module, rules), ModuleWatch(module, rules)
+    module, rules = vae.first_stage_model, eligibility.rules()
+    before, watch = fingerprint.digest(module, rules), ModuleWatch(module, rules)
     block = module.decoder.mid.attn_1
     for own in (blocks.normal_attention, blocks.pytorch_attention, blocks.xformers_attention):
         block.optimized_attention = own
         watch.refresh(module)
         assert watch.patched is None
-        assert architecture.digest(module, rules) == before
+        assert fingerprint.digest(module, rules) == before
     block.optimized_attention = lambda q, k, v: v
     watch.refresh(module)
     assert watch.patched is not None and watch.patched.what == "optimized_attention"

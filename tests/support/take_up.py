@@ -20,10 +20,10 @@ def main(checkpoint: Path, dtype: str) -> None:
 
     host.import_pack()
     host.boot(cpu=not torch.cuda.is_available())
-    from onegraph.compiler import engine
-    from onegraph.compiler.verify import relative_l2
     from onegraph.host import serve
-    from onegraph.host import unet as hook
+    from onegraph.host.families import unet as hook
+    from onegraph.runtime import engine
+    from onegraph.runtime.faithfulness import relative_l2
 
     engine.SLOWER = 0.0
     model: Any = host.load(checkpoint, dtype=getattr(torch, dtype))

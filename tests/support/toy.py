@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from onegraph.compiler import architecture
-from onegraph.compiler.backends import get
-from onegraph.compiler.engine import Request
-from onegraph.compiler.process import Client
-from onegraph.compiler.shapes import Dim, ShapeRange, TensorSpec
-from onegraph.graph_cache.identity import ModelSource
+from onegraph.backends import get
+from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
+from onegraph.compiler import fingerprint
+from onegraph.compiler.supervisor import Client
 from onegraph.graph_cache.key import GraphKey
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.runtime.engine import Request
 
 PREFIX = "toy."
 CPU = torch.device("cpu")
@@ -121,8 +121,8 @@ def prepare(state: Mapping[str, Any]) -> None:
     time.sleep(state.get("sleep", 0))
 
 
-def rules() -> architecture.Rules:
-    return architecture.Rules()
+def rules() -> fingerprint.Rules:
+    return fingerprint.Rules()
 
 
 def wrap(component: str, module: torch.nn.Module) -> torch.nn.Module:
@@ -164,7 +164,7 @@ def request(
     """`engine` is the backend's name. A spec of exact sizes gives the hint."""
     spec = spec or shapes()
     backend = get(engine)
-    key = GraphKey("toy", architecture.digest(module), spec.to_json(), "float32", engine, backend.target(CPU))
+    key = GraphKey("toy", fingerprint.digest(module), spec.to_json(), "float32", engine, backend.target(CPU))
     hint = {"batch": 2, "height": 8, "width": 8, "context": 5}
     hint |= {d.name: d.low for d in spec.dims if d.exact}
     return Request(

@@ -9,9 +9,9 @@ import pytest
 import torch
 from support import toy
 
-from onegraph.compiler.engine import Engine, Graph
-from onegraph.graph_cache.identity import ModelSource
+from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
+from onegraph.runtime.engine import Engine, Graph
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("cli", "compiler", "graph_cache", "host", "nodes")
+PACKAGES = ("backends", "cli", "common", "compiler", "graph_cache", "host", "nodes", "runtime")
 # The Inductor backend, which alone uses private names of torch, each by `torch_private.require`.
-INDUCTOR = {
-    f"compiler/backends/{name}.py"
-    for name in ("algebra", "inductor", "parcel", "repeats", "toolchain", "torch_private")
-}
+INDUCTOR = {"common/torch_private.py", *(f"backends/inductor/{p.name}" for p in (ROOT / "backends" / "inductor").glob("*.py"))}
 SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 
 
@@ -47,13 +44,9 @@ def test_the_root_has_no_node_class_mappings() -> None:
 
 
 HOST_MODULES = ("comfy", "comfy_extras", "comfy_execution", "server", "folder_paths", "execution", "latent_preview")
-ALLOWED = {
-    "cli": {"cli", "compiler", "graph_cache", "errors"},
-    "nodes": {"nodes", "host", "compiler"},
-    "host": {"host", "compiler", "graph_cache", "errors"},
-    "compiler": {"compiler", "graph_cache", "errors"},
-    "graph_cache": {"graph_cache"},
-}
+LAYERS = ("nodes", "host", "runtime", "compiler", "backends", "graph_cache", "common")
+ALLOWED = {name: {*LAYERS[number:]} for number, name in enumerate(LAYERS)}
+ALLOWED["cli"] = {"cli", *LAYERS[2:]}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

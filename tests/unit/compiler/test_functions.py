@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from onegraph.common.errors import CaptureError
 from onegraph.compiler import functions
-from onegraph.compiler.architecture import Rules
+from onegraph.compiler.fingerprint import Rules
 from onegraph.compiler.functions import LiveCode
-from onegraph.errors import CaptureError
 from onegraph.graph_cache.manifest import CodeRecord
 
 SOURCE = """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.graph_cache.identity import ModelSource
 from onegraph.graph_cache.key import FORMAT, GraphKey
 from onegraph.graph_cache.manifest import ConstantRecord, Outcome
+from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Broken, Damaged, Entry, Hit, Miss, Sound, Store, check
 
 CONSTANTS = (ConstantRecord(name="unet.out.bias", shape=(4,), stride=(1,), dtype="float32"),)

@@ -1,0 +1,229 @@
+"""The C++ half of a compile, made cheaper without another instruction in what comes out of it.
+
+Every part of a graph brings its own copy of AOTInductor's runtime, 4 s of the compiler's time whatever the part
+computes. That text is the same for all of them: here it is compiled once for a user, and parts are linked with it.
+Headers and the probing of the CPU's instruction sets are taken care of while the model is captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+import torch
+
+from ...common.errors import LoadError
+from ...common.torch_private import require
+
+log = logging.getLogger("onegraph.compiler")
+
+MOST_BYTES = 2 << 30  # of what compiles of one user share
+_WRAPPER, _ALONE = ".wrapper.cpp", ".alone.cpp"
+_RUNTIME = "runtime.cpp"
+_MODEL = "torch::aot_inductor::AOTInductorModel"
+_BASE = f"torch::aot_inductor::AOTInductorModelBase<{_MODEL}>"
+# What of the runtime's text a part still needs: the class that it defines, and the headers its code counts on.
+_DECLARED = f"""
+#include <torch/csrc/inductor/aoti_runtime/interface.h>
+#include <torch/csrc/inductor/aoti_runtime/model.h>
+#include <iostream>
+#include <string>
+#include <unordered_map>
+#include <vector>
+extern template class {_BASE};
+"""
+_DEFINED = f"\ntemplate class {_BASE};\n"
+
+
+def cpp_compiler() -> str | None:
+    """The C++ compiler AOTInductor would call, or None."""
+    chosen = os.environ.get("CXX")
+    return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
+
+
+class _Ready(BaseException):
+    """All that parts have in common is there. Inductor wraps every Exception in one of its own."""
+
+
+class Toolchain:
+    """Inductor's use of the C++ compiler in this process.
+
+    Args:
+        folder: for what is shared between compiles on CPUs with the same instruction sets.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def in_use(self, only_prepare: bool = False) -> Iterator[None]:
+        """While this lasts, parts are compiled without the runtime and linked with the shared one.
+
+        Where this torch is put together in another way, the parts are compiled as ever.
+
+        Args:
+            only_prepare: raise `_Ready` where a part would be compiled, when all that it shares is there.
+        """
+        try:
+            codecache = require("torch._inductor.codecache")
+            usual: Any = require("torch._inductor.codecache.CppBuilder")
+            for used in ("build", "get_command_line", "get_target_file_path"):
+                require(f"torch._inductor.codecache.CppBuilder.{used}")
+            require("torch._inductor.codecache.AotCodeCompiler")
+            source = Path(torch.__file__).parent / "_inductor" / "codegen" / "aoti_runtime" / "interface.cpp"
+            text = source.read_text(encoding="utf-8").strip()
+        except (LoadError, OSError) as error:
+            log.warning("parts are compiled with a runtime of their own: %s", error)
+            yield
+            return
+        shared: dict[str, str] = {}  # objects of parts without the runtime -> the runtime's
+        folder = self._folder
+
+        class Builder(usual):
+            """As ever but for wrappers, and for links with objects of theirs."""
+
+            def __init__(self, name: str, sources: Any, BuildOption: Any, output_dir: str = "", **rest: Any) -> None:
+                if isinstance(sources, list | tuple):
+                    sources = [*sources, *dict.fromkeys(shared[source] for source in sources if source in shared)]
+                self.onegraph_parts = (name, sources, BuildOption, output_dir, rest)
+                super().__init__(name, sources, BuildOption, output_dir, **rest)
+
+            def build(self) -> None:
+                name, source, options, folder_of_part, rest = self.onegraph_parts
+                if not isinstance(source, str) or not source.endswith(_WRAPPER):
+                    super().build()
+                    return
+                head, found, body = Path(source).read_text(encoding="utf-8").partition(text)
+                if found:
+                    # Beside the whole one, which stays as Inductor wrote it: it writes none that is there already.
+                    alone = Path(source.removesuffix(_WRAPPER) + _ALONE)
+                    try:
+                        runtime = _runtime(usual, options, head, text, folder)
+                        if only_prepare:
+                            raise _Ready
+                        alone.write_text(head + _DECLARED + body, encoding="utf-8")
+                        usual(name, str(alone), options, folder_of_part, **rest).build()
+                        shared[self.get_target_file_path()] = runtime
+                        return
+                    except (_compile_error(), OSError) as error:
+                        log.warning("a part is compiled with a runtime of its own: %s", error)
+                    finally:
+                        alone.unlink(missing_ok=True)
+                if only_prepare:
+                    raise _Ready
+                super().build()
+
+        header_names = ("_HEADER_DIR", "_HEADER_LOCK_DIR")
+        headers = {name: getattr(codecache, name) for name in header_names if hasattr(codecache, name)}
+        for name in headers:  # beside the rest, instead of where the system keeps what is temporary
+            setattr(codecache, name, str(folder / "headers" / ("locks" if "LOCK" in name else "")))
+        codecache.CppBuilder = Builder
+        try:
+            yield
+        finally:
+            codecache.CppBuilder = usual
+            for name, place in headers.items():
+                setattr(codecache, name, place)
+
+    def prepare(self, options: Mapping[str, Any], device: torch.device) -> int | None:
+        """Have a process make what all parts share, if that was never done here; its id, or None.
+
+        It is a copy of this process, which must not have used a GPU, and ends by itself.
+        """
+        done = self._folder / f"ready-{device.type}-{_fingerprint()}"
+        if sys.platform != "linux" or done.exists():
+            return None
+        child = os.fork()
+        if child:
+            return child
+        try:
+            torch.set_num_threads(1)  # OpenMP's threads are not there in a copy of a process
+            with self.in_use(only_prepare=True), contextlib.suppress(_Ready), tempfile.TemporaryDirectory() as place:
+                compile_anything(options, device, Path(place))
+            done.parent.mkdir(parents=True, exist_ok=True)
+            done.touch()
+        except BaseException:  # the parts then do it themselves
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(0)
+
+
+def trim(folder: Path, most: int = MOST_BYTES, spare_seconds: float = 3600.0) -> None:
+    """Remove what compiles shared longest ago until the rest has at most that many bytes.
+
+    Args:
+        spare_seconds: what was written in the last so many seconds stays, for a compile may be at it.
+    """
+    found: list[tuple[float, int, Path]] = []
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            files = [entry, *entry.rglob("*")] if entry.is_dir() else [entry]
+            stats = [path.lstat() for path in files]
+            found.append((max(s.st_mtime for s in stats), sum(s.st_size for s in stats if S_ISREG(s.st_mode)), entry))
+    total = sum(size for _, size, _ in found)
+    for changed, size, entry in sorted(found):
+        if total <= most or changed > time.time() - spare_seconds:
+            return
+        with contextlib.suppress(OSError):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            total -= size
+
+
+def _compile_error() -> type[Exception]:
+    error: type[Exception] = require("torch._inductor.exc.CppCompileError")
+    return error
+
+
+def _fingerprint() -> str:
+    """Of the compiler and of torch."""
+    from blake3 import blake3
+
+    compiler = cpp_compiler() or ""
+    changed = Path(compiler).resolve().stat().st_mtime_ns if compiler else 0
+    return blake3(f"{torch.__version__} {torch.__file__} {compiler} {changed}".encode()).hexdigest(length=6)
+
+
+def _runtime(builder: Any, options: Any, head: str, text: str, folder: Path) -> str:
+    """The shared runtime's object for these options, compiled where it is not there yet."""
+    from blake3 import blake3
+    from filelock import FileLock
+
+    code = head + text + _DEFINED
+    command = builder("x", "x.cpp", options, "x").get_command_line()
+    name = blake3(f"{_fingerprint()} {command} {code}".encode()).hexdigest(length=10)
+    place = folder / f"runtime-{name}"
+    place.mkdir(parents=True, exist_ok=True)
+    wanted = place / "runtime.o"
+    with FileLock(place / "lock"):
+        if not wanted.exists():
+            with tempfile.TemporaryDirectory(dir=place) as scratch:
+                (Path(scratch) / _RUNTIME).write_text(code, encoding="utf-8")
+                made = builder("runtime", str(Path(scratch) / _RUNTIME), options, scratch)
+                made.build()
+                Path(made.get_target_file_path()).replace(wanted)
+    os.utime(place)
+    return str(wanted)
+
+
+class _Anything(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+def compile_anything(options: Mapping[str, Any], device: torch.device, folder: Path) -> None:
+    """Compile a part that computes next to nothing."""
+    x = torch.zeros(64, device=device)
+    module = torch.export.export(_Anything(), (x,)).module()
+    place = {"aot_inductor.package": True, "aot_inductor.output_path": str(folder / "part")}
+    require("torch._inductor").aot_compile(module, (x,), options={**options, **place})

@@ -1,0 +1,86 @@
+"""Parts of a captured graph as bytes: how they travel from the compiling process to those that help it.
+
+Weights stay behind, shapes keep their symbols. The bytes are a pickle and go from a process to its own children only.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from ...common.torch_private import require
+from ...compiler import skeleton
+from .. import Constant
+
+
+def dump(module: GraphModule) -> bytes:
+    """A part whose placeholders carry the fake tensors of the export. Nothing else may use it meanwhile.
+
+    Raises:
+        LoadError: this torch cannot write graphs with symbolic shapes.
+    """
+    weights = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    described = [
+        (Constant(name, tuple(w.shape), tuple(w.stride()), str(w.dtype).removeprefix("torch.")), _is_parameter(w))
+        for name, w in weights.items()
+    ]
+    bare = copy.copy(module)
+    vars(bare).update(_parameters={}, _buffers={})  # of its own: the copy shares the module's
+    metas = {node: node.meta for node in module.graph.nodes}
+    placeholders = module.graph.find_nodes(op="placeholder")
+    (mode,) = {node.meta["val"].fake_mode for node in placeholders}
+    try:
+        for node in metas:
+            node.meta = {}
+        for node in placeholders:
+            node.meta = {"val": _no_view(metas[node]["val"], mode)}
+        return pickle.dumps((described, mode.allow_non_fake_inputs, _pickler().dumps(bare)))
+    finally:
+        for node, meta in metas.items():
+            node.meta = meta
+        module.graph = module.graph  # which believes to be the copy's
+
+
+def load(data: bytes, device: torch.device) -> GraphModule:
+    """The part with zeros for weights, which are to be read only: on a GPU they share memory.
+
+    Raises:
+        LoadError: this torch cannot read graphs with symbolic shapes.
+    """
+    described, allow_non_fake_inputs, graph = pickle.loads(data)
+    mode = require("torch._subclasses.fake_tensor.FakeTensorMode")(
+        shape_env=require("torch.fx.experimental.symbolic_shapes.ShapeEnv")(),
+        allow_non_fake_inputs=allow_non_fake_inputs,
+    )
+    module: Any = _pickler().loads(graph, mode)
+    zeros = skeleton.zeros([constant for constant, _ in described], device)
+    for constant, is_parameter in described:
+        weight = zeros[constant.name]
+        if is_parameter:
+            module.register_parameter(constant.name, torch.nn.Parameter(weight, requires_grad=False))
+        else:
+            module.register_buffer(constant.name, weight)
+    assert isinstance(module, GraphModule)
+    return module
+
+
+def _no_view(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
+    """The same as a tensor of its own: torch cannot write views of views."""
+    with torch.no_grad(), mode:
+        own = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return own.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _is_parameter(weight: torch.Tensor) -> bool:
+    return isinstance(weight, torch.nn.Parameter)
+
+
+def _pickler() -> Any:
+    return require("torch.fx._graph_pickler.GraphPickler")

@@ -1,0 +1,1 @@
+"""What every package uses: shapes, errors, memory, torch's private names."""

@@ -1,0 +1,86 @@
+"""How much memory is free, whether an error says that it ran out, and bytes in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from . import container
+from .errors import Cause, CompileError
+
+_MEMINFO = Path("/proc/meminfo")
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that can be taken on a device (system memory: without swapping), in bytes.
+
+    Where nobody can tell, which is a system that is neither Linux nor has psutil, there is no limit.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    left = container.memory_left()
+    return _system_bytes() if left is None else min(left, _system_bytes())
+
+
+def _system_bytes() -> int:
+    """Of the whole machine."""
+    if _MEMINFO.is_file():
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    try:
+        import psutil
+    except ImportError:
+        return 2**62
+    return int(psutil.virtual_memory().available)
+
+
+def unused_bytes(device: torch.device) -> int:
+    """As `available_bytes`, with what torch's allocator keeps for later."""
+    available = available_bytes(device)
+    if device.type == "cuda":
+        available += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return available
+
+
+def give_back(device: torch.device) -> None:
+    """Return what torch's allocator keeps for later to the device, where other processes can take it."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.empty_cache()
+
+
+# How the driver, the C library, torch's CPU allocator, C++ and a compiler's front end say it in texts of other errors.
+_DEVICE_TEXTS = ("cuda out of memory", "cuda error: out of memory", "cuda_error_out_of_memory", "hip out of memory")
+_SYSTEM_TEXTS = (
+    "cannot allocate memory",
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "killed signal terminated program",
+    "virtual memory exhausted",
+)
+
+
+def ran_out(error: BaseException) -> Cause:
+    """Which memory ran out according to an error or those that it came from, if any did."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        text = str(current).lower()
+        if isinstance(current, CompileError) and current.cause:
+            return current.cause
+        if isinstance(current, torch.OutOfMemoryError) or any(part in text for part in _DEVICE_TEXTS):
+            return "device memory"
+        if isinstance(current, MemoryError) or any(part in text for part in _SYSTEM_TEXTS):
+            return "memory"
+        current = current.__cause__ or current.__context__
+    return ""
+
+
+def in_words(count: int) -> str:
+    """`52 GiB`, `1.5 GiB`, `340 MiB`."""
+    gib = count / 2**30
+    return f"{gib:.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB" if gib >= 1 else f"{count / 2**20:.0f} MiB"

@@ -1,0 +1,74 @@
+"""From a live module to an exported graph with named dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..common.errors import CaptureError, in_brief
+from ..common.shapes import ShapeRange
+
+
+def example_inputs(shapes: ShapeRange, hint: Mapping[str, int], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Zeros inside the range, with the sizes of `hint` where it names them and they fit.
+
+    Sizes of 1 become 2 where the range allows it: a compiler may take 1 for a broadcast and fix it for good.
+    """
+
+    def size(name: str) -> int:
+        dim = shapes.dim(name)
+        wanted = hint.get(name, dim.low)
+        if dim.refusal(wanted) is not None:
+            wanted = dim.low
+        if wanted == 1 and dim.high >= 2 * dim.multiple:
+            wanted = 2 * dim.multiple
+        return wanted
+
+    return tuple(
+        torch.zeros(
+            [d if isinstance(d, int) else size(d) for d in spec.dims], dtype=getattr(torch, spec.dtype), device=device
+        )
+        for spec in shapes.inputs
+    )
+
+
+def dynamic_shapes(shapes: ShapeRange) -> list[dict[int, Any]]:
+    """The range in torch.export's words: per input, dimension index -> (multiple of a) named Dim."""
+    dims: dict[str, Any] = {}
+    for d in shapes.dims:
+        if not d.exact:
+            base = torch.export.Dim(d.name, min=d.low // d.multiple, max=d.high // d.multiple)
+            dims[d.name] = base if d.multiple == 1 else d.multiple * base
+    return [{i: dims[d] for i, d in enumerate(spec.dims) if d in dims} for spec in shapes.inputs]
+
+
+def capture(
+    module: torch.nn.Module,
+    shapes: ShapeRange,
+    hint: Mapping[str, int],
+    device: torch.device,
+) -> torch.export.ExportedProgram:
+    """Export `module` for every call of the range. The module takes the range's inputs and returns one tensor.
+
+    Raises:
+        CaptureError: the module's code decides something from a size or a value, so that one graph cannot serve
+            the whole range; or it returns something else than one tensor.
+    """
+    inputs = example_inputs(shapes, hint, device)
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(module, inputs, strict=False, dynamic_shapes=tuple(dynamic_shapes(shapes)))
+    except Exception as error:
+        raise CaptureError(
+            f"The model could not be captured as one graph ({in_brief(error)}); it runs eager instead."
+        ) from error
+    if len(exported.graph_signature.user_outputs) != 1:
+        raise CaptureError("The model returns more than one tensor, which no graph here serves; it runs eager instead.")
+    lifted = [n for n in exported.constants if n not in dict(module.named_buffers())]
+    if lifted:
+        raise CaptureError(
+            f"The model's code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager instead."
+        )
+    return exported

@@ -1,0 +1,139 @@
+"""How the compiling process rebuilds ComfyUI's models: the `Client` of the ComfyUI host.
+
+`state()` runs in the server, `prepare` and `wrap` in the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..compiler.fingerprint import Rules
+from ..compiler.supervisor import Client
+
+UNET, VAE_DECODER, VAE_ENCODER = "unet", "vae_decoder", "vae_encoder"
+PREFIX = "module."  # under which every wrapper below holds what it wraps
+
+
+def client() -> Client:
+    """The client for compiles started by this ComfyUI, with the command-line options it runs under."""
+    import comfy
+    from comfy.cli_args import args
+
+    plain = {k: v for k, v in vars(args).items() if isinstance(v, bool | int | float | str | None)}
+    return Client(".host.compile_client", {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain})
+
+
+@functools.cache
+def environment() -> str:
+    """The versions around a graph that are no part of its key: a change has it compared with eager again."""
+    with contextlib.suppress(ImportError):
+        from comfyui_version import __version__ as host
+
+        return f"ComfyUI {host}, torch {torch.__version__}"
+    return f"torch {torch.__version__}"
+
+
+def rules() -> Rules:
+    """How ComfyUI's modules are to be read; see `weights.rules`. After `prepare`."""
+    from . import eligibility
+
+    return eligibility.rules()
+
+
+def prepare(state: Mapping[str, Any]) -> None:
+    """Import ComfyUI in the worker under the server's options, without its command line."""
+    sys.path.insert(0, state["comfyui"])
+    sys.argv = sys.argv[:1]
+    import comfy.options
+
+    comfy.options.enable_args_parsing(False)
+    from comfy.cli_args import args
+
+    for name, value in state["args"].items():
+        setattr(args, name, value)
+    import comfy.model_management
+
+
+def _attention(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch's scaled_dot_product_attention whatever the host prefers.
+
+    The host's CPU default splits by free memory at trace time, and the extension kernels of other packages cannot
+    be compiled; the backend picks its own kernel for this operation.
+    """
+    from comfy.ldm.modules.attention import attention_pytorch
+
+    return attention_pytorch(*args, **kwargs)
+
+
+class UnetCall(torch.nn.Module):
+    """UNetModel as a function of tensors: x [B,C,H,W], timesteps [B], context [B,T,D], y [B,A] (SDXL) -> [B,C,H,W]."""
+
+    def __init__(self, unet: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = unet
+
+    def forward(
+        self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, y: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        options = {"optimized_attention_override": _attention}
+        result: torch.Tensor = self.module._forward(x, timesteps, context, y, None, options)  # type: ignore[operator]
+        return result
+
+
+def encode_moments(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """A VAE's encoder up to its regularization, which may draw random numbers: x [B,3,H,W] -> moments [B,2C,H/8,W/8].
+
+    TAESD has no regularization: its latents [B,C,H/8,W/8].
+    """
+    encoder = getattr(module, "encoder", None)
+    if encoder is None:
+        latents: torch.Tensor = module.encode(x)
+        return latents
+    moments: torch.Tensor = encoder(x)
+    return module.quant_conv(moments) if hasattr(module, "quant_conv") else moments
+
+
+def _plain_attention(module: torch.nn.Module) -> None:
+    """A VAE's attention blocks carry the host's choice of attention; see `_attention`."""
+    from comfy.ldm.modules.diffusionmodules.model import AttnBlock, pytorch_attention
+
+    for block in module.modules():
+        if isinstance(block, AttnBlock):
+            block.optimized_attention = pytorch_attention
+
+
+class VaeDecoderCall(torch.nn.Module):
+    """A VAE's decode: latents [1,C,h,w] -> image [1,3,8h,8w], before ComfyUI's own scaling and clamping."""
+
+    def __init__(self, vae: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = vae
+        _plain_attention(vae)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image: torch.Tensor = self.module.decode(x)  # type: ignore[operator]
+        return image
+
+
+class VaeEncoderCall(torch.nn.Module):
+    """A VAE's encoder: image [1,3,H,W] -> what `encode_moments` gives."""
+
+    def __init__(self, vae: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = vae
+        _plain_attention(vae)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return encode_moments(self.module, x)
+
+
+def wrap(component: str, module: torch.nn.Module) -> torch.nn.Module:
+    """The function of tensors to capture for a component."""
+    return {UNET: UnetCall, VAE_DECODER: VaeDecoderCall, VAE_ENCODER: VaeEncoderCall}[component](module)

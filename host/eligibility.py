@@ -1,0 +1,107 @@
+"""Can a graph stand in for this patcher's model right now? Where its weights are, what the host does to them at each
+use, and how ComfyUI's modules are to be read."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from ..backends.inductor import modes_in_effect
+from ..compiler.fingerprint import Rules
+from ..runtime.module_watch import ModuleWatch
+from . import dynamic_vram
+
+# Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
+# half on the model itself, which for a VAE is the very module that is compiled.
+_PLACEMENT = {
+    "weight_function",
+    "bias_function",
+    "current_device",
+    "device",
+    "training",
+    "model_loaded_weight_memory",
+    "model_offload_buffer_memory",
+    "model_lowvram",
+    "lowvram_patch_counter",
+    "current_weight_patches_uuid",
+} | dynamic_vram.BOOKKEEPING
+_ATTENTION = "comfy.ldm.modules.attention"
+
+
+def is_placement(attribute: str) -> bool:
+    """Whether an attribute says where a module's weights are, not what it computes."""
+    return "comfy" in attribute or attribute in _PLACEMENT
+
+
+def rules() -> Rules:
+    """How ComfyUI's modules are to be read. All its attention functions compute the same; a graph has its own."""
+    from comfy.cli_args import args
+
+    upcasts = (f"{name}={getattr(args, name, None)}" for name in ("force_upcast_attention", "dont_upcast_attention"))
+    names = ("optimized_attention", "optimized_attention_masked")
+    return Rules(
+        placement=is_placement,
+        interchangeable=frozenset({"optimized_attention", *(f"{_ATTENTION}:{name}" for name in names)}),
+        options=tuple(upcasts),
+        roots=("comfy",),
+    )
+
+
+def epoch(patcher: Any) -> tuple[Any, ...]:
+    """Cheap counters that change when ComfyUI moves or patches the weights."""
+    model = patcher.model
+    return (
+        getattr(model, "current_weight_patches_uuid", None),
+        getattr(model, "model_loaded_weight_memory", None),
+        getattr(model, "model_lowvram", None),
+        str(getattr(model, "device", None)),
+    )
+
+
+def patcher_refusal(patcher: Any, prefix: str) -> str | None:
+    """Why no graph can stand in for the part of this patcher's model whose keys start with `prefix`, or None."""
+    injections = [name for name, found in getattr(patcher, "injections", {}).items() if found]
+    if injections:
+        return f"{injections[0]} injects code into this model"
+    objects = [key for key in getattr(patcher, "object_patches", {}) if key.startswith(prefix)]
+    if objects:
+        return f"an object patch replaces {objects[0]}"
+    wrapped = [key for key, found in getattr(patcher, "weight_wrapper_patches", {}).items() if found]
+    if wrapped:
+        return f"a weight wrapper changes {wrapped[0]} at each use"
+    if getattr(patcher.model, "model_lowvram", False):
+        return "part of the model stays in system memory (low VRAM)"
+    wrappers = getattr(patcher, "wrappers", {}).get("apply_model", {})
+    if wrappers.get("torch.compile"):
+        return "another node runs this model through torch.compile"
+    return None
+
+
+def placement_refusal(watch: ModuleWatch, is_paged: bool) -> str | None:
+    """Why the weights of a module are not what its layers compute with, or None.
+
+    Args:
+        is_paged: DynamicVRAM looks after the module; then every layer asks for its weights, and only the class of a
+            layer says whether they are cast, too.
+    """
+    for attribute in ("weight_function", "bias_function"):
+        where = watch.where_set(attribute)
+        if where is not None:
+            return f"the weight of {where} is computed at each use"
+    where = watch.where_class_set("comfy_cast_weights") if is_paged else watch.where_set("comfy_cast_weights")
+    return f"the weights of {where} are cast or moved at each use" if where is not None else None
+
+
+def surroundings_refusal(module: torch.nn.Module, inputs: list[torch.Tensor]) -> str | None:
+    """What a thread has turned on around this call that changes eager operations and that no graph follows, or None."""
+    tensors = itertools.chain(inputs, module.parameters())
+    differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    if differentiates and any(tensor.requires_grad for tensor in tensors):
+        return "gradients are wanted through this call, and no graph computes them"
+    if torch.is_autocast_enabled(inputs[0].device.type):
+        return "another custom node runs this call under torch.autocast"
+    if modes_in_effect():
+        return "another custom node watches or changes each operation of this call (a torch dispatch mode)"
+    return None

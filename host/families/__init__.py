@@ -1,0 +1,1 @@
+"""One module per model family that can be compiled."""

@@ -1,0 +1,364 @@
+"""The hook on ComfyUI's UNetModel: every call is admitted to a graph or runs eager with a reason.
+
+A DIFFUSION_MODEL wrapper, because object patches lose LoRA and other hooks hold stale weights. It replaces the
+innermost function of the chain instead of answering itself, so that wrappers added after it still run.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from ...backends import Backend
+from ...common.errors import in_brief
+from ...common.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ...compiler import functions
+from ...graph_cache.model_hash import ModelSource
+from ...runtime.engine import Request, WhenMissing, engine
+from ...runtime.module_watch import Watches
+from .. import compile_client, custom_nodes, model_source
+from ..serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run
+
+log = logging.getLogger("onegraph.host")
+
+KEY = "onegraph"
+Shapes = Literal["any size", "exact"]
+
+# Latent units.
+SMALLEST, LARGEST = 8, 256
+MOST_BATCH = 8
+MOST_TOKENS = 1024
+_FIRST_SIDE, _FIRST_TOKENS = 32, 77  # of the call by which a graph is taken up early
+_PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
+_ARGUMENTS = ("x", "timesteps", "context", "y", "control", "transformer_options")  # UNetModel.forward, in order
+
+# transformer_options that do not change what the UNet computes.
+_NEUTRAL = {
+    "wrappers",
+    "callbacks",
+    "cond_or_uncond",
+    "uuids",
+    "sigmas",
+    "sample_sigmas",
+    "prefetch_dynamic_vbars",
+    "multigpu_thread_device",
+    "original_shape",
+    "transformer_index",
+    "block",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices of the node."""
+
+    backend: str = "auto"
+    shapes: Shapes = "any size"
+    when_missing: WhenMissing = "wait"
+
+
+def is_unet(module: Any) -> bool:
+    """Whether this is exactly ComfyUI's UNetModel (SD 1.x, SD 2.x, SDXL, the refiner): nothing else is compiled."""
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+
+    return type(module) is UNetModel
+
+
+def shape_range(
+    shapes: Shapes, x: torch.Tensor, context: torch.Tensor, y: torch.Tensor | None, device: torch.device, levels: int
+) -> tuple[ShapeRange, str, dict[str, int]]:
+    """The range a graph for this call should have, its label, and the call's sizes."""
+    batch, channels, height, width = x.shape
+    sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
+    dtype = str(x.dtype).removeprefix("torch.")
+    if shapes == "exact":
+        dims = tuple(Dim(name, size, size) for name, size in sizes.items())
+        label = f"{width * PIXELS}x{height * PIXELS} batch {batch} {context.shape[1]} tokens"
+    else:
+        # On a GPU, kernels read wider where sizes are known multiples; on the CPU a step of one costs nothing
+        # (measured), and then every size that the UNet takes is served.
+        multiple = 2 ** (levels - 1) if device.type == "cuda" else 1
+        # At the lowest level at least two rows and columns are left: code for one would be another graph.
+        smallest = max(SMALLEST, 2**levels)
+        dims = (
+            Dim("batch", 1, MOST_BATCH),
+            Dim("height", smallest, LARGEST, multiple),
+            Dim("width", smallest, LARGEST, multiple),
+            Dim("context", 1, MOST_TOKENS),
+        )
+        label = f"any size {smallest * PIXELS}-{LARGEST * PIXELS}"
+    inputs = [
+        TensorSpec("x", ("batch", channels, "height", "width"), dtype),
+        TensorSpec("timesteps", ("batch",), "float32"),
+        TensorSpec("context", ("batch", "context", context.shape[2]), dtype),
+    ]
+    if y is not None:
+        inputs.append(TensorSpec("y", ("batch", y.shape[1]), dtype))
+    return ShapeRange(dims, tuple(inputs)), label, sizes
+
+
+def _patch_name(function: Any) -> str:
+    """The name a user knows a patch by: its outermost class or function, e.g. FreeU_V2."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return str(name).partition(".")[0]
+
+
+def options_refusal(options: Mapping[str, Any]) -> str | None:
+    """Why transformer_options ask for something no graph does, or None."""
+    for key, value in options.items():
+        if key in _NEUTRAL:
+            continue
+        if key == "patches":
+            found = {name: patches for name, patches in value.items() if patches}
+            if found:
+                name, patches = next(iter(found.items()))
+                return f"{_patch_name(patches[0])} patches this model ({name})"
+        elif key == "patches_replace":
+            replaced = {name: patches for name, patches in value.items() if patches}
+            if replaced:
+                name, by_block = next(iter(replaced.items()))
+                return f"{_patch_name(next(iter(by_block.values())))} replaces parts of this model ({name})"
+        elif value is not None and value != {} and value != []:
+            return f"the workflow sets the model option {key}, which no graph honours"
+    return None
+
+
+class UnetHook:
+    """One node's hook. Clones of the patcher share it, so it holds options and reports, never weights."""
+
+    def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
+        self.options = options
+        self._service = Service(compile_client.UNET, node_id, source)
+        self._watches = Watches()
+
+    def preload(self, patcher: Any) -> None:
+        """Begin to take up the graph for any size before the first call."""
+        unet = patcher.model.diffusion_model
+        if self.options.shapes == "any size":
+            preload(patcher, unet, lambda run: self.request(unet, run, _first_call(patcher)), self._watches)
+
+    # ComfyUI's callbacks ------------------------------------------------------------------------------------
+
+    def attach(self, patcher: Any) -> None:
+        """Put this hook on a patcher (a fresh clone), in place of any hook of ours already there."""
+        from comfy.patcher_extension import CallbacksMP, WrappersMP
+
+        detach(patcher)
+        patcher.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, self.wrapper)
+        patcher.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, self.on_pre_run)
+        patcher.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, self.on_cleanup)
+        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, self.on_detach)
+
+    def on_pre_run(self, patcher: Any) -> None:
+        unet = patcher.model.diffusion_model
+        _runs.setdefault(id(unet), []).append((self, start_run(patcher, unet, _PATCHED, self._watches)))
+
+    def on_cleanup(self, patcher: Any) -> None:
+        key = id(patcher.model.diffusion_model)
+        active = _runs.get(key, [])
+        for number, (hook, run) in reversed([*enumerate(active)]):
+            if hook is self and run.patcher is patcher:
+                del active[number]
+                if not active:
+                    _runs.pop(key, None)
+                self._service.finish(run)
+                return
+
+    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
+        """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
+        if unpatch_all:
+            self._service.release_captures()
+
+    def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
+        """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
+        if torch.compiler.is_compiling():
+            # Another node's torch.compile traces through here; weights.patcher_refusal gives the user the reason.
+            return executor(*args, **kwargs)
+        executor.original = functools.partial(_innermost, executor.class_obj, executor.original)
+        return executor(*args, **kwargs)
+
+    # One call -----------------------------------------------------------------------------------------------
+
+    def serve_call(
+        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """One call of the model that `run` is about: from a graph, else by `original`."""
+        run.report.call_starts()
+        served = self._try(unet, run, original, args, kwargs)
+        run.served = not isinstance(served, Refused)
+        if not isinstance(served, Refused):
+            return served
+        run.report.eager[served.reason] += 1
+        _count_eager(served.reason)
+        return original(*args, **kwargs)
+
+    def _try(
+        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor | Refused:
+        try:
+            return self._serve(unet, run, original, args, kwargs)
+        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
+            log.exception("a compiled call failed, eager takes over")
+            run.refusal = f"a compiled call failed ({type(error).__name__}: {in_brief(error, 120)})"
+            return Refused(run.refusal)
+
+    def _serve(
+        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor | Refused:
+        started = time.perf_counter()
+        call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        options = call.get("transformer_options") or {}
+        alone = run.served and not run.foreign and not custom_nodes.in_call(options)
+        run.part = run.report.calls if alone else None
+        if not is_unet(unet):
+            return Refused(f"{type(unet).__name__} is not a model that OneGraph compiles")
+        if not hasattr(unet, "_forward"):
+            return Refused("this ComfyUI is newer than OneGraph knows (UNetModel without _forward); update OneGraph")
+        stopped = run.still_refused(unet, _PATCHED) or _replaced_for_one_call(unet, original)
+        if stopped is not None:
+            return Refused(stopped)
+        for name, value in call.items():
+            if name not in _ARGUMENTS and value is not None:
+                return Refused(f"the workflow passes {name} to the model")
+        if call.get("control"):
+            return Refused("a ControlNet steers this model")
+        refusal = options_refusal(options)
+        if refusal is not None:
+            return Refused(refusal)
+        x, timesteps, context, y = (call.get(name) for name in ("x", "timesteps", "context", "y"))
+        given = [t for t in (x, timesteps, context, y) if t is not None]
+        if x is None or timesteps is None or context is None or not all(type(t) is torch.Tensor for t in given):
+            return Refused("the call's inputs are not plain tensors")
+        if x.ndim != 4 or context.ndim != 3 or (y is not None and y.ndim != 2):
+            return Refused("the call's inputs have unusual dimensions")
+        return self._through_graph(unet, run, given, started)
+
+    def _through_graph(self, unet: Any, run: Run, given: list[torch.Tensor], started: float) -> torch.Tensor | Refused:
+        x = given[0]
+        request = self.request(unet, run, given)
+        if isinstance(request, Refused):
+            return request
+        if self.options.shapes == "any size" and request.shapes.dim("height").exact:
+            run.report.rule = f"{request.backend.name} has no graphs for any size, so each size has its own"
+        eager = functools.partial(_eager, unet)
+        starts = range(0, x.shape[0], MOST_BATCH)
+        if request.shapes.dim("batch").exact or len(starts) == 1:
+            served = self._service.serve(run, request, given, eager, self.options.when_missing, started)
+            run.report.compiled_calls += not isinstance(served, Refused)
+            return served
+        parts: list[torch.Tensor] = []
+        for start in starts:
+            part = [t[start : start + MOST_BATCH] for t in given]
+            served = self._service.serve(run, request, part, eager, self.options.when_missing, started)
+            if isinstance(served, Refused):
+                return served
+            parts.append(served)
+        run.report.compiled_calls += 1
+        return torch.cat(parts)
+
+    def request(self, unet: Any, run: Run, given: list[torch.Tensor]) -> Request | Refused:
+        """What to ask the engine for, given x, timesteps, context and perhaps y."""
+        x, _, context = given[:3]
+        y = given[3] if len(given) > 3 else None
+        sizes = tuple(tuple(t.shape) for t in given)
+        widths = (x.shape[1], *(t.shape[-1] for t in given[2:]))
+        known = run.requests.get((x.dtype, x.device, widths)) or run.requests.get((x.dtype, x.device, sizes))
+        if known is not None:
+            return known
+
+        def ranges(shapes: Shapes) -> tuple[ShapeRange, str, dict[str, int]]:
+            return shape_range(shapes, x, context, y, x.device, len(unet.channel_mult))
+
+        def build(backend: Backend) -> Request | Refused:
+            widest = ranges("any size")
+            chosen = widest if self.options.shapes == "any size" and backend.supports(widest[0]) else ranges("exact")
+            return self._service.request(run, unet, backend, chosen[0], widest[0], chosen[1], chosen[2], x)
+
+        request = choose(self.options.backend, x.device, build)
+        if isinstance(request, Request):
+            exact = request.shapes.dim("height").exact
+            run.requests[(x.dtype, x.device, sizes if exact else widths)] = request
+        return request
+
+
+def _first_call(patcher: Any) -> list[torch.Tensor]:
+    """x, timesteps, context and perhaps y of a small call, as the host makes them."""
+    unet, config = patcher.model.diffusion_model, patcher.model.model_config.unet_config
+    like = {"dtype": patcher.model.get_dtype_inference(), "device": patcher.load_device}
+    given = [
+        torch.zeros(2, unet.in_channels, _FIRST_SIDE, _FIRST_SIDE, **like),
+        torch.zeros(2, device=patcher.load_device),
+        torch.zeros(2, _FIRST_TOKENS, config["context_dim"], **like),
+    ]
+    if unet.num_classes is not None:
+        given.append(torch.zeros(2, config["adm_in_channels"], **like))
+    return given
+
+
+def _eager(unet: Any, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, *y: torch.Tensor) -> Any:
+    """The UNet without a graph, for inputs that the host need not have asked for as such."""
+    return unet._forward(x, timesteps, context, y[0] if y else None, None, {})
+
+
+def _replaced_for_one_call(unet: Any, original: Any) -> str | None:
+    """Whether another function than the UNet's own waits at the end of the chain of wrappers."""
+    function = getattr(original, "__func__", None)
+    if function is not None and function is getattr(type(unet), "_forward", None) and original.__self__ is unet:
+        return None
+    by = functions.custom_node(original)
+    return "another custom node replaced UNetModel._forward for this call" + (f" ({by})" if by else "")
+
+
+# The runs under way by the UNet's id. The host hands one model's options, and so one node's wrapper, to another model's
+# calls (DualModelGuider): whose call it is only the UNet tells. The last run comes first.
+_runs: dict[int, list[tuple[UnetHook, Run]]] = {}
+
+
+def _innermost(unet: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    active = _runs.get(id(unet))
+    if not active:
+        _count_eager("the model that was called has no Compile Model node in this sampling")
+        return original(*args, **kwargs)
+    hook, run = active[-1]
+    return hook.serve_call(unet, run, original, args, kwargs)
+
+
+def _count_eager(reason: str) -> None:
+    engine().counters.eager_calls += 1
+    engine().counters.reasons[reason] += 1
+
+
+def detach(patcher: Any) -> None:
+    """Take any hook of ours off a patcher."""
+    from comfy.patcher_extension import CallbacksMP, WrappersMP
+
+    patcher.remove_wrappers_with_key(WrappersMP.DIFFUSION_MODEL, KEY)
+    patcher.remove_callbacks_with_key(CallbacksMP.ON_PRE_RUN, KEY)
+    patcher.remove_callbacks_with_key(CallbacksMP.ON_CLEANUP, KEY)
+    patcher.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
+
+
+def compile_model(patcher: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
+    """A clone of a MODEL that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
+    clone = patcher.clone()
+    detach(clone)
+    unet = getattr(clone.model, "diffusion_model", None)
+    if options.backend == "off":
+        return clone, "off: the model runs eager"
+    if not is_unet(unet):
+        return (
+            clone,
+            f"eager: {type(unet).__name__} is not a model that OneGraph compiles (SD 1.x, SD 2.x, SDXL, refiner)",
+        )
+    source = model_source.source_of(patcher, unet, dynprompt, node_id)
+    hook = UnetHook(options, node_id, source)
+    hook.attach(clone)
+    hook.preload(clone)
+    engine_name = backend_in_words(options.backend, patcher.load_device)
+    return clone, f"ready: {options.shapes}, {engine_name}; starts with the first sampling step"

@@ -1,0 +1,99 @@
+"""Which file does this model come from? ComfyUI's record, else the workflow's loader, else a fingerprint."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from ..graph_cache.model_hash import ModelSource, hash_file
+
+log = logging.getLogger("onegraph.host")
+
+# Loader inputs that name a model file, and ComfyUI's folder for it.
+_LOADER_INPUTS = {
+    "ckpt_name": "checkpoints",
+    "unet_name": "diffusion_models",
+    "vae_name": "vae",
+    "model_name": "diffusion_models",
+}
+_FINGERPRINT_TENSORS = 16
+_FARTHEST = 100  # nodes to walk upstream before giving up
+
+
+def recorded_path(patcher: Any) -> Path | None:
+    """The file ComfyUI records for a patcher: `cached_patcher_init`, semi-private and absent in older versions."""
+    record = getattr(patcher, "cached_patcher_init", None)
+    if not isinstance(record, tuple) or len(record) < 2 or not isinstance(record[1], tuple) or not record[1]:
+        return None
+    first = record[1][0]
+    return Path(first) if isinstance(first, str) and Path(first).is_file() else None
+
+
+def workflow_path(dynprompt: Any, node_id: str | None) -> Path | None:
+    """The file named by the nearest loader upstream of `node_id` in the running workflow."""
+    if dynprompt is None or node_id is None:
+        return None
+    import folder_paths
+
+    queue, seen = [str(node_id)], set[str]()
+    while queue and len(seen) < _FARTHEST:
+        current = queue.pop(0)
+        if current in seen:
+            continue
+        seen.add(current)
+        try:
+            inputs = dynprompt.get_node(current).get("inputs", {})
+        except Exception:  # a node that expanded away: ComfyUI raises NodeNotFoundError, not part of its API
+            continue
+        for name, folder in _LOADER_INPUTS.items():
+            value = inputs.get(name)
+            if isinstance(value, str):
+                found = folder_paths.get_full_path(folder, value)
+                if found:
+                    return Path(found)
+        links = [v for v in inputs.values() if isinstance(v, list) and len(v) == 2 and isinstance(v[0], str)]
+        queue += [link[0] for link in links]
+    return None
+
+
+def fingerprint(module: Any) -> str:
+    """12 hex digits over names, shapes and dtypes of all weights and the values of a few."""
+    h = blake3()
+    state = module.state_dict()
+    for name, tensor in state.items():
+        h.update(f"{name} {list(tensor.shape)} {tensor.dtype}\n".encode())
+    step = max(1, len(state) // _FINGERPRINT_TENSORS)
+    for name in list(state)[::step]:
+        sample = state[name].detach().flatten()[:256].float().cpu().contiguous()
+        h.update(sample.numpy().tobytes())
+    return h.hexdigest(length=6)
+
+
+def source_of(patcher: Any, module: Any, dynprompt: Any = None, node_id: str | None = None) -> ModelSource:
+    """Where the graphs of `module` belong. Never raises: at worst they go to the user's folder by fingerprint."""
+    for path in (recorded_path(patcher), workflow_path(dynprompt, node_id)):
+        if path is not None:
+            try:
+                return ModelSource(path, hash_file(path))
+            except OSError as error:
+                log.debug("cannot read %s: %s", path, error)
+    try:
+        return ModelSource(None, fingerprint(module))
+    except Exception as error:  # whatever odd tensor a loader put there
+        log.debug("no fingerprint: %s", error)
+        return ModelSource(None, "unknown")
+
+
+def model_folders() -> tuple[Path, ...]:
+    """ComfyUI's folders of models: other checkpoints there may have graphs of the same architecture."""
+    import folder_paths
+
+    found: dict[Path, None] = {}
+    for kind in ("checkpoints", "diffusion_models"):
+        roots = [Path(root) for root in folder_paths.get_folder_paths(kind)]
+        below = {Path(name).parent for name in folder_paths.get_filename_list(kind)}  # listed once, kept by ComfyUI
+        found |= dict.fromkeys(root / folder for folder in [Path(), *sorted(below)] for root in roots)
+    return tuple(found)

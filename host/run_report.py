@@ -1,0 +1,91 @@
+"""What happened in a sampling run, in words and in numbers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..common import memory
+
+
+@dataclass
+class RunReport:
+    """One sampling run of one node.
+
+    Attributes:
+        label: the shapes of the graph in use, e.g. `any size 64-2048`.
+        compile_s, restore_s: seconds, when this run compiled or restored a graph. `restore_s` is find, check, load,
+            bind and the first call.
+        step_ms: mean of all calls after the first, milliseconds.
+        call_ms: the last call alone, milliseconds; None for tiles, for which nothing waits one by one.
+        captured_bytes: that captured CUDA graphs hold on the device after the run.
+        rule: of a VAE, the rule for changing resolutions that applied, and why.
+    """
+
+    label: str = ""
+    speedup: float | None = None
+    compile_s: float | None = None
+    restore_s: float | None = None
+    compiled_calls: int = 0
+    eager: Counter[str] = field(default_factory=Counter)
+    step_ms: float | None = None
+    call_ms: float | None = None
+    captured_bytes: int = 0
+    rule: str = ""
+    _second_start: float = 0.0
+
+    @property
+    def calls(self) -> int:
+        return self.compiled_calls + sum(self.eager.values())
+
+    def call_starts(self) -> None:
+        if self.calls == 1:
+            self._second_start = time.perf_counter()
+
+    def restart(self) -> None:
+        """Count from the beginning: the calls so far are done once more in another way."""
+        self.compiled_calls, self._second_start = 0, 0.0
+        self.eager.clear()
+
+    def finish(self) -> None:
+        """To be called when the device is idle: closes the measurement of `step_ms`."""
+        if self.calls > 1 and self._second_start:
+            self.step_ms = 1e3 * (time.perf_counter() - self._second_start) / (self.calls - 1)
+
+    def text(self) -> str:
+        """What the node shows."""
+        if not self.compiled_calls:
+            return "eager: " + "; ".join(self.eager) if self.eager else "stopped before the first step was done"
+        if self.compile_s is not None:
+            how = f"compiled in {self.compile_s:.0f} s"
+        elif self.restore_s is not None:
+            how = f"restored in {self.restore_s:.1f} s"
+        else:
+            how = "compiled"
+        parts = [how, self.label]
+        if self.speedup is not None:
+            parts.append(f"{self.speedup:.1f}x eager")
+        text = ", ".join(parts)
+        if self.rule:
+            text += f" ({self.rule})"
+        if self.captured_bytes:
+            text += f", CUDA graphs hold {memory.in_words(self.captured_bytes)}"
+        if self.eager:
+            text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager)
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text(),
+            "compile_s": self.compile_s,
+            "restore_s": self.restore_s,
+            "compiled_calls": self.compiled_calls,
+            "eager_calls": dict(self.eager),
+            "step_ms": self.step_ms,
+            "call_ms": self.call_ms,
+            "captured_bytes": self.captured_bytes,
+            "rule": self.rule,
+            "speedup": self.speedup,
+        }

@@ -1,0 +1,134 @@
+"""What a node shows: all runs of the prompt at hand, one line each, equal ones once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .run_report import RunReport
+
+MOST_LINES = 6  # of one component of a node; of more, the first and the last are shown
+MOST_RUNS = 100  # of a node, whose reports are kept for the status route
+MOST_NODES = 200  # of which texts are kept: a client may name the nodes of each prompt anew
+
+# The lines of a node come in this order. A model's runs have no name of their own.
+_MODEL, _DECODER, _ENCODER = "", "decoder", "encoder"
+_PARTS = (_MODEL, _DECODER, _ENCODER)
+# What a node says before its first run, by the name it gives it, and the parts whose runs take its place.
+_COVERED = {"": _PARTS, "model": (_MODEL,), "VAE": (_DECODER, _ENCODER)}
+
+
+@dataclass
+class _Node:
+    """One node's texts.
+
+    Attributes:
+        intros: what it said when it was executed, which may have been for an earlier prompt.
+        prompt: the prompt whose runs these are.
+        lines: by part, each different line with the number of its runs.
+        reports: the runs in order, with their parts.
+    """
+
+    intros: Mapping[str, str] = field(default_factory=dict)
+    prompt: str | None = None
+    lines: dict[str, dict[str, int]] = field(default_factory=dict)
+    reports: list[tuple[str, RunReport]] = field(default_factory=list)
+
+    def text(self) -> str:
+        labels = {_MODEL: "model: " if "model" in self.intros else "", _DECODER: "decoder: ", _ENCODER: "encoder: "}
+        shown: list[str] = []
+        for part in _PARTS:
+            shown += [
+                f"{name}: {intro}" if name else intro
+                for name, intro in self.intros.items()
+                if _COVERED[name][0] == part and not any(covered in self.lines for covered in _COVERED[name])
+            ]
+            shown += [labels[part] + line for line in _shortened(self.lines.get(part, {}))]
+        return "\n".join(shown)
+
+
+def _shortened(lines: Mapping[str, int]) -> list[str]:
+    """The lines with their numbers of runs; of many the first and the last, and how many runs are left out."""
+    texts = [f"{line} ({count} runs)" if count > 1 else line for line, count in lines.items()]
+    if len(texts) <= MOST_LINES:
+        return texts
+    left_out = sum(list(lines.values())[1 : 2 - MOST_LINES])
+    return [texts[0], f"({left_out} more runs)", *texts[2 - MOST_LINES :]]
+
+
+_nodes: dict[str, _Node] = {}
+_lock = threading.Lock()
+
+
+def current_prompt() -> str | None:
+    """The id of the prompt that ComfyUI executes, or None without a server."""
+    try:
+        from comfy_execution.utils import get_executing_context
+
+        context = get_executing_context()
+        if context is not None:
+            return str(context.prompt_id)
+    except ImportError:  # an older ComfyUI
+        pass
+    try:
+        from server import PromptServer
+
+        prompt = getattr(getattr(PromptServer, "instance", None), "last_prompt_id", None)
+    except ImportError:  # in-process use
+        return None
+    return None if prompt is None else str(prompt)
+
+
+def introduced(node_id: str, intros: Mapping[str, str]) -> str:
+    """The node was executed: its text now.
+
+    Args:
+        intros: what it says until its first run: by `model` and `VAE` where the node has both, else by an empty name.
+    """
+    with _lock:
+        node = _of_this_prompt(node_id)
+        node.intros = dict(intros)
+        return node.text()
+
+
+def added(node_id: str, part: str, report: RunReport) -> str:
+    """A run through the node is over: its text now."""
+    with _lock:
+        node = _of_this_prompt(node_id)
+        lines = node.lines.setdefault(part, {})
+        line = report.text()
+        lines[line] = lines.get(line, 0) + 1
+        node.reports.append((part, report))
+        del node.reports[:-MOST_RUNS]
+        return node.text()
+
+
+def with_progress(node_id: str, progress: str) -> str:
+    """The runs so far and what is going on now."""
+    with _lock:
+        node = _of_this_prompt(node_id)
+        return "\n".join([node.text(), progress] if node.lines else [progress])
+
+
+def all_runs() -> dict[str, list[dict[str, Any]]]:
+    """By node, the reports of all runs of its last prompt, in order; `part` is empty for a model's."""
+    with _lock:
+        return {n: [{"part": p, **report.to_json()} for p, report in node.reports] for n, node in _nodes.items()}
+
+
+def _of_this_prompt(node_id: str) -> _Node:
+    """The node's texts, without the runs of another prompt.
+
+    Without a server nobody says which runs belong together, so each stands alone.
+    """
+    node = _nodes.pop(node_id, None) or _Node()
+    _nodes[node_id] = node  # the last one now
+    while len(_nodes) > MOST_NODES:
+        del _nodes[next(iter(_nodes))]
+    prompt = current_prompt()
+    if prompt is None or prompt != node.prompt:
+        node.prompt = prompt
+        node.lines, node.reports = {}, []
+    return node

@@ -1,0 +1,456 @@
+"""The VAE: a copy of ComfyUI's VAE object whose first_stage_model is a proxy that serves decode and encode by graphs.
+
+One VAE output wired to several nodes is one Python object, so neither it nor its module is ever changed. The copy's
+class tells the proxy which call it is in: only a whole decode or encode may compile, never a tile of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from ..backends import Backend
+from ..common.errors import NoEncoderError, in_brief
+from ..common.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..graph_cache.model_hash import ModelSource
+from ..runtime.engine import Request, WhenMissing, engine
+from ..runtime.module_watch import Watches
+from . import compile_client, dynamic_vram, model_source
+from .resolutions import DynamicResolution, Plan, sizes_of
+from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run, wait_for
+from .vae_eligibility import has_encoder, unsupported, unsupported_module
+from .vae_finite import GRAPH_NOT_FINITE, Flags, Part, gather, not_finite, random_state, rescued, set_random_state
+from .vae_proxy import Calls, Proxy, plain, stand_in, vae_class_for
+
+log = logging.getLogger("onegraph.host")
+
+Parts = Literal["decoder", "encoder", "both"]
+SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
+_FIRST_SIDE = 32  # the same, of the call by which a graph is taken up early
+_COMPONENTS: dict[Part, str] = {"decoder": compile_client.VAE_DECODER, "encoder": compile_client.VAE_ENCODER}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices of the node."""
+
+    backend: str = "auto"
+    parts: Parts = "decoder"
+    dynamic_resolution: DynamicResolution = "auto"
+    when_missing: WhenMissing = "wait"
+
+
+@dataclass
+class _Call:
+    """A whole decode or encode of the VAE, from outside; its chunks and tiles all belong to it.
+
+    Attributes:
+        run: from the first call of the proxy on.
+        plans: the rule's decision, by whether the backend has graphs for any size.
+        rescued: the chunk at hand overflowed and ran in float32.
+        finite: for tiles, the requests by key digest, each with a flag on the device: were all its results finite?
+        doubted: set while tiles whose graph gave values that are not finite run once more, without it.
+    """
+
+    part: Part
+    vae: Any
+    tiles: bool
+    run: Run | None = None
+    plans: dict[bool, Plan] = field(default_factory=dict)
+    rescued: bool = False
+    finite: Flags = field(default_factory=dict)
+    doubted: _Doubted | None = None
+
+
+@dataclass
+class _Doubted:
+    """What tiles show when they run without the graph that gave values that are not finite.
+
+    Attributes:
+        tiles: how many ran.
+        overflow: why, when the VAE itself overflowed on one of them.
+    """
+
+    tiles: int = 0
+    overflow: str | None = None
+
+
+def _shape_range(part: Part, x: torch.Tensor, exact: bool, levels: int) -> tuple[ShapeRange, str, dict[str, int]]:
+    """One image at a time: more make no difference to a VAE's speed, and a large batch would double its memory."""
+    _, channels, height, width = x.shape
+    sizes = {"height": height, "width": width}
+    unit = 1 if part == "decoder" else PIXELS
+    if exact:
+        dims = tuple(Dim(name, size, size) for name, size in sizes.items())
+        label = f"{width * PIXELS // unit}x{height * PIXELS // unit}"
+    else:
+        dims = tuple(Dim(name, SMALLEST * unit, LARGEST * unit, levels) for name in sizes)
+        label = f"any size {SMALLEST * PIXELS}-{LARGEST * PIXELS}"
+    dtype = str(x.dtype).removeprefix("torch.")
+    return ShapeRange(dims, (TensorSpec("x", (1, channels, "height", "width"), dtype),)), label, sizes
+
+
+class VaeHook:
+    """One node's hook on one VAE: options, reports and the call under way, never weights."""
+
+    def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
+        self.options = options
+        self.node_id = node_id
+        self._source = source
+        self._services = {part: Service(name, node_id, source, part) for part, name in _COMPONENTS.items()}
+        self._has_encoder = has_encoder(source.path)
+        self._watches = Watches()
+        self._active = threading.local()
+
+    def __copy__(self) -> VaeHook:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> VaeHook:
+        """Itself: copies of a VAE that other nodes make belong to the same node of ours."""
+        return self
+
+    def preload(self, vae: Any, module: torch.nn.Module) -> None:
+        """Begin to take up the graphs for any size before the first image."""
+        if self.options.dynamic_resolution not in ("auto", "any size"):
+            return
+        for part in _COMPONENTS:
+            if self.options.parts in (part, "both"):
+                preload(vae.patcher, module, functools.partial(self._first_request, part, vae, module), self._watches)
+
+    def _first_request(self, part: Part, vae: Any, module: torch.nn.Module, run: Run) -> Request | Refused:
+        step = 1 if part == "decoder" else PIXELS
+        channels = vae.latent_channels if part == "decoder" else 3
+        side = _FIRST_SIDE * step
+        x = torch.zeros(1, channels, side, side, dtype=vae.vae_dtype, device=vae.device)
+
+        def build(backend: Backend) -> Request | Refused:
+            shapes, label, sizes = _shape_range(part, x, False, step)
+            return self._services[part].request(run, module, backend, shapes, shapes, label, sizes, x)
+
+        return choose(self.options.backend, vae.device, build)
+
+    # The call from outside ----------------------------------------------------------------------------------
+
+    def check_encoder(self) -> None:
+        """Refuse to encode by a VAE without an encoder: ComfyUI's is uninitialised memory then, its latents are noise.
+
+        The one place where the pack raises into the queue, because there is no right result to fall back to.
+
+        Raises:
+            NoEncoderError: the VAE's file has a decoder only.
+        """
+        if self.options.parts != "decoder" and not self._has_encoder:
+            raise NoEncoderError(
+                "This VAE's file has no encoder, so it can only decode; load a complete VAE to encode."
+            )
+
+    def run(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
+        """A decode or encode of the VAE from outside: `function` is the host's own, which calls the proxy.
+
+        Whether the results of tiles are finite is gathered on the device and looked at once, when all are done.
+        """
+        outer = self._current(vae)
+        first = tiles == "tiles" and (outer is None or not outer.tiles)
+        random = random_state(vae) if first and part == "encoder" else None
+        with self.call(part, vae, tiles) as call:
+            result = function()
+            wrong = not_finite(call.finite) if first else []
+            if wrong and call.run is not None:
+                if random is not None:
+                    set_random_state(vae, random)
+                result = self._again(call, call.run, wrong, function)
+            return result
+
+    @contextlib.contextmanager
+    def call(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[_Call]:
+        """A decode or encode begins; nested calls of the VAE (the fallback to tiles) belong to the outer one."""
+        outer = self._current(vae)
+        if outer is not None:
+            before, outer.tiles = outer.tiles, outer.tiles or tiles == "tiles"
+            try:
+                yield outer
+            finally:
+                outer.tiles = before
+            return
+        another = getattr(self._active, "call", None)  # of a copy of the VAE, which has the same hook
+        call = self._active.call = _Call(part, vae, tiles == "tiles")
+        try:
+            yield call
+            if call.run is None and self._chosen(part):
+                call.run = Run(getattr(vae, "patcher", None), None, None, None)
+                _count_eager(call.run, _replaced(part, vae))
+        finally:
+            self._active.call = another
+            if call.run is not None:
+                self._services[part].finish(call.run)
+
+    def _current(self, vae: Any) -> _Call | None:
+        """The call of this VAE that is under way in this thread."""
+        call: _Call | None = getattr(self._active, "call", None)
+        return call if call is not None and call.vae is vae else None
+
+    def _chosen(self, part: Part) -> bool:
+        return self.options.parts in (part, "both")
+
+    def _again(self, call: _Call, run: Run, wrong: list[Request], function: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """All tiles once more without a graph, because these requests' graphs gave values that are not finite."""
+        run.report.restart()
+        call.doubted = doubted = _Doubted()
+        try:
+            result = function()
+        finally:
+            call.doubted = None
+        reason = doubted.overflow
+        if reason is None:
+            reason = GRAPH_NOT_FINITE
+            for request in wrong:
+                engine().retire(request, reason)
+        _count_eager(run, reason, doubted.tiles)
+        return result
+
+    # One chunk or tile --------------------------------------------------------------------------------------
+
+    def _asked(self, part: Part, module: torch.nn.Module) -> tuple[_Call, Run] | None:
+        """The call that the proxy is in, if its part is one to compile."""
+        call: _Call | None = getattr(self._active, "call", None)
+        if call is None or call.part != part or not self._chosen(part):
+            return None
+        if call.run is None:
+            patcher = call.vae.patcher
+            call.run = start_run(patcher, module, "", self._watches)
+            call.run.refusal = call.run.refusal or _changed(patcher, module)
+        return call, call.run
+
+    def passed_by(self, part: Part, module: torch.nn.Module, reason: str) -> None:
+        """The proxy was called in a way that only the module itself knows."""
+        asked = self._asked(part, module)
+        if asked is not None:
+            _count_eager(asked[1], reason)
+
+    def serve(
+        self, part: Part, module: torch.nn.Module, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """What the proxy's decode and encode return: from a graph, else from `eager`, image by image."""
+        asked = self._asked(part, module)
+        if asked is None:
+            return eager(x)
+        call, run = asked
+        run.call_bytes = run.call_bytes or _call_bytes(part, call.vae, x)
+        started = time.perf_counter()
+        run.report.call_starts()
+        if call.doubted is not None:
+            return self._without_graph(part, call.doubted, run, module, x, eager)
+        call.rescued = False
+        try:
+            served = self._serve(part, call, run, module, x, eager, started)
+        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
+            log.exception("a compiled %s call failed, eager takes over", part)
+            run.refusal = f"a compiled call failed ({type(error).__name__}: {in_brief(error, 120)})"
+            served = Refused(run.refusal)
+        if isinstance(served, torch.Tensor) and not call.rescued:
+            run.report.compiled_calls += 1
+        elif isinstance(served, Refused):
+            _count_eager(run, served.reason)
+            started = time.perf_counter()
+            served = eager(x)
+        if not call.tiles:  # to wait for each tile would leave the device idle in between
+            wait_for(x.device)
+            run.report.call_ms = 1e3 * (time.perf_counter() - started)
+        return served
+
+    def _serve(
+        self,
+        part: Part,
+        call: _Call,
+        run: Run,
+        module: torch.nn.Module,
+        x: torch.Tensor,
+        eager: Callable[[torch.Tensor], torch.Tensor],
+        started: float,
+    ) -> torch.Tensor | Refused:
+        stopped = run.still_refused(module, "")
+        if stopped is not None:
+            return Refused(stopped)
+        if type(x) is not torch.Tensor or x.ndim != 4:
+            return Refused("the call's input is not a batch of images")
+        when_missing = "eager" if call.tiles else self.options.when_missing
+        request = self._request(part, call, run, module, x)
+        if isinstance(request, Refused):
+            return request
+        service = self._services[part]
+        parts: list[torch.Tensor] = []
+        for image in x.split(1):
+            served = service.serve(run, request, [image], eager, when_missing, started)
+            if isinstance(served, torch.Tensor) and call.tiles:
+                gather(call.finite, request, served)
+            elif isinstance(served, torch.Tensor) and not bool(torch.isfinite(served).all()):
+                served = self._not_finite(part, call, run, request, module, image, eager(image))
+            if isinstance(served, Refused):
+                return served
+            parts.append(served)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _request(
+        self, part: Part, call: _Call, run: Run, module: torch.nn.Module, x: torch.Tensor
+    ) -> Request | Refused:
+        """What to ask the engine for under the rule for changing resolutions, which is decided once for each call."""
+        known = run.requests.get((x.shape[1:], x.dtype, x.device))
+        if known is not None:
+            return known
+        step = 1 if part == "decoder" else PIXELS
+        widest, exact = (_shape_range(part, x, exactly, step) for exactly in (False, True))
+
+        def build(backend: Backend) -> Request | Refused:
+            any_size = backend.supports(widest[0])
+            if call.tiles:
+                plan = Plan("any size" if any_size else "exact", "tiles never compile")
+            else:
+                plan = self._plan(part, call, x, any_size)
+            run.report.rule = plan.why
+            if plan.shapes == "none":
+                return Refused(plan.why)
+            shapes, label, sizes = widest if plan.shapes == "any size" else exact
+            return self._services[part].request(run, module, backend, shapes, widest[0], label, sizes, x)
+
+        request = choose(self.options.backend, x.device, build)
+        if isinstance(request, Request):
+            run.requests[(x.shape[1:], x.dtype, x.device)] = request
+        return request
+
+    def _plan(self, part: Part, call: _Call, x: torch.Tensor, any_size: bool) -> Plan:
+        """The rule's decision, for all chunks of a call together; each call counts its size once."""
+        if any_size not in call.plans:
+            sizes, size = sizes_of(self._source.digest, _COMPONENTS[part]), (x.shape[2], x.shape[3])
+            if not call.plans:
+                sizes.count(size)
+            call.plans[any_size] = sizes.plan(self.options.dynamic_resolution, size, any_size)
+        return call.plans[any_size]
+
+    def _not_finite(
+        self,
+        part: Part,
+        call: _Call,
+        run: Run,
+        request: Request,
+        module: torch.nn.Module,
+        image: torch.Tensor,
+        reference: torch.Tensor,
+    ) -> torch.Tensor | Refused:
+        """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
+        if bool(torch.isfinite(reference).all()):
+            engine().retire(request, GRAPH_NOT_FINITE)
+            return Refused(GRAPH_NOT_FINITE)
+        exact, reason = rescued(part, run, module, image)
+        if exact is None:
+            run.refusal = reason
+            return Refused(reason)
+        if not call.rescued:
+            call.rescued = True
+            _count_eager(run, reason)
+        return exact
+
+    def _without_graph(
+        self,
+        part: Part,
+        doubted: _Doubted,
+        run: Run,
+        module: torch.nn.Module,
+        x: torch.Tensor,
+        eager: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """A tile by eager, in float32 where that overflows."""
+        result = eager(x)
+        doubted.tiles += 1
+        if bool(torch.isfinite(result).all()):
+            return result
+        if run.refusal is not None:
+            doubted.overflow = doubted.overflow or run.refusal
+            return result
+        exact = None
+        try:
+            exact, doubted.overflow = rescued(part, run, module, x)
+        except Exception as error:  # never into the queue
+            log.exception("a tile could not be computed in float32")
+            doubted.overflow = f"this VAE itself overflows, and float32 failed ({type(error).__name__})"
+        if exact is None:
+            run.refusal = doubted.overflow
+            return result
+        return exact
+
+
+def _count_eager(run: Run, reason: str, calls: int = 1) -> None:
+    run.report.eager[reason] += calls
+    engine().counters.eager_calls += calls
+    engine().counters.reasons[reason] += calls
+
+
+def _call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
+    """What decoding or encoding one image takes by the host's own estimate; 0: it has none."""
+    try:
+        estimate = vae.memory_used_decode if part == "decoder" else vae.memory_used_encode
+        return int(estimate((1, *x.shape[1:]), x.dtype))
+    except Exception:  # of the host's own
+        return 0
+
+
+def _replaced(part: Part, vae: Any) -> str:
+    """Why the proxy was not asked in a whole decode or encode."""
+    method = "decode" if part == "decoder" else "encode"
+    module = getattr(vae, "first_stage_model", None)
+    if isinstance(module, Proxy) and method in vars(module):
+        return f"another node replaced this VAE's {method}"
+    return "another node replaced this VAE's first_stage_model"
+
+
+def _changed(patcher: Any, module: torch.nn.Module) -> str | None:
+    """What other nodes have done to the VAE since it came through our node that no graph can serve, or None."""
+    try:
+        if dynamic_vram.is_paged(patcher) and plain(patcher.model) is not module:
+            return "another node copied this VAE's first_stage_model, so DynamicVRAM does not look after its weights"
+        return unsupported_module(module)
+    except Exception as error:  # never into the queue
+        return f"the VAE could not be inspected ({type(error).__name__}: {error})"
+
+
+def _without_hook(vae: Any) -> Any:
+    """A VAE as it was before it came through our node: where the node comes twice, the later one counts."""
+    module = getattr(vae, "first_stage_model", None)
+    if not isinstance(vae, Calls) and not isinstance(module, Proxy):
+        return vae
+    found: Any = copy.copy(vae)
+    if isinstance(vae, Calls):
+        classes = type(vae).__mro__
+        found.__class__ = classes[classes.index(Calls) + 1]
+        del found.onegraph
+    found.first_stage_model = plain(module)
+    return found
+
+
+def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
+    """A copy of a VAE that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
+    plain_vae = _without_hook(vae)
+    if options.backend == "off":
+        return plain_vae, "off: the VAE runs eager"
+    reason = unsupported(plain_vae)
+    if reason is not None:
+        return plain_vae, f"eager: {reason}"
+    source = model_source.source_of(plain_vae.patcher, plain_vae.first_stage_model, dynprompt, node_id)
+    hook = VaeHook(options, node_id, source)
+    compiled = copy.copy(plain_vae)
+    vae_class: Any = type(plain_vae)
+    compiled.__class__ = vae_class_for(vae_class)
+    compiled.onegraph = hook
+    compiled.first_stage_model = stand_in(plain_vae.first_stage_model, hook)
+    hook.preload(plain_vae, plain_vae.first_stage_model)
+    engine_name = backend_in_words(options.backend, plain_vae.device)
+    ready = f"ready: {options.parts}, {options.dynamic_resolution}, {engine_name}; starts with the first image"
+    return compiled, ready

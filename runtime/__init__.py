@@ -1,0 +1,1 @@
+"""Compiled graphs in this process: loading, binding, checking and running them."""

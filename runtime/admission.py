@@ -1,0 +1,145 @@
+"""Whether a compile may start: its memory on a GPU beside the host's, and more than an earlier try ran out of.
+
+A compile on a GPU takes a CUDA context for each of its processes and, in the first of them, the activations of one
+call; of the weights it holds no copy (`structure`). On the CPU none of this applies: pages there are swapped or
+dropped, and a compiler's own memory is small beside a model's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ..common import memory
+from ..common.errors import Cause
+from ..common.shapes import Refused, ShapeRange
+from ..compiler.supervisor import limit_seconds
+
+CONTEXT_BYTES = int(1.1 * 2**30)  # of one process: 0.6 GiB for the context alone, 1.1 with cuBLAS and cuDNN
+CAPTURED_TWICE = 2  # a captured call keeps its activations from the direct one
+_CLEARLY = 0.25  # more of the memory that was free when it ran out, and at least
+_CLEARLY_BYTES = 1 << 30
+MOST_TRIES = 4  # of one graph that ends for want of memory, whatever is free
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an engine goes by when it compiles.
+
+    Attributes:
+        seconds: a compile may take in all; 0 is no limit.
+        poll_seconds: between two looks whether a compile that was put off may start.
+        applies: whether memory on a device is looked at before a compile.
+        free: bytes on a device that a compile could take.
+    """
+
+    seconds: float = field(default_factory=limit_seconds)
+    poll_seconds: float = 2.0
+    applies: Callable[[torch.device], bool] = lambda device: device.type == "cuda"
+    free: Callable[[torch.device], int] = memory.unused_bytes
+
+
+def calls_bytes(shapes: ShapeRange, hint: Mapping[str, int], module: torch.nn.Module) -> int:
+    """Roughly the activations of a compile's trial calls at the example sizes, in bytes.
+
+    Two tensors of the module's widest layer at the input's resolution, for the finished graph is called once and
+    captured once: such a layer's result is the largest value of a UNet. For a module that works at a higher resolution
+    than its input's, a VAE's decoder for one, that is far too low: the host knows better (`Request.call_bytes`).
+    """
+    if not shapes.inputs:
+        return 0
+    sizes = [
+        d if isinstance(d, int) else max(shapes.dim(d).low, min(hint.get(d, shapes.dim(d).low), shapes.dim(d).high))
+        for d in shapes.inputs[0].dims
+    ]
+    elements = math.prod(sizes[:1] + sizes[2:])  # of one channel
+    widest = max((p.shape[0] for p in module.parameters() if p.ndim > 1), default=1)
+    return CAPTURED_TWICE * elements * widest * int(getattr(torch, shapes.inputs[0].dtype).itemsize)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on a device.
+
+    Attributes:
+        calls: of the activations in the first compiling process.
+        planned: of the host meanwhile.
+        helpers: how many processes would help.
+        context: of each process.
+    """
+
+    calls: int
+    planned: int
+    helpers: int
+    context: int = CONTEXT_BYTES
+
+    @property
+    def least(self) -> int:
+        """What the compile takes without helpers."""
+        return self.context + self.calls
+
+
+@dataclass(frozen=True)
+class Fits:
+    """A compile may start, with that many helpers."""
+
+    helpers: int
+
+
+def admit(need: Need, free: int) -> Fits | Refused:
+    """Whether a compile fits into the free bytes beside what the host planned, with as many helpers as do."""
+    left = free - need.planned - need.least
+    if left >= 0:
+        return Fits(min(need.helpers, left // need.context))
+    beside = f" beside the {memory.in_words(need.planned)} of this run" if need.planned else ""
+    return Refused(
+        f"compiling needs {memory.in_words(need.least)} of GPU memory{beside}, "
+        f"and {memory.in_words(max(free, 0))} are free"
+    )
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A compile that ended for want of memory.
+
+    Attributes:
+        device: whose memory ran out.
+        free: bytes of it that were free when the compile had ended.
+    """
+
+    reason: str
+    device: torch.device
+    free: int
+    tries: int = 1
+
+    @property
+    def wanted(self) -> int:
+        """Bytes that must be free for another try."""
+        return self.free + max(int(_CLEARLY * self.free), _CLEARLY_BYTES)
+
+    def again(self, free: int) -> Refused | None:
+        """None when another try makes sense with so much free memory, else why not."""
+        if self.tries >= MOST_TRIES:
+            return Refused(f"{self.reason} It was tried {self.tries} times.")
+        if free >= self.wanted:
+            return None
+        return Refused(f"{self.reason} It is tried again when {memory.in_words(self.wanted)} are free.")
+
+
+def shortage(
+    reason: str, cause: Cause, device: torch.device, limits: Limits, before: Shortage | None
+) -> Shortage | None:
+    """What to remember of a failed compile, if memory was its cause.
+
+    Args:
+        before: what was remembered of an earlier try.
+    """
+    if cause not in ("memory", "device memory"):
+        return None
+    where = device if cause == "device memory" else torch.device("cpu")
+    found = Shortage(reason, where, limits.free(where))
+    return found if before is None else dataclasses.replace(found, tries=before.tries + 1)

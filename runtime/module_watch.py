@@ -1,0 +1,228 @@
+"""Noticing that a live module is no longer what its architecture digest was taken of.
+
+Custom nodes change models in place: a padding mode, a swapped activation, a method put over the class's own, a hook.
+Weights are the binding's business; everything else is looked at here, over flat lists: 0.3 ms for SDXL's UNet while all
+of it is in the processor's caches, ten times as much where it is not. So there is a way to look at a part of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import operator
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..backends.inductor import every_modules_hooks, hook_tables, tables
+from ..compiler import fingerprint
+from ..compiler.fingerprint import Rules
+from ..compiler.functions import custom_node, is_of
+
+_MISSING: Any = object()
+PARTS = 32  # into which a module is divided for calls between which nobody is expected to change it
+_PLAIN = (torch.Tensor, torch.nn.Module, type)
+
+
+@dataclass(frozen=True)
+class Patched:
+    """Something on a module that takes the place of the class's own code.
+
+    Attributes:
+        what: `forward`, `forward hook`, ...
+        where: the module's path and class, e.g. `out.2 (Conv2d)`.
+        by: the custom node that it comes from, where that can be told.
+    """
+
+    what: str
+    where: str
+    by: str = ""
+
+    @property
+    def reason(self) -> str:
+        if self.what == "forward hook":
+            return f"a forward hook sits on {self.where}"
+        return f"another custom node replaced the {self.what} of {self.where}" + (f" ({self.by})" if self.by else "")
+
+
+class ModuleWatch:
+    """The state of one module and its children, as it was when it was last looked at.
+
+    Holds the children, their classes and their own tables, never the module itself and no weight.
+
+    Attributes:
+        version: a number by what compiled code depends on, weights' values apart; another one when that has changed,
+            the same one when it is as it was.
+        patched: what stands in the way of any graph now, or None.
+    """
+
+    def __init__(self, module: torch.nn.Module, rules: Rules) -> None:
+        self._rules = rules
+        self.version = 0
+        self.patched: Patched | None = None
+        self._signature = 0
+        self._metadata = 0
+        self._digest: tuple[weakref.ref[torch.nn.Module], int, str] | None = None
+        self._rebuild(module)
+
+    def refresh(self, module: torch.nn.Module) -> int:
+        """Notice what has changed since the last look; the version. For every call."""
+        if not self._same(module):
+            self._rebuild(module)
+        return self.version
+
+    def refresh_part(self, module: torch.nn.Module, number: int) -> int:
+        """The same for one of `PARTS` parts, another one for each number; for all of it where that has changed."""
+        spaces, names, values, modules, types, tables, children, identities, sized = self._parts[number % PARTS]
+        same = (
+            list(map(dict.get, spaces, names)) == values
+            and list(map(type, modules)) == types
+            and list(map(id, map(dict.get, tables, children))) == identities
+            and list(map(len, sized)) == self._lengths[number % PARTS :: PARTS]
+        )
+        return self.version if same else self.refresh(module)
+
+    def refresh_fully(self, module: torch.nn.Module) -> int:
+        """The same with what hardly ever changes, weights' shapes, strides and dtypes. For the start of a run."""
+        self.refresh(module)  # first: what follows is read off the children there are now
+        same = list(map(id, map(vars, self._modules))) == self._state_ids
+        if not same or list(map(len, self._child_tables)) != self._child_counts:
+            self._rebuild(module)
+        found = [t for table in self._weights for t in table.values() if t is not None]
+        self._metadata = hash(
+            (
+                tuple(map(operator.attrgetter("dtype"), found)),
+                tuple(map(operator.attrgetter("shape"), found)),
+                tuple(map(torch.Tensor.stride, found)),
+            )
+        )
+        self.version = hash((self._signature, self._metadata))
+        return self.version
+
+    def where_set(self, attribute: str) -> str | None:
+        """The first module on which an attribute is set to something, looked up on the modules themselves."""
+        values = list(map(dict.get, self._states, itertools.repeat(attribute)))
+        return next((self._where[n] for n, value in enumerate(values) if value), None) if any(values) else None
+
+    def where_class_set(self, attribute: str) -> str | None:
+        """The first module whose class sets an attribute to something."""
+        classes = {cls for cls in {*self._types} if getattr(cls, attribute, False)}
+        return next((w for w, cls in zip(self._where[1:], self._types, strict=True) if cls in classes), None)
+
+    def architecture(self, module: torch.nn.Module) -> str:
+        """The architecture digest of the module, or of a skeleton of it, computed once for each version of either."""
+        known = self._digest
+        if known is None or known[0]() is not module or known[1] != self.version:
+            known = weakref.ref(module), self.version, fingerprint.digest(module, self._rules)
+            self._digest = known
+        return known[2]
+
+    def _same(self, module: torch.nn.Module) -> bool:
+        return (
+            vars(module) is self._states[0]
+            and list(map(dict.get, self._spaces, self._names)) == self._values
+            and list(map(type, self._modules)) == self._types
+            and list(map(id, map(dict.get, self._tables, self._children))) == self._child_ids
+            and (list(map(len, self._sized)) == self._lengths or self._only_placed())
+        )
+
+    def _only_placed(self) -> bool:
+        """Whether attributes came or went by which the host places weights, and nothing else."""
+        if list(map(len, self._others)) != self._lengths[len(self._states) :]:
+            return False
+        lengths = list(map(len, self._states))
+        for number, (before, length) in enumerate(zip(self._lengths, lengths, strict=False)):
+            if before != length and self._keys(self._states[number]) != self._known_keys[number]:
+                return False
+        self._lengths[: len(lengths)] = lengths
+        return True
+
+    def _keys(self, state: dict[str, Any]) -> frozenset[str]:
+        return frozenset(k for k in state if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
+
+    def _rebuild(self, module: torch.nn.Module) -> None:
+        """Take everything down as it is now."""
+        named = [*module.named_modules()]
+        spoken_of = fingerprint.names_spoken_of(module)
+        self._modules = [child for _, child in named[1:]]
+        self._types = [type(child) for child in self._modules]
+        self._states = [vars(child) for _, child in named]
+        self._where = [f"{name or 'the model'} ({type(child).__name__})" for name, child in named]
+        self._weights = [table for _, child in named for table in tables(child)[:2]]
+        self._state_ids = list(map(id, self._states[1:]))
+        self._known_keys = [self._keys(state) for state in self._states]
+        children = [tables(child).children for _, child in named]
+        hooks = [table for _, child in named for table in hook_tables(child)]
+        self._child_tables, self._child_counts = children, list(map(len, children))
+        self._others: list[Any] = [*hooks, *every_modules_hooks()]
+        self._sized: list[Any] = [*self._states, *self._others]
+        self._lengths = list(map(len, self._sized))
+        pairs = [(table, name) for table in children for name in table]
+        self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]
+        self._child_ids = list(map(id, map(dict.get, self._tables, self._children)))
+        facts: list[tuple[dict[str, Any], str]] = []
+        signature: list[Any] = []
+        self.patched = Patched("forward hook", "every module") if any(every_modules_hooks()) else None
+        signature.append(self.patched)
+        for (name, child), where in zip(named, self._where, strict=True):
+            signature.append((name, type(child), *fingerprint.attributes(child, spoken_of, self._rules)))
+            for key, value in vars(child).items():
+                if key in fingerprint.OF_EVERY_MODULE or self._rules.placement(key):
+                    continue
+                if key in spoken_of or callable(value):
+                    if callable(value) or fingerprint.describe(value) is not None:
+                        facts.append((vars(child), key))
+                    found = self._patch(child, key, value, where)
+                    if found is not None:
+                        signature.append(found)
+                        self.patched = self.patched or found
+            if any(hook_tables(child)):
+                found = Patched("forward hook", where)
+                signature.append(found)
+                self.patched = self.patched or found
+        self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
+        values = map(dict.get, self._spaces, self._names)
+        self._values = [list(value) if type(value) is list else value for value in values]  # one may change in place
+        lists = (
+            self._spaces, self._names, self._values, self._modules, self._types,
+            self._tables, self._children, self._child_ids, self._sized,
+        )  # fmt: skip
+        self._parts: list[list[Any]] = [[one[number::PARTS] for one in lists] for number in range(PARTS)]
+        self._signature = hash(tuple(signature))
+        self.version = hash((self._signature, self._metadata))
+
+    def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> Patched | None:
+        """A function on the module itself where the class has its own, or a foreign one of several of the host's."""
+        if not callable(value) or isinstance(value, _PLAIN):
+            return None
+        if name in self._rules.interchangeable:
+            package = type(module).__module__.partition(".")[0]
+            return None if is_of(value, package) else Patched(name, where, custom_node(value))
+        if inspect.getattr_static(type(module), name, _MISSING) is _MISSING:
+            return None
+        if fingerprint.is_own_method(module, name, value):
+            return None
+        return Patched(name, where, custom_node(value))
+
+
+class Watches:
+    """The watches of whoever looks after some modules, one each.
+
+    It must not outlive its owner: a child that refers back to the module, as a patched one may, keeps it alive here.
+    """
+
+    def __init__(self) -> None:
+        self._watches: weakref.WeakKeyDictionary[torch.nn.Module, ModuleWatch] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, module: torch.nn.Module, rules: Rules) -> ModuleWatch:
+        """The watch on a module, refreshed in full."""
+        with self._lock:
+            known = self._watches.get(module)
+            if known is None:
+                known = self._watches[module] = ModuleWatch(module, rules)
+            known.refresh_fully(module)
+            return known

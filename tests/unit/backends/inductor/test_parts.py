@@ -1,0 +1,141 @@
+"""A graph of parts, compiled by two processes and used like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from support import toy
+
+from onegraph.backends import inductor
+from onegraph.backends.inductor import PLAN_FILE, InductorBackend
+from onegraph.backends.worker_pool import Crew
+from onegraph.common.shapes import Refused
+from onegraph.compiler import export, worker
+from onegraph.compiler.supervisor import Progress
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+from onegraph.runtime import engine as engine_module
+from onegraph.runtime.engine import Engine, Graph
+
+SOURCE = ModelSource(None, "0123456789ab")
+
+
+@pytest.fixture(autouse=True)
+def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine eight calls of so small a module may take longer than eager."""
+    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
+
+
+def deep(seed: int = 0) -> toy.Deep:
+    return toy.Deep(seed, length=130, wide=6, narrow=0)
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return any(word.endswith("worker.py") for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled by two processes, the second one a copy of the first."""
+    home, seen = tmp_path_factory.mktemp("parts"), Counter[int]()
+    ready = inductor._toolchain().prepare(inductor._options(toy.CPU), toy.CPU)
+    if ready:  # else a copy of the compiling process would do that first
+        os.waitpid(ready, 0)
+
+    def watch(progress: Progress) -> None:
+        seen.update(child.pid for child in psutil.Process().children(recursive=True) if is_worker(child))
+
+    temporary = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        patch.setattr(InductorBackend, "helpers", lambda self, weights, device: 1)
+        engine = Engine(Store(home))
+        graph = engine.obtain(toy.request(deep(), SOURCE), "wait", watch)
+    assert isinstance(graph, Graph), graph
+    lasting = [process for process, times in seen.items() if times >= 5]  # no C++ compiler that is about to be one
+    assert (len(lasting), engine.counters.compiles) == (2, 1)
+    assert not list(temporary.glob("onegraph-*"))
+    return home
+
+
+def served(engine: Engine, graph: Graph, module: toy.Deep, *shape: int) -> torch.Tensor:
+    inputs = toy.inputs(*shape)
+    result = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
+    assert not isinstance(result, Refused), result
+    assert result.note is None
+    torch.testing.assert_close(result.output, module(*inputs))
+    return result.output
+
+
+def test_parts_that_repeat_are_there_once(store: Path) -> None:
+    (entry,) = Store(store).entries()
+    files = {path.name for path in entry.folder.iterdir()}
+    parts = {name for name in files if name.endswith(".aoti")}
+    assert PLAN_FILE in files
+    assert set(entry.manifest.files) == {PLAN_FILE, *parts}
+    assert len(parts) == 3  # of eight: six blocks, what is before them and what is after
+    assert {c.name for c in entry.manifest.constants} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
+
+
+def test_a_graph_of_parts_serves_other_weights_and_sizes_without_compiling(store: Path) -> None:
+    engine, a, b = Engine(Store(store)), deep(1), deep(2)
+    graph = engine.obtain(toy.request(a, SOURCE), "eager", lambda _: None)
+    assert isinstance(graph, Graph)
+    for module, shape in ((a, (2, 8, 8, 5)), (b, (1, 4, 32, 64)), (a, (4, 17, 9, 1))):
+        served(engine, graph, module, *shape)
+    a.wide[2].mix.weight = torch.nn.Parameter(2 * a.wide[2].mix.weight, requires_grad=False)
+    served(engine, graph, a, 2, 8, 8, 5)
+    a.wide[5].context.bias.add_(1)
+    served(engine, graph, a, 2, 8, 8, 5)
+    assert (engine.counters.compiles, engine.counters.restores) == (0, 1)
+
+
+def test_a_damaged_part_is_noticed(store: Path, tmp_path: Path) -> None:
+    import shutil
+
+    home = Path(shutil.copytree(store, tmp_path / "home"))
+    (entry,) = Store(home).entries()
+    part = entry.folder / "part0.aoti"
+    part.write_bytes(part.read_bytes()[:-7])
+    refused = Engine(Store(home)).obtain(toy.request(deep(), SOURCE), "eager", lambda _: None)
+    assert isinstance(refused, Refused)
+
+
+class Watching(Crew):
+    """Leads and leaves all the work to others."""
+
+    def _take_all(self, jobs: Mapping[str, Callable[[], None]]) -> None:
+        pass
+
+
+def test_another_process_compiles_what_it_is_handed(tmp_path: Path) -> None:
+    """As on a GPU, which copies of a process cannot use, and on systems without such copies."""
+    job = {"path": [path for path in sys.path if path], "device": "cpu", "backend": "inductor"}
+    (tmp_path / worker.JOB_FILE).write_text(json.dumps(job))
+    module, backend = deep(), InductorBackend()
+    inputs = toy.inputs(4, 17, 9, 1)
+    (helper,) = helpers = worker._start_helpers(tmp_path, 1)
+    try:
+        with backend.capture_settings(), torch.no_grad():
+            exported = export.capture(toy.Call(module), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
+            files = backend.compile(exported, inputs, tmp_path, Watching(tmp_path, helpers))
+        assert helper.wait(60) == 0, (tmp_path / "helper1.log").read_text()
+    finally:
+        helper.kill()
+    assert len(files) >= 3
+    runner = backend.load(tmp_path, toy.CPU)
+    runner.bind({toy.PREFIX + name: weight.detach() for name, weight in module.named_parameters()})
+    with torch.no_grad():
+        torch.testing.assert_close(runner(*inputs), module(*inputs))

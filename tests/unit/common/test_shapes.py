@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import toy
+
+from onegraph.common.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall
+
+
+def calls(batch: int = 2, height: int = 8, width: int = 8, context: int = 5, **changes: object) -> list[TensorCall]:
+    x = {"shape": (batch, 4, height, width), "dtype": "float32", "device": "cpu"} | changes
+    return [TensorCall(**x), TensorCall((batch, context, 8), "float32", "cpu")]  # type: ignore[arg-type]
+
+
+def test_a_call_inside_the_range_is_admitted_with_its_sizes() -> None:
+    assert toy.shapes().admits(calls(3, 9, 31, 64), "cpu") == Admitted(
+        {"batch": 3, "height": 9, "width": 31, "context": 64}
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (calls(batch=5), "batch 5 is outside 1..4"),
+        (calls(height=33), "height 33 is outside 4..32"),
+        (calls(context=65), "context 65 is outside 1..64"),
+        (calls(dtype="float16"), "x is float16, the graph takes float32"),
+        (calls(device="cuda:0"), "x is on cuda:0, the graph is for cpu"),
+        (calls(shape=(2, 9, 8, 8)), "9 should be 4"),
+        (calls(shape=(2, 4, 8)), "3 dimensions instead of 4"),
+        (calls(shape=(3, 4, 8, 8)), "another input has 3"),
+        (calls()[:1], "1 inputs instead of 2"),
+    ],
+)
+def test_anything_else_is_refused_with_the_reason(call: list[TensorCall], reason: str) -> None:
+    refused = toy.shapes().admits(call, "cpu")
+    assert isinstance(refused, Refused)
+    assert reason in refused.reason
+
+
+def test_multiples_are_kept() -> None:
+    refused = toy.shapes(multiple=4).admits(calls(height=10), "cpu")
+    assert refused == Refused("height 10 is not a multiple of 4")
+
+
+def test_an_exact_dimension_says_what_it_was_compiled_for() -> None:
+    assert Dim("height", 8, 8).refusal(16) == "height 16 is not the 8 it was compiled for"
+
+
+@pytest.mark.parametrize("bad", [(0, 4, 1), (5, 4, 1), (4, 8, 3), (4, 9, 4), (4, 8, 0)])
+def test_an_impossible_range_cannot_be_made(bad: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="height"):
+        Dim("height", *bad)
+
+
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 40), st.integers(1, 80))
+def test_admission_is_exactly_the_range(batch: int, height: int, width: int, context: int) -> None:
+    spec = toy.shapes(multiple=4)
+    inside = batch <= 4 and all(4 <= n <= 32 and n % 4 == 0 for n in (height, width)) and context <= 64
+    assert isinstance(spec.admits(calls(batch, height, width, context), "cpu"), Admitted) == inside
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 5))
+def test_a_range_survives_json(low: int, more: int, multiple: int) -> None:
+    dim = Dim("height", low * multiple, (low + more) * multiple, multiple)
+    spec = ShapeRange((dim,), (toy.TensorSpec("x", (4, "height"), "float16"),))
+    assert ShapeRange.from_json(spec.to_json()) == spec

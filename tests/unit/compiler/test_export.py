@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.backends.inductor import InductorBackend
+from onegraph.common.errors import CaptureError
+from onegraph.compiler import export
+
+
+def captured(module: torch.nn.Module, spec: toy.ShapeRange) -> torch.export.ExportedProgram:
+    with InductorBackend().capture_settings():
+        return export.capture(toy.Call(module), spec, {"batch": 1, "height": 8, "width": 8, "context": 1}, toy.CPU)
+
+
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_named_dimensions_keep_their_whole_range(multiple: int) -> None:
+    exported = captured(toy.Toy(), toy.shapes(multiple=multiple))
+    module, eager = exported.module(), toy.Toy()
+    module.load_state_dict({PREFIX + k: v for k, v in eager.state_dict().items()})
+    for call in ((1, 4, 4, 1), (4, 32, 32, 64), (1, 8, 32, 7), (3, 12, 4, 1)):
+        inputs = toy.inputs(*call)
+        torch.testing.assert_close(module(*inputs), eager(*inputs))
+
+
+PREFIX = "toy."
+
+
+def test_a_decision_on_a_size_is_refused_and_not_frozen() -> None:
+    with pytest.raises(CaptureError, match="could not be captured"):
+        captured(toy.Fixed(), toy.shapes())
+
+
+def test_an_exact_range_may_decide_on_sizes() -> None:
+    spec = toy.ShapeRange(
+        tuple(toy.Dim(n, s, s) for n, s in {"batch": 2, "height": 8, "width": 8, "context": 5}.items()),
+        toy.shapes().inputs,
+    )
+    exported = captured(toy.Fixed(), spec)
+    assert not exported.range_constraints
+
+
+def test_a_constant_made_by_the_code_is_refused() -> None:
+    class Table(toy.Toy):
+        def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+            return super().forward(x, context) + torch.tensor([1.0, 2.0, 3.0, 4.0])[None, :, None, None]
+
+    with pytest.raises(CaptureError, match="no weight"):
+        captured(Table(), toy.shapes())
+
+
+def test_two_results_are_refused() -> None:
+    class Two(toy.Toy):
+        def forward(self, x: torch.Tensor, context: torch.Tensor):  # type: ignore[override]
+            return x, context
+
+    with pytest.raises(CaptureError, match="more than one"):
+        captured(Two(), toy.shapes())

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.compiler.fingerprint import Rules, digest
+
+
+def test_weights_and_mode_do_not_matter() -> None:
+    assert digest(toy.Toy(seed=1)) == digest(toy.Toy(seed=2).eval())
+
+
+def test_a_head_count_that_no_weight_shows_matters() -> None:
+    assert digest(toy.Toy(heads=2)) != digest(toy.Toy(heads=4))
+
+
+@pytest.mark.parametrize("change", ["dtype", "stride", "class", "extra buffer"])
+def test_what_compiled_code_relies_on_matters(change: str) -> None:
+    module = toy.Toy()
+    if change == "dtype":
+        module.half()
+    elif change == "stride":
+        module.mix.weight = torch.nn.Parameter(module.mix.weight.t(), requires_grad=False)
+    elif change == "class":
+        module = toy.Fixed()
+    else:
+        module.register_buffer("more", torch.zeros(1))
+    assert digest(module) != digest(toy.Toy())
+
+
+def test_placement_attributes_are_left_out_only_where_the_rules_say_so() -> None:
+    module = toy.Toy()
+    module.heads = 7
+    assert digest(module) != digest(toy.Toy())
+    rules = Rules(placement=lambda name: name == "heads")
+    assert digest(module, rules) == digest(toy.Toy(), rules)
+
+
+def test_an_attribute_that_no_code_of_the_model_names_does_not_matter() -> None:
+    module = toy.Toy()
+    module.inner.paddingX = (1, 2)  # type: ignore[assignment]
+    module.original_forward = lambda x: x
+    assert digest(module) == digest(toy.Toy())
+    module.inner.padding_mode = "circular"
+    assert digest(module) != digest(toy.Toy())
+
+
+def test_the_classs_own_method_bound_to_the_module_does_not_matter() -> None:
+    module = toy.Toy()
+    module.forward = module.forward  # type: ignore[method-assign]
+    assert digest(module) == digest(toy.Toy())
+
+
+def test_a_setting_of_the_host_that_changes_code_matters() -> None:
+    assert digest(toy.Toy(), Rules(options=("upcast=True",))) != digest(toy.Toy(), Rules(options=("upcast=False",)))

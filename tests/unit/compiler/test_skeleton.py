@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.common.errors import CaptureError
+from onegraph.compiler import skeleton
+
+
+def test_a_structure_travels_without_weights() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
+    assert len(skeleton.dump(module)) < 20_000
+
+
+def test_shapes_strides_and_dtypes_arrive_and_weights_do_not() -> None:
+    module = toy.Toy()
+    module.mix.weight = torch.nn.Parameter(module.mix.weight.t(), requires_grad=False)
+    module.out.half()
+    module.register_buffer("steps", torch.arange(3))
+    arrived = skeleton.load(skeleton.dump(module), toy.CPU)
+    described = [(n, t.shape, t.stride(), t.dtype) for n, t in arrived.state_dict().items()]
+    assert described == [(n, t.shape, t.stride(), t.dtype) for n, t in module.state_dict().items()]
+    assert all(bool((t == 0).all()) for t in arrived.state_dict().values())
+
+
+def test_a_rebuilt_module_computes_the_same_with_the_same_weights() -> None:
+    module = toy.Toy(seed=3)
+    arrived = skeleton.load(skeleton.dump(module), toy.CPU)
+    arrived.load_state_dict(module.state_dict())
+    inputs = toy.inputs()
+    assert torch.equal(arrived(*inputs), module(*inputs))
+
+
+def test_shared_weights_stay_shared() -> None:
+    module = torch.nn.Module()
+    module.a = torch.nn.Linear(4, 4)
+    module.b = module.a
+    module.c = torch.nn.Linear(4, 4)
+    module.c.weight = module.a.weight
+    arrived = skeleton.load(skeleton.dump(module), toy.CPU)
+    assert arrived.c.weight is arrived.a.weight
+
+
+def test_a_function_local_to_another_pack_is_refused_in_words() -> None:
+    module = toy.Toy()
+    module.forward = lambda *args: args  # type: ignore[method-assign]
+    with pytest.raises(CaptureError, match="another custom node"):
+        skeleton.dump(module)
+
+
+def test_a_weight_of_a_foreign_tensor_class_is_refused() -> None:
+    class Quantized(torch.Tensor):
+        pass
+
+    module = toy.Toy()
+    module.scale = torch.ones(3).as_subclass(Quantized)  # type: ignore[assignment]
+    with pytest.raises(CaptureError, match="Quantized"):
+        skeleton.dump(module)

@@ -1,0 +1,255 @@
+"""The compiling process: its time limit, and what its failures say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import toy
+
+from onegraph.common.errors import CaptureError, CompileError
+from onegraph.common.shapes import Refused
+from onegraph.compiler import skeleton, supervisor
+from onegraph.compiler.supervisor import Client, Job, Progress
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+from onegraph.runtime.admission import Limits
+from onegraph.runtime.engine import Engine
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def at_work(staging: Path) -> set[int]:
+    """Processes of a compile, by their command line; those that wait to be reaped have none."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and str(staging).encode() in (folder / "cmdline").read_bytes():
+                found.add(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+def test_a_compile_that_hangs_is_stopped_with_its_helpers(tmp_path: Path) -> None:
+    seen: set[int] = set()
+    job = Job(
+        "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
+        Client("support.toy", {"sleep": 600}), helpers=1,
+    )  # fmt: skip
+    with pytest.raises(CompileError) as caught:
+        supervisor.compile_in_child(job, tmp_path, lambda progress: seen.update(at_work(tmp_path)), limit=8)
+    assert str(caught.value).startswith("The compile was stopped after 8 seconds, while ")
+    assert str(caught.value).endswith("ONEGRAPH_COMPILE_TIMEOUT sets another limit.")
+    assert (caught.value.cause, caught.value.lasting) == ("time", True)
+    assert seen
+    deadline = time.monotonic() + 60
+    while at_work(tmp_path):
+        assert time.monotonic() < deadline, "a process of the compile is still there"
+        time.sleep(0.05)
+
+
+def test_a_compile_that_took_too_long_is_not_tried_again(tmp_path: Path, source: ModelSource) -> None:
+    engine, told = Engine(Store(tmp_path), Limits(seconds=0.5)), list[Progress]()
+    request = toy.request(toy.Toy(), source, state={"sleep": 600})
+    refused = engine.obtain(request, "wait", told.append)
+    assert isinstance(refused, Refused) and "was stopped after 0 seconds" in refused.reason
+    told.clear()
+    assert engine.obtain(request, "wait", told.append) == refused
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seconds"), [("", 1800), ("90", 90), ("0", 0), ("1.5", 1.5), ("soon", 1800), ("-3", 1800), ("nan", 1800)]
+)
+def test_the_limit_is_a_setting(chosen: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEGRAPH_COMPILE_TIMEOUT", chosen)
+    assert Limits().seconds == seconds
+
+
+class _Unpicklable:
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("cannot pickle <module '/home/user/ComfyUI/custom_nodes/some pack'>")
+
+
+def test_a_reason_names_no_absolute_path() -> None:
+    module = toy.Toy()
+    module.foreign = _Unpicklable()
+    with pytest.raises(CaptureError, match=r"cannot pickle <module 'some pack'>"):
+        skeleton.dump(module)
+
+
+# A server whose prompt thread compiles, for ten minutes, while a preload thread wants a graph. As ComfyUI's, the prompt
+# thread is a daemon, and Ctrl-C ends the main thread's wait.
+_SERVER = """
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
+from pathlib import Path
+import torch
+sys.path.insert(0, {tests!r})
+from support import toy
+from onegraph.runtime.engine import Engine
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+def prompt_worker():
+    def watch(progress):
+        begun.set()
+    engine.obtain(toy.request(toy.Toy(), source, state={{"sleep": 600}}), "wait", watch)
+
+torch.set_grad_enabled(False)
+engine, source = Engine(Store(Path(sys.argv[1]))), ModelSource(None, "0123456789ab")
+begun = threading.Event()
+module = toy.Toy() if sys.argv[2] == "the same" else toy.Toy(heads=4)
+threading.Thread(target=prompt_worker, daemon=True).start()
+begun.wait()
+request = toy.request(module, source)
+threading.Thread(target=engine.preload, args=(request, 0), name="onegraph-preload").start()
+print("ready", flush=True)
+try:
+    threading.Event().wait()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+@pytest.mark.parametrize("wanted", ["the same", "another"])
+def test_an_interrupt_ends_the_process_while_one_thread_compiles_and_another_preloads(
+    wanted: str, tmp_path: Path
+) -> None:
+    script = _SERVER.format(tests=str(ROOT / "tests"))
+    server = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path), wanted], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert server.stdout is not None
+        for line in server.stdout:
+            if line == "ready\n":
+                break
+        time.sleep(1)
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0  # and was not killed
+        assert "interrupted\n" in server.stdout.read()
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.wait()
+
+
+def test_nothing_else_waits_for_a_compile(home: Path, source: ModelSource) -> None:
+    """Another graph is obtained, reports and releases are answered, while one compiles."""
+    import threading
+
+    from onegraph.runtime.engine import Graph
+
+    class Stopped(BaseException):
+        pass
+
+    engine, begun, end = Engine(Store(home)), threading.Event(), threading.Event()
+
+    def watch(progress: Progress) -> None:
+        begun.set()
+        if end.is_set():
+            raise Stopped
+
+    def compile_it() -> None:
+        with contextlib.suppress(Stopped):
+            engine.obtain(toy.request(toy.Toy(heads=4), source, state={"sleep": 600}), "wait", watch)
+
+    thread = threading.Thread(target=compile_it, daemon=True)
+    thread.start()
+    assert begun.wait(60)
+    done = threading.Event()
+    answers: list[object] = []
+
+    def others() -> None:
+        engine.preload(toy.request(toy.Toy(), source), 0)
+        answers.append(engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None))
+        engine.release_orphans()
+        answers.append(engine.release_captures(toy.CPU, "freed"))
+        answers.append(engine.background_compiles())
+        done.set()
+
+    threading.Thread(target=others, daemon=True).start()
+    assert done.wait(120) and thread.is_alive()
+    assert isinstance(answers[0], Graph) and answers[1:] == [0, 0]
+    end.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes stand still on Linux only")
+def test_a_compile_stands_still_while_it_is_told_to(tmp_path: Path) -> None:
+    """Its time limit does not run on meanwhile."""
+    states: list[tuple[bool, set[str]]] = []
+    began, told = time.monotonic(), [False]
+
+    def state(pid: int) -> str:
+        with contextlib.suppress(OSError):
+            return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        return ""
+
+    def paused() -> bool:
+        told[0] = 3 < time.monotonic() - began < 9
+        return told[0]
+
+    def watch(progress: Progress) -> None:
+        states.append((told[0], {state(pid) for pid in at_work(tmp_path)} - {""}))
+
+    job = Job(
+        "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
+        Client("support.toy", {"sleep": 600}), helpers=1,
+    )  # fmt: skip
+    with pytest.raises(CompileError, match="stopped after 8 seconds"):
+        supervisor.compile_in_child(job, tmp_path, watch, limit=8, paused=paused)
+    assert time.monotonic() - began > 13
+    still = [seen for wanted, seen in states if wanted]
+    assert still.count({"T"}) > len(still) / 2
+    assert not any("T" in seen for wanted, seen in states[-10:] if not wanted)
+    assert not at_work(tmp_path)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from support import toy
+from onegraph.compiler import process, structure
+job = process.Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, structure.dump(toy.Toy()),
+    process.Client("support.toy", {"sleep": 600}))
+place = Path(sys.argv[1])
+stage = []
+def watch(progress):
+    if not (place / "still").exists() and progress.seconds > float(sys.argv[2]):
+        (place / "still").touch()
+process.compile_in_child(job, place, watch, paused=lambda: (place / "still").exists())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes stand still on Linux only")
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_compile_that_stands_still_ends_with_its_parent(after: int, tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    parent = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), str(after)], env=env)
+    try:
+        deadline = time.monotonic() + 90
+        while not (tmp_path / "still").exists():
+            assert time.monotonic() < deadline and parent.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)
+        children = at_work(tmp_path) - {parent.pid}
+        assert children
+    finally:
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 30
+    while at_work(tmp_path):
+        assert time.monotonic() < deadline, "a process of the compile is still there"
+        time.sleep(0.05)

@@ -1,0 +1,95 @@
+"""What a node shows of the runs of one prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from onegraph.host import status
+from onegraph.host.run_report import RunReport
+
+NODE = "5"
+
+
+class Prompt:
+    """The prompt that ComfyUI executes."""
+
+    id: str | None = "first"
+
+
+@pytest.fixture
+def prompt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Prompt]:
+    running = Prompt()
+    monkeypatch.setattr(status, "current_prompt", lambda: running.id)
+    status._nodes.clear()
+    yield running
+    status._nodes.clear()
+
+
+def eager(reason: str) -> RunReport:
+    report = RunReport()
+    report.eager[reason] += 1
+    return report
+
+
+def test_a_node_for_one_thing_shows_its_run_in_place_of_the_introduction(prompt: Prompt) -> None:
+    assert status.introduced(NODE, {"": "ready"}) == "ready"
+    assert status.added(NODE, "", eager("why")) == "eager: why"
+    assert status.introduced("6", {"": "ready"}) == "ready"
+    assert status.added("6", "encoder", eager("why")) == "encoder: eager: why"
+
+
+def test_load_checkpoint_shows_model_and_vae(prompt: Prompt) -> None:
+    assert status.introduced(NODE, {"model": "ready", "VAE": "later"}) == "model: ready\nVAE: later"
+    assert status.added(NODE, "encoder", eager("a")) == "model: ready\nencoder: eager: a"
+    assert status.added(NODE, "", eager("b")) == "model: eager: b\nencoder: eager: a"
+    assert status.added(NODE, "decoder", eager("c")) == "model: eager: b\ndecoder: eager: c\nencoder: eager: a"
+
+
+def test_all_runs_of_a_prompt_are_shown_and_equal_ones_once(prompt: Prompt) -> None:
+    for reason in ("a", "b", "a", "a"):
+        text = status.added(NODE, "", eager(reason))
+    assert text == "eager: a (3 runs)\neager: b"
+    assert [run["text"] for run in status.all_runs()[NODE]] == ["eager: a", "eager: b", "eager: a", "eager: a"]
+    assert {run["part"] for run in status.all_runs()[NODE]} == {""}
+
+
+def test_a_new_prompt_starts_afresh_also_where_the_node_is_cached(prompt: Prompt) -> None:
+    status.introduced(NODE, {"model": "ready", "VAE": "later"})
+    status.added(NODE, "", eager("a"))
+    status.added(NODE, "decoder", eager("a"))
+    prompt.id = "second"
+    assert status.added(NODE, "", eager("b")) == "model: eager: b\nVAE: later"
+    assert len(status.all_runs()[NODE]) == 1
+
+
+def test_without_a_server_each_run_stands_alone(prompt: Prompt) -> None:
+    prompt.id = None
+    status.added(NODE, "", eager("a"))
+    assert status.added(NODE, "", eager("b")) == "eager: b"
+
+
+def test_progress_shows_below_the_runs_until_the_next_one(prompt: Prompt) -> None:
+    status.introduced(NODE, {"model": "ready", "VAE": "later"})
+    assert status.with_progress(NODE, "compiling: 1 s") == "compiling: 1 s"
+    status.added(NODE, "", eager("a"))
+    assert status.with_progress(NODE, "compiling: 2 s") == "model: eager: a\nVAE: later\ncompiling: 2 s"
+    assert status.added(NODE, "decoder", eager("b")) == "model: eager: a\ndecoder: eager: b"
+
+
+def test_of_many_different_runs_the_first_and_the_last_are_shown(prompt: Prompt) -> None:
+    for number in range(300):
+        text = status.added(NODE, "decoder", eager(str(number)))
+    assert text.splitlines() == [
+        "decoder: eager: 0",
+        "decoder: (295 more runs)",
+        *(f"decoder: eager: {n}" for n in (296, 297, 298, 299)),
+    ]
+    assert len(status.all_runs()[NODE]) == status.MOST_RUNS
+
+
+def test_texts_of_nodes_that_never_come_again_are_forgotten(prompt: Prompt) -> None:
+    for number in range(status.MOST_NODES + 10):
+        status.added(str(number), "", eager("a"))
+    assert len(status.all_runs()) == status.MOST_NODES

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.backends import Constant
+from onegraph.common.shapes import Refused
+from onegraph.runtime.binding import Binding, bind, constants_of
+
+
+class Recorder:
+    """Stands where a runner does and keeps what a runner keeps: addresses."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, int] = {}
+
+    def constant_names(self) -> list[str]:
+        return list(self.addresses)
+
+    def bind(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.addresses = {n: t.data_ptr() for n, t in tensors.items()}
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return inputs[0]
+
+    def close(self) -> None:
+        pass
+
+
+def bound(module: torch.nn.Module, constants: tuple[Constant, ...] | None = None) -> Binding | Refused:
+    return bind(Recorder(), module, constants or constants_of(toy.Call(toy.Toy())), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
+
+
+def test_every_parameter_is_bound_at_its_address() -> None:
+    module, runner = toy.Toy(), Recorder()
+    binding = bind(runner, module, constants_of(toy.Call(module)), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
+    assert isinstance(binding, Binding)
+    assert runner.addresses == {toy.PREFIX + n: p.data_ptr() for n, p in module.named_parameters()}
+    assert binding.holds(module)
+
+
+def replaced(module: toy.Toy) -> None:
+    module.mix.weight = torch.nn.Parameter(module.mix.weight.clone(), requires_grad=False)
+
+
+def moved(module: toy.Toy) -> None:
+    module.mix.weight.data = module.mix.weight.data.clone()
+
+
+def removed(module: toy.Toy) -> None:
+    module.mix.bias = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("change", [replaced, moved, removed])
+def test_a_weight_that_is_no_longer_where_it_was_is_noticed(change) -> None:
+    module = toy.Toy()
+    binding = bound(module)
+    assert isinstance(binding, Binding)
+    change(module)
+    assert not binding.holds(module)
+
+
+def test_a_change_of_values_in_place_needs_no_rebinding() -> None:
+    module = toy.Toy()
+    binding = bound(module)
+    assert isinstance(binding, Binding)
+    module.mix.weight.mul_(2)
+    assert binding.holds(module)
+
+
+def test_another_module_is_not_mistaken_for_the_bound_one() -> None:
+    binding = bound(toy.Toy())
+    assert isinstance(binding, Binding)
+    assert not binding.holds(toy.Toy())
+
+
+@pytest.mark.parametrize("gone", ["weight replaced", "model deleted"])
+def test_a_binding_keeps_no_weight_alive(gone: str) -> None:
+    module = toy.Toy()
+    binding = bound(module)
+    weight = weakref.ref(module.mix.weight)
+    if gone == "weight replaced":
+        replaced(module)
+    else:
+        del module
+    gc.collect()
+    assert weight() is None
+    assert isinstance(binding, Binding)
+
+
+def transposed(module: toy.Toy) -> None:
+    module.mix.weight = torch.nn.Parameter(module.mix.weight.t(), requires_grad=False)
+
+
+def halved(module: toy.Toy) -> None:
+    module.mix.half()
+
+
+def reshaped(module: toy.Toy) -> None:
+    module.out = torch.nn.Conv2d(8, 5, 1)
+
+
+def elsewhere(module: toy.Toy) -> None:
+    module.mix.to("meta")
+
+
+def subclassed(module: toy.Toy) -> None:
+    class Quantized(torch.nn.Parameter):
+        pass
+
+    module.mix.weight = Quantized(module.mix.weight.detach().clone(), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (transposed, "strides [1, 8]"),
+        (halved, "float16"),
+        (reshaped, "[5, 8, 1, 1]"),
+        (elsewhere, "part of the model is on meta"),
+        (subclassed, "Quantized, not a plain tensor"),
+        (removed, "no weight mix.bias"),
+    ],
+)
+def test_a_weight_the_code_was_not_compiled_for_is_refused(change, reason: str) -> None:
+    module = toy.Toy()
+    change(module)
+    refused = bound(module)
+    assert isinstance(refused, Refused)
+    assert reason in refused.reason

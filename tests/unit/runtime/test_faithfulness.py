@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from onegraph.runtime.faithfulness import Faithful, Unfaithful, compare, relative_l2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rounding_is_faithful_and_a_wrong_bias_is_not(dtype: torch.dtype) -> None:
+    reference = torch.randn(2, 4, 16, 16, generator=torch.Generator().manual_seed(0))
+    assert isinstance(compare(reference.to(dtype).float().to(dtype), reference.to(dtype)), Faithful)
+    wrong = reference + torch.tensor([0.5, 0.0, 0.0, 0.0])[None, :, None, None]
+    assert isinstance(compare(wrong.to(dtype), reference.to(dtype)), Unfaithful)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_one_value_that_is_not_finite_is_unfaithful(value: float) -> None:
+    reference = torch.randn(64)
+    result = reference.clone()
+    result[7] = value
+    assert "not finite" in compare(result, reference).reason  # type: ignore[union-attr]
+
+
+def test_a_model_that_overflows_itself_is_not_the_graphs_fault() -> None:
+    reference = torch.randn(64)
+    reference[3] = math.inf
+    assert isinstance(compare(reference.clone(), reference), Faithful)
+    assert isinstance(compare(torch.randn(64), reference), Unfaithful)
+
+
+@pytest.mark.parametrize("result", [torch.zeros(3), torch.zeros(4, dtype=torch.float16)])
+def test_another_shape_or_dtype_is_unfaithful(result: torch.Tensor) -> None:
+    assert isinstance(compare(result, torch.zeros(4)), Unfaithful)
+
+
+def test_relative_l2_of_zeros() -> None:
+    assert relative_l2(torch.zeros(4), torch.zeros(4)) == 0.0

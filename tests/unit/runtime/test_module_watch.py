@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.compiler.fingerprint import Rules, digest
+from onegraph.runtime.module_watch import PARTS, ModuleWatch, Patched, Watches
+
+
+def replace_activation(module: Any) -> None:
+    module.mix = torch.nn.Linear(8, 8)
+
+
+CHANGES: list[Callable[[Any], Any]] = [
+    lambda m: setattr(m, "heads", 5),
+    lambda m: setattr(m.inner, "padding_mode", "circular"),
+    lambda m: setattr(m.inner, "dilation", (2, 2)),
+    lambda m: m.add_module("mix", torch.nn.Identity()),
+    lambda m: setattr(m.out, "__class__", torch.nn.ConvTranspose2d),
+    lambda m: setattr(m, "__dict__", {**vars(m), "heads": 3}),
+    lambda m: setattr(m.inner, "__dict__", {**vars(m.inner), "stride": (2, 2)}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_changes_the_digest_changes_the_version(change: Callable[[Any], Any]) -> None:
+    module = toy.Toy()
+    watch, before = ModuleWatch(module, Rules()), digest(module)
+    version = watch.refresh_fully(module)
+    assert watch.refresh_fully(module) == watch.refresh(module) == version
+    change(module)
+    assert watch.refresh_fully(module) != version
+    assert digest(module) != before
+    assert watch.patched is None
+    assert watch.architecture(module) == digest(module)
+
+
+@pytest.mark.parametrize("change", CHANGES[:4])
+def test_common_changes_are_seen_between_two_calls(change: Callable[[Any], Any]) -> None:
+    module = toy.Toy()
+    watch = ModuleWatch(module, Rules())
+    version = watch.refresh(module)
+    change(module)
+    assert watch.refresh(module) != version
+
+
+@pytest.mark.parametrize("change", CHANGES[:4])
+def test_a_look_at_one_part_after_the_other_finds_every_change(change: Callable[[Any], Any]) -> None:
+    module = toy.Toy()
+    watch = ModuleWatch(module, Rules())
+    version = watch.refresh(module)
+    assert {watch.refresh_part(module, number) for number in range(2 * PARTS)} == {version}
+    change(module)
+    assert len({watch.refresh_part(module, number) for number in range(PARTS)} - {version}) == 1
+
+
+PATCHES: dict[str, Callable[[Any], Any]] = {
+    "forward": lambda m: setattr(m.mix, "forward", lambda x: x),
+    "_conv_forward": lambda m: setattr(m.inner, "_conv_forward", lambda *args: args[0]),
+    "forward hook": lambda m: m.out.register_forward_hook(lambda *args: None),
+}
+
+
+@pytest.mark.parametrize("what", PATCHES)
+def test_code_that_is_put_on_a_module_is_named(what: str) -> None:
+    module = toy.Toy()
+    watch = ModuleWatch(module, Rules())
+    PATCHES[what](module)
+    watch.refresh(module)
+    assert watch.patched is not None and watch.patched.what == what
+    assert watch.patched.where.split(" ")[0] in ("mix", "inner", "out")
+
+
+def test_a_hook_on_every_module_counts() -> None:
+    module = toy.Toy()
+    watch = ModuleWatch(module, Rules())
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *args: None)
+    watch.refresh(module)
+    handle.remove()
+    assert watch.patched == Patched("forward hook", "every module")
+    watch.refresh(module)
+    assert watch.patched is None
+
+
+def test_attributes_by_which_weights_are_placed_change_nothing() -> None:
+    module = toy.Toy()
+    watch = ModuleWatch(module, Rules(placement=lambda name: "comfy" in name))
+    version = watch.refresh_fully(module)
+    module.inner.comfy_cast_weights = True  # type: ignore[assignment]
+    assert watch.refresh(module) == version
+    assert watch.where_set("comfy_cast_weights") == "inner (Conv2d)"
+    del module.inner.comfy_cast_weights
+    module.inner.padding_mode, module.inner.comfy_x = "circular", 1  # type: ignore[assignment]
+    assert watch.refresh(module) != version
+
+
+def test_weights_of_another_dtype_are_noticed_at_the_start_of_a_run() -> None:
+    module, watches = toy.Toy(), Watches()
+    watch = watches.of(module, Rules())
+    version = watch.version
+    module.half()
+    assert watches.of(module, Rules()) is watch
+    assert watch.version != version
+
+
+def test_an_interchangeable_function_must_be_the_hosts() -> None:
+    rules = Rules(interchangeable=frozenset({"choice"}))
+    module = toy.Toy()
+    watch = ModuleWatch(module, rules)
+    version = watch.refresh(module)
+    module.choice = toy.sizes
+    watch.refresh(module)
+    assert watch.patched is None
+    module.choice = replace_activation
+    assert watch.refresh(module) != version
+    assert watch.patched is not None and watch.patched.what == "choice"
+
+
+def test_a_watch_keeps_neither_the_module_nor_its_weights() -> None:
+    module, watches = toy.Toy(), Watches()
+    watches.of(module, Rules()).architecture(module)
+    gone = [weakref.ref(module), *(weakref.ref(p) for p in module.parameters())]
+    del module
+    gc.collect()
+    assert [ref() for ref in gone if ref() is not None] == []
+
+
+def test_swapped_children_are_seen_with_their_own_weights() -> None:
+    """The metadata of the weights is that of the children there are now, not of those that were there before."""
+    module, watches = toy.Toy(), Watches()
+    watches.of(module, Rules())
+    module.mix = torch.nn.Linear(8, 8).half()
+    version = watches.of(module, Rules()).version
+    assert watches.of(module, Rules()).version == version == Watches().of(module, Rules()).version

@@ -1,0 +1,145 @@
+"""A device whose memory runs out in a compiled call: captured CUDA graphs go, one more try, else eager for once."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.common.shapes import Refused
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+from onegraph.runtime import engine as engine_module
+from onegraph.runtime import out_of_memory
+from onegraph.runtime.engine import Engine, Graph
+from onegraph.runtime.out_of_memory import Exhausted
+
+HELD = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine eight calls of so small a module may take longer than eager."""
+    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
+
+
+class Exhausting:
+    """A runner whose first calls find no memory."""
+
+    def __init__(self, runner: Any, times: int, error: type[Exception] = torch.OutOfMemoryError) -> None:
+        self._runner = runner
+        self.times = times
+        self.error = error
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.times:
+            self.times -= 1
+            raise self.error("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        result: torch.Tensor = self._runner(*inputs)
+        return result
+
+
+@pytest.fixture
+def engine(home: Path) -> Engine:
+    return Engine(Store(home))
+
+
+@pytest.fixture
+def graph(engine: Engine, source: ModelSource) -> Graph:
+    """Used before, with captured calls that hold memory; another graph of the device holds some, too."""
+    found = engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
+    assert isinstance(found, Graph)
+    serve(engine, found)
+    other = Engine(engine.store).obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
+    assert isinstance(other, Graph)
+    engine._graphs["other", "cpu"] = other
+    for holds in (found, other):
+        assert holds._runner.replayed is not None
+        holds._runner.replayed.held_bytes = HELD
+    return found
+
+
+@functools.cache
+def live() -> toy.Toy:
+    """One model for all calls: another one's weights would end the captures, too."""
+    return toy.Toy()
+
+
+def serve(engine: Engine, graph: Graph) -> Any:
+    module, inputs = live(), toy.inputs()
+    served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
+    if not isinstance(served, Refused):
+        torch.testing.assert_close(served.output, module(*inputs))
+    return served
+
+
+def test_the_captures_of_all_graphs_go_and_the_call_is_made_again(engine: Engine, graph: Graph) -> None:
+    graph._runner = runner = Exhausting(graph._runner, 1)
+    assert engine.captured_bytes() == engine.captured_bytes(toy.CPU) == 2 * HELD
+    assert not isinstance(serve(engine, graph), Refused)
+    assert (engine.captured_bytes(), runner.calls) == (0, 2)
+
+
+def test_when_that_is_not_enough_the_call_runs_eager_and_a_later_one_compiled(engine: Engine, graph: Graph) -> None:
+    graph._runner = runner = Exhausting(graph._runner, 2)
+    refused = serve(engine, graph)
+    assert isinstance(refused, Exhausted)
+    assert refused.reason == "memory ran out in a compiled call, also after captured CUDA graphs were released"
+    assert (engine.captured_bytes(), runner.calls, graph.retired) == (0, 2, None)
+    assert not isinstance(serve(engine, graph), Refused)
+    assert engine.counters.compiled_calls == 2
+
+
+def test_the_same_at_a_graphs_first_use(engine: Engine, source: ModelSource) -> None:
+    graph = engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
+    assert isinstance(graph, Graph)
+    graph._runner = Exhausting(graph._runner, 2)
+    assert isinstance(serve(engine, graph), Exhausted)
+    assert not isinstance(serve(engine, graph), Refused)
+    assert set(graph.outcome.checked) == {"n"}
+
+
+def test_another_error_is_not_tried_again(engine: Engine, graph: Graph) -> None:
+    graph._runner = runner = Exhausting(graph._runner, 1, ValueError)
+    with pytest.raises(ValueError, match="out of memory"):
+        serve(engine, graph)
+    assert (runner.calls, engine.captured_bytes()) == (1, 2 * HELD)
+
+
+def test_a_graph_that_runs_just_now_keeps_its_captures_and_nobody_waits(engine: Engine, graph: Graph) -> None:
+    """The host may ask for memory in the midst of eager's reference at a first use, for one."""
+    with graph._lock:
+        assert engine.release_captures(toy.CPU, "needed") == HELD
+    assert (graph.captured_bytes, engine.captured_bytes()) == (HELD, HELD)
+    assert engine.release_captures(torch.device("cuda", 0), "needed") == 0  # another device
+    assert engine.release_captures(toy.CPU, "needed") == HELD
+
+
+@pytest.mark.parametrize("ooms", [0, 1])
+def test_what_a_graph_says_of_any_error_inside_counts_as_memory_where_the_allocator_refused_some(
+    ooms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AOTInductor keeps the error to itself; on a GPU torch's allocator counts its refusals."""
+    counted = iter([5, 5 + ooms])
+    monkeypatch.setattr(out_of_memory, "_refusals", lambda device: next(counted))
+    monkeypatch.setattr(out_of_memory.memory, "give_back", lambda device: None)
+    made: list[str] = []
+
+    def call() -> torch.Tensor:
+        made.append("call")
+        raise RuntimeError("run_func_(container) API call failed at model_container_runner.cpp, line 147")
+
+    expected = torch.OutOfMemoryError if ooms else RuntimeError
+    with pytest.raises(RuntimeError, match="API call failed") as caught:
+        out_of_memory.retried(call, lambda: made.append("room"), torch.device("cuda", 0))
+    assert type(caught.value) is expected
+    assert made == ["call", "room", "call"]
