@@ -13,7 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("backends", "cli", "common", "compiler", "graph_cache", "host", "nodes", "runtime")
 # The Inductor backend, which alone uses private names of torch, each by `torch_private.require`.
-INDUCTOR = {"common/torch_private.py", *(f"backends/inductor/{p.name}" for p in (ROOT / "backends" / "inductor").glob("*.py"))}
+INDUCTOR = {
+    "common/torch_private.py",
+    *(path.relative_to(ROOT).as_posix() for path in (ROOT / "backends" / "inductor").glob("*.py")),
+}
+    "common/torch_private.py",
+    *(f"backends/inductor/{p.name}" for p in (ROOT / "backends" / "inductor").glob("*.py")),
+}
 SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 
 
