@@ -17,9 +17,6 @@ INDUCTOR = {
     "common/torch_private.py",
     *(path.relative_to(ROOT).as_posix() for path in (ROOT / "backends" / "inductor").glob("*.py")),
 }
-    "common/torch_private.py",
-    *(f"backends/inductor/{p.name}" for p in (ROOT / "backends" / "inductor").glob("*.py")),
-}
 SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 
 
