@@ -19,10 +19,543 @@ class Reason:
 
 # A call's inputs against a graph's shape range -----------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class InputCount(Reason):
+    code = "input_count"
+    got: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class InputDevice(Reason):
+    code = "input_device"
+    name: str
+    got: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class InputDtype(Reason):
+    code = "input_dtype"
+    name: str
+    got: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class InputRank(Reason):
+    code = "input_rank"
+    name: str
+    got: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class InputLength(Reason):
+    code = "input_length"
+    name: str
+    shape: tuple[int, ...]
+    got: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class InputsDisagree(Reason):
+    code = "inputs_disagree"
+    name: str
+    dim: str
+    got: int
+    other: int
+
+
+@dataclass(frozen=True)
+class OutOfRange(Reason):
+    code = "out_of_range"
+    dim: str
+    got: int
+    low: int
+    high: int
+    unit: int = 0
+
+
+@dataclass(frozen=True)
+class OtherSize(Reason):
+    code = "other_size"
+    dim: str
+    got: int
+    wanted: int
+    unit: int = 0
+
+
+@dataclass(frozen=True)
+class NotAMultiple(Reason):
+    code = "not_a_multiple"
+    dim: str
+    got: int
+    multiple: int
+    unit: int = 0
+
+
+@dataclass(frozen=True)
+class NotAdmitted(Reason):
+    code = "not_admitted"
+    because: Reason
+    label: str
+
+
 # The store -----------------------------------------------------------------------------------------------------
 
 # Backends and compiling ----------------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class BackendCannotServe(Reason):
+    code = "backend_cannot_serve"
+    backend: str
+    label: str
+
+
+@dataclass(frozen=True)
+class CompilesInBackground(Reason):
+    code = "compiles_in_background"
+
+
+@dataclass(frozen=True)
+class StillCompiling(Reason):
+    code = "still_compiling"
+    seconds: int
+    share: float | None
+
+
+@dataclass(frozen=True)
+class CompileDoesNotFit(Reason):
+    code = "compile_does_not_fit"
+    needed: int
+    planned: int
+    free: int
+
+
+@dataclass(frozen=True)
+class PutOff(Reason):
+    code = "put_off"
+    because: Reason
+
+
+@dataclass(frozen=True)
+class TriedTooOften(Reason):
+    code = "tried_too_often"
+    because: Reason
+    tries: int
+
+
+@dataclass(frozen=True)
+class WaitsForMemory(Reason):
+    code = "waits_for_memory"
+    because: Reason
+    wanted: int
+
+
+@dataclass(frozen=True)
+class NeedsRestart(Reason):
+    code = "needs_restart"
+    because: Reason
+
+
+@dataclass(frozen=True)
+class CaptureFailed(Reason):
+    code = "capture_failed"
+    detail: str
+
+
+@dataclass(frozen=True)
+class CompileFailed(Reason):
+    code = "compile_failed"
+    detail: str
+
+
+@dataclass(frozen=True)
+class NotSaved(Reason):
+    code = "not_saved"
+    detail: str
+
+
+@dataclass(frozen=True)
+class LoadFailed(Reason):
+    code = "load_failed"
+    detail: str
+
+
+@dataclass(frozen=True)
+class GraphDoesNotFit(Reason):
+    code = "graph_does_not_fit"
+    backend: str
+    needed: int
+    label: str
+    left: int
+
+
+@dataclass(frozen=True)
+class CompiledAgainLater(Reason):
+    code = "compiled_again_later"
+    because: Reason
+
+
+@dataclass(frozen=True)
+class TooManyExactSizes(Reason):
+    code = "too_many_exact_sizes"
+    most: int
+    label: str
+
+
+@dataclass(frozen=True)
+class GraphClosed(Reason):
+    code = "graph_closed"
+
+
 # Weights, functions and first use ------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class NoSuchWeight(Reason):
+    code = "no_such_weight"
+    name: str
+
+
+@dataclass(frozen=True)
+class NotPlainWeight(Reason):
+    code = "not_plain_weight"
+    type: str
+
+
+@dataclass(frozen=True)
+class WeightElsewhere(Reason):
+    code = "weight_elsewhere"
+    got: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class WeightDiffers(Reason):
+    code = "weight_differs"
+    name: str
+    got: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class BindFailed(Reason):
+    code = "bind_failed"
+    detail: str
+
+
+@dataclass(frozen=True)
+class SlowerThanEager(Reason):
+    code = "slower_than_eager"
+    speedup: float
+
+
+@dataclass(frozen=True)
+class OtherResult(Reason):
+    code = "other_result"
+    got: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class NotFinite(Reason):
+    code = "not_finite"
+
+
+@dataclass(frozen=True)
+class EagerNotFinite(Reason):
+    code = "eager_not_finite"
+
+
+@dataclass(frozen=True)
+class TooFarFromEager(Reason):
+    code = "too_far_from_eager"
+    rel_l2: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class FirstUseFailed(Reason):
+    code = "first_use_failed"
+    because: Reason
+
+
+@dataclass(frozen=True)
+class SpotCheckFailed(Reason):
+    code = "spot_check_failed"
+    because: Reason
+
+
+@dataclass(frozen=True)
+class GraphNotFinite(Reason):
+    code = "graph_not_finite"
+
+
+@dataclass(frozen=True)
+class MemoryRanOut(Reason):
+    code = "memory_ran_out"
+
+
 # The workflow --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NotCompilable(Reason):
+    code = "not_compilable"
+    type: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class NewerHost(Reason):
+    code = "newer_host"
+
+
+@dataclass(frozen=True)
+class UnknownArgument(Reason):
+    code = "unknown_argument"
+    name: str
+
+
+@dataclass(frozen=True)
+class ControlNet(Reason):
+    code = "controlnet"
+
+
+@dataclass(frozen=True)
+class PatchedBy(Reason):
+    code = "patched"
+    name: str
+    where: str
+
+
+@dataclass(frozen=True)
+class ReplacedBy(Reason):
+    code = "replaced"
+    name: str
+    where: str
+
+
+@dataclass(frozen=True)
+class ModelOption(Reason):
+    code = "model_option"
+    name: str
+
+
+@dataclass(frozen=True)
+class NotPlainInputs(Reason):
+    code = "not_plain_inputs"
+
+
+@dataclass(frozen=True)
+class UnusualInputs(Reason):
+    code = "unusual_inputs"
+
+
+@dataclass(frozen=True)
+class NotImages(Reason):
+    code = "not_images"
+
+
+@dataclass(frozen=True)
+class ForwardReplaced(Reason):
+    code = "forward_replaced"
+    by: str
+
+
+@dataclass(frozen=True)
+class NoNode(Reason):
+    code = "no_node"
+
+
+@dataclass(frozen=True)
+class CallFailed(Reason):
+    code = "call_failed"
+    type: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class NotInspected(Reason):
+    code = "not_inspected"
+    what: str
+    type: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Injection(Reason):
+    code = "injection"
+    name: str
+
+
+@dataclass(frozen=True)
+class ObjectPatch(Reason):
+    code = "object_patch"
+    name: str
+
+
+@dataclass(frozen=True)
+class WeightWrapper(Reason):
+    code = "weight_wrapper"
+    name: str
+
+
+@dataclass(frozen=True)
+class LowVram(Reason):
+    code = "low_vram"
+
+
+@dataclass(frozen=True)
+class TorchCompile(Reason):
+    code = "torch_compile"
+
+
+@dataclass(frozen=True)
+class WeightComputed(Reason):
+    code = "weight_computed"
+    where: str
+
+
+@dataclass(frozen=True)
+class WeightCast(Reason):
+    code = "weight_cast"
+    where: str
+
+
+@dataclass(frozen=True)
+class Gradients(Reason):
+    code = "gradients"
+
+
+@dataclass(frozen=True)
+class Autocast(Reason):
+    code = "autocast"
+
+
+@dataclass(frozen=True)
+class DispatchMode(Reason):
+    code = "dispatch_mode"
+
+
+@dataclass(frozen=True)
+class DynamicVramMoves(Reason):
+    code = "dynamic_vram_moves"
+    key: str
+    where: str
+
+
+@dataclass(frozen=True)
+class VaeOptions(Reason):
+    code = "vae_options"
+    method: str
+
+
+@dataclass(frozen=True)
+class VaeMethodReplaced(Reason):
+    code = "vae_method_replaced"
+    method: str
+
+
+@dataclass(frozen=True)
+class VaeCopied(Reason):
+    code = "vae_copied"
+
+
+@dataclass(frozen=True)
+class VideoVae(Reason):
+    code = "video_vae"
+    type: str
+
+
+@dataclass(frozen=True)
+class OwnTiling(Reason):
+    code = "own_tiling"
+    type: str
+
+
+@dataclass(frozen=True)
+class NotACompilableVae(Reason):
+    code = "not_a_compilable_vae"
+    type: str
+
+
+@dataclass(frozen=True)
+class UnusualVae(Reason):
+    code = "unusual_vae"
+    type: str
+
+
+@dataclass(frozen=True)
+class NormalisedLatents(Reason):
+    code = "normalised_latents"
+    type: str
+
+
+@dataclass(frozen=True)
+class VaeOverflows(Reason):
+    code = "vae_overflows"
+    dtype: str
+    rescued: bool
+
+
+@dataclass(frozen=True)
+class Float32Failed(Reason):
+    code = "float32_failed"
+    type: str
+
+
+@dataclass(frozen=True)
+class ResolutionVaries(Reason):
+    code = "resolution_varies"
+    rule: str
+    seen: int
+
+
+@dataclass(frozen=True)
+class SizeCameOnce(Reason):
+    code = "size_came_once"
+    rule: str
+
+
+@dataclass(frozen=True)
+class PagedWeights(Reason):
+    code = "paged_weights"
+
+
+@dataclass(frozen=True)
+class NoRoomForWeights(Reason):
+    code = "no_room_for_weights"
+
+
+@dataclass(frozen=True)
+class WeightsMoving(Reason):
+    code = "weights_moving"
+
+
+@dataclass(frozen=True)
+class EachSizeOwnGraph(Reason):
+    code = "each_size_own_graph"
+    backend: str = ""
+
+
+@dataclass(frozen=True)
+class OneGraphForAnySize(Reason):
+    code = "one_graph_for_any_size"
+    auto: bool
+
+
+@dataclass(frozen=True)
+class SizeCameAgain(Reason):
+    code = "size_came_again"
+    rule: str
+
+
+@dataclass(frozen=True)
+class TilesNeverCompile(Reason):
+    code = "tiles_never_compile"
