@@ -1,4 +1,4 @@
-"""Makes tests/support importable, here and in the compiling processes that tests start, which share one cache."""
+"""Make tests/support importable, here and in compiling processes, which share one cache; mark tests by layer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))
 # What compiles share, as one user's do; tests whose stores are empty would each probe the CPU and compile the runtime.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "test" / "inductor"))
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / "build" / "test" / "inductor"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with the name of its layer, the folder below tests/."""
+    for item in items:
+        item.add_marker(item.path.relative_to(TESTS).parts[0])

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("unit", "host", "server", "fuzz", "web", "gpu")
-LANES = (("unit", "host"), ("server", "fuzz", "web", "gpu"))  # what runs after each other
+LAYERS = ("unit", "integration", "host", "server", "fuzz", "web", "gpu")
+LANES = (("unit", "integration", "host"), ("server", "fuzz", "web", "gpu"))  # what runs after each other
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = ("backends", "cli", "common", "compiler", "graph_cache", "host", "nodes", "pipelines", "runtime")
 NO_TEST_COLLECTED = 5  # pytest's exit status
@@ -154,10 +154,10 @@ def run_checks() -> Outcome:
 
 def table(outcomes: list[Outcome]) -> str:
     """The outcomes as aligned text, and the totals in the last line."""
-    lines = [f"{'layer':<8}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}"]
+    lines = [f"{'layer':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}"]
     for one in outcomes:
         numbers = f"{one.passed:>8}{one.failed:>8}{one.skipped:>9}" if one.name != "lint" else " " * 25
-        lines.append(f"{one.name:<8}{numbers}{one.seconds:>10.1f}  {one.trouble}".rstrip())
+        lines.append(f"{one.name:<12}{numbers}{one.seconds:>10.1f}  {one.trouble}".rstrip())
     passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))
     return "\n".join([*lines, f"{passed} passed, {failed} failed, {skipped} skipped"])
 

@@ -23,10 +23,8 @@ DTYPES = tuple(BOUNDS)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.gpu)
-            if not torch.cuda.is_available():
-                item.add_marker(pytest.mark.skip(reason="needs a GPU: torch.cuda is not available here"))
+        if Path(__file__).parent in item.path.parents and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU: torch.cuda is not available here"))
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +51,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def trust_slow_graphs() -> Iterator[None]:
-    """Tiny models gain little: whether a graph is fast enough is tested in tests/unit."""
+    """Tiny models gain little: whether a graph is fast enough is tested in tests/integration."""
     from onegraph.runtime import engine
 
     with pytest.MonkeyPatch.context() as patch:

@@ -98,7 +98,6 @@ def test_an_image_encoded_and_decoded_again(running: server.Server) -> None:
     assert counted(running) == before
 
 
-@pytest.mark.slow
 def test_base_and_refiner_share_one_vae(running: server.Server, base: Path) -> None:
     models.write_checkpoint("tiny_refiner", base / "models/checkpoints" / REFINER)
     prompt = workflows.with_checkpoints(workflows.load("base_refiner"), CHECKPOINT, REFINER)
@@ -130,7 +129,6 @@ def test_float8_weights_give_eagers_image_and_a_reason_if_eager(running: server.
     both(running, txt2img(seed=52, checkpoint=CHECKPOINT))
 
 
-@pytest.mark.slow
 def test_a_size_of_its_own_is_compiled_under_dynamic_vram(running: server.Server) -> None:
     compiles, eager_calls = counted(running)
     for seed in (61, 62):

@@ -129,7 +129,6 @@ def test_the_same_size_again_and_again(calls: Calls, engine: Any) -> None:
     assert cuda_graphs.counters.replayed_calls > replayed
 
 
-@pytest.mark.slow
 def test_a_deep_model_is_compiled_in_parts(base: Path, engine: Any) -> None:
     path = models.write_checkpoint("deep_sdxl", base / "models/checkpoints" / "deep_sdxl.safetensors")
     calls = Calls(host.load(path))

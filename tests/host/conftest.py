@@ -71,7 +71,7 @@ def model(checkpoint: Callable[..., Path]) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def trust_slow_graphs() -> Iterator[None]:
-    """Tiny models gain little and machines are noisy: whether a graph is fast enough is tested in tests/unit."""
+    """Tiny models gain little and machines are noisy: whether a graph is fast enough is tested in tests/integration."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_module, "SLOWER", 0.0)
         yield

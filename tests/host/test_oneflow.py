@@ -178,7 +178,6 @@ def test_two_graphs_share_one_vae_and_both_see_its_changes(tmp_path: Path) -> No
     runner.close()
 
 
-@pytest.mark.slow
 def test_the_full_size_sd15_unet(tmp_path: Path) -> None:
     """At a latent of 16x16, captured for exactly that: about 4 GB, most of it weights."""
     import comfy.ops

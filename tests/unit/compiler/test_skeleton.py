@@ -57,3 +57,15 @@ def test_a_weight_of_a_foreign_tensor_class_is_refused() -> None:
     module.scale = torch.ones(3).as_subclass(Quantized)  # type: ignore[assignment]
     with pytest.raises(CaptureError, match="Quantized"):
         skeleton.dump(module)
+
+
+class _Unpicklable:
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("cannot pickle <module '/home/user/ComfyUI/custom_nodes/some pack'>")
+
+
+def test_a_reason_names_no_absolute_path() -> None:
+    module = toy.Toy()
+    module.foreign = _Unpicklable()
+    with pytest.raises(CaptureError, match=r"cannot pickle <module 'some pack'>"):
+        skeleton.dump(module)

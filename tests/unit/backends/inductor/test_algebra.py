@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-from pathlib import Path
-
 import pytest
 import sympy
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import toy
 from torch._inductor import sizevars
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from onegraph.backends import get, inductor
 from onegraph.backends.inductor import algebra
-from onegraph.compiler import export
 
 X, S, T = (sympy.Symbol(name, integer=True, positive=True) for name in "xst")
 CONSTANT = [
@@ -74,31 +66,3 @@ def test_inductor_has_its_sympy_back_afterwards() -> None:
         assert sizevars.sympy.simplify is algebra.simplified
         assert sizevars.sympy.Symbol is sympy.Symbol
     assert sizevars.sympy is before
-
-
-def kernels(folder: Path) -> str:
-    """The generated C++ that computes, without comments and without what is named after the folder."""
-    (source,) = folder.rglob("*.kernel.cpp")
-    return re.sub(r"//.*", "", source.read_text())
-
-
-def test_the_code_is_the_same_to_the_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = get("inductor")
-    with backend.capture_settings(), torch.no_grad():
-        exported = export.capture(toy.Call(toy.Reducing()), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
-        sources = []
-        for name in ("ours", "usual"):
-            if name == "usual":
-                monkeypatch.setattr(inductor, "quick_strides", contextlib.nullcontext)
-            sizevars.simplify_index_in_vec_range.cache_clear()
-            sizevars.stride_at_vec_range.cache_clear()
-            with inductor._own_flags(toy.CPU), inductor.quick_strides():
-                inductor._compile_part(exported.module(), inductor._options(toy.CPU), fresh(tmp_path / name), 0)
-            sources.append(kernels(tmp_path / name))
-    assert "loadu" in sources[0]
-    assert sources[0] == sources[1]
-
-
-def fresh(folder: Path) -> Path:
-    folder.mkdir()
-    return folder

@@ -1,0 +1,65 @@
+"""Parts that share AOTInductor's runtime: one object for all, code that runs the same, and a way back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.backends import get, inductor
+from onegraph.backends.inductor import toolchain
+from onegraph.backends.inductor.toolchain import Toolchain
+from onegraph.compiler import export
+
+
+def compile_toy(folder: Path) -> None:
+    """Compile the toy. The graph is right, or this fails."""
+    folder.mkdir()
+    backend, module, inputs = get("inductor"), toy.Toy(3), toy.inputs()
+    with backend.capture_settings(), torch.no_grad():
+        exported = export.capture(toy.Call(module), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
+        named = dict(toy.Call(module).named_parameters())
+        backend.compile(exported, inputs, folder)
+        runner = backend.load(folder, toy.CPU)
+        runner.bind({name: named[name] for name in runner.constant_names()})
+        torch.testing.assert_close(runner(*inputs), module(*inputs))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_runtime_is_compiled_once_and_is_in_no_part(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second compile finds the first one's sources where Inductor keeps them."""
+    compile_toy(tmp_path / "a")
+    (runtime,) = cache.rglob("runtime.o")
+    made = runtime.stat().st_mtime_ns
+    compile_toy(tmp_path / "b")
+    assert [path.stat().st_mtime_ns for path in cache.rglob("runtime.o")] == [made]
+    assert not [record for record in caplog.records if "runtime of" in record.message]
+    assert not [*cache.rglob("*.alone.cpp")]
+
+
+def test_a_runtime_that_does_not_go_with_a_part_is_left_and_the_part_gets_its_own(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(toolchain, "_DECLARED", "\n#error another torch\n")
+    compile_toy(tmp_path / "a")
+    assert [record for record in caplog.records if "a part is compiled with a runtime of its own" in record.message]
+
+
+def test_what_parts_share_is_made_beside_and_once(tmp_path: Path) -> None:
+    chain = Toolchain(tmp_path)
+    child = chain.prepare(inductor._options(toy.CPU), toy.CPU)
+    assert child
+    assert os.waitpid(child, 0) == (child, 0)
+    (runtime,) = tmp_path.glob("runtime-*/runtime.o")
+    assert runtime.stat().st_size > 100_000
+    assert chain.prepare(inductor._options(toy.CPU), toy.CPU) is None

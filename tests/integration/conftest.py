@@ -1,0 +1,43 @@
+"""One compiled toy graph per run, shared by every test that only needs one to be there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+from onegraph.runtime.engine import Engine, Graph
+
+
+@pytest.fixture(autouse=True)
+def _no_grad():
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="session")
+def compiled_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's graph folder that holds the toy's graph; read-only by convention, copy it to change it."""
+    home = tmp_path_factory.mktemp("compiled")
+    engine = Engine(Store(home))
+    with torch.no_grad():
+        graph = engine.obtain(toy.request(toy.Toy(), ModelSource(None, "0123456789ab")), "wait", lambda _: None)
+    assert isinstance(graph, Graph), graph
+    assert engine.counters.compiles == 1
+    return home
+
+
+@pytest.fixture
+def home(compiled_store: Path, tmp_path: Path) -> Path:
+    """A copy of the store with the toy's graph, for tests that change it."""
+    return Path(shutil.copytree(compiled_store, tmp_path / "home"))
+
+
+@pytest.fixture
+def source() -> ModelSource:
+    return ModelSource(None, "0123456789ab")
