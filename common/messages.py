@@ -164,6 +164,26 @@ def _(r: reasons.GraphClosed) -> str:
 
 
 @text.register
+def _(r: reasons.OtherHostVersion) -> str:
+    return f"this ComfyUI has another version of {r.name} than the graph was compiled from"
+
+
+@text.register
+def _(r: reasons.FunctionReplaced) -> str:
+    return f"another custom node replaced {r.name}{r.by and f' ({r.by})'}"
+
+
+@text.register
+def _(r: reasons.ForwardHook) -> str:
+    return f"a forward hook sits on {r.where}"
+
+
+@text.register
+def _(r: reasons.ReplacedPart) -> str:
+    return f"another custom node replaced the {r.what} of {r.where}{r.by and f' ({r.by})'}"
+
+
+@text.register
 def _(r: reasons.NoSuchWeight) -> str:
     return f"the model has no weight {r.name}"
 

@@ -217,6 +217,60 @@ class GraphClosed(Reason):
 
 
 @dataclass(frozen=True)
+class OtherHostVersion(Reason):
+    """The host has another version of a function than the graph was captured from.
+
+    Attributes:
+        name: of the function, as users know it: `ResBlock._forward`, `openaimodel.timestep_embedding`.
+    """
+
+    code = "other_host_version"
+    name: str
+
+
+@dataclass(frozen=True)
+class FunctionReplaced(Reason):
+    """A function of the host was replaced at run time, and may be put back.
+
+    Attributes:
+        name: of the function, as users know it.
+        by: the custom node that the replacement comes from; empty where nobody can tell.
+    """
+
+    code = "function_replaced"
+    name: str
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class ForwardHook(Reason):
+    """A forward hook sits on a module.
+
+    Attributes:
+        where: the module's path and class, e.g. `out.2 (Conv2d)`, or `every module`.
+    """
+
+    code = "forward_hook"
+    where: str
+
+
+@dataclass(frozen=True)
+class ReplacedPart(Reason):
+    """An attribute of a module hides what its class computes with.
+
+    Attributes:
+        what: the attribute, e.g. `forward`.
+        where: the module's path and class.
+        by: the custom node that it comes from; empty where nobody can tell.
+    """
+
+    code = "replaced_part"
+    what: str
+    where: str
+    by: str = ""
+
+
+@dataclass(frozen=True)
 class NoSuchWeight(Reason):
     code = "no_such_weight"
     name: str

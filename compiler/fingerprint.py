@@ -2,7 +2,7 @@
 
 Two checkpoints with the same digest are served by one graph; two that differ in anything that could change the code (a
 head count, which no weight shows, or a padding mode) must differ here. The functions that the modules call are not
-part of it: a graph records those that it was captured from (`functions`).
+part of it: a graph records those that it was captured from (`code_record`).
 """
 
 from __future__ import annotations

@@ -200,16 +200,16 @@ def _compile(
     client.prepare(job["state"])
 
     from onegraph.common import shapes
-    from onegraph.compiler import export, functions, skeleton
+    from onegraph.compiler import code_record, export, skeleton
 
     device = inputs[0].device
     module = skeleton.load((staging / STRUCTURE_FILE).read_bytes(), device)
     wrapped = client.wrap(job["component"], module)
     tell({"event": "stage", "stage": "capturing"})
     with backend.capture_settings():
-        with functions.watched() as seen:
+        with code_record.watched() as seen:
             exported = export.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
-        code = functions.record(seen, module, client.rules())
+        code = code_record.record(seen, module, client.rules())
         tell({"event": "stage", "stage": "compiling"})
         files = backend.compile(exported, inputs, staging, crew)
     named = [

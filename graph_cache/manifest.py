@@ -32,7 +32,7 @@ class ConstantRecord(_Strict):
 
 
 class CodeRecord(_Strict):
-    """The Python functions that a graph was captured from; see `compiler.functions`.
+    """The Python functions that a graph was captured from; see `compiler.code_record`.
 
     Attributes:
         python: version whose bytecode was digested, e.g. `3.10`.

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import backends
-from ..common import memory
+from ..common import memory, messages
 from ..common.errors import in_brief
 from ..common.shapes import Refused, ShapeRange, TensorCall
 from ..graph_cache.key import GraphKey
@@ -90,7 +90,7 @@ class Run:
             self.version, self.bound, self.requests = version, set(), {}
             self.refusal = self.refusal or self._page_anew(module)
         patched = self.watch.patched
-        return self.refusal or (patched.reason if patched is not None else None)
+        return self.refusal or (messages.text(patched) if patched is not None else None)
 
     def _page_anew(self, module: torch.nn.Module) -> str | None:
         """The module is another one now, and so is its skeleton."""

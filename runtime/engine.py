@@ -23,17 +23,18 @@ import torch
 from .. import __version__
 from ..backends import Backend, Constant, Runner
 from ..backends.cuda_graphs import Release
-from ..common import memory
+from ..common import memory, messages
 from ..common.errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError, in_brief, without_paths
+from ..common.reasons import FunctionReplaced
 from ..common.shapes import Refused, ShapeRange
-from ..compiler import export, functions, progress, skeleton
+from ..compiler import export, progress, skeleton
 from ..compiler.supervisor import Client, Job, Progress, compile_in_child
 from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.key import GraphKey
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
-from . import admission, binding, faithfulness, spot_check
+from . import admission, binding, faithfulness, live_code, spot_check
 from .admission import Limits
 from .deferred import Deferred
 from .out_of_memory import refused_when_exhausted, retried
@@ -135,7 +136,7 @@ class Graph:
         self.retired: str | None = None
         self.fresh = True  # not called yet in this process
         code = entry.manifest.code
-        self.code = functions.LiveCode(code) if code is not None else None
+        self.code = live_code.LiveCode(code) if code is not None else None
         self.used = time.monotonic()
         self._runner = runner
         self._prefix = prefix
@@ -214,7 +215,7 @@ class Graph:
     def replaced(self) -> str | None:
         """Why the functions in place now are not those that the graph was captured from, or None."""
         difference = self.code.difference() if self.code is not None else None
-        return difference.reason if difference is not None else None
+        return messages.text(difference) if difference is not None else None
 
     @refused_when_exhausted
     def call(
@@ -535,9 +536,9 @@ class Engine:
 
         def differs(manifest: Manifest) -> str | None:
             difference = _code_difference(manifest)
-            if difference is not None and difference.replaced:
-                replaced.append(difference.reason)
-            return difference.reason if difference is not None else None
+            if isinstance(difference, FunctionReplaced):
+                replaced.append(messages.text(difference))
+            return messages.text(difference) if difference is not None else None
 
         found = self.store.find(request.key, request.source, request.neighbours, differs)
         if isinstance(found, Broken):
@@ -564,9 +565,9 @@ class Engine:
         compiles = request.backend.can_compile(request.device)
         if not compiles.ok:
             return Refused(compiles.reason)
-        foreign = functions.foreign_method(request.module)
+        foreign = live_code.foreign_method(request.module)
         if foreign is not None:  # the graph would be another model's, and could not be used
-            return Refused(foreign.reason, passing=True)
+            return Refused(messages.text(foreign), passing=True)
         kept = None
         if request.backend.rebuilds:
             kept = self.store.sibling(request.key, request.source, request.neighbours, _code_differs)
@@ -599,10 +600,10 @@ class Engine:
         if isinstance(compiled, Refused):
             return compiled
         difference = _code_difference(compiled.manifest)
-        if difference is not None and difference.replaced:
-            return Refused(difference.reason, passing=True)
+        if isinstance(difference, FunctionReplaced):
+            return Refused(messages.text(difference), passing=True)
         if difference is not None:
-            return self._failed(place, f"{difference.reason}; restart ComfyUI to use the graph", None)
+            return self._failed(place, f"{messages.text(difference)}; restart ComfyUI to use the graph", None)
         with self._lock:
             return self._load(place, request, compiled, "compiled")
 
@@ -856,14 +857,14 @@ def _calls_bytes(request: Request) -> int:
     return max(admission.calls_bytes(request.shapes, request.hint, request.module), request.call_bytes)
 
 
-def _code_difference(manifest: Manifest) -> functions.Difference | None:
+def _code_difference(manifest: Manifest) -> live_code.Difference | None:
     """What differs between the functions in place and those that a graph was captured from."""
-    return functions.LiveCode(manifest.code).difference() if manifest.code is not None else None
+    return live_code.LiveCode(manifest.code).difference() if manifest.code is not None else None
 
 
 def _code_differs(manifest: Manifest) -> str | None:
     difference = _code_difference(manifest)
-    return difference.reason if difference is not None else None
+    return messages.text(difference) if difference is not None else None
 
 
 _engine: Engine | None = None

@@ -12,40 +12,21 @@ import itertools
 import operator
 import threading
 import weakref
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from ..backends.inductor import every_modules_hooks, hook_tables, tables
+from ..common.reasons import ForwardHook, ReplacedPart
 from ..compiler import fingerprint
 from ..compiler.fingerprint import Rules
-from ..compiler.functions import custom_node, is_of
+from .live_code import custom_node, is_defined_in
 
 _MISSING: Any = object()
 PARTS = 32  # into which a module is divided for calls between which nobody is expected to change it
 _PLAIN = (torch.Tensor, torch.nn.Module, type)
 
-
-@dataclass(frozen=True)
-class Patched:
-    """Something on a module that takes the place of the class's own code.
-
-    Attributes:
-        what: `forward`, `forward hook`, ...
-        where: the module's path and class, e.g. `out.2 (Conv2d)`.
-        by: the custom node that it comes from, where that can be told.
-    """
-
-    what: str
-    where: str
-    by: str = ""
-
-    @property
-    def reason(self) -> str:
-        if self.what == "forward hook":
-            return f"a forward hook sits on {self.where}"
-        return f"another custom node replaced the {self.what} of {self.where}" + (f" ({self.by})" if self.by else "")
+Patch: TypeAlias = ForwardHook | ReplacedPart  # what takes the place of a class's own code
 
 
 class ModuleWatch:
@@ -56,13 +37,13 @@ class ModuleWatch:
     Attributes:
         version: a number by what compiled code depends on, weights' values apart; another one when that has changed,
             the same one when it is as it was.
-        patched: what stands in the way of any graph now, or None.
+        patched: why no graph can serve the module now, or None.
     """
 
     def __init__(self, module: torch.nn.Module, rules: Rules) -> None:
         self._rules = rules
         self.version = 0
-        self.patched: Patched | None = None
+        self.patched: Patch | None = None
         self._signature = 0
         self._metadata = 0
         self._digest: tuple[weakref.ref[torch.nn.Module], int, str] | None = None
@@ -165,7 +146,7 @@ class ModuleWatch:
         self._child_ids = list(map(id, map(dict.get, self._tables, self._children)))
         facts: list[tuple[dict[str, Any], str]] = []
         signature: list[Any] = []
-        self.patched = Patched("forward hook", "every module") if any(every_modules_hooks()) else None
+        self.patched = ForwardHook("every module") if any(every_modules_hooks()) else None
         signature.append(self.patched)
         for (name, child), where in zip(named, self._where, strict=True):
             signature.append((name, type(child), *fingerprint.attributes(child, spoken_of, self._rules)))
@@ -180,9 +161,9 @@ class ModuleWatch:
                         signature.append(found)
                         self.patched = self.patched or found
             if any(hook_tables(child)):
-                found = Patched("forward hook", where)
-                signature.append(found)
-                self.patched = self.patched or found
+                hook = ForwardHook(where)
+                signature.append(hook)
+                self.patched = self.patched or hook
         self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
         values = map(dict.get, self._spaces, self._names)
         self._values = [list(value) if type(value) is list else value for value in values]  # one may change in place
@@ -194,18 +175,18 @@ class ModuleWatch:
         self._signature = hash(tuple(signature))
         self.version = hash((self._signature, self._metadata))
 
-    def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> Patched | None:
+    def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> ReplacedPart | None:
         """A function on the module itself where the class has its own, or a foreign one of several of the host's."""
         if not callable(value) or isinstance(value, _PLAIN):
             return None
         if name in self._rules.interchangeable:
             package = type(module).__module__.partition(".")[0]
-            return None if is_of(value, package) else Patched(name, where, custom_node(value))
+            return None if is_defined_in(value, package) else ReplacedPart(name, where, custom_node(value))
         if inspect.getattr_static(type(module), name, _MISSING) is _MISSING:
             return None
         if fingerprint.is_own_method(module, name, value):
             return None
-        return Patched(name, where, custom_node(value))
+        return ReplacedPart(name, where, custom_node(value))
 
 
 class Watches:

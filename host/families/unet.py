@@ -18,8 +18,8 @@ import torch
 from ...backends import Backend
 from ...common.errors import in_brief
 from ...common.shapes import Dim, Refused, ShapeRange, TensorSpec
-from ...compiler import functions
 from ...graph_cache.model_hash import ModelSource
+from ...runtime import live_code
 from ...runtime.engine import Request, WhenMissing, engine
 from ...runtime.module_watch import Watches
 from .. import compile_client, custom_nodes, model_source
@@ -311,7 +311,7 @@ def _replaced_for_one_call(unet: Any, original: Any) -> str | None:
     function = getattr(original, "__func__", None)
     if function is not None and function is getattr(type(unet), "_forward", None) and original.__self__ is unet:
         return None
-    by = functions.custom_node(original)
+    by = live_code.custom_node(original)
     return "another custom node replaced UNetModel._forward for this call" + (f" ({by})" if by else "")
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from support import host
 
+from onegraph.common.reasons import ReplacedPart
 from onegraph.host import progress, serve
 from onegraph.host import vae_hook as hook
 from onegraph.runtime.engine import Counters, Engine
@@ -327,4 +328,4 @@ def test_the_attention_that_the_host_chose_is_no_part_of_the_architecture(vae: A
         assert fingerprint.digest(module, rules) == before
     block.optimized_attention = lambda q, k, v: v
     watch.refresh(module)
-    assert watch.patched is not None and watch.patched.what == "optimized_attention"
+    assert isinstance(watch.patched, ReplacedPart) and watch.patched.what == "optimized_attention"

@@ -9,8 +9,9 @@ import pytest
 import torch
 from support import toy
 
+from onegraph.common.reasons import ForwardHook, ReplacedPart
 from onegraph.compiler.fingerprint import Rules, digest
-from onegraph.runtime.module_watch import PARTS, ModuleWatch, Patched, Watches
+from onegraph.runtime.module_watch import PARTS, ModuleWatch, Watches
 
 
 def replace_activation(module: Any) -> None:
@@ -73,7 +74,8 @@ def test_code_that_is_put_on_a_module_is_named(what: str) -> None:
     watch = ModuleWatch(module, Rules())
     PATCHES[what](module)
     watch.refresh(module)
-    assert watch.patched is not None and watch.patched.what == what
+    assert watch.patched is not None
+    assert (watch.patched.what if isinstance(watch.patched, ReplacedPart) else "forward hook") == what
     assert watch.patched.where.split(" ")[0] in ("mix", "inner", "out")
 
 
@@ -83,7 +85,7 @@ def test_a_hook_on_every_module_counts() -> None:
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *args: None)
     watch.refresh(module)
     handle.remove()
-    assert watch.patched == Patched("forward hook", "every module")
+    assert watch.patched == ForwardHook("every module")
     watch.refresh(module)
     assert watch.patched is None
 
@@ -119,7 +121,7 @@ def test_an_interchangeable_function_must_be_the_hosts() -> None:
     assert watch.patched is None
     module.choice = replace_activation
     assert watch.refresh(module) != version
-    assert watch.patched is not None and watch.patched.what == "choice"
+    assert isinstance(watch.patched, ReplacedPart) and watch.patched.what == "choice"
 
 
 def test_a_watch_keeps_neither_the_module_nor_its_weights() -> None:

@@ -1,0 +1,133 @@
+"""What a Python function computes, as digests that are equal in every process.
+
+A digest covers a function's bytecode, its defaults and the functions that it wraps, not its place in the file. Bytecode
+differs between Python versions, so there is a digest of the source text for those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import io
+import sys
+import textwrap
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from blake3 import blake3
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_MAX_WRAPPERS = 4  # functions that wrap each other
+_SCALARS = (bool, int, float, str, bytes, type(None))
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, CodeType):
+        return _code_text(value)
+    if isinstance(value, frozenset):
+        return "{" + ",".join(sorted(map(repr, value))) + "}"  # its order differs from process to process
+    return repr(value)
+
+
+def _code_text(code: CodeType) -> str:
+    constants = [_constant(value) for value in code.co_consts]
+    return repr((code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars, code.co_flags))
+
+
+def unwrap_chain(function: Any) -> Iterator[Any]:
+    """Yield a function and the functions that it wraps, outermost first."""
+    level = [function]
+    for _ in range(_MAX_WRAPPERS):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, MethodType):
+                one = one.__func__
+            if isinstance(one, functools.partial):
+                below.append(one.func)
+            if not isinstance(one, FunctionType):
+                continue
+            yield one
+            for cell in one.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    if isinstance(cell.cell_contents, FunctionType | MethodType | functools.partial):
+                        below.append(cell.cell_contents)
+        level = below
+
+
+def _plain(values: Iterable[Any]) -> str:
+    return repr([value if isinstance(value, _SCALARS) else type(value).__qualname__ for value in values])
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_digest(code: CodeType) -> str:
+    return str(blake3(_code_text(code).encode()).hexdigest(length=8))
+
+
+def bytecode_digest(function: Any) -> str:
+    """Digest bytecode and defaults: 16 hex digits that hold for this version of Python."""
+    h = blake3()
+    for one in unwrap_chain(function):
+        keywords = sorted((one.__kwdefaults__ or {}).items())
+        h.update(f"{_code_digest(one.__code__)} {_plain(one.__defaults__ or ())}".encode())
+        h.update(f" {[name for name, _ in keywords]} {_plain(value for _, value in keywords)}\n".encode())
+    return str(h.hexdigest(length=8))
+
+
+@functools.lru_cache(maxsize=4096)
+def _source_text(code: CodeType) -> str:
+    """Return a function's source without comments and indentation; its name where there is no source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(code))
+        tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT]
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+        return code.co_name
+    lines = source.splitlines()
+    for token in tokens:
+        row, column = token.start
+        lines[row - 1] = lines[row - 1][:column]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def source_digest(function: Any) -> str:
+    """Digest the source text without comments: 16 hex digits that hold for every version of Python."""
+    h = blake3()
+    for one in unwrap_chain(function):
+        h.update(_source_text(one.__code__).encode())
+    return str(h.hexdigest(length=8))
+
+
+def underlying_function(value: Any) -> Any:
+    """Return the function behind an entry of a class's `__dict__`."""
+    if isinstance(value, staticmethod | classmethod):
+        return value.__func__
+    return value.fget if isinstance(value, property) else value
+
+
+def is_function(value: Any) -> bool:
+    """Tell whether a value is Python code that can be called and digested."""
+    return isinstance(value, FunctionType | MethodType | functools.partial)
+
+
+def qualified_name(value: Any) -> str:
+    """Return `module:path` of a class or function."""
+    return f"{getattr(value, '__module__', None)}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def describe_target(value: Any, digest: Callable[[Any], str]) -> str | None:
+    """Describe what a name refers to, equal in every process; None for what is no function or class.
+
+    Args:
+        digest: `bytecode_digest` or `source_digest`.
+    """
+    if is_function(value):
+        return f"function {digest(value)}"
+    if isinstance(value, type):
+        return f"class {qualified_name(value)}"
+    if isinstance(value, BuiltinFunctionType) or inspect.ismethoddescriptor(value):
+        return f"builtin {value.__qualname__}"
+    if isinstance(value, (ModuleType, Mapping, Sequence, set, *_SCALARS)):
+        return None
+    return f"object {type(value).__module__}.{type(value).__qualname__}" if callable(value) else None

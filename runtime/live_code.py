@@ -1,0 +1,205 @@
+"""Compare the functions of this process with those that a graph was captured from.
+
+Custom nodes replace functions of the host: on a class, in a module, on one object. A graph's manifest records which
+functions its capture ran (`compiler.code_record`). Here the record is resolved in the live modules: in full when a
+graph is loaded, by identity before each call (some 0.1 ms for SDXL).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeAlias
+
+import torch
+
+from ..common.reasons import FunctionReplaced, OtherHostVersion
+from ..compiler.code_digest import (
+    PYTHON,
+    bytecode_digest,
+    describe_target,
+    is_function,
+    qualified_name,
+    source_digest,
+    underlying_function,
+    unwrap_chain,
+)
+from ..compiler.code_record import MISSING, resolve
+from ..graph_cache.manifest import CodeRecord
+
+# A function that is not the one that the graph was captured from. One that was replaced at run time may be put back,
+# another version of the host stays.
+Difference: TypeAlias = FunctionReplaced | OtherHostVersion
+
+
+def is_defined_in(function: Any, package: str) -> bool:
+    """Tell whether a function stands in a file of the package, whatever its `__module__` claims."""
+    chain = [*unwrap_chain(function)]
+    if not chain or not str(chain[0].__module__).startswith(package):
+        return False
+    home = sys.modules.get(chain[0].__module__)
+    return chain[0].__code__.co_filename == getattr(home, "__file__", None)
+
+
+def foreign_method(module: torch.nn.Module) -> FunctionReplaced | None:
+    """Find a method of a model's class that stands in another file than the class: put there at run time."""
+    for cls in {base for child in module.modules() for base in type(child).__mro__}:
+        home = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        if cls in (object, torch.nn.Module) or home is None:
+            continue
+        for name, value in list(vars(cls).items()):
+            function = underlying_function(value)
+            chain = [*unwrap_chain(function)] if isinstance(function, FunctionType) else []
+            files = {one.__code__.co_filename for one in chain}
+            known = home in files or any(file.startswith("<") for file in files)
+            if chain and not known and not is_defined_in(function, cls.__module__.partition(".")[0]):
+                return FunctionReplaced(f"{cls.__name__}.{name}", custom_node(function))
+    return None
+
+
+def custom_node(function: Any) -> str:
+    """Name the custom node pack that a function comes from, else its file or folder; empty where nobody can tell."""
+    chain = [*unwrap_chain(function)]
+    if not chain:
+        return ""
+    parts = chain[0].__code__.co_filename.replace("\\", "/").split("/")
+    if "custom_nodes" in parts[:-1]:
+        return parts[parts.index("custom_nodes") + 1].removesuffix(".py")
+    return parts[-1].removesuffix(".py") if parts[-1] != "__init__.py" else "".join(parts[-2:-1])
+
+
+def short_name(full: str) -> str:
+    """Shorten `comfy.ldm.modules.attention:CrossAttention.forward` to what users know: `CrossAttention.forward`."""
+    module, _, path = full.partition(":")
+    return path if "." in path else f"{module.rpartition('.')[2]}.{path}"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """One name in one namespace on the way to a recorded function."""
+
+    space: Mapping[str, Any]
+    name: str
+
+
+class LiveCode:
+    """Compare a record with the modules of this process, again and again.
+
+    Args:
+        record: from the graph's manifest.
+    """
+
+    def __init__(self, record: CodeRecord) -> None:
+        self._record = record
+        self._digest = bytecode_digest if record.python == PYTHON else source_digest
+        self._which_digest = 0 if record.python == PYTHON else 1
+        self._packages = {name.partition(":")[0].partition(".")[0] for name in record.functions}
+        self._slots: list[_Slot] = []
+        self._spaces: list[Mapping[str, Any]] = []
+        self._names: list[str] = []
+        self._values: list[int] = []
+        self._held: list[Any] = []  # what the record was compared with, so that nothing else gets its identity
+        self._codes: list[tuple[FunctionType, CodeType]] = []
+        self._difference: Difference | None = None
+
+    def difference(self) -> Difference | None:
+        """Return a function that differs, one that was replaced at run time first, or None.
+
+        Cheap as long as nothing was touched since the last call.
+        """
+        if not self._slots or not self._untouched():
+            self._difference = self._compare()
+            if self._difference is not None:
+                self._held = []  # a custom node's function may hold a model
+        return self._difference
+
+    def _untouched(self) -> bool:
+        found = [id(space.get(name, MISSING)) for space, name in zip(self._spaces, self._names, strict=True)]
+        return found == self._values and all(function.__code__ is code for function, code in self._codes)
+
+    def _compare(self) -> Difference | None:
+        self._slots, self._codes = [], []
+        try:
+            return self._first_difference()
+        finally:
+            self._spaces = [slot.space for slot in self._slots]
+            self._names = [slot.name for slot in self._slots]
+            self._held = [slot.space.get(slot.name, MISSING) for slot in self._slots]
+            self._values = list(map(id, self._held))
+
+    def _first_difference(self) -> Difference | None:
+        # All names are watched, whichever differs: a difference may go away again.
+        found: list[Difference] = []
+        for full, digests in self._record.functions.items():
+            value = underlying_function(self._find(full))
+            self._compare_function(found, full, value, f"function {digests[self._which_digest]}")
+        for full, text in self._record.references.items():
+            value = self._find(full)
+            if text.startswith("function "):
+                digest = text.split(" ")[1 + self._which_digest]
+                self._compare_function(found, full, value, f"function {digest}")
+            elif text.startswith("one of "):
+                if not self._is_one_of(text.split(" ")[2:], full, value):
+                    found.append(self._difference_of(full, value))
+            elif describe_target(value, self._digest) != text:
+                found.append(self._difference_of(full, value))
+        for full, definer in self._record.methods.items():
+            found += self._definer_differences(full, definer)
+        return min(found, key=lambda one: not isinstance(one, FunctionReplaced)) if found else None
+
+    def _is_one_of(self, digests: Sequence[str], full: str, value: Any) -> bool:
+        """Tell whether a name refers to one of several functions of the host; for another Python by its file alone."""
+        if not is_function(value):
+            return False
+        return (
+            bytecode_digest(value) in digests
+            if self._which_digest == 0
+            else is_defined_in(value, full.partition(".")[0])
+        )
+
+    def _compare_function(self, found: list[Difference], full: str, value: Any, wanted: str) -> None:
+        if isinstance(value, FunctionType):
+            self._codes.append((value, value.__code__))
+        if not is_function(value) or describe_target(value, self._digest) != wanted:
+            found.append(self._difference_of(full, value))
+
+    def _difference_of(self, full: str, value: Any) -> Difference:
+        """Tell a function that was put there at run time from the host's own in another version."""
+        value = underlying_function(value)
+        if value is MISSING or any(is_defined_in(value, package) for package in self._packages):
+            return OtherHostVersion(short_name(full))
+        return FunctionReplaced(short_name(full), custom_node(value))
+
+    def _find(self, full: str) -> Any:
+        """Follow a recorded name in the live modules and watch every step."""
+        module_name, _, path = full.partition(":")
+        module = sys.modules.get(module_name)
+        if module is None:
+            return MISSING
+        space: Mapping[str, Any] = vars(module)
+        value: Any = MISSING
+        for name in path.split("."):
+            self._slots.append(_Slot(space, name))
+            value = space.get(name, MISSING)
+            if value is MISSING:
+                return MISSING
+            if isinstance(value, ModuleType | type):
+                space = vars(value)
+        return value
+
+    def _definer_differences(self, full: str, definer: str) -> Iterator[Difference]:
+        """Yield a difference where another class defines a method now; its function is compared there."""
+        owner, _, name = full.rpartition(".")
+        module_name, _, path = owner.partition(":")
+        module = sys.modules.get(module_name)
+        cls = resolve(vars(module), path.split("."))[0] if module is not None else None
+        if not isinstance(cls, type):
+            return
+        for base in cls.__mro__:
+            self._slots.append(_Slot(vars(base), name))
+            if name in vars(base):
+                if qualified_name(base) != definer:
+                    yield self._difference_of(f"{qualified_name(cls)}.{name}", vars(base)[name])
+                return

@@ -1,0 +1,117 @@
+"""Whether this process has the functions that a graph was captured from."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from support import edited_host
+from support.edited_host import record_of
+
+from onegraph.common import messages
+from onegraph.common.reasons import FunctionReplaced, OtherHostVersion
+from onegraph.compiler.code_digest import PYTHON
+from onegraph.runtime.live_code import LiveCode, foreign_method
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[ModuleType]:
+    with edited_host.imported(tmp_path) as module:
+        yield module
+
+
+def test_the_recording_process_finds_no_difference(host: ModuleType) -> None:
+    assert LiveCode(record_of(host)).difference() is None
+
+
+@pytest.mark.parametrize("python", [PYTHON, "another"])
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [({"comment": "another comment"}, ""), ({"unused": 5}, ""), ({"one": 5}, "model.wrapped")],
+)
+def test_another_host_differs_in_functions_that_ran(
+    change: dict[str, Any], name: str, python: str, host: ModuleType, tmp_path: Path
+) -> None:
+    """Also for another Python, whose bytecode is another: then by the functions' source."""
+    record = record_of(host).model_copy(update={"python": python})
+    edited_host.write(tmp_path, **change)
+    linecache.checkcache()
+    found = LiveCode(record).difference()
+    assert (found.name if found is not None else "") == name
+    if found is not None:
+        assert isinstance(found, OtherHostVersion)
+        text = messages.text(found)
+        assert text == "this ComfyUI has another version of model.wrapped than the graph was compiled from"
+
+
+def foreign(*args: Any) -> Any:
+    return args[-1] * 0
+
+
+REPLACED = {
+    "Base.helper": lambda host: (host.Base, "helper", "Base.helper"),
+    "a subclass's own": lambda host: (host.M, "helper", "M.helper"),
+    "a static method": lambda host: (host.Base, "still", "Base.still"),
+    "a module's function": lambda host: (host, "scaled", "model.scaled"),
+    "a decorated function": lambda host: (host, "wrapped", "model.wrapped"),
+    "one of several": lambda host: (host, "activation", "model.activation"),
+    "torch's function": lambda host: (torch.nn.functional, "gelu", "F.gelu"),
+    "torch's method": lambda host: (torch.nn.Conv1d, "_conv_forward", "Conv1d._conv_forward"),
+    "a builtin that is used": lambda host: (torch, "sin", "torch.sin"),
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+def test_a_replaced_function_is_named_at_once(what: str, host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveCode(record_of(host))
+    assert live.difference() is None
+    owner, attribute, name = REPLACED[what](host)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, attribute, foreign)
+            found = live.difference()
+            assert found == FunctionReplaced(name, "test_live_code"), what
+            assert LiveCode(live._record).difference() == found
+            assert messages.text(found) == f"another custom node replaced {name} (test_live_code)"
+        assert live.difference() is None
+
+
+def test_a_posing_replacement_is_noticed(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveCode(record_of(host))
+    assert live.difference() is None
+    posing = functools.wraps(host.scaled)(lambda x, factor=2: host.unused(x))
+    monkeypatch.setattr(host, "scaled", posing)
+    found = live.difference()
+    assert isinstance(found, FunctionReplaced) and found.name == "model.scaled"
+
+
+def test_new_code_in_the_same_function_is_noticed(host: ModuleType) -> None:
+    live = LiveCode(record_of(host))
+    assert live.difference() is None
+    host.scaled.__code__ = (lambda x, factor=2: x * 3).__code__
+    assert live.difference() is not None
+
+
+def test_interchangeable_functions_are_as_good(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = record_of(host)
+    for python in (PYTHON, "another"):
+        live = LiveCode(record.model_copy(update={"python": python}))
+        monkeypatch.setattr(host, "activation", host.slow)
+        assert live.difference() is None
+        monkeypatch.setattr(host, "activation", foreign)
+        found = live.difference()
+        assert isinstance(found, FunctionReplaced) and found.name == "model.activation"
+
+
+def test_a_method_of_another_file_is_found(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = host.M()
+    assert foreign_method(module) is None
+    monkeypatch.setattr(host.Base, "helper", foreign)
+    found = foreign_method(module)
+    assert found is not None and found.name == "Base.helper"
