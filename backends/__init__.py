@@ -23,16 +23,6 @@ class Availability:
     reason: str
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A weight or buffer that a graph reads: its name in the captured module and what the code relies on."""
-
-    name: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: str
-
-
 class Runner(Protocol):
     """A loaded graph. Not thread-safe: its owner serialises `bind` and calls.
 

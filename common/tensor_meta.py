@@ -1,10 +1,13 @@
-"""What compiled code relies on of a tensor, and tensors of zeros made from it."""
+"""What compiled code relies on of a tensor."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:  # the graph store describes tensors, too, and works without torch
+    import torch
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,20 @@ class TensorMeta:
         """Describe a tensor."""
         return cls(name, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype).removeprefix("torch."))
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TensorMeta:
+        """Read what `to_json` made, also after a way through JSON, which knows no tuples."""
+        return cls(data["name"], tuple(data["shape"]), tuple(data["stride"]), data["dtype"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return {"name": self.name, "shape": self.shape, "stride": self.stride, "dtype": self.dtype}
+
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype as torch's."""
+        import torch
+
         found = getattr(torch, self.dtype)
         assert isinstance(found, torch.dtype)
         return found

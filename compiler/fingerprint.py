@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from blake3 import blake3
 
-_SCALARS = (bool, int, float, str, type(None), torch.dtype)
+from ..common.config_text import describe
+
 # Every module has these; they hold its weights, children and hooks, or say what it is used for.
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
@@ -47,18 +48,6 @@ class Attribute:
 
     name: str
     text: str
-
-
-def describe(value: Any) -> str | None:
-    """A stable text for a plain value, or None for what is no configuration (modules, tensors, caches)."""
-    if isinstance(value, _SCALARS):
-        return repr(value)
-    if isinstance(value, tuple | list | torch.Size):
-        parts = [describe(v) for v in value]
-        return None if None in parts else f"[{','.join(p for p in parts if p is not None)}]"
-    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
-        return f"{value.__module__}.{value.__qualname__}"
-    return None
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

@@ -20,7 +20,8 @@ from typing import Any
 
 from ..common.errors import Cause, CompileError, in_brief
 from ..common.shapes import ShapeRange
-from ..graph_cache.manifest import CodeRecord, ConstantRecord
+from ..common.tensor_meta import TensorMeta
+from ..graph_cache.manifest import CodeRecord
 from .progress import STAGES, Estimate, Progress
 from .worker import JOB_FILE, LOG_FILE, STRUCTURE_FILE
 
@@ -69,7 +70,7 @@ class Job:
     client: Client
     niceness: int = 0
     kept: Path | None = None
-    constants: tuple[ConstantRecord, ...] = ()
+    constants: tuple[TensorMeta, ...] = ()
     code: CodeRecord | None = None
     helpers: int = 0
     cache: Path | None = None
@@ -81,7 +82,7 @@ class Compiled:
     """What the worker left in the staging folder."""
 
     files: tuple[str, ...]
-    constants: tuple[ConstantRecord, ...]
+    constants: tuple[TensorMeta, ...]
     seconds: float
     code: CodeRecord | None = None
     stages: Mapping[str, float] = field(default_factory=dict)  # what each of them took, seconds
@@ -111,7 +112,7 @@ def _write_job(job: Job, staging: Path) -> None:
         "shapes": job.shapes.to_json(),
         "capture": job.capture.to_json(),
         "kept": str(job.kept) if job.kept else None,
-        "constants": [c.model_dump(mode="json") for c in job.constants],
+        "constants": [c.to_json() for c in job.constants],
         "hint": dict(job.hint),
         "niceness": job.niceness,
         "helpers": job.helpers,
@@ -266,7 +267,7 @@ def _compile(
                     message["reason"], lasting=message["lasting"], cause=message.get("cause", "")
                 ) from RuntimeError(_last_lines(staging))
             elif message["event"] in ("checked", "done"):
-                constants = tuple(ConstantRecord.model_validate(c) for c in message["constants"])
+                constants = tuple(TensorMeta.from_json(c) for c in message["constants"])
                 code = CodeRecord.model_validate(message["code"]) if message.get("code") else None
                 seconds = time.perf_counter() - started - pause.seconds
                 usable = Compiled(tuple(message["files"]), constants, seconds, code)

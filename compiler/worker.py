@@ -145,7 +145,7 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     from onegraph import backends
     from onegraph.backends import cuda_graphs
     from onegraph.backends.inductor import toolchain
-    from onegraph.common import shapes
+    from onegraph.common import shapes, tensor_meta
     from onegraph.compiler import export
 
     if ours:
@@ -171,11 +171,9 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     else:
         tell({"event": "stage", "stage": "compiling"})
         files, used, code = backend.rebuild(Path(job["kept"]), inputs, staging), set(), None
+        weights = map(tensor_meta.TensorMeta.from_json, job["constants"])
         state = {
-            c["name"]: torch.empty_strided(
-                c["shape"], c["stride"], dtype=getattr(torch, c["dtype"]), device=device
-            ).zero_()
-            for c in job["constants"]
+            w.name: torch.empty_strided(w.shape, w.stride, dtype=w.torch_dtype, device=device).zero_() for w in weights
         }
     runner, constants = _checked(staging, backend, device, inputs, state, used, tell)
     # From here on nothing that goes wrong makes the graph worse than it is.
@@ -226,6 +224,7 @@ def _checked(
     import torch
 
     from onegraph.common.errors import CompileError
+    from onegraph.common.tensor_meta import TensorMeta
 
     tell({"event": "stage", "stage": "checking"})
     runner = backend.load(staging, device)
@@ -242,15 +241,7 @@ def _checked(
     result = runner(*inputs)
     if not bool(torch.isfinite(result).all()):
         raise CompileError("The finished graph returned values that are not finite for zero weights.")
-    return runner, [
-        {
-            "name": name,
-            "shape": tuple(state[name].shape),
-            "stride": tuple(state[name].stride()),
-            "dtype": str(state[name].dtype).removeprefix("torch."),
-        }
-        for name in names
-    ]
+    return runner, [TensorMeta.of(name, state[name]).to_json() for name in names]
 
 
 def _used_constants(exported: Any) -> set[str]:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..common.tensor_meta import TensorMeta
+
 MANIFEST_FILE = "manifest.json"
 OUTCOME_FILE = "outcome.json"
 
@@ -20,15 +22,6 @@ class FileRecord(_Strict):
 
     bytes: int = Field(ge=0)
     blake3: str = Field(pattern=r"^[0-9a-f]{64}$")
-
-
-class ConstantRecord(_Strict):
-    """A weight the graph reads, with the shape, stride and dtype its code relies on."""
-
-    name: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: str
 
 
 class CodeRecord(_Strict):
@@ -72,7 +65,7 @@ class Manifest(_Strict):
     key: dict[str, Any]
     label: str
     files: dict[str, FileRecord]
-    constants: tuple[ConstantRecord, ...]
+    constants: tuple[TensorMeta, ...]
     code: CodeRecord | None = None
     compile_seconds: float
     created: str

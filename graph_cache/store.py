@@ -23,8 +23,9 @@ import platformdirs
 from blake3 import blake3
 from pydantic import ValidationError
 
+from ..common.tensor_meta import TensorMeta
 from .key import GraphKey, difference
-from .manifest import MANIFEST_FILE, OUTCOME_FILE, CodeRecord, ConstantRecord, FileRecord, Manifest, Outcome, Outcomes
+from .manifest import MANIFEST_FILE, OUTCOME_FILE, CodeRecord, FileRecord, Manifest, Outcome, Outcomes
 from .model_hash import ModelSource
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -330,7 +331,7 @@ class Store:
         *,
         label: str,
         files: Iterable[str],
-        constants: tuple[ConstantRecord, ...],
+        constants: tuple[TensorMeta, ...],
         compile_seconds: float,
         made_by: str,
         code: CodeRecord | None = None,

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 
 import torch
 
-from ..backends import Constant, Runner
+from ..backends import Runner
 from ..backends.inductor import own_parameters
 from ..common.shapes import Refused
+from ..common.tensor_meta import TensorMeta
 
 
-def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[Constant, ...]:
+def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
     """Every parameter and buffer of `module` as the compiled code will rely on it, names prefixed."""
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return tuple(
-        Constant(prefix + n, tuple(t.shape), tuple(t.stride()), str(t.dtype).removeprefix("torch.")) for n, t in named
-    )
+    return tuple(TensorMeta.of(prefix + n, t) for n, t in named)
 
 
 _PARTS = 32
@@ -85,7 +84,7 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def bind(
-    runner: Runner, module: torch.nn.Module, constants: Iterable[Constant], device: torch.device, prefix: str
+    runner: Runner, module: torch.nn.Module, constants: Iterable[TensorMeta], device: torch.device, prefix: str
 ) -> Binding | Refused:
     """Bind `runner` to the live tensors of `module` (the graph knows them as `prefix` + name).
 

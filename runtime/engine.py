@@ -21,12 +21,13 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from .. import __version__
-from ..backends import Backend, Constant, Runner
+from ..backends import Backend, Runner
 from ..backends.cuda_graphs import Release
 from ..common import memory, messages
 from ..common.errors import BindError, CaptureError, CompileError, LoadError, MemoryShortError, in_brief, without_paths
 from ..common.reasons import FunctionReplaced
 from ..common.shapes import Refused, ShapeRange
+from ..common.zeros import zeros
 from ..compiler import export, progress, skeleton
 from ..compiler.supervisor import Client, Job, Progress, compile_in_child
 from ..graph_cache.compile_times import CompileTimes
@@ -142,7 +143,7 @@ class Graph:
         self._prefix = prefix
         self._store = store
         self._make_room = make_room
-        self._constants = tuple(Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants)
+        self._constants = entry.manifest.constants
         self._binding: binding.Binding | None = None
         self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()
@@ -290,7 +291,7 @@ class Graph:
             if not self.fresh or self._binding is not None or self.retired is not None:
                 return
             with self._store.loading(self.entry):
-                weights = skeleton.zeros(self._constants, self.device)
+                weights = zeros(self._constants, self.device)
                 try:
                     self._runner.bind(weights)
                     self._runner(*inputs)

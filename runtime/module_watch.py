@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..backends.inductor import every_modules_hooks, hook_tables, tables
+from ..common.config_text import describe
 from ..common.reasons import ForwardHook, ReplacedPart
 from ..compiler import fingerprint
 from ..compiler.fingerprint import Rules
@@ -154,7 +155,7 @@ class ModuleWatch:
                 if key in fingerprint.OF_EVERY_MODULE or self._rules.placement(key):
                     continue
                 if key in spoken_of or callable(value):
-                    if callable(value) or fingerprint.describe(value) is not None:
+                    if callable(value) or describe(value) is not None:
                         facts.append((vars(child), key))
                     found = self._patch(child, key, value, where)
                     if found is not None:

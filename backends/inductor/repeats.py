@@ -18,9 +18,9 @@ from torch.fx import Graph, Node, Proxy
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from ...common.config_text import describe
 from ...common.errors import LoadError
 from ...common.torch_private import require
-from ...compiler import fingerprint
 
 log = logging.getLogger("onegraph.compiler")
 
@@ -149,7 +149,7 @@ def _attribute(value: Any) -> str:
         return str(sorted(map(str, value)))
     if callable(value) and not isinstance(value, type):
         return str(id(getattr(value, "__func__", value)))
-    text = fingerprint.describe(value)
+    text = describe(value)
     if text is not None:
         return text
     return f"{type(value)} {id(value) if not hasattr(value, '__len__') or len(value) else 0}"

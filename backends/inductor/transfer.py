@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from ...common.tensor_meta import TensorMeta
 from ...common.torch_private import require
-from ...compiler import skeleton
-from .. import Constant
+from ...common.zeros import zeros
 
 
 def dump(module: GraphModule) -> bytes:
@@ -27,10 +27,7 @@ def dump(module: GraphModule) -> bytes:
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
     }
-    described = [
-        (Constant(name, tuple(w.shape), tuple(w.stride()), str(w.dtype).removeprefix("torch.")), _is_parameter(w))
-        for name, w in weights.items()
-    ]
+    described = [(TensorMeta.of(name, weight), _is_parameter(weight)) for name, weight in weights.items()]
     bare = copy.copy(module)
     vars(bare).update(_parameters={}, _buffers={})  # of its own: the copy shares the module's
     metas = {node: node.meta for node in module.graph.nodes}
@@ -60,13 +57,13 @@ def load(data: bytes, device: torch.device) -> GraphModule:
         allow_non_fake_inputs=allow_non_fake_inputs,
     )
     module: Any = _pickler().loads(graph, mode)
-    zeros = skeleton.zeros([constant for constant, _ in described], device)
-    for constant, is_parameter in described:
-        weight = zeros[constant.name]
+    made = zeros([meta for meta, _ in described], device)
+    for meta, is_parameter in described:
+        weight = made[meta.name]
         if is_parameter:
-            module.register_parameter(constant.name, torch.nn.Parameter(weight, requires_grad=False))
+            module.register_parameter(meta.name, torch.nn.Parameter(weight, requires_grad=False))
         else:
-            module.register_buffer(constant.name, weight)
+            module.register_buffer(meta.name, weight)
     assert isinstance(module, GraphModule)
     return module
 

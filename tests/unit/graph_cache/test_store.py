@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.key import FORMAT, GraphKey
-from onegraph.graph_cache.manifest import ConstantRecord, Outcome
+from onegraph.graph_cache.manifest import Outcome
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Broken, Damaged, Entry, Hit, Miss, Sound, Store, check
 
-CONSTANTS = (ConstantRecord(name="unet.out.bias", shape=(4,), stride=(1,), dtype="float32"),)
+CONSTANTS = (TensorMeta(name="unet.out.bias", shape=(4,), stride=(1,), dtype="float32"),)
 
 
 def key(**changes: object) -> GraphKey:

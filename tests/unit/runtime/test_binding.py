@@ -7,8 +7,8 @@ import pytest
 import torch
 from support import toy
 
-from onegraph.backends import Constant
 from onegraph.common.shapes import Refused
+from onegraph.common.tensor_meta import TensorMeta
 from onegraph.runtime.binding import Binding, bind, constants_of
 
 
@@ -31,7 +31,7 @@ class Recorder:
         pass
 
 
-def bound(module: torch.nn.Module, constants: tuple[Constant, ...] | None = None) -> Binding | Refused:
+def bound(module: torch.nn.Module, constants: tuple[TensorMeta, ...] | None = None) -> Binding | Refused:
     return bind(Recorder(), module, constants or constants_of(toy.Call(toy.Toy())), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
 
 
