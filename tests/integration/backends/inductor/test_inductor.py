@@ -16,6 +16,7 @@ from support import toy
 
 from onegraph.backends.inductor import InductorBackend, InductorRunner
 from onegraph.common.shapes import Refused
+from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Entry, Store
 from onegraph.runtime import binding
@@ -32,8 +33,8 @@ def runner(entry: Entry) -> InductorRunner:
     return InductorBackend().load(entry.folder, toy.CPU)
 
 
-def constants(entry: Entry) -> tuple[binding.Constant, ...]:
-    return tuple(binding.Constant(c.name, c.shape, c.stride, c.dtype) for c in entry.manifest.constants)
+def constants(entry: Entry) -> tuple[TensorMeta, ...]:
+    return entry.manifest.constants
 
 
 def run(runner: InductorRunner, entry: Entry, module: toy.Toy, *inputs: torch.Tensor) -> torch.Tensor:
