@@ -1,4 +1,7 @@
-"""The real headless server. One base directory per run, so that a graph compiled by one test serves the others."""
+"""The real headless server. One base directory per run, with the graphs of one workflow, serves most modules.
+
+Modules depend on no other module: one that needs an empty store, or harms one, has a base directory of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,37 @@ LORA = "tiny_lora.safetensors"
 SIDE = 128
 
 
-@pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ComfyUI base directory with two tiny checkpoints of one architecture and a LoRA."""
+def write_base(folder: Path) -> Path:
+    """Make a ComfyUI base directory with two tiny checkpoints of one architecture, a LoRA and no graph."""
     host.boot()
-    folder = server.prepare_base(tmp_path_factory.mktemp("comfyui"))
+    server.prepare_base(folder)
     models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / CHECKPOINT, seed=1)
     models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / SECOND, seed=2)
     models.write_lora("tiny_sdxl", folder / "models/loras" / LORA)
     return folder
 
 
+def environment_of(home: Path) -> dict[str, str]:
+    """Give the variables of a server whose user's graph folder is `home`."""
+    return {"ONEGRAPH_HOME": str(home), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
+
+
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {"ONEGRAPH_HOME": str(tmp_path_factory.mktemp("home")), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
+    return environment_of(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Path:
+    """A base directory where an earlier process compiled `txt2img()` with each backend."""
+    folder = write_base(tmp_path_factory.mktemp("comfyui"))
+    backends = ["inductor", *(["oneflow"] if HAS_ONEFLOW else [])]
+    with server.running(folder, host.comfyui_path(), env=environment) as first:
+        for backend in backends:
+            result = first.run(txt2img(backend=backend))
+            assert result.status == "success", result.error
+        assert first.status()["compiles"] == len(backends)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +59,8 @@ def running(base: Path, environment: dict[str, str]) -> Iterator[server.Server]:
         yield running
 
 
-needs_oneflow = pytest.mark.skipif(importlib.util.find_spec("oneflow") is None, reason="OneFlow is not installed")
+HAS_ONEFLOW = importlib.util.find_spec("oneflow") is not None
+needs_oneflow = pytest.mark.skipif(not HAS_ONEFLOW, reason="OneFlow is not installed")
 BACKENDS = ["inductor", pytest.param("oneflow", marks=needs_oneflow)]
 
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from support import server, workflows
 
-from .conftest import LORA, SECOND, difference, needs_oneflow, node_of, txt2img
+from .conftest import LORA, SECOND, difference, environment_of, needs_oneflow, node_of, txt2img, write_base
 
 LONG = "lighthouse cliff dusk painting " * 30  # 120 words: 154 tokens
 LONGER = "lighthouse cliff dusk painting " * 45  # 180 words: 231 tokens
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return environment_of(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base directory without a graph."""
+    return write_base(tmp_path_factory.mktemp("comfyui"))
 
 
 def both(running: server.Server, prompt: workflows.Prompt) -> tuple[server.Outcome, server.Outcome]:

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from support import host, models, server, workflows
 
-from .conftest import difference, needs_oneflow, txt2img
+from .conftest import CHECKPOINT, difference, environment_of, needs_oneflow, txt2img
 
-BASE = "vae_base.safetensors"
 SIZES = [(64 + 8 * (i % 6), 64 + 8 * (i // 6)) for i in range(30)]
 MOST_EXACT = 8  # as the node's help page says
 
 
 @pytest.fixture(scope="module")
-def vae_base(base: Path) -> Path:
-    models.write_checkpoint("tiny_sdxl", base / "models/checkpoints" / BASE, seed=1)
-    return base
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return environment_of(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")
-def running(vae_base: Path, environment: dict[str, str]) -> Iterator[server.Server]:
-    with server.running(vae_base, host.comfyui_path(), env=environment) as running:
-        yield running
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base directory without a graph: how many are compiled is counted."""
+    host.boot()
+    folder = server.prepare_base(tmp_path_factory.mktemp("comfyui"))
+    models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / CHECKPOINT, seed=1)
+    return folder
 
 
 def image(width: int, height: int) -> workflows.Prompt:
     """One step without the UNet's node, so that only the VAE can compile."""
-    prompt = workflows.without_onegraph(txt2img(width=width, height=height, seed=width * height, checkpoint=BASE))
+    prompt = workflows.without_onegraph(txt2img(width=width, height=height, seed=width * height, checkpoint=CHECKPOINT))
     return workflows.with_inputs(prompt, "KSampler", steps=1)
 
 
@@ -73,9 +73,9 @@ def test_thirty_resolutions_compile_as_often_as_the_rule_promises(
     says: str,
     running: server.Server,
     references: list[server.Outcome],
-    vae_base: Path,
+    base: Path,
 ) -> None:
-    compiled, kept = running.status()["compiles"], vae_graphs(vae_base)
+    compiled, kept = running.status()["compiles"], vae_graphs(base)
     resident = []
     for size, reference in zip(SIZES, references, strict=True):
         result = running.run(workflows.with_compiled_vae(image(*size), dynamic_resolution=rule, backend=backend))
@@ -83,7 +83,7 @@ def test_thirty_resolutions_compile_as_often_as_the_rule_promises(
         assert difference(reference, result) <= 2
         resident.append(psutil.Process(running.pid).memory_info().rss)
     assert running.status()["compiles"] - compiled == graphs
-    assert vae_graphs(vae_base) - kept == graphs
+    assert vae_graphs(base) - kept == graphs
     settled = max(graphs, 3)  # images after which no further graph comes
     assert resident[-1] <= 1.1 * resident[settled - 1]
     assert running.status()["runs"]["vae:decoder"]["text"].startswith(says)
@@ -91,12 +91,12 @@ def test_thirty_resolutions_compile_as_often_as_the_rule_promises(
 
 
 def test_a_vae_that_overflows_in_float16_gives_the_sentence_and_not_a_black_image(
-    vae_base: Path, environment: dict[str, str]
+    base: Path, environment: dict[str, str]
 ) -> None:
-    checkpoint = vae_base / "models/checkpoints" / "overflows.safetensors"
-    models.write_overflowing(vae_base / "models/checkpoints" / BASE, checkpoint)
+    checkpoint = base / "models/checkpoints" / "overflows.safetensors"
+    models.write_overflowing(base / "models/checkpoints" / CHECKPOINT, checkpoint)
     prompt = workflows.with_inputs(image(64, 64), "CheckpointLoaderSimple", ckpt_name=checkpoint.name)
-    with server.running(vae_base, host.comfyui_path(), env=environment, options=("--fp16-vae",)) as half:
+    with server.running(base, host.comfyui_path(), env=environment, options=("--fp16-vae",)) as half:
         black = half.run(prompt)
         assert black.images[0].max() == 0
         overflows = (
@@ -107,7 +107,7 @@ def test_a_vae_that_overflows_in_float16_gives_the_sentence_and_not_a_black_imag
         assert result.text("vae") == overflows
         in_tiles = half.run(workflows.with_compiled_vae(tiled(prompt)))
         assert in_tiles.text("vae") == overflows
-    with server.running(vae_base, host.comfyui_path(), env=environment) as single:
+    with server.running(base, host.comfyui_path(), env=environment) as single:
         assert difference(single.run(prompt), result) <= 2
         assert difference(single.run(tiled(prompt)), in_tiles) <= 2
     assert result.images[0].std() > 20

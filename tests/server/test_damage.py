@@ -1,22 +1,34 @@
-"""The last process: its graph is cut short, and there is no C++ compiler to make another one."""
+"""A process whose graph is cut short, and that finds no C++ compiler to make another one."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
+import pytest
 from support import host, server, workflows
 
-from .conftest import CHECKPOINT, difference, graph_folders, txt2img
+from .conftest import CHECKPOINT, difference, environment_of, graph_folders, txt2img
 
 
-def test_a_damaged_graph_and_no_compiler(base: Path, environment: dict[str, str], tmp_path: Path) -> None:
+@pytest.fixture
+def copied(base: Path, environment: dict[str, str], tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A base directory and an environment of this test's own, with the same graphs."""
+    shutil.copytree(base / "models", tmp_path / "comfyui" / "models")
+    shutil.copytree(environment["ONEGRAPH_HOME"], tmp_path / "home")
+    return tmp_path / "comfyui", environment_of(tmp_path / "home")
+
+
+def test_a_damaged_graph_and_no_compiler(copied: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    base, environment = copied
+    (tmp_path / "bin").mkdir()
     alone = txt2img(seed=41, backend="inductor")
     for folder in graph_folders(base):
         for file in folder.glob("*.aoti"):
             file.write_bytes(file.read_bytes()[:1000])  # also cuts the hard links of the other checkpoint
-    bare = {**environment, "PATH": str(tmp_path), "CXX": ""}
+    bare = {**environment, "PATH": str(tmp_path / "bin"), "CXX": ""}
     with server.running(base, host.comfyui_path(), env=bare) as third:
         eager = third.run(workflows.without_onegraph(alone))
         damaged = third.run(alone)

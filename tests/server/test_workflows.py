@@ -1,6 +1,6 @@
-"""The example workflows through the real server: what each compiles, and what the next process takes up.
+"""The example workflows through the real server: what each compiles, and what the next process restores.
 
-Base and refiner share one VAE; their graphs are saved and taken up in either order.
+Base and refiner share one VAE; their graphs are saved and restored in either order.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
     prompt = workflows.with_inputs(small("base_refiner"), "OneGraphCompileModel", backend=backend)
     rule = "each size" if backend == "oneflow" else "auto"  # OneFlow's auto waits until a size comes up again
     prompt = workflows.with_inputs(prompt, "OneGraphCompileVAE", backend=backend, dynamic_resolution=rule)
-    for number, taken_up in enumerate((saved, "base first", "refiner first")):
+    for number, order in enumerate((saved, "base first", "refiner first")):
         with server.running(wf_base, host.comfyui_path(), env=environment) as running:
-            if taken_up == "refiner first":
+            if order == "refiner first":
                 assert running.run(refiner_first(prompt)).status == "success"
             result = running.run(prompt)
             status = running.status()
@@ -94,7 +94,7 @@ def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
 def test_a_workflow_uses_the_graphs_that_its_expectations_name(
     name: str, wf_base: Path, environment: dict[str, str]
 ) -> None:
-    """Each in its own process, on the store that the workflows before have filled."""
+    """Each in its own process, on the store that the test before has filled."""
     prompt, cases = small(name), expected(name)
     with server.running(wf_base, host.comfyui_path(), env=environment) as running:
         if name == "img2img":

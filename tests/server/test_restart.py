@@ -1,4 +1,4 @@
-"""A new process on the same base directory: the graph is taken up, and what goes wrong costs only the speed."""
+"""A new process on the same base directory: the graph is restored, and what goes wrong costs only the speed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reference(running: server.Server) -> server.Outcome:
     return running.run(workflows.without_onegraph(txt2img(seed=31)))
 
 
-def test_the_graph_is_taken_up_without_compiling(
+def test_the_graph_is_restored_without_compiling(
     running: server.Server, reference: server.Outcome, backend: str
 ) -> None:
     before = running.status()
