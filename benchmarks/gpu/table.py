@@ -1,10 +1,10 @@
-"""The one table of `benchmarks/gpu.py`: a column for each way to run, a row for each call or cost."""
+"""The one table of `benchmarks/gpu`: a column for each way to run, a row for each call or cost."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpu_common import SDXL_TFLOP, Bench
+from .common import SDXL_TFLOP, Bench
 
 WAYS = ("eager", "eager as CUDA graph", "torch.compile", "any size", "any size, replayed", "exact")
 _CALL = ("eager_ms", "eager_graph_ms", "torch_compile_ms", "any_size_ms", "replayed_ms", "exact_ms")

@@ -1,4 +1,4 @@
-"""What `benchmarks/gpu.py` measures of each component alike: eager, compiled for any size and for one size."""
+"""What `benchmarks/gpu` measures of each component alike: eager, compiled for any size and for one size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_common import (
+from .common import (
     Bench,
     always_replayed,
     give_back,
@@ -21,7 +21,7 @@ from gpu_common import (
     replayed_ms,
     tflop,
 )
-from gpu_compile import Compile, recorded
+from .compile import Compile, recorded
 
 NAMES = ("any_size", "exact")
 # The node's default has the plain names: `compile_s` is any size's, `compile_exact_s` the other's.
@@ -38,7 +38,7 @@ class Call:
     tokens: int = 0
 
 
-class Part(ABC):
+class Component(ABC):
     """One component: what it costs eager, and what each of its graphs makes of that.
 
     Attributes:
@@ -203,18 +203,18 @@ class Part(ABC):
 
     def _replayed(self, name: str, call: Callable[[], Any]) -> None:
         """The same call as a replayed CUDA graph, also where the pack finds that it does not pay; what that holds."""
-        suffix, graph = SUFFIX[name], self.compiles[name].graph
+        compile_, suffix = self.compiles[name], SUFFIX[name]
         try:
             with always_replayed():
                 spent = replayed_ms(call, self.bench.rounds)
-            error, held = self.relative_l2(call(), self.reference), graph.held_bytes
+            error, held = self.relative_l2(call(), self.reference), compile_.graph.held_bytes
         except RuntimeError as failed:
             self.put(**{f"replay{suffix}_failed": str(failed)})
             return
         if spent is None:
             self.put(**{f"replay{suffix}_refused": "this call could not be recorded"})
             return
-        graph._runner.replayed.clear()  # in the grid the pack decides
+        compile_.engine.release_captures(compile_.request.device, "freed")  # in the grid the pack decides
         self.put(**{f"replay{suffix}_ms": spent, f"rel_l2_replay{suffix}": error, f"replay{suffix}_holds_bytes": held})
 
     def _row(self, wanted: Call) -> None:

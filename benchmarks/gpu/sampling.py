@@ -1,14 +1,14 @@
-"""The sampling part of `benchmarks/gpu.py`: ComfyUI's own sampling with the node's hook against without."""
+"""The sampling section of `benchmarks/gpu`: ComfyUI's own sampling with the node's hook against without."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpu_common import synchronize
+from .common import synchronize
 
 if TYPE_CHECKING:
-    from gpu_graphs import Unet
+    from .graphs import Unet
 
 SHORT, LONG = 4, 30  # steps; their difference is free of what a run costs by itself
 
@@ -30,37 +30,37 @@ def timed(model: Any, settings: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def compare(part: Unet) -> None:
-    """Latents compared and runs timed: eager, and each of the graphs that are kept, as the node uses them."""
+def compare(component: Unet) -> None:
+    """Latents compared and runs timed: eager, and each of the cached graphs, as the node uses them."""
     from support import host
 
     from onegraph.host import serve
     from onegraph.host.families import unet as hook
     from onegraph.runtime.engine import engine
 
-    settings = part.settings
-    plain = host.sample(part.patcher, steps=SHORT, **settings)
-    other = host.sample(part.patcher, seed=2, steps=SHORT, **settings)
+    settings = component.settings
+    plain = host.sample(component.patcher, steps=SHORT, **settings)
+    other = host.sample(component.patcher, seed=2, steps=SHORT, **settings)
     found: dict[str, Any] = {
-        "rel_l2_of_another_seed": part.relative_l2(other, plain),
-        "eager": timed(part.patcher, settings),
+        "rel_l2_of_another_seed": component.relative_l2(other, plain),
+        "eager": timed(component.patcher, settings),
     }
     for name, shapes in (("any_size", "any size"), ("exact", "exact")):
-        if name not in part.compiles:
+        if name not in component.compiles:
             continue
         options = hook.Options(shapes=shapes, when_missing="eager")  # type: ignore[arg-type]
-        compiled, said = hook.compile_model(part.patcher, options, "bench")
+        compiled, said = hook.compile_model(component.patcher, options, "bench")
         first = host.sample(compiled, steps=SHORT, **settings)
         second = host.sample(compiled, steps=SHORT, **settings)
         found[name] = {
             "said": said,
-            "rel_l2_to_eager": part.relative_l2(first, plain),
+            "rel_l2_to_eager": component.relative_l2(first, plain),
             "same_again": bool((first == second).all()),
             **timed(compiled, settings),
             "report": serve.last_runs["bench"].to_json(),
         }
-    found["eager_again"] = timed(part.patcher, settings)
+    found["eager_again"] = timed(component.patcher, settings)
     counters = engine().counters
     found |= {"compiled_calls": counters.compiled_calls, "eager_calls": counters.eager_calls}
-    part.bench.say(f"{part.name} sampling: {found}")
-    part.put(sampling=found)
+    component.bench.say(f"{component.name} sampling: {found}")
+    component.put(sampling=found)

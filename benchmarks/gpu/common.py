@@ -1,4 +1,4 @@
-"""What the parts of `benchmarks/gpu.py` share: the run itself, the host on this device, clocks and memory."""
+"""What the modules of `benchmarks/gpu` share: the run itself, the host on this device, clocks and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 REFINERS = {"sdxl_base": "sdxl_refiner", "tiny_sdxl": "tiny_refiner", "small_sdxl": "tiny_refiner"}
@@ -84,15 +84,16 @@ class Bench:
         partial.replace(self.out)
 
     def child(self, name: str, env: dict[str, str] | None = None, *, seconds: float) -> dict[str, Any]:
-        """Run `gpu.py --child NAME` in a fresh process; its last line of output is JSON."""
+        """Run `python -m benchmarks.gpu --child NAME` in a fresh process; its last line of output is JSON."""
         command = [
-            sys.executable, str(Path(__file__).with_name("gpu.py")), "--child", name, "--work", str(self.work),
+            sys.executable, "-m", "benchmarks.gpu", "--child", name, "--work", str(self.work),
             "--model", self.model, "--side", str(self.side), "--rounds", str(self.rounds), "--device", self.device,
         ]  # fmt: skip
         try:
             done = subprocess.run(
                 command,
                 stdout=subprocess.PIPE,
+                cwd=ROOT,
                 env={**os.environ, **(env or {})},
                 timeout=max(1.0, min(seconds, self.left())),
                 check=False,

@@ -1,4 +1,4 @@
-"""What stands between a call's arrival and its launch: `.venv/bin/python benchmarks/guard.py --model tiny_sdxl`.
+"""What stands between a call's arrival and its launch: `.venv/bin/python benchmarks/cpu/guard.py --model tiny_sdxl`.
 
 Samples through ComfyUI with the node and takes the time from the node's wrapper to the graph's first kernel (every
 check of the model, the functions, the weights and the inputs lies in between), and that of the look at the start of a
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support import host, models  # noqa: E402

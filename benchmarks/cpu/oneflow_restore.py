@@ -1,4 +1,4 @@
-"""OneFlow: a first build against a restore, by component: `.venv/bin/python benchmarks/oneflow_restore.py`.
+"""OneFlow: a first build against a restore, by component: `.venv/bin/python benchmarks/cpu/oneflow_restore.py`.
 
 First build: capture, lowering, and the first call, for which OneFlow plans and allocates. Restore: load and first call.
 Machines are noisy, so only ratios within a row count. Prints a table and writes build/benchmarks/oneflow_restore.json.
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support import host, models  # noqa: E402

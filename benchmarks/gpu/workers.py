@@ -1,4 +1,4 @@
-"""Compile times of full-size SDXL on a GPU, before a change and after: `python benchmarks/gpu_workers.py --before DIR`.
+"""Compile times of full-size SDXL on a GPU, before a change and after: `python -m benchmarks.gpu.workers --before DIR`.
 
 The pack is asked once for what it would compile (base, refiner, the VAE's halves, any size). Then the compiling process
 of each checkout does that, in turns, with empty caches (`cold`) or with those that its last compile left (`warm`), and
@@ -23,34 +23,38 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu_common import ROOT, Bench, boot, median_ms, write_checkpoints
+from .common import ROOT, Bench, boot, median_ms, never_replayed, write_checkpoints
+from .compile import Compile
 
 sys.path.insert(0, str(ROOT / "tests"))
 
 
+class _Copied(BaseException):
+    """Ends a compile whose job was copied; like a user's interrupt it passes the engine."""
+
+
 def write_jobs(bench: Bench, folder: Path) -> None:
     """What compiling processes read, a folder for each component. In a process of its own, for it keeps the GPU."""
-    from gpu_graphs import parts
+    from onegraph.compiler.worker import JOB_FILE, STRUCTURE_FILE
 
-    from onegraph.common.errors import CompileError
-    from onegraph.compiler import supervisor
-    from onegraph.runtime import engine
+    from .graphs import components
 
     boot(bench.device, bench.work)
     write_checkpoints(bench)
-    for part in parts(bench, ["unet", "refiner", "vae"]):
+    for component in components(bench, ["unet", "refiner", "vae"]):
+        compile_ = component.compiles["any_size"]
 
-        def keep(job: Any, staging: Path, *rest: Any, place: Path = folder / part.key, **more: Any) -> None:
-            place.mkdir(parents=True, exist_ok=True)
-            supervisor._write_job(job, place)
-            raise CompileError("only asked")
+        def keep(progress: Any, compile_: Compile = compile_, target: Path = folder / component.key) -> None:
+            """Copy what the compiling process was given, and end that process."""
+            for place in compile_.engine.store.places(compile_.request.source):
+                for found in place.glob(f".staging-*/{JOB_FILE}"):
+                    target.mkdir(parents=True, exist_ok=True)
+                    for name in (JOB_FILE, STRUCTURE_FILE):
+                        shutil.copy(found.with_name(name), target)
+            raise _Copied
 
-        usual, engine.compile_in_child = engine.compile_in_child, keep  # type: ignore[assignment]
-        try:
-            compile_ = part.compiles["any_size"]
-            compile_.engine.obtain(compile_.request, "wait", lambda progress: None)
-        finally:
-            engine.compile_in_child = usual
+        with contextlib.suppress(_Copied):
+            compile_.engine.obtain(compile_.request, "wait", keep)
 
 
 class _Memory(threading.Thread):
@@ -119,10 +123,9 @@ def compile_once(package: Path, job: Path, place: Path, caches: Path, helpers: i
 
 def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
     """Compiled calls of several checkouts' graphs with the same random weights, in turns, at two sizes."""
-    sys.path.insert(0, str(ROOT / "compiler"))
-    worker: Any = importlib.import_module("worker")
-    sys.path.pop(0)
-    worker._import_pack()
+    from support import host
+
+    host.import_pack()
     description = json.loads((job / "job.json").read_text())
     sys.path += [path for path in description["path"] if path not in sys.path]
     client = importlib.import_module(description["client"], "onegraph")
@@ -150,7 +153,7 @@ def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
         runner.bind({constant: weights[constant] for constant in runner.constant_names()})
         runners[name] = runner
     hint = description["hint"]
-    with torch.inference_mode():
+    with torch.inference_mode(), never_replayed():
         for label, sizes in (("main", hint), ("small", {**hint, "batch": 1, "height": 64, "width": 64})):
             inputs = [
                 torch.randn(
@@ -160,7 +163,7 @@ def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
                 ).to(getattr(torch, given.dtype))
                 for given in spec.inputs
             ]
-            made = {name: (lambda r=runner, i=tuple(inputs): r._run(*i)) for name, runner in runners.items()}
+            made = {name: (lambda r=runner, i=tuple(inputs): r(*i)) for name, runner in runners.items()}
             results = {name: call() for name, call in made.items()}
             first = next(iter(results.values()))
             found[label] = {
@@ -199,7 +202,7 @@ def main() -> None:
         places = {which: options.work / f"{which}-{options.job.name}" for which in packages}
         print(json.dumps(calls(options.job, places, 30)))
         return
-    again = [*sys.argv, "--child"]
+    again = ["-m", "benchmarks.gpu.workers", *sys.argv[1:], "--child"]
     if not jobs.exists():
         subprocess.run([sys.executable, *again, "jobs"], check=True, stdout=subprocess.DEVNULL)
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Compile times on a CPU, before a change and after it: `.venv/bin/python benchmarks/compiling.py --before ../old`.
+"""Compile times on a CPU, before a change and after it: `.venv/bin/python benchmarks/cpu/compiling.py --before ../old`.
 
 Each measurement is a process that samples (or decodes, or encodes) through ComfyUI with the node, with empty caches
 (`cold`), again with the compiler's caches that this left (`warm`), and with those that the first model left (`second`).
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 OUT = ROOT / "build" / "benchmarks"

@@ -1,4 +1,4 @@
-"""Parts of `benchmarks/gpu.py` that need a fresh process: loading the cached graphs, and torch.compile to compare with.
+"""Measurements of `benchmarks/gpu` that need a fresh process: loading the cached graphs, and torch.compile to compare with.
 
 Each function is a child process's work and returns what the last line of its output is to be.
 """
@@ -9,10 +9,10 @@ import threading
 import time
 from typing import Any
 
-from gpu_common import Bench, median_ms, synchronize
-from gpu_graphs import Unet, parts
-from gpu_part import Part
-from gpu_sampling import timed
+from .common import Bench, median_ms, synchronize
+from .component import Component
+from .graphs import Unet, components
+from .sampling import timed
 
 
 def _start_libraries(bench: Bench) -> float:
@@ -29,23 +29,23 @@ def _start_libraries(bench: Bench) -> float:
     return round(time.perf_counter() - started, 4)
 
 
-def _restore(part: Part, name: str) -> dict[str, Any]:
-    """Find, check, load, bind and the first call of a graph that is kept; the model itself has not run yet."""
+def _restore(component: Component, name: str) -> dict[str, Any]:
+    """Time finding, checking, loading and binding a cached graph, and its first call; the model has not run yet."""
     from onegraph.common.shapes import Refused
 
-    compile_ = part.compiles[name]
+    compile_ = component.compiles[name]
     synchronize()
     started = time.perf_counter()
     graph = compile_.engine.obtain(compile_.request, "eager", lambda progress: None)
     obtained = time.perf_counter()
     if isinstance(graph, Refused):
         return {"refused": graph.reason}
-    refused = graph.rebind(part.module)
+    refused = graph.rebind(component.module)
     bound = time.perf_counter()
     if refused is not None:
         return {"refused": refused.reason}
     compile_.graph = graph
-    call = part.call(name, part.given, part.main)
+    call = component.call(name, component.given, component.main)
     call()
     synchronize()
     ended = time.perf_counter()
@@ -63,31 +63,37 @@ def _restore(part: Part, name: str) -> dict[str, Any]:
 
 
 def restore(bench: Bench) -> dict[str, Any]:
-    """All graphs for any size one after the other, as a workflow takes them up, then those for one size."""
+    """All graphs for any size one after the other, as a workflow restores them, then those for one size."""
     bench.result = {}
-    every = parts(bench, ["unet", "refiner", "vae"])
+    every = components(bench, ["unet", "refiner", "vae"])
     libraries_s = _start_libraries(bench)
-    found = {part.key: {"any_size": _restore(part, "any_size")} for part in every if "any_size" in part.compiles}
-    for part in every:
-        if "exact" in part.compiles:
-            found[part.key]["exact"] = _restore(part, "exact")
+    found = {
+        component.key: {"any_size": _restore(component, "any_size")}
+        for component in every
+        if "any_size" in component.compiles
+    }
+    for component in every:
+        if "exact" in component.compiles:
+            found[component.key]["exact"] = _restore(component, "exact")
     return {"libraries_s": libraries_s, "parts": found}
 
 
 def preloaded(bench: Bench) -> dict[str, Any]:
     """The same for graphs for any size that a thread has loaded before, as it does while the host reads weights."""
     bench.result = {}
-    every = [part for part in parts(bench, ["unet", "refiner", "vae"]) if "any_size" in part.compiles]
+    every = [
+        component for component in components(bench, ["unet", "refiner", "vae"]) if "any_size" in component.compiles
+    ]
     libraries_s = _start_libraries(bench)
     found: dict[str, Any] = {}
-    for part in every:
-        compile_ = part.compiles["any_size"]
+    for component in every:
+        compile_ = component.compiles["any_size"]
         started = time.perf_counter()
         thread = threading.Thread(target=compile_.engine.preload, args=(compile_.request, 0))
         thread.start()
         thread.join()
         ahead = {"ahead_s": round(time.perf_counter() - started, 4), "preloads": compile_.engine.counters.preloads}
-        found[part.key] = {"any_size": {**ahead, **_restore(part, "any_size")}}
+        found[component.key] = {"any_size": {**ahead, **_restore(component, "any_size")}}
     return {"libraries_s": libraries_s, "parts": found}
 
 
@@ -96,20 +102,24 @@ def _torch_compile(bench: Bench, model: str) -> dict[str, Any]:
     import torch
 
     bench.result = {}
-    part = Unet(bench, model)
-    part.eager()  # so that only the compile is in the figure
+    component = Unet(bench, model)
+    component.eager()  # so that only the compile is in the figure
     synchronize()
-    compiled: Any = torch.compile(part.module, backend="inductor")
+    compiled: Any = torch.compile(component.module, backend="inductor")
 
     def call() -> Any:
-        return compiled(*part.given, control=None, transformer_options={})
+        return compiled(*component.given, control=None, transformer_options={})
 
     started = time.perf_counter()
     call()
     synchronize()
     first = time.perf_counter() - started
     steady = median_ms({"call": call}, bench.rounds)["call"]
-    return {"first_call_s": round(first, 2), "ms": steady, "rel_l2_to_eager": part.relative_l2(call(), part.eager())}
+    return {
+        "first_call_s": round(first, 2),
+        "ms": steady,
+        "rel_l2_to_eager": component.relative_l2(call(), component.eager()),
+    }
 
 
 def torch_compile(bench: Bench) -> dict[str, Any]:
@@ -126,13 +136,13 @@ def core_node(bench: Bench) -> dict[str, Any]:
     from support import host
 
     bench.result = {}
-    part = Unet(bench, bench.model)
-    plain = host.sample(part.patcher, steps=4, **part.settings)
-    model = TorchCompileModel.execute(part.patcher, "inductor").args[0]
+    component = Unet(bench, bench.model)
+    plain = host.sample(component.patcher, steps=4, **component.settings)
+    model = TorchCompileModel.execute(component.patcher, "inductor").args[0]
     synchronize()
     started = time.perf_counter()
-    result = host.sample(model, steps=4, **part.settings)
+    result = host.sample(model, steps=4, **component.settings)
     synchronize()
     first = round(time.perf_counter() - started, 2)
-    found = {"first_4_steps_s": first, "rel_l2_to_eager": part.relative_l2(result, plain)}
-    return {**found, **timed(model, part.settings)}
+    found = {"first_4_steps_s": first, "rel_l2_to_eager": component.relative_l2(result, plain)}
+    return {**found, **timed(model, component.settings)}

@@ -1,4 +1,4 @@
-"""Compiling for `benchmarks/gpu.py`: what the pack asks its engine for, and all of it compiled at once."""
+"""Compiling for `benchmarks/gpu`: what the pack asks its engine for, and all of it compiled at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_common import Bench, OutOfTime
-from gpu_profile import GpuMemory
+from .common import Bench, OutOfTime
+from .profile import GpuMemory
 
 
 class _Heard(BaseException):

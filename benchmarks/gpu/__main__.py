@@ -1,4 +1,4 @@
-"""Is the pack right and fast on this GPU? `python benchmarks/gpu.py --out FILE`, in an environment with ComfyUI.
+"""Is the pack right and fast on this GPU? `python -m benchmarks.gpu --out FILE`, in an environment with ComfyUI.
 
 Full-size SDXL with seeded random weights, through ComfyUI's own loader, sampling and server. One table, one JSON file.
 Sections, in this order, each on its own by `--only`:
@@ -27,8 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gpu_common
-from gpu_common import REFINERS, ROOT, SDXL_TFLOP, Bench
+from . import common
+from .common import REFINERS, ROOT, SDXL_TFLOP, Bench
 
 GRAPHS = ("unet", "refiner", "vae")
 SECTIONS = ("limits", *GRAPHS, "restore", "server", "torch")
@@ -46,7 +46,7 @@ def versions(bench: Bench) -> None:
 
 
 def limits(bench: Bench) -> None:
-    found = gpu_common.matmul_tflops(bench)
+    found = common.matmul_tflops(bench)
     floor = 1e3 * SDXL_TFLOP / max(found.values())
     bench.put("limits", **found, sdxl_tflop=SDXL_TFLOP, sdxl_floor_ms=round(floor, 2))
 
@@ -54,22 +54,25 @@ def limits(bench: Bench) -> None:
 def graphs(bench: Bench, wanted: list[str]) -> None:
     """The unet, refiner and vae sections: eager first, while nothing compiles; then the compiles; then the graphs."""
     import torch
-    from gpu_compile import compile_at_once
-    from gpu_graphs import parts
+
+    from .compile import compile_at_once
+    from .graphs import components
 
     with torch.inference_mode():
-        every = parts(bench, wanted)
-        for part in every:
-            part.before()
+        every = components(bench, wanted)
+        for component in every:
+            component.before()
         deadline = bench.deadline - sum(seconds for name, seconds in RESERVE.items() if name in wanted)
-        waiting = {f"{part.name} {name}": compile_ for part in every for name, compile_ in part.compiles.items()}
+        waiting = {
+            f"{component.name} {name}": compile_ for component in every for name, compile_ in component.compiles.items()
+        }
         # What a user waits for is compiled alone, as it is there; of the others only the graphs matter.
         alone = {name: waiting.pop(name) for name in (f"{bench.model} any_size",) if name in waiting}
         for named in (alone, waiting):
             if named:
                 compile_at_once(bench, named, deadline)
-        for part in every:
-            part.after()
+        for component in every:
+            component.after()
 
 
 def restored(bench: Bench) -> None:
@@ -95,15 +98,15 @@ def _restored(bench: Bench, child: str) -> None:
 
 
 def served(bench: Bench) -> None:
-    import gpu_server
+    from . import server
 
-    gpu_server.run(bench)
+    server.run(bench)
 
 
 def bfloat16(bench: Bench) -> None:
-    import gpu_server
+    from . import server
 
-    gpu_server.run_bfloat16(bench)
+    server.run_bfloat16(bench)
 
 
 def _torch_compiled(bench: Bench, model: str, child: str) -> dict[str, str]:
@@ -132,14 +135,15 @@ def torch_compiled(bench: Bench) -> None:
 
 
 def child(bench: Bench, name: str) -> None:
-    import gpu_children
     import torch
 
+    from . import children
+
     bench.out = bench.work / f"{name}.json"
-    gpu_common.boot(bench.device, bench.work)
+    common.boot(bench.device, bench.work)
     # The last line of the output is the answer; everything before it is talk.
     with torch.inference_mode():
-        answer = getattr(gpu_children, name)(bench)
+        answer = getattr(children, name)(bench)
     print(json.dumps(answer), flush=True)
     os._exit(0)
 
@@ -205,22 +209,23 @@ def main() -> None:
         bench.result = json.loads(bench.out.read_text())
     watch = None
     if options.profile:
-        import gpu_profile
+        from . import profile
 
-        gpu_profile.install(bench.out.parent / "profile")
-        watch = gpu_profile.CompilerWatch()
-    gpu_common.boot(bench.device, bench.work)
+        profile.install(bench.out.parent / "profile")
+        watch = profile.CompilerWatch()
+    common.boot(bench.device, bench.work)
     versions(bench)
-    gpu_common.write_checkpoints(bench)
+    common.write_checkpoints(bench)
     run(bench, options.only)
     if watch is not None:
         bench.put("compilers", rows=watch.stop())
     bench.result["seconds"] = round(time.monotonic() - bench.started, 1)
     bench.save()
-    import gpu_table
     from rich.console import Console
 
-    Console(width=160).print(gpu_table.table(bench))
+    from . import table
+
+    Console(width=160).print(table.table(bench))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""OneFlow's operations on the CPU, written plainly and as the backend lowers them: `python benchmarks/oneflow_ops.py`.
+"""Time OneFlow's operations on the CPU, plain and as the backend lowers them: `python benchmarks/cpu/oneflow_ops.py`.
 
 Each pair computes the same values and is timed in turns within one run, because machines are noisy; the best of
 `--rounds` rounds counts, milliseconds per call. `with ones` spreads the narrow operand by a matrix product with ones
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "benchmarks"
 Variants = dict[str, Callable[[], Any]]
 

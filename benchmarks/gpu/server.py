@@ -1,4 +1,4 @@
-"""The server part of `benchmarks/gpu.py`: the real headless ComfyUI on this device, with and without DynamicVRAM."""
+"""The server section of `benchmarks/gpu`: the real headless ComfyUI on this device, with and without DynamicVRAM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_common import Bench
+from .common import Bench
 
 STEPS = 4  # of the images that are compared
 FIRST_STEPS = 30  # of the first image after a restart

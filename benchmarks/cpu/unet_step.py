@@ -1,4 +1,4 @@
-"""Eager against compiled, one UNet call, at several sizes: `.venv/bin/python benchmarks/unet_step.py`.
+"""Eager against compiled, one UNet call, at several sizes: `.venv/bin/python benchmarks/cpu/unet_step.py`.
 
 Runs ComfyUI's UNet in this process on a small SDXL-class model. Eager is ComfyUI's own forward with the attention it
 picks on this machine: on the CPU a slow one that saves memory, with --pytorch-attention the fast one. Both are timed in
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support import host, models  # noqa: E402

@@ -1,6 +1,6 @@
 """Where the time of a compile goes: a sampling profiler inside the compiling process, and its compilers from outside.
 
-`benchmarks/gpu.py --profile` puts a sitecustomize on the path of the processes it starts, which calls
+`python -m benchmarks.gpu --profile` puts a sitecustomize on the path of the processes it starts, which calls
 `start_in_worker`. The worker ends without Python's shutdown, so the samples are written every few seconds.
 """
 
@@ -31,9 +31,11 @@ def install(folder: Path) -> None:
     (site / "sitecustomize.py").write_text(
         "import os, sys\n"
         f"if os.environ.get({FOLDER!r}) and any(a.endswith('worker.py') for a in sys.orig_argv):\n"
-        f"    sys.path.append({str(Path(__file__).parent)!r})\n"
-        "    import gpu_profile\n"
-        "    gpu_profile.start_in_worker()\n"
+        "    import importlib.util\n"
+        f"    spec = importlib.util.spec_from_file_location('onegraph_gpu_profile', {__file__!r})\n"
+        "    profile = importlib.util.module_from_spec(spec)\n"
+        "    spec.loader.exec_module(profile)\n"
+        "    profile.start_in_worker()\n"
     )
     os.environ[FOLDER] = str(folder)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))

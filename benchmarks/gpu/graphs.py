@@ -1,4 +1,4 @@
-"""The UNets and the VAE's halves of `benchmarks/gpu.py`."""
+"""The UNets and the VAE's halves of `benchmarks/gpu`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-import gpu_sampling
-from gpu_common import Bench, synchronize
-from gpu_part import Call, Part
+from . import sampling
+from .common import Bench, synchronize
+from .component import Call, Component
 
 TOKENS = 77
 BATCHES = (1, 2, 4)
@@ -18,7 +18,7 @@ SIZES = ((512, 512), (768, 768), (1024, 1024), (1152, 896), (1536, 1536))
 VAE_SIZES = ((1024, 1024), (2048, 2048))
 
 
-class Unet(Part):
+class Unet(Component):
     def __init__(self, bench: Bench, model: str) -> None:
         import comfy.model_management
         from support import host, models
@@ -73,10 +73,10 @@ class Unet(Part):
         return module(*given, control=None, transformer_options={})
 
     def in_comfyui(self) -> None:
-        gpu_sampling.compare(self)
+        sampling.compare(self)
 
 
-class Vae(Part):
+class Vae(Component):
     """Either half of the VAE. The encoder only with a graph for any size, which is what its node takes by default."""
 
     part: str
@@ -178,9 +178,9 @@ class Encoder(Vae):
         return vae.encode(pixels)
 
 
-def parts(bench: Bench, wanted: list[str]) -> list[Part]:
+def components(bench: Bench, wanted: list[str]) -> list[Component]:
     """The components of the wanted sections, weights on the device."""
-    kinds: dict[str, tuple[Callable[[], Part], ...]] = {
+    kinds: dict[str, tuple[Callable[[], Component], ...]] = {
         "unet": (lambda: Unet(bench, bench.model),),
         "refiner": (lambda: Unet(bench, bench.refiner),),
         "vae": (lambda: Decoder(bench), lambda: Encoder(bench)),
