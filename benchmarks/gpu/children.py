@@ -1,4 +1,4 @@
-"""Measurements of `benchmarks/gpu` that need a fresh process: loading the cached graphs, and torch.compile to compare with.
+"""What `benchmarks/gpu` measures in fresh processes: loading the cached graphs, and torch.compile to compare with.
 
 Each function is a child process's work and returns what the last line of its output is to be.
 """
