@@ -1,4 +1,4 @@
-"""The manifest of an entry, and the record of its first use on each machine. JSON, validated, never pickle."""
+"""The manifest of an entry: JSON, validated, never pickle."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..common.tensor_meta import TensorMeta
 
 MANIFEST_FILE = "manifest.json"
-OUTCOME_FILE = "outcome.json"
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Base of what is read from the store's files: unknown fields are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FileRecord(_Strict):
+class FileRecord(Strict):
     """Size in bytes and blake3 of one of the graph's files."""
 
     bytes: int = Field(ge=0)
     blake3: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class CodeRecord(_Strict):
+class CodeRecord(Strict):
     """The Python functions that a graph was captured from; see `compiler.code_record`.
 
     Attributes:
@@ -46,7 +47,7 @@ class CodeRecord(_Strict):
         return blake3(repr(sources).encode()).hexdigest(length=3)
 
 
-class Manifest(_Strict):
+class Manifest(Strict):
     """Everything known of a graph when it was compiled.
 
     Attributes:
@@ -70,33 +71,3 @@ class Manifest(_Strict):
     compile_seconds: float
     created: str
     made_by: str
-
-
-class Outcome(_Strict):
-    """What the first use on one machine showed; later processes rely on it instead of measuring again.
-
-    Attributes:
-        checked: batch class (`1` or `n`) -> relative L2 against eager on real inputs.
-        eager_ms, compiled_ms: one call on the inputs of the first use, milliseconds; None while unmeasured.
-        slow_processes: how many processes in a row found the graph slower than eager.
-        environment: versions around the graph when `checked` was filled.
-        size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
-    """
-
-    checked: dict[str, float] = {}
-    eager_ms: float | None = None
-    compiled_ms: float | None = None
-    slow_processes: int = 0
-    environment: str = ""
-    size: str = ""
-
-    @property
-    def speedup(self) -> float | None:
-        return self.eager_ms / self.compiled_ms if self.eager_ms and self.compiled_ms else None
-
-
-class Outcomes(_Strict):
-    """Outcomes by machine."""
-
-    version: Literal[1] = 1
-    machines: dict[str, Outcome] = {}

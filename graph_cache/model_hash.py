@@ -64,10 +64,3 @@ def hash_file(path: Path) -> str:
     with _memo_lock:
         _memo[memo] = digest
     return digest
-
-
-def hash_file_fully(path: Path) -> str:
-    """blake3 of the whole file, 64 hex digits. Raises OSError."""
-    h = blake3()
-    h.update_mmap(path)
-    return h.hexdigest()

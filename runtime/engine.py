@@ -31,10 +31,13 @@ from ..common.zeros import zeros
 from ..compiler import export, progress, skeleton
 from ..compiler.supervisor import Client, Job, Progress, compile_in_child
 from ..graph_cache.compile_times import CompileTimes
+from ..graph_cache.entry import Entry
 from ..graph_cache.key import GraphKey
+from ..graph_cache.lookup import Broken, Hit, Miss
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
-from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
+from ..graph_cache.publish import NewEntry
+from ..graph_cache.store import Store
 from . import admission, binding, faithfulness, live_code, spot_check
 from .admission import Limits
 from .deferred import Deferred
@@ -147,10 +150,10 @@ class Graph:
         self._binding: binding.Binding | None = None
         self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()
-        if runner.replayed is not None and store.recording_crashed(entry):
+        if runner.replayed is not None and store.died_while_capturing(entry):
             runner.replayed.forbid()
         self._schedule = spot_check.Schedule(spot_check.every())
-        self.outcome = store.outcome(entry)
+        self.outcome = store.first_use(entry)
         if self.outcome.environment != environment:
             self.outcome = self.outcome.model_copy(update={"environment": environment, "checked": {}})
         if self.slower() is not None and self.outcome.slow_processes < _SLOW_PROCESSES:
@@ -305,7 +308,7 @@ class Graph:
         if self.fresh:
             return self._store.loading(self.entry)
         if self._runner.replayed is not None and self._runner.replayed.due(inputs):
-            return self._store.recording(self.entry)
+            return self._store.capturing(self.entry)
         return contextlib.nullcontext()
 
     def rebind(self, module: torch.nn.Module) -> Refused | None:
@@ -449,7 +452,7 @@ class Engine:
         """Whether a graph for the request is loaded or kept, so that nothing needs compiling."""
         if self.loaded(request.key, request.device) is not None:
             return True
-        found = self.store.find(request.key, request.source, request.neighbours, _code_differs)
+        found = self.store.find(request.key, request.source, request.neighbours, _code_difference)
         return isinstance(found, Hit)
 
     def retire(self, request: Request, reason: str) -> None:
@@ -533,19 +536,19 @@ class Engine:
         runs = request.backend.can_run(request.device)
         if not runs.ok:
             return Refused(runs.reason)
-        replaced: list[str] = []
+        replaced: list[FunctionReplaced] = []
 
-        def differs(manifest: Manifest) -> str | None:
+        def differs(manifest: Manifest) -> live_code.Difference | None:
             difference = _code_difference(manifest)
             if isinstance(difference, FunctionReplaced):
-                replaced.append(messages.text(difference))
-            return messages.text(difference) if difference is not None else None
+                replaced.append(difference)
+            return difference
 
         found = self.store.find(request.key, request.source, request.neighbours, differs)
         if isinstance(found, Broken):
-            return Refused(f"{without_paths(found.reason)}; a later run compiles it anew")
+            return Refused(f"{without_paths(messages.text(found.reason))}; a later run compiles it anew")
         if isinstance(found, Miss):
-            return Refused(replaced[0], passing=True) if replaced else found
+            return Refused(messages.text(replaced[0]), passing=True) if replaced else found
         graph = self._load(place, request, found.entry, "restored")
         self.counters.restores += isinstance(graph, Graph)
         return graph
@@ -562,7 +565,7 @@ class Engine:
         if not isinstance(restored, Miss):
             return restored
         if when_missing == "eager":
-            return Refused(restored.reason)
+            return Refused(messages.text(restored.reason))
         compiles = request.backend.can_compile(request.device)
         if not compiles.ok:
             return Refused(compiles.reason)
@@ -571,7 +574,7 @@ class Engine:
             return Refused(messages.text(foreign), passing=True)
         kept = None
         if request.backend.rebuilds:
-            kept = self.store.sibling(request.key, request.source, request.neighbours, _code_differs)
+            kept = self.store.sibling(request.key, request.source, request.neighbours, _code_difference)
         try:
             job = Job(
                 request.key.component,
@@ -766,17 +769,15 @@ class Engine:
                 compiled = compile_in_child(job, staging, follow, self.limits.seconds, expected, paused)
                 if not job.niceness:  # one that gives way takes as long as others leave it
                     times.remember(kind, progress.per_weight(compiled.stages, job.weights))
-                entry = self.store.publish(
-                    request.key,
-                    request.source,
-                    staging,
+                made = NewEntry(
                     label=request.label,
                     files=compiled.files,
                     constants=compiled.constants,
-                    code=job.code if job.kept else compiled.code,
                     compile_seconds=compiled.seconds,
                     made_by=__version__,
+                    code=job.code if job.kept else compiled.code,
                 )
+                entry = self.store.publish(request.key, staging, made)
         except CompileError as error:
             before = self._shortages.get(place)
             short = admission.shortage(str(error), error.cause, request.device, self.limits, before)
@@ -861,11 +862,6 @@ def _calls_bytes(request: Request) -> int:
 def _code_difference(manifest: Manifest) -> live_code.Difference | None:
     """What differs between the functions in place and those that a graph was captured from."""
     return live_code.LiveCode(manifest.code).difference() if manifest.code is not None else None
-
-
-def _code_differs(manifest: Manifest) -> str | None:
-    difference = _code_difference(manifest)
-    return messages.text(difference) if difference is not None else None
 
 
 _engine: Engine | None = None

@@ -82,7 +82,7 @@ def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., P
     assert counters.compiles == 1
     other = host.sample(compiled(model, shapes="exact", when_missing="eager"), height=72, width=64)
     assert torch.equal(other, host.sample(model, height=72, width=64))
-    assert said().startswith("eager: the graphs kept for this model differ in shapes")
+    assert said().startswith("eager: the graphs cached for this model differ in shapes")
     assert counters.compiles == 1
 
 

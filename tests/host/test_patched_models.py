@@ -15,7 +15,7 @@ import torch
 from support import host, models
 from torch.overrides import TorchFunctionMode
 
-from onegraph.graph_cache.manifest import OUTCOME_FILE
+from onegraph.graph_cache.first_use import FIRST_USE_FILE
 from onegraph.runtime import engine as engine_module
 from onegraph.runtime.engine import Counters, Engine
 from onegraph.runtime.faithfulness import relative_l2
@@ -433,7 +433,7 @@ def test_another_version_of_the_host_has_the_graph_compared_again(
         host.sample(compiled(model))
         counts.append(len(compared))
     assert counts[1:] == [0, 1, 0]
-    assert list(checkpoint().parent.rglob(OUTCOME_FILE))
+    assert list(checkpoint().parent.rglob(FIRST_USE_FILE))
 
 
 # Several models --------------------------------------------------------------------------------------------------

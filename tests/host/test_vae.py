@@ -15,7 +15,8 @@ import torch
 from support import host
 
 from onegraph.common.errors import NoEncoderError
-from onegraph.graph_cache.store import Miss
+from onegraph.common.reasons import NoGraph
+from onegraph.graph_cache.lookup import Miss
 from onegraph.host import serve
 from onegraph.host import vae_hook as hook
 from onegraph.runtime.engine import Counters, Engine
@@ -185,12 +186,12 @@ def test_tiles_never_compile(vae: Any, tmp_path: Path, monkeypatch: pytest.Monke
 
     engine = Engine(Store(tmp_path))
     monkeypatch.setattr(engine_module, "_engine", engine)
-    monkeypatch.setattr(engine.store, "find", lambda *args: Miss("no graph is kept for this model yet"))
+    monkeypatch.setattr(engine.store, "find", lambda *args: Miss(NoGraph()))
     z = latents(1, 24, 20)
     result = compiled(vae).decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
     assert torch.equal(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4))
     assert engine.counters.compiles == engine.counters.compiled_calls == 0
-    assert said() == "eager: no graph is kept for this model yet"
+    assert said() == "eager: no graph is cached for this model yet"
 
 
 def test_running_out_of_memory_falls_back_to_tiles_without_compiling(

@@ -51,7 +51,7 @@ def test_without_a_graph_eager_says_why(running: server.Server) -> None:
     prompt = txt2img(when_missing="eager")
     eager, result = both(running, prompt)
     assert difference(eager, result) == 0
-    assert result.text(node_of(prompt)) == "eager: no graph is kept for this model yet"
+    assert result.text(node_of(prompt)) == "eager: no graph is cached for this model yet"
 
 
 PROGRESS = re.compile(r"(?P<share>\d+)%, (about (?P<left>\d+) s left|almost done) \((?P<stage>\w+)")

@@ -199,7 +199,7 @@ def test_a_damaged_graph_is_moved_aside_and_compiled_anew_later(damage: str, hom
     assert "damaged" in refused.reason
     assert not entry.folder.exists()
     assert engine.obtain(toy.request(toy.Toy(), source), "eager", ignore) == Refused(
-        "no graph is kept for this model yet"
+        "no graph is cached for this model yet"
     )
 
 
@@ -235,7 +235,7 @@ def test_what_is_wrong_with_a_graph_taken_up_ahead_is_said_by_the_run(home: Path
     refused = engine.obtain(request, "wait", ignore)
     assert isinstance(refused, Refused)
     assert "damaged" in refused.reason and "compiles it anew" in refused.reason
-    assert engine.obtain(request, "eager", ignore) == Refused("no graph is kept for this model yet")
+    assert engine.obtain(request, "eager", ignore) == Refused("no graph is cached for this model yet")
 
 
 def _speaks(script: str, staging: Path) -> subprocess.Popen[bytes]:
@@ -273,12 +273,13 @@ def test_where_a_recording_took_the_process_down_none_is_tried_again(home: Path,
     entry = engine_with_graph().entry
     folder = str(entry.folder)
     script = (
-        "import os, sys; from pathlib import Path; from onegraph.graph_cache.store import Store, read\n"
-        "with Store(Path(sys.argv[1])).recording(read(Path(sys.argv[2]))): os._exit(1)"
+        "import os, sys; from pathlib import Path\n"
+        "from onegraph.graph_cache.entry import read; from onegraph.graph_cache.store import Store\n"
+        "with Store(Path(sys.argv[1])).capturing(read(Path(sys.argv[2]))): os._exit(1)"
     )
-    assert not Store(home).recording_crashed(entry)
+    assert not Store(home).died_while_capturing(entry)
     assert subprocess.run([sys.executable, "-c", script, str(home), folder], check=False).returncode == 1
-    assert Store(home).recording_crashed(entry)
+    assert Store(home).died_while_capturing(entry)
     (entry.folder / PROOF_FILE).touch()
     graph = engine_with_graph()  # it is not set aside, only never recorded
     assert graph._runner.replayed is not None

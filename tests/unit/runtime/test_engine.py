@@ -14,7 +14,7 @@ from onegraph.runtime.engine import Engine
 def test_eager_never_compiles(tmp_path: Path, source: ModelSource) -> None:
     engine = Engine(Store(tmp_path))
     refused = engine.obtain(toy.request(toy.Toy(), source), "eager", lambda progress: None)
-    assert refused == Refused("no graph is kept for this model yet")
+    assert refused == Refused("no graph is cached for this model yet")
     assert engine.counters.compiles == 0
     assert not any(tmp_path.iterdir())
 

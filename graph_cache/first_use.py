@@ -1,0 +1,73 @@
+"""First-use results: what the first use of an entry showed on each machine. A file beside the manifest."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Literal
+
+from pydantic import ValidationError
+
+from .entry import Entry
+from .files import write_synced
+from .layout import machine_id
+from .manifest import Strict
+
+log = logging.getLogger("onegraph.graph_cache")
+
+FIRST_USE_FILE = "outcome.json"
+
+
+class FirstUse(Strict):
+    """What the first use on one machine showed; later processes rely on it instead of measuring again.
+
+    Attributes:
+        checked: batch class (`1` or `n`) -> relative L2 against eager on real inputs.
+        eager_ms, compiled_ms: one call on the inputs of the first use, milliseconds; None while unmeasured.
+        slow_processes: how many processes in a row found the graph slower than eager.
+        environment: versions around the graph when `checked` was filled.
+        size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
+    """
+
+    checked: dict[str, float] = {}
+    eager_ms: float | None = None
+    compiled_ms: float | None = None
+    slow_processes: int = 0
+    environment: str = ""
+    size: str = ""
+
+    @property
+    def speedup(self) -> float | None:
+        """Eager's time over the graph's; None while either is unmeasured."""
+        return self.eager_ms / self.compiled_ms if self.eager_ms and self.compiled_ms else None
+
+
+class FirstUses(Strict):
+    """First-use results by machine, as in the file."""
+
+    version: Literal[1] = 1
+    machines: dict[str, FirstUse] = {}
+
+
+def read_all(entry: Entry) -> FirstUses:
+    """Read the results of all machines; none where no readable file is there."""
+    try:
+        return FirstUses.model_validate_json((entry.folder / FIRST_USE_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return FirstUses()
+
+
+def read_here(entry: Entry) -> FirstUse:
+    """Read this machine's result; an empty one where there is none."""
+    return read_all(entry).machines.get(machine_id(), FirstUse())
+
+
+def remember(entry: Entry, result: FirstUse) -> None:
+    """Write this machine's result. A read-only store is no error: the next process measures again."""
+    try:
+        machines = {**read_all(entry).machines, machine_id(): result}
+        temporary = entry.folder / f".{FIRST_USE_FILE}.{os.getpid()}"
+        write_synced(temporary, FirstUses(machines=machines).model_dump_json(indent=1))
+        temporary.replace(entry.folder / FIRST_USE_FILE)
+    except OSError as error:
+        log.debug("the first-use result of %s could not be recorded: %s", entry.folder, error)

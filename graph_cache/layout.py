@@ -1,0 +1,106 @@
+"""Where entries live: `<checkpoint stem>.graphs/<model hash>/<component>/<entry>/` beside the checkpoint.
+
+Graphs of a model whose checkpoint is unknown, or whose folder cannot be written, go below the user's graph folder:
+`<home>/<model hash>/<component>/<entry>/`. Names are for people; the manifest alone decides what an entry is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+from blake3 import blake3
+
+from .key import GraphKey
+from .manifest import MANIFEST_FILE, Manifest
+from .model_hash import ModelSource
+
+GRAPHS_SUFFIX = ".graphs"
+STAGING_PREFIX = ".staging-"
+BROKEN_PREFIX = ".broken-"  # of quarantined entries
+COMPILER_CACHE = "compiler-cache"  # below the user's folder: what compiles share, no graphs
+
+
+def user_folder() -> Path:
+    """Return the user's graph folder: `ONEGRAPH_HOME`, or a folder in the platform's cache folder."""
+    chosen = os.environ.get("ONEGRAPH_HOME")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onegraph", appauthor=False))
+
+
+def machine_id() -> str:
+    """Name this machine, since several may share one store."""
+    return blake3(f"{platform.node()} {platform.machine()} {os.cpu_count()}".encode()).hexdigest(length=6)
+
+
+def candidates(component: Path, digest: str) -> list[Path]:
+    """List the folders of a component whose names promise a key digest."""
+    try:
+        return sorted(p for p in component.glob(f"*-{digest}*") if not p.name.startswith("."))
+    except OSError:
+        return []
+
+
+def entry_name(key: GraphKey, manifest: Manifest) -> str:
+    """Name an entry's folder: `<shapes>-<dtype>-<backend>-<target>-<key digest>[-<code digest>]`."""
+    target = "-".join(key.target.get(k, "") for k in ("device", "cpu") if key.target.get(k))
+    name = f"{_slug(manifest.label)}-{key.dtype}-{key.backend}-{target}-{key.digest}"
+    if manifest.code is not None:  # graphs of one key for two versions of the host stand beside each other
+        name += f"-{manifest.code.digest}"
+    return name
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders that one user's graphs may live in. Lists folders and creates none.
+
+    Attributes:
+        home: the user's graph folder.
+    """
+
+    home: Path
+
+    def locations(self, source: ModelSource) -> list[Path]:
+        """List the folders in which a model's graphs may live, best first."""
+        at_home = self.home / source.digest
+        if source.path is None:
+            return [at_home]
+        return [source.path.with_name(source.path.stem + GRAPHS_SUFFIX) / source.digest, at_home]
+
+    def other_models(self, source: ModelSource, neighbours: Iterable[Path]) -> Iterator[Path]:
+        """Iterate over the locations of other models' graphs.
+
+        Args:
+            source: the model whose own locations are left out.
+            neighbours: folders with checkpoints, searched besides the user's folder and the model's own.
+        """
+        roots = list(neighbours)
+        if source.path is not None:
+            roots.append(source.path.parent)
+        own = set(self.locations(source))
+        seen: set[Path] = set()
+        for root in [self.home, *dict.fromkeys(roots)]:
+            pattern = "*" if root == self.home else f"*{GRAPHS_SUFFIX}/*"
+            with contextlib.suppress(OSError):
+                for model in sorted(root.glob(pattern)):
+                    if model in own or model in seen:
+                        continue
+                    seen.add(model)
+                    yield model
+
+    def entry_folders(self, neighbours: Iterable[Path] = ()) -> Iterator[Path]:
+        """Iterate over every folder with a manifest, in the user's folder and beside checkpoints in `neighbours`."""
+        for root in [self.home, *neighbours]:
+            pattern = f"*/*/*/{MANIFEST_FILE}" if root == self.home else f"*{GRAPHS_SUFFIX}/*/*/*/{MANIFEST_FILE}"
+            for path in sorted(root.glob(pattern)):
+                if not path.parent.name.startswith("."):
+                    yield path.parent

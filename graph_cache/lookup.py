@@ -1,0 +1,131 @@
+"""Looking up a graph. Reads the store and changes nothing in it.
+
+An entry serves a key only if its manifest holds the very same key, `differs` has no objection, all its files are
+sound, and no process of this machine died while it loaded it. This model's own entries come first, then other
+models': graphs hold no weights, so they serve every model of the architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason
+from .entry import Entry, read
+from .integrity import Sound, check
+from .key import GraphKey, difference
+from .layout import Layout, candidates
+from .manifest import Manifest
+from .markers import Markers
+from .model_hash import ModelSource
+
+# Why an entry of the wanted key cannot be used here all the same, or None.
+Differs = Callable[[Manifest], Reason | None]
+
+
+def no_objection(manifest: Manifest) -> None:
+    """Accept every entry of the wanted key."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A sound entry for the key.
+
+    Attributes:
+        foreign: whether it lies in another model's folder; `Store.adopt` makes it this model's too.
+    """
+
+    entry: Entry
+    foreign: bool = False
+
+
+@dataclass(frozen=True)
+class Miss:
+    """No entry for the key. The reason is that of the nearest entry."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An entry for the key that must not be loaded: `Store.quarantine` takes its folder out of the way."""
+
+    folder: Path
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The places that look-ups read.
+
+    Attributes:
+        layout: where entries may live.
+        markers: which entries took a process down.
+    """
+
+    layout: Layout
+    markers: Markers
+
+    def lookup(
+        self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs
+    ) -> Hit | Miss | Broken:
+        """Look for the entry of a key; see `Store.lookup`.
+
+        Other models' broken entries are passed over: only a look-up for their own model judges them.
+        """
+        nearest: list[Reason] = []
+        for location in self.layout.locations(source):
+            component = location / key.component
+            for folder in candidates(component, key.digest):
+                judged = self._judge(folder, key, differs)
+                if not isinstance(judged, Miss):
+                    return judged
+                nearest.append(judged.reason)
+            nearest += [NoGraph(d) for d in _differences(component, key) if d]
+        for location in self.layout.other_models(source, neighbours):
+            for folder in candidates(location / key.component, key.digest):
+                judged = self._judge(folder, key, differs)
+                if isinstance(judged, Hit):
+                    return Hit(judged.entry, foreign=True)
+        return Miss(nearest[0] if nearest else NoGraph())
+
+    def sibling(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs) -> Entry | None:
+        """Look for a sound entry that differs from the key in the shapes alone; see `Store.sibling`."""
+        wanted = _without_shapes(key.fields())
+        for location in [*self.layout.locations(source), *self.layout.other_models(source, neighbours)]:
+            for entry in _entries(location / key.component):
+                if _without_shapes(entry.manifest.key) != wanted or differs(entry.manifest) is not None:
+                    continue
+                if isinstance(check(entry), Sound):
+                    return entry
+        return None
+
+    def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Hit | Miss | Broken:
+        entry = read(folder)
+        if not isinstance(entry, Entry):
+            return Broken(folder, entry)
+        if entry.manifest.key != key.fields():
+            return Miss(OtherKey(difference(key.fields(), entry.manifest.key)))
+        objection = differs(entry.manifest)
+        if objection is not None:
+            return Miss(objection)
+        state = check(entry)
+        if not isinstance(state, Sound):
+            return Broken(folder, state)
+        if self.markers.died_while_loading(folder):
+            return Broken(folder, DiedWhileLoading())
+        return Hit(entry)
+
+
+def _entries(component: Path) -> Iterable[Entry]:
+    found = (read(folder) for folder in sorted(component.glob("*")) if not folder.name.startswith("."))
+    return (entry for entry in found if isinstance(entry, Entry))
+
+
+def _differences(component: Path, key: GraphKey) -> list[str]:
+    return sorted((difference(key.fields(), entry.manifest.key) for entry in _entries(component)), key=len)
+
+
+def _without_shapes(fields: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if name != "shapes"}

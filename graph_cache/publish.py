@@ -1,0 +1,145 @@
+"""Publishing an entry: stage its files, write the manifest last, and put it in its place by one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ..common.tensor_meta import TensorMeta
+from . import first_use
+from .entry import Entry, read
+from .files import sync_folder, write_synced
+from .first_use import FIRST_USE_FILE, FirstUses
+from .integrity import Sound, check, record
+from .key import GraphKey
+from .layout import STAGING_PREFIX, entry_name
+from .manifest import MANIFEST_FILE, CodeRecord, Manifest
+from .quarantine import quarantine
+
+log = logging.getLogger("onegraph.graph_cache")
+
+_STALE_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True)
+class NewEntry:
+    """A graph that was compiled into a staging folder.
+
+    Attributes:
+        label: the shapes for people, e.g. `any size 64-2048`.
+        files: the graph's files in the staging folder; others there are no part of the entry.
+        constants: the weights that the graph reads.
+        compile_seconds: wall time of capture, compile and trial load.
+        made_by: version of the pack.
+        code: the functions that the graph was captured from, where they are known.
+    """
+
+    label: str
+    files: Sequence[str]
+    constants: tuple[TensorMeta, ...]
+    compile_seconds: float
+    made_by: str
+    code: CodeRecord | None = None
+
+
+@contextlib.contextmanager
+def staging(locations: Sequence[Path]) -> Iterator[Path]:
+    """Yield an empty folder in the first location that can be written; it is gone when the block ends.
+
+    Raises:
+        OSError: no location can be written.
+    """
+    location = _writable(locations)
+    for old in location.glob(STAGING_PREFIX + "*"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=location))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for empty in (location, location.parent):
+            with contextlib.suppress(OSError):
+                empty.rmdir()
+
+
+def _writable(locations: Sequence[Path]) -> Path:
+    last: OSError | None = None
+    for location in locations:
+        try:
+            location.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=location):
+                return location
+        except OSError as error:
+            last = error
+            log.debug("cannot store graphs in %s: %s", location, error)
+    raise last or OSError("no folder for graphs")
+
+
+def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:
+    """Make the files in a staging folder an entry. Raises OSError."""
+    manifest = Manifest(
+        key=key.fields(),
+        label=new.label,
+        files={name: record(staged / name) for name in sorted(new.files)},
+        constants=new.constants,
+        code=new.code,
+        compile_seconds=round(new.compile_seconds, 3),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        made_by=new.made_by,
+    )
+    return _commit(key, staged, manifest, FirstUses())
+
+
+def adopt(key: GraphKey, staged: Path, entry: Entry) -> Entry:
+    """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError."""
+    for name in entry.manifest.files:
+        try:
+            os.link(entry.folder / name, staged / name)
+        except OSError:
+            shutil.copyfile(entry.folder / name, staged / name)
+    return _commit(key, staged, entry.manifest, first_use.read_all(entry))
+
+
+def _commit(key: GraphKey, staged: Path, manifest: Manifest, results: FirstUses) -> Entry:
+    final = staged.parent / key.component / entry_name(key, manifest)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in list(staged.iterdir()):
+        if leftover.name not in manifest.files:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    for file in manifest.files:
+        with (staged / file).open("rb") as f:
+            os.fsync(f.fileno())
+    if results.machines:
+        write_synced(staged / FIRST_USE_FILE, results.model_dump_json(indent=1))
+    write_synced(staged / MANIFEST_FILE, manifest.model_dump_json(indent=1))  # last: without it there is no entry
+    sync_folder(staged)
+    staged.chmod(0o755)
+    try:
+        staged.rename(final)
+    except OSError:
+        there = read(final)
+        if isinstance(there, Entry) and _as_good(there, manifest):
+            return there
+        quarantine(final)
+        staged.rename(final)
+    sync_folder(final.parent)
+    return Entry(final, manifest)
+
+
+def _as_good(there: Entry, manifest: Manifest) -> bool:
+    """Whether what another process published meanwhile is the same graph, and whole.
+
+    The name of a folder tells little: a key's digest is short, and people rename and copy folders.
+    """
+    same = there.manifest.key == manifest.key and there.manifest.code == manifest.code
+    return same and isinstance(check(there), Sound)

@@ -1,0 +1,70 @@
+"""Entries of a store made of a few bytes: what look-ups and publishing need, without compiling anything."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+from onegraph.common.tensor_meta import TensorMeta
+from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.key import GraphKey
+from onegraph.graph_cache.manifest import CodeRecord
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.publish import NewEntry
+from onegraph.graph_cache.store import Store
+
+CONSTANTS = (TensorMeta(name="unet.out.bias", shape=(4,), stride=(1,), dtype="float32"),)
+
+
+def key(**changes: object) -> GraphKey:
+    """A key, with some of its fields changed."""
+    fields = {
+        "component": "unet",
+        "architecture": "aa",
+        "shapes": {"dims": {}},
+        "dtype": "float32",
+        "backend": "inductor",
+        "target": {"device": "cpu", "cpu": "f00", "torch": "2.14"},
+    }
+    return GraphKey(**fields | changes)  # type: ignore[arg-type]
+
+
+def new_entry(label: str = "any size 512-2048", code: CodeRecord | None = None) -> NewEntry:
+    """What `publish` is told of the one file that these graphs have."""
+    return NewEntry(label, ("graph.aoti",), CONSTANTS, compile_seconds=1.0, made_by="0.1.0", code=code)
+
+
+def publish(
+    store: Store,
+    source: ModelSource,
+    wanted: GraphKey | None = None,
+    content: bytes = b"code",
+    new: NewEntry | None = None,
+) -> Entry:
+    """Publish an entry with one small file."""
+    with store.staging(source) as staged:
+        (staged / "graph.aoti").write_bytes(content)
+        (staged / "compile.log").write_text("not part of the entry")
+        return store.publish(wanted or key(), staged, new or new_entry())
+
+
+def die_while_loading(store: Store, entry: Entry) -> None:
+    """Have a process end in the middle of loading an entry."""
+
+    def die() -> None:
+        with store.loading(entry):
+            os._exit(1)
+
+    process = multiprocessing.get_context("fork").Process(target=die)
+    process.start()
+    process.join()
+
+
+def snapshot(*folders: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Every file and folder below: its inode, its time of modification and its bytes."""
+    found = {}
+    for path in sorted(path for folder in folders for path in [folder, *folder.rglob("*")]):
+        stat = path.lstat()
+        found[str(path)] = stat.st_ino, stat.st_mtime_ns, path.read_bytes() if path.is_file() else b""
+    return found

@@ -1,0 +1,35 @@
+"""An empty store, and a model whose checkpoint lies in a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """The folder of checkpoints."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def checkpoint(models: Path) -> ModelSource:
+    (models / "photo.safetensors").write_bytes(b"x")
+    return ModelSource(models / "photo.safetensors", "0123456789ab")
+
+
+@pytest.fixture
+def tuned(models: Path) -> ModelSource:
+    """Another model of the same architecture, beside the first."""
+    return ModelSource(models / "tuned.safetensors", "fedcba987654")

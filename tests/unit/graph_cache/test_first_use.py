@@ -1,0 +1,57 @@
+"""First-use results: one for each machine, in a file that may be damaged or cannot be written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.entries import publish
+
+from onegraph.graph_cache import first_use
+from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+
+@pytest.fixture
+def entry(store: Store, checkpoint: ModelSource) -> Entry:
+    return publish(store, checkpoint)
+
+
+def test_results_are_stored_per_machine(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.remember(entry, FirstUse(checked={"n": 2e-6}, eager_ms=3.0, compiled_ms=2.0))
+    assert store.first_use(entry).speedup == 1.5
+    monkeypatch.setattr(first_use, "machine_id", lambda: "another")
+    assert store.first_use(entry) == FirstUse()
+    store.remember(entry, FirstUse(eager_ms=1.0))
+    assert len(first_use.read_all(entry).machines) == 2
+
+
+def test_a_corrupt_result_is_measured_again(store: Store, entry: Entry) -> None:
+    (entry.folder / "outcome.json").write_text("{")
+    assert store.first_use(entry) == FirstUse()
+
+
+def test_the_file_is_as_earlier_versions_wrote_it(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_use, "machine_id", lambda: "here")
+    fields = {
+        "checked": {"n": 2e-06},
+        "eager_ms": 3.0,
+        "compiled_ms": None,
+        "slow_processes": 1,
+        "environment": "ComfyUI 1",
+        "size": "batch 2",
+    }
+    written = {"version": 1, "machines": {"here": fields}}
+    (entry.folder / "outcome.json").write_text(json.dumps(written))
+    result = store.first_use(entry)
+    assert (result.checked, result.slow_processes, result.environment) == ({"n": 2e-6}, 1, "ComfyUI 1")
+    store.remember(entry, result)
+    assert json.loads((entry.folder / "outcome.json").read_text()) == written
+
+
+def test_an_entry_that_is_gone_is_no_error(store: Store, entry: Entry) -> None:
+    store.quarantine(entry.folder)
+    store.remember(entry, FirstUse(eager_ms=1.0))
+    assert not entry.folder.exists()

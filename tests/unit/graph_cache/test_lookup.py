@@ -1,0 +1,162 @@
+"""Looking up: what is a hit, what else is said, and that the store stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.entries import die_while_loading, key, publish, snapshot
+
+from onegraph.common.messages import text
+from onegraph.common.reasons import DiedWhileLoading, NoGraph, OtherKey, UnreadableManifest, VaeCopied, WrongSize
+from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.key import FORMAT, GraphKey
+from onegraph.graph_cache.lookup import Broken, Hit, Miss
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+
+def test_a_published_graph_is_a_hit(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    assert store.lookup(key(), checkpoint) == Hit(entry, foreign=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"architecture": "bb"}, "architecture"),
+        ({"shapes": {"dims": {"h": [1, 2, 1]}}}, "shapes"),
+        ({"dtype": "float16"}, "dtype float32 instead of float16"),
+        ({"target": {"device": "cpu", "cpu": "f00", "torch": "2.15"}}, "target (torch 2.14 instead of 2.15)"),
+        ({"format": 99}, f"format {FORMAT} instead of 99"),
+    ],
+)
+def test_a_miss_tells_what_was_nearest(
+    change: dict[str, object], reason: str, store: Store, checkpoint: ModelSource
+) -> None:
+    publish(store, checkpoint)
+    missed = store.lookup(key(**change), checkpoint)
+    assert missed == Miss(NoGraph(reason))
+    assert text(missed.reason) == f"the graphs cached for this model differ in {reason}"
+
+
+def test_an_empty_store_has_no_graph(store: Store, checkpoint: ModelSource) -> None:
+    assert store.lookup(key(), checkpoint) == Miss(NoGraph())
+    assert text(NoGraph()) == "no graph is cached for this model yet"
+
+
+def test_only_the_manifest_decides(store: Store, checkpoint: ModelSource) -> None:
+    """A folder renamed to look like another key's is no hit for it."""
+    entry = publish(store, checkpoint)
+    other = key(architecture="bb")
+    entry.folder.rename(entry.folder.with_name(f"renamed-{other.digest}"))
+    assert store.lookup(other, checkpoint) == Miss(OtherKey("architecture"))
+
+
+def test_an_objection_to_the_entry_is_the_reason(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    asked = []
+    found = store.lookup(key(), checkpoint, differs=lambda manifest: asked.append(manifest) or VaeCopied())
+    assert (found, asked) == (Miss(VaeCopied()), [entry.manifest])
+
+
+def test_another_models_entry_is_a_foreign_hit(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
+    assert store.lookup(key(), tuned) == Miss(NoGraph())
+    entry = publish(store, checkpoint)
+    assert store.lookup(key(), tuned) == Hit(entry, foreign=True)
+    own = publish(store, tuned)
+    assert store.lookup(key(), tuned) == Hit(own)
+
+
+def test_neighbouring_folders_are_searched(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
+    entry = publish(store, checkpoint)
+    assert checkpoint.path is not None
+    other = ModelSource(tmp_path / "elsewhere" / "tuned.safetensors", "fedcba987654")
+    assert isinstance(store.lookup(key(), other), Miss)
+    assert store.lookup(key(), other, [checkpoint.path.parent]) == Hit(entry, foreign=True)
+
+
+def test_a_damaged_entry_is_broken(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    (entry.folder / "graph.aoti").write_bytes(b"")
+    assert store.lookup(key(), checkpoint) == Broken(entry.folder, WrongSize("graph.aoti", 0, 4))
+
+
+def test_an_entry_without_a_manifest_is_broken(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    (entry.folder / "manifest.json").write_text("{")
+    found = store.lookup(key(), checkpoint)
+    assert isinstance(found, Broken)
+    assert isinstance(found.reason, UnreadableManifest)
+
+
+def test_an_entry_whose_loading_died_is_broken(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    with store.loading(entry):  # this process is alive and knows what it does
+        assert store.lookup(key(), checkpoint) == Hit(entry)
+    die_while_loading(store, entry)
+    found = store.lookup(key(), checkpoint)
+    assert found == Broken(entry.folder, DiedWhileLoading())
+    assert store.lookup(key(), checkpoint) == found  # until it is quarantined
+    assert text(found.reason) == (
+        "the cached graph was quarantined, because the process that loaded it last died meanwhile"
+    )
+
+
+def test_another_models_broken_entry_is_passed_over(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    (entry.folder / "graph.aoti").write_bytes(b"")
+    assert store.lookup(key(), tuned) == Miss(NoGraph())
+    sound = publish(store, ModelSource(None, "aaaaaaaaaaaa"))
+    assert store.lookup(key(), tuned) == Hit(sound, foreign=True)
+
+
+def damaged(store: Store, entry: Entry) -> None:
+    (entry.folder / "graph.aoti").write_bytes(b"")
+
+
+def unreadable(store: Store, entry: Entry) -> None:
+    (entry.folder / "manifest.json").write_text("{")
+
+
+def sound(store: Store, entry: Entry) -> None:
+    pass
+
+
+@pytest.mark.parametrize("change", [sound, damaged, unreadable, die_while_loading])
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("wanted", [key(), key(architecture="bb")])
+def test_a_lookup_changes_nothing(
+    change: Callable[[Store, Entry], None],
+    foreign: bool,
+    wanted: GraphKey,
+    store: Store,
+    checkpoint: ModelSource,
+    tuned: ModelSource,
+    models: Path,
+) -> None:
+    change(store, publish(store, checkpoint))
+    store.home.mkdir(exist_ok=True)
+    before = snapshot(models, store.home)
+    for _ in range(2):
+        store.lookup(wanted, tuned if foreign else checkpoint)
+        store.sibling(wanted, tuned if foreign else checkpoint)
+    assert snapshot(models, store.home) == before
+
+
+def test_a_lookup_makes_no_folder(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    store.lookup(key(), checkpoint)
+    assert not store.home.exists()
+    assert [p.name for p in models.iterdir()] == ["photo.safetensors"]
+
+
+def test_a_sibling_differs_in_its_shapes_alone(store: Store, checkpoint: ModelSource) -> None:
+    publish(store, ModelSource(None, "fedcba987654"), key(shapes={"dims": {"height": 8}}, architecture="bb"))
+    assert store.sibling(key(), checkpoint) is None
+    other = publish(store, ModelSource(None, "fedcba987654"), key(shapes={"dims": {"height": 8}}))
+    assert store.sibling(key(), checkpoint) == other
+    own = publish(store, checkpoint, key(shapes={"dims": {"height": 16}}))
+    assert store.sibling(key(), checkpoint) == own
+    (own.folder / "graph.aoti").write_bytes(b"damaged")
+    assert store.sibling(key(), checkpoint) == other
