@@ -1,8 +1,8 @@
-"""Run the checks and all test layers, and end with one line of totals: `.venv/bin/python tools/run_tests.py`.
+"""Run the checks and all test layers, and print the totals in the last line: `.venv/bin/python tools/run_tests.py`.
 
-Each layer is a process of its own: ComfyUI and OneFlow can be taken into a process once and never leave it again, and
-a layer that crashes must not hide the others' results. Two layers run at a time, each on its share of the cores: most
-of the time goes into compilers that use one. A layer's output then comes when it is done.
+Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
+layer that crashes must not hide the results of the others. Two layers run at a time, each on half of the cores: most of
+the time goes into compilers that use one core. A layer's output is then printed when the layer has ended.
 
 `run_tests.py unit host` runs only these; what follows `--` goes to pytest, as in `run_tests.py unit -- -k store -x`.
 """
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("unit", "integration", "host", "server", "fuzz", "web", "gpu")
-LANES = (("unit", "integration", "host"), ("server", "fuzz", "web", "gpu"))  # what runs after each other
+LAYERS = ("unit", "integration", "host", "server", "fuzz", "gpu")
+LANES = (("unit", "integration", "host"), ("server", "fuzz", "gpu"))  # run side by side; each runs its layers in turn
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
-PACKAGES = ("backends", "cli", "common", "compiler", "graph_cache", "host", "nodes", "pipelines", "runtime")
+PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 NO_TEST_COLLECTED = 5  # pytest's exit status
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one layer, or the checks, came to."""
+    """The result of one layer, or of the checks."""
 
     name: str
     passed: int
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def counts(report: Path) -> tuple[int, int, int]:
-    """(passed, failed, skipped) from a junit file; all 0 when pytest did not live to write one."""
+    """Read (passed, failed, skipped) from a junit file; all 0 when pytest died before it wrote one."""
     try:
         suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
     except (OSError, ElementTree.ParseError):
@@ -60,7 +60,7 @@ def counts(report: Path) -> tuple[int, int, int]:
 
 
 def judge(layer: str, code: int, passed: int, failed: int, skipped: int) -> str:
-    """What is wrong with a layer beyond the tests that failed; empty when nothing is."""
+    """Describe what is wrong with a layer beyond its failed tests; empty when nothing is."""
     if code == NO_TEST_COLLECTED or (code == 0 and passed == 0):
         return "" if layer in MAY_SKIP_ALL and skipped else "ran no test"
     if code == 0 or (code == 1 and failed):
@@ -69,7 +69,7 @@ def judge(layer: str, code: int, passed: int, failed: int, skipped: int) -> str:
 
 
 def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outcome:
-    """Run tests/<layer>. With a number of threads its output comes at its end, else as it goes."""
+    """Run tests/<layer>. With a number of threads its output is printed at its end, else as it comes."""
     report = ROOT / "build" / "test" / f"{layer}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
@@ -77,8 +77,8 @@ def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outco
     environ = dict(os.environ)
     if not environ.get("COMFYUI_PATH") and (host / "main.py").is_file():
         environ["COMFYUI_PATH"] = str(host)
-    # Hundreds of processes import torch and ComfyUI, which takes twice as long from source: installers need not compile
-    # it, and containers often tell Python not to keep what it compiled.
+    # Hundreds of processes import torch and ComfyUI, which takes twice as long without bytecode. Installers do not
+    # always write it, and containers often tell Python not to.
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
     if threads is not None:
@@ -102,7 +102,7 @@ def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outco
 
 
 def run_layers(layers: list[str], extra: list[str]) -> list[Outcome]:
-    """Run the layers, two at a time where there are as many cores, and give the outcomes in their order."""
+    """Run the layers, two at a time where there are as many cores, and return the outcomes in their order."""
     lanes = [lane for lane in ([layer for layer in lane if layer in layers] for lane in LANES) if lane]
     cores = os.cpu_count() or 1
     if len(lanes) == 1 or cores == 1:
@@ -125,12 +125,11 @@ def link_package() -> None:
 
 
 def checks() -> list[tuple[str, list[str]]]:
-    """The name and command of each check of the sources."""
+    """List the name and command of each check of the sources."""
     python = [sys.executable, "-m"]
-    present = [name for name in PACKAGES if (ROOT / name / "__init__.py").is_file()]
     modules = [f"onegraph.{path.stem}" for path in sorted(ROOT.glob("*.py")) if path.stem != "__init__"]
     wanted = [word for name in ("onegraph", *modules) for word in ("-m", name)]
-    wanted += [word for name in present for word in ("-p", f"onegraph.{name}")]
+    wanted += [word for name in PACKAGES for word in ("-p", f"onegraph.{name}")]
     return [
         ("ruff check", [*python, "ruff", "check", "."]),
         ("ruff format --check", [*python, "ruff", "format", "--check", "."]),
@@ -140,7 +139,7 @@ def checks() -> list[tuple[str, list[str]]]:
 
 
 def run_checks() -> Outcome:
-    """ruff and mypy; a check that finds something is named in the outcome."""
+    """Run ruff and mypy; the outcome names each check that found something."""
     began = time.monotonic()
     link_package()
     unclean = []
@@ -153,7 +152,7 @@ def run_checks() -> Outcome:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """The outcomes as aligned text, and the totals in the last line."""
+    """Format the outcomes as aligned text, with the totals in the last line."""
     lines = [f"{'layer':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}"]
     for one in outcomes:
         numbers = f"{one.passed:>8}{one.failed:>8}{one.skipped:>9}" if one.name != "lint" else " " * 25
@@ -170,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--no-lint", action="store_true", help="leave ruff and mypy out")
     choice.add_argument("--lint-only", action="store_true", help="run ruff and mypy, and no test")
-    parser.add_argument("--full", action="store_true", help="with the tests that take too long for every day")
+    parser.add_argument("--full", action="store_true", help="with the tests marked full, which take long")
     options = parser.parse_args(words[:split])
     present = [layer for layer in LAYERS if (ROOT / "tests" / layer).is_dir()]
     for layer in options.layers:

@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("backends", "cli", "common", "compiler", "graph_cache", "host", "nodes", "runtime")
+
+
+def may_import() -> dict[str, set[str]]:
+    """Package -> the packages it may import, itself included: the table of CONTRIBUTING.md."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Where things go")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
+    rows = [row for row in rows if len(row) == 4]
+    return {row[0].strip("`"): {row[0].strip("`"), *re.findall(r"`(\w+)`", row[3])} for row in rows}
+
+
+MAY_IMPORT = may_import()
+PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 # The Inductor backend, which alone uses private names of torch, each by `torch_private.require`.
 INDUCTOR = {
     "common/torch_private.py",
@@ -47,9 +58,20 @@ def test_the_root_has_no_node_class_mappings() -> None:
 
 
 HOST_MODULES = ("comfy", "comfy_extras", "comfy_execution", "server", "folder_paths", "execution", "latent_preview")
-LAYERS = ("nodes", "host", "runtime", "compiler", "backends", "graph_cache", "common")
-ALLOWED = {name: {*LAYERS[number:]} for number, name in enumerate(LAYERS)}
-ALLOWED["cli"] = {"cli", *LAYERS[2:]}
+
+
+def test_the_table_of_packages_is_complete_and_one_way() -> None:
+    assert sorted(MAY_IMPORT) == sorted(PACKAGES)
+    above: set[str] = set()
+    for package, allowed in MAY_IMPORT.items():
+        above.add(package)
+        assert allowed - {package} <= {*PACKAGES} - above, package
+
+
+def test_every_package_is_installed() -> None:
+    listed = re.findall(r'^    "onegraph\.?([\w.]*)",$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    folders = {path.parent.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")}
+    assert {name.replace(".", "/") for name in listed if name} == {folder.as_posix() for folder in folders}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -58,7 +80,7 @@ def test_dependencies_point_one_way(path: Path) -> None:
     for name in imports(path):
         parts = name.split(".")
         if parts[0] == "onegraph" and len(parts) > 1:
-            assert parts[1] in ALLOWED[package] | {"__version__"}, name
+            assert parts[1] in MAY_IMPORT[package] | {"__version__"}, name
         if parts[0] in HOST_MODULES:
             assert package == "host", name
         if parts[0] == "comfy_api":

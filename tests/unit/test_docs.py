@@ -1,0 +1,101 @@
+"""What the documentation names exists: paths, links, commands, variables, and what benchmarks import of the pack."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+from onegraph.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "web" / "docs").glob("*.md")),
+]
+FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+BUILT = ("build",)  # exist after a command only
+COMMANDS = typer.main.get_group(app).commands
+TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
+SCRIPTS = sorted(path for folder in ("benchmarks", "tools") for path in (ROOT / folder).rglob("*.py"))
+
+on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+
+def code(page: Path) -> list[str]:
+    """Texts in backticks, and the lines of code blocks."""
+    blocks = re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [*lines, *re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))]
+
+
+@cache
+def sources() -> str:
+    return "\n".join(path.read_text() for path in ROOT.rglob("*.py") if not {"build", ".venv"} & {*path.parts})
+
+
+@on_each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@on_each_page
+def test_paths_exist(page: Path) -> None:
+    """A word that begins with a folder of this repository, in code, is a path in it."""
+    known = "|".join(name for name in FOLDERS if name not in BUILT)
+    for text in code(page):
+        for path in re.findall(rf"(?<![\w./-])(?:{known})/[\w./-]*\w", text):
+            assert (ROOT / path).exists() or any(ROOT.glob(f"{path}.*")), path
+
+
+@on_each_page
+def test_commands_exist(page: Path) -> None:
+    targets = set(TARGET.findall((ROOT / "Makefile").read_text()))
+    for text in code(page):
+        for target in re.findall(r"(?:^|[\w/.=]+ )make ([a-z-]+)", text):
+            assert target in targets, text
+        for name, rest in re.findall(r"^onegraph (\w+)([^#]*)", text):
+            options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+            assert set(re.findall(r"--[a-z-]+", rest)) <= options, text
+        for module in re.findall(r"python -m (benchmarks[\w.]*)", text):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+@on_each_page
+def test_variables_are_read_somewhere(page: Path) -> None:
+    for name in re.findall(r"\bONEGRAPH_[A-Z_]+", page.read_text()):
+        assert f'"{name}"' in sources(), name
+
+
+def defined(path: Path) -> set[str]:
+    """Names that a module defines or imports at its top level, conditions included."""
+    names = {path.stem for path in path.parent.glob("*.py")} if path.name == "__init__.py" else set()
+    names |= {path.parent.name for path in path.parent.glob("*/__init__.py")} if path.name == "__init__.py" else set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_scripts_import_what_the_pack_defines(script: Path) -> None:
+    """Benchmarks need a GPU or minutes, so that no test runs them."""
+    for node in ast.walk(ast.parse(script.read_text())):
+        if not (isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "onegraph"):
+            continue
+        path = ROOT.joinpath(*node.module.split(".")[1:])
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        assert path.is_file(), node.module
+        for alias in node.names:
+            assert alias.name in defined(path), f"{node.module}: {alias.name}"
