@@ -370,6 +370,11 @@ def _(r: reasons.ForwardReplaced) -> str:
 
 
 @text.register
+def _(r: reasons.NothingCompiled) -> str:
+    return "nothing compiled"
+
+
+@text.register
 def _(r: reasons.NoNode) -> str:
     return "the model that was called has no Compile Model node in this sampling"
 

@@ -493,6 +493,11 @@ class ForwardReplaced(Reason):
 
 
 @dataclass(frozen=True)
+class NothingCompiled(Reason):
+    code = "nothing_compiled"
+
+
+@dataclass(frozen=True)
 class NoNode(Reason):
     code = "no_node"
 

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import messages, reasons
+from .reasons import Reason
+
 JSON = dict[str, Any]
 
 
@@ -22,10 +25,15 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Refused:
-    """The graph cannot serve the call, in words for the user. `passing`: the very next call may be served."""
+    """The graph cannot serve the call. `passing`: the very next call may be served."""
 
-    reason: str
+    reason: Reason
     passing: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reason as users read it."""
+        return messages.text(self.reason)
 
 
 @dataclass(frozen=True)
@@ -47,14 +55,14 @@ class Dim:
     def exact(self) -> bool:
         return self.low == self.high
 
-    def refusal(self, size: int) -> str | None:
+    def refusal(self, size: int) -> Reason | None:
         """Why `size` is outside the range, or None when it is inside."""
         if self.exact and size != self.low:
-            return f"{self.name} {size} is not the {self.low} it was compiled for"
+            return reasons.OtherSize(self.name, size, self.low)
         if not self.low <= size <= self.high:
-            return f"{self.name} {size} is outside {self.low}..{self.high}"
+            return reasons.OutOfRange(self.name, size, self.low, self.high)
         if size % self.multiple:
-            return f"{self.name} {size} is not a multiple of {self.multiple}"
+            return reasons.NotAMultiple(self.name, size, self.multiple)
         return None
 
 
@@ -99,21 +107,21 @@ class ShapeRange:
     def admits(self, calls: Sequence[TensorCall], device: str) -> Admitted | Refused:
         """Whether a call with these inputs, all on `device`, is inside the range; the reason when it is not."""
         if len(calls) != len(self.inputs):
-            return Refused(f"{len(calls)} inputs instead of {len(self.inputs)}")
+            return Refused(reasons.InputCount(len(calls), len(self.inputs)))
         sizes: dict[str, int] = {}
         for spec, call in zip(self.inputs, calls, strict=True):
             if call.device != device:
-                return Refused(f"{spec.name} is on {call.device}, the graph is for {device}")
+                return Refused(reasons.InputDevice(spec.name, call.device, device))
             if call.dtype != spec.dtype:
-                return Refused(f"{spec.name} is {call.dtype}, the graph takes {spec.dtype}")
+                return Refused(reasons.InputDtype(spec.name, call.dtype, spec.dtype))
             if len(call.shape) != len(spec.dims):
-                return Refused(f"{spec.name} has {len(call.shape)} dimensions instead of {len(spec.dims)}")
+                return Refused(reasons.InputRank(spec.name, len(call.shape), len(spec.dims)))
             for expected, size in zip(spec.dims, call.shape, strict=True):
                 if isinstance(expected, int):
                     if size != expected:
-                        return Refused(f"{spec.name} has shape {list(call.shape)}, {size} should be {expected}")
+                        return Refused(reasons.InputLength(spec.name, call.shape, size, expected))
                 elif sizes.setdefault(expected, size) != size:
-                    return Refused(f"{spec.name} has {expected} {size}, another input has {sizes[expected]}")
+                    return Refused(reasons.InputsDisagree(spec.name, expected, size, sizes[expected]))
         for dim in self.dims:
             refusal = dim.refusal(sizes[dim.name])
             if refusal is not None:

@@ -23,12 +23,9 @@ from typing import Any
 import torch
 
 from ..backends.inductor import Tables, copy_all, set_tables, tables
+from ..common import reasons
 from ..common.shapes import Refused
 from ..compiler.fingerprint import is_own_method
-
-UNKNOWN = "DynamicVRAM pages this model's weights; start ComfyUI with --disable-dynamic-vram to run it compiled"
-NO_ROOM = "the model does not fit into the VRAM that is free, so DynamicVRAM pages its weights"
-BUSY = "DynamicVRAM is moving this model's weights"
 
 # What the host keeps on the modules (and on the model itself) to page them; the model computes the same without.
 BOOKKEEPING = {
@@ -210,7 +207,7 @@ class Paged:
         size = self._vbar.offset
         signature = self._vbar.fault(self._vbar.base_addr, size) if size else b""
         if signature is None:
-            yield Refused(NO_ROOM)
+            yield Refused(reasons.NoRoomForWeights())
             return
         try:
             refused = None
@@ -254,7 +251,7 @@ class Paged:
         """Have the host fill what is not filled, and put the weights into the copy. The pages are held."""
         self.release()
         if not self._pins_nest():
-            return Refused(UNKNOWN)
+            return Refused(reasons.PagedWeights())
         found: dict[tuple[int, str], torch.Tensor] = {}
         for name, child in self._module.named_modules():
             state = vars(child)
@@ -262,7 +259,7 @@ class Paged:
             if place is None:
                 continue
             if "_prefetch" in state:
-                return Refused(BUSY)
+                return Refused(reasons.WeightsMoving())
             weight, bias = (tables(child).parameters.get(key) for key in ("weight", "bias"))
             assert weight is not None
             filled = self._cast(
@@ -277,10 +274,10 @@ class Paged:
                 if tensor is None:
                     continue
                 if not _inside(tensor, place):
-                    return Refused(f"DynamicVRAM computes or moves the {key} of {name} at each use")
+                    return Refused(reasons.DynamicVramMoves(key, name))
                 found[id(child), key] = torch.nn.Parameter(tensor, requires_grad=False)
             if state.get("_v_signature") is None:
-                return Refused(BUSY)
+                return Refused(reasons.WeightsMoving())
             self._paged.append((state, place, state["_v_signature"]))
 
         def give(owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -339,17 +336,17 @@ def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refuse
     cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
     vbars = getattr(patcher.model, "dynamic_vbars", None)
     if cast is None or uncast is None or not isinstance(vbars, dict):
-        return Refused(UNKNOWN)
+        return Refused(reasons.PagedWeights())
     for tensor in (*module.parameters(), *module.buffers()):
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            return Refused(f"a weight is a {type(tensor).__name__}, not a plain tensor")
+            return Refused(reasons.NotPlainWeight(type(tensor).__name__))
     places = [state["_v"] for state in map(vars, module.modules()) if state.get("_v") is not None]
     vbar = vbars.get(patcher.load_device)
     if vbar is None and not places:
         vbar = _NoPages()
     elif any(not hasattr(vbar, name) for name in _VBAR):
-        return Refused(UNKNOWN)
+        return Refused(reasons.PagedWeights())
     for place in places:
         if not isinstance(place, tuple) or len(place) != 3 or place[0] is not vbar:
-            return Refused(UNKNOWN)
+            return Refused(reasons.PagedWeights())
     return Paged(module, version, vbar, patcher.load_device, cast, uncast)

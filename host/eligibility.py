@@ -4,11 +4,14 @@ use, and how ComfyUI's modules are to be read."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..backends.inductor import modes_in_effect
+from ..common import reasons
+from ..common.reasons import Reason
 from ..compiler.fingerprint import Rules
 from ..runtime.module_watch import ModuleWatch
 from . import dynamic_vram
@@ -60,26 +63,31 @@ def epoch(patcher: Any) -> tuple[Any, ...]:
     )
 
 
-def patcher_refusal(patcher: Any, prefix: str) -> str | None:
+def refusal(patcher: Any, watch: ModuleWatch, prefix: str) -> Reason | None:
+    """Why no graph can stand in for the watched part of a patcher's model, or None."""
+    return patcher_refusal(patcher, prefix) or placement_refusal(watch, dynamic_vram.is_paged(patcher))
+
+
+def patcher_refusal(patcher: Any, prefix: str) -> Reason | None:
     """Why no graph can stand in for the part of this patcher's model whose keys start with `prefix`, or None."""
     injections = [name for name, found in getattr(patcher, "injections", {}).items() if found]
     if injections:
-        return f"{injections[0]} injects code into this model"
+        return reasons.Injection(str(injections[0]))
     objects = [key for key in getattr(patcher, "object_patches", {}) if key.startswith(prefix)]
     if objects:
-        return f"an object patch replaces {objects[0]}"
+        return reasons.ObjectPatch(str(objects[0]))
     wrapped = [key for key, found in getattr(patcher, "weight_wrapper_patches", {}).items() if found]
     if wrapped:
-        return f"a weight wrapper changes {wrapped[0]} at each use"
+        return reasons.WeightWrapper(str(wrapped[0]))
     if getattr(patcher.model, "model_lowvram", False):
-        return "part of the model stays in system memory (low VRAM)"
+        return reasons.LowVram()
     wrappers = getattr(patcher, "wrappers", {}).get("apply_model", {})
     if wrappers.get("torch.compile"):
-        return "another node runs this model through torch.compile"
+        return reasons.TorchCompile()
     return None
 
 
-def placement_refusal(watch: ModuleWatch, is_paged: bool) -> str | None:
+def placement_refusal(watch: ModuleWatch, is_paged: bool) -> Reason | None:
     """Why the weights of a module are not what its layers compute with, or None.
 
     Args:
@@ -89,19 +97,19 @@ def placement_refusal(watch: ModuleWatch, is_paged: bool) -> str | None:
     for attribute in ("weight_function", "bias_function"):
         where = watch.where_set(attribute)
         if where is not None:
-            return f"the weight of {where} is computed at each use"
+            return reasons.WeightComputed(where)
     where = watch.where_class_set("comfy_cast_weights") if is_paged else watch.where_set("comfy_cast_weights")
-    return f"the weights of {where} are cast or moved at each use" if where is not None else None
+    return reasons.WeightCast(where) if where is not None else None
 
 
-def surroundings_refusal(module: torch.nn.Module, inputs: list[torch.Tensor]) -> str | None:
+def surroundings_refusal(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
     """What a thread has turned on around this call that changes eager operations and that no graph follows, or None."""
     tensors = itertools.chain(inputs, module.parameters())
     differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     if differentiates and any(tensor.requires_grad for tensor in tensors):
-        return "gradients are wanted through this call, and no graph computes them"
+        return reasons.Gradients()
     if torch.is_autocast_enabled(inputs[0].device.type):
-        return "another custom node runs this call under torch.autocast"
+        return reasons.Autocast()
     if modes_in_effect():
-        return "another custom node watches or changes each operation of this call (a torch dispatch mode)"
+        return reasons.DispatchMode()
     return None

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..common import memory
-from ..runtime.engine import engine
+from ..runtime.registry import registry
 
 log = logging.getLogger("onegraph.host")
 
@@ -69,7 +69,7 @@ def announce_captures(device: torch.device) -> int:
     """Have the host know what captured CUDA graphs hold on a device, which is returned in bytes. Never raises."""
     held = 0
     try:
-        held = engine().captured_bytes(device)
+        held = registry().captured_bytes(device)
         import comfy.model_management as management
 
         loaded = management.current_loaded_models
@@ -105,7 +105,7 @@ def _loaded_captures() -> Any:
         """Loads and unloads nothing. Its size is what the captured graphs hold at the moment."""
 
         def model_size(self) -> int:
-            return engine().captured_bytes(self.load_device)
+            return registry().captured_bytes(self.load_device)
 
         def loaded_size(self) -> int:
             return self.model_size()
@@ -165,7 +165,7 @@ def _loaded_captures() -> Any:
 
 
 def _release(device: torch.device, wanted: float) -> int:
-    released = engine().release_captures(device, "freed" if wanted >= _UNLOAD_ALL else "needed")
+    released = registry().release_captures(device, "freed" if wanted >= _UNLOAD_ALL else "needed")
     if released:
         log.debug("the host asks for memory: captured CUDA graphs of %s are released", memory.in_words(released))
     return released

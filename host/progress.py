@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from ..compiler.progress import Progress
+from ..runtime.run_report import RunReport
 from . import status
-from .run_report import RunReport
 
 log = logging.getLogger("onegraph.host")
 

@@ -11,6 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..common import reasons
+from ..common.reasons import Reason
+
 DynamicResolution = Literal["auto", "skip", "any size", "each size"]
 Size = tuple[int, int]
 FEW_SIZES = 4  # up to here `auto` compiles exact sizes that come up again
@@ -21,7 +24,7 @@ class Plan:
     """Which graph may serve a call: one for any size, one for exactly this size, or none, and why."""
 
     shapes: Literal["any size", "exact", "none"]
-    why: str
+    why: Reason
 
 
 @dataclass
@@ -40,19 +43,19 @@ class Sizes:
         """Decide for a counted size. `any_size`: whether the backend can compile ranges at all."""
         times, different = self.seen[size], len(self.seen)
         if rule == "each size":
-            return Plan("exact", "each size has its own graph")
+            return Plan("exact", reasons.EachSizeOwnGraph())
         if rule == "any size" and any_size:
-            return Plan("any size", "one graph for any size")
+            return Plan("any size", reasons.OneGraphForAnySize(auto=False))
         if rule == "any size":
-            return Plan("exact", "this backend has no graphs for any size, so each size has its own")
+            return Plan("exact", reasons.EachSizeOwnGraph("this backend"))
         if rule == "auto" and any_size:
-            return Plan("any size", "auto: one graph for any size")
+            return Plan("any size", reasons.OneGraphForAnySize(auto=True))
         most = FEW_SIZES if rule == "auto" else 1
         if different > most:
-            return Plan("none", f"{rule}: the resolution varies ({different} so far)")
+            return Plan("none", reasons.ResolutionVaries(rule, different))
         if times < 2:
-            return Plan("none", f"{rule}: compiles when this size comes up again")
-        return Plan("exact", f"{rule}: this size came up again")
+            return Plan("none", reasons.SizeCameOnce(rule))
+        return Plan("exact", reasons.SizeCameAgain(rule))
 
 
 _sizes: dict[tuple[str, str], Sizes] = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from ..backends import cuda_graphs
-from ..runtime.engine import engine
-from . import progress, serve
+from ..common import messages
+from ..runtime.registry import registry
+from . import progress
 from . import status as node_status
 
 
@@ -16,7 +18,12 @@ def status() -> dict[str, Any]:
     Takes no lock: a compile or a call must not hold it up. The prompt's thread fills these dicts meanwhile, so each is
     copied in one operation of the interpreter before anything walks it.
     """
-    counters = engine().counters
+    counters = registry().counters
+    eager: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
+    for reason, calls in counters.reasons.copy().items():
+        eager[messages.text(reason)] += calls
+        codes[reason.code] += calls
     return {
         "compiles": counters.compiles,
         "restores": counters.restores,
@@ -25,12 +32,10 @@ def status() -> dict[str, Any]:
         "compiled_calls": counters.compiled_calls,
         "replayed_calls": cuda_graphs.counters.replayed_calls,
         "eager_calls": counters.eager_calls,
-        "reasons": dict(counters.reasons),
-        "compiling": engine().compiles_under_way(),
-        "background_compiles": engine().background_compiles(),
-        "deferred_compiles": engine().deferred_compiles(),
-        "captured_bytes": engine().captured_bytes(),
-        "runs": {node: report.to_json() for node, report in serve.last_runs.copy().items()},
+        "reasons": dict(eager),
+        "codes": dict(codes),
+        **registry().status(),
+        "runs": {node: report.to_json() for node, report in node_status.last_runs.copy().items()},
         "all_runs": node_status.all_runs(),
         "said": progress.said.copy(),
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .run_report import RunReport
+from ..runtime.run_report import RunReport
 
 MOST_LINES = 6  # of one component of a node; of more, the first and the last are shown
 MOST_RUNS = 100  # of a node, whose reports are kept for the status route
@@ -58,6 +58,7 @@ def _shortened(lines: Mapping[str, int]) -> list[str]:
     return [texts[0], f"({left_out} more runs)", *texts[2 - MOST_LINES :]]
 
 
+last_runs: dict[str, RunReport] = {}  # by node, with a colon and the part where it has several
 _nodes: dict[str, _Node] = {}
 _lock = threading.Lock()
 

@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from ..common import reasons
+from ..common.reasons import Reason
 from .vae_proxy import plain
 
 log = logging.getLogger("onegraph.host")
@@ -13,18 +15,18 @@ log = logging.getLogger("onegraph.host")
 _PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkpoint, in diffusers' files, in a VAE file
 
 
-def unsupported(vae: Any) -> str | None:
+def unsupported(vae: Any) -> Reason | None:
     """Why this VAE passes through unchanged, or None."""
     module: Any = plain(getattr(vae, "first_stage_model", None))
     name = type(module).__name__
     if getattr(vae, "latent_dim", 2) != 2:
-        return f"{name} is a video or audio VAE"
+        return reasons.VideoVae(name)
     if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
-        return f"{name} tiles its own work"
+        return reasons.OwnTiling(name)
     return unsupported_module(module)
 
 
-def unsupported_module(module: Any) -> str | None:
+def unsupported_module(module: Any) -> Reason | None:
     """Why this module is none that is compiled, or None; other nodes may exchange parts of it at any time."""
     from comfy.ldm.models.autoencoder import AutoencoderKL, AutoencodingEngine
     from comfy.ldm.modules.diffusionmodules import model as blocks
@@ -34,11 +36,11 @@ def unsupported_module(module: Any) -> str | None:
     if type(module) is TAESD:
         return None
     if type(module) not in (AutoencoderKL, AutoencodingEngine):
-        return f"{name} is not a VAE that OneGraph compiles"
+        return reasons.NotACompilableVae(name)
     if type(module.encoder) is not blocks.Encoder or type(module.decoder) is not blocks.Decoder:
-        return f"{name} has an unusual encoder or decoder"
+        return reasons.UnusualVae(name)
     if getattr(module, "bn", None) is not None or getattr(module, "max_batch_size", None) is not None:
-        return f"{name} normalises its latents or splits its batches"
+        return reasons.NormalisedLatents(name)
     return None
 
 

@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 import torch
 
+from ..common import reasons
+from ..common.reasons import Reason
 from ..common.shapes import Refused
-from ..runtime.engine import Request
+from ..runtime.request import Request
 from . import compile_client
-from .serve import Run
+from .run import HostRun
 
 Part = Literal["decoder", "encoder"]
-GRAPH_NOT_FINITE = "the graph returned values that are not finite where eager's are; it is not used again"
 # By key digest: a request and whether all results of its graph were finite, as a flag on the device.
 Flags = dict[str, tuple[Request, torch.Tensor]]
 
@@ -47,16 +48,13 @@ def set_random_state(vae: Any, state: tuple[torch.Tensor, torch.Tensor | None]) 
         torch.cuda.set_rng_state(state[1], vae.device)
 
 
-def rescued(part: Part, run: Run, module: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor | None, str]:
-    """What float32 gives where eager overflows, or None, and the sentence for the user."""
-    overflows = f"this VAE itself overflows in {str(x.dtype).removeprefix('torch.')} on this image"
+def rescued(part: Part, run: HostRun, module: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor | None, Reason]:
+    """What float32 gives where eager overflows, or None, and the reason for the user."""
     exact = None
     if x.dtype in (torch.float16, torch.bfloat16):
         with run.weights(module) as whole:
             exact = None if isinstance(whole, Refused) else _in_float32(part, whole, x)
-    if exact is None:
-        return None, f"{overflows}; use another VAE"
-    return exact, f"{overflows}, so it ran in float32; start ComfyUI with --fp32-vae"
+    return exact, reasons.VaeOverflows(str(x.dtype).removeprefix("torch."), exact is not None)
 
 
 def _in_float32(part: Part, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:

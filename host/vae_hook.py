@@ -12,30 +12,36 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
 from ..backends import Backend
+from ..common import messages, reasons
 from ..common.errors import NoEncoderError, in_brief
+from ..common.reasons import Reason
 from ..common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from ..graph_cache.model_hash import ModelSource
-from ..runtime.engine import Request, WhenMissing, engine
+from ..runtime import choice
+from ..runtime.dispatch import Accepted, Call, Instead, count_eager
 from ..runtime.module_watch import Watches
+from ..runtime.registry import registry
+from ..runtime.request import Request, WhenMissing
 from . import compile_client, dynamic_vram, model_source
+from .component import PIXELS, Component, Shaped, eager_text, preload, wait_for
 from .resolutions import DynamicResolution, Plan, sizes_of
-from .serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run, wait_for
+from .run import HostRun, start_run
 from .vae_eligibility import has_encoder, unsupported, unsupported_module
-from .vae_finite import GRAPH_NOT_FINITE, Flags, Part, gather, not_finite, random_state, rescued, set_random_state
+from .vae_finite import Flags, Part, gather, not_finite, random_state, rescued, set_random_state
 from .vae_proxy import Calls, Proxy, plain, stand_in, vae_class_for
 
 log = logging.getLogger("onegraph.host")
 
 Parts = Literal["decoder", "encoder", "both"]
 SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
-_FIRST_SIDE = 32  # the same, of the call by which a graph is taken up early
+_FIRST_SIDE = 32  # the same, of the call for which a graph is preloaded
 _COMPONENTS: dict[Part, str] = {"decoder": compile_client.VAE_DECODER, "encoder": compile_client.VAE_ENCODER}
 
 
@@ -56,7 +62,6 @@ class _Call:
     Attributes:
         run: from the first call of the proxy on.
         plans: the rule's decision, by whether the backend has graphs for any size.
-        rescued: the chunk at hand overflowed and ran in float32.
         finite: for tiles, the requests by key digest, each with a flag on the device: were all its results finite?
         doubted: set while tiles whose graph gave values that are not finite run once more, without it.
     """
@@ -64,9 +69,8 @@ class _Call:
     part: Part
     vae: Any
     tiles: bool
-    run: Run | None = None
+    run: HostRun | None = None
     plans: dict[bool, Plan] = field(default_factory=dict)
-    rescued: bool = False
     finite: Flags = field(default_factory=dict)
     doubted: _Doubted | None = None
 
@@ -81,7 +85,17 @@ class _Doubted:
     """
 
     tiles: int = 0
-    overflow: str | None = None
+    overflow: Reason | None = None
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """One call of the proxy, with what it belongs to."""
+
+    part: Part
+    call: _Call
+    run: HostRun
+    module: torch.nn.Module
 
 
 def _shape_range(part: Part, x: torch.Tensor, exact: bool, levels: int) -> tuple[ShapeRange, str, dict[str, int]]:
@@ -106,7 +120,7 @@ class VaeHook:
         self.options = options
         self.node_id = node_id
         self._source = source
-        self._services = {part: Service(name, node_id, source, part) for part, name in _COMPONENTS.items()}
+        self._components = {part: Component(name, node_id, source, part) for part, name in _COMPONENTS.items()}
         self._has_encoder = has_encoder(source.path)
         self._watches = Watches()
         self._active = threading.local()
@@ -119,14 +133,14 @@ class VaeHook:
         return self
 
     def preload(self, vae: Any, module: torch.nn.Module) -> None:
-        """Begin to take up the graphs for any size before the first image."""
+        """Begin to restore the graphs for any size before the first image."""
         if self.options.dynamic_resolution not in ("auto", "any size"):
             return
         for part in _COMPONENTS:
             if self.options.parts in (part, "both"):
                 preload(vae.patcher, module, functools.partial(self._first_request, part, vae, module), self._watches)
 
-    def _first_request(self, part: Part, vae: Any, module: torch.nn.Module, run: Run) -> Request | Refused:
+    def _first_request(self, part: Part, vae: Any, module: torch.nn.Module, run: HostRun) -> Request | Refused:
         step = 1 if part == "decoder" else PIXELS
         channels = vae.latent_channels if part == "decoder" else 3
         side = _FIRST_SIDE * step
@@ -134,9 +148,9 @@ class VaeHook:
 
         def build(backend: Backend) -> Request | Refused:
             shapes, label, sizes = _shape_range(part, x, False, step)
-            return self._services[part].request(run, module, backend, shapes, shapes, label, sizes, x)
+            return self._components[part].request(run, module, backend, Shaped(shapes, shapes, label, sizes), x)
 
-        return choose(self.options.backend, vae.device, build)
+        return choice.choose(self.options.backend, vae.device, build)
 
     # The call from outside ----------------------------------------------------------------------------------
 
@@ -186,12 +200,12 @@ class VaeHook:
         try:
             yield call
             if call.run is None and self._chosen(part):
-                call.run = Run(getattr(vae, "patcher", None), None, None, None)
-                _count_eager(call.run, _replaced(part, vae))
+                call.run = HostRun(patcher=getattr(vae, "patcher", None))
+                count_eager(call.run, _replaced(part, vae))
         finally:
             self._active.call = another
             if call.run is not None:
-                self._services[part].finish(call.run)
+                self._components[part].finish(call.run)
 
     def _current(self, vae: Any) -> _Call | None:
         """The call of this VAE that is under way in this thread."""
@@ -201,7 +215,9 @@ class VaeHook:
     def _chosen(self, part: Part) -> bool:
         return self.options.parts in (part, "both")
 
-    def _again(self, call: _Call, run: Run, wrong: list[Request], function: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def _again(
+        self, call: _Call, run: HostRun, wrong: list[Request], function: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
         """All tiles once more without a graph, because these requests' graphs gave values that are not finite."""
         run.report.restart()
         call.doubted = doubted = _Doubted()
@@ -211,15 +227,15 @@ class VaeHook:
             call.doubted = None
         reason = doubted.overflow
         if reason is None:
-            reason = GRAPH_NOT_FINITE
+            reason = reasons.GraphNotFinite()
             for request in wrong:
-                engine().retire(request, reason)
-        _count_eager(run, reason, doubted.tiles)
+                registry().retire(request, reason)
+        count_eager(run, reason, doubted.tiles)
         return result
 
     # One chunk or tile --------------------------------------------------------------------------------------
 
-    def _asked(self, part: Part, module: torch.nn.Module) -> tuple[_Call, Run] | None:
+    def _asked(self, part: Part, module: torch.nn.Module) -> tuple[_Call, HostRun] | None:
         """The call that the proxy is in, if its part is one to compile."""
         call: _Call | None = getattr(self._active, "call", None)
         if call is None or call.part != part or not self._chosen(part):
@@ -230,11 +246,11 @@ class VaeHook:
             call.run.refusal = call.run.refusal or _changed(patcher, module)
         return call, call.run
 
-    def passed_by(self, part: Part, module: torch.nn.Module, reason: str) -> None:
+    def passed_by(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
         """The proxy was called in a way that only the module itself knows."""
         asked = self._asked(part, module)
         if asked is not None:
-            _count_eager(asked[1], reason)
+            count_eager(asked[1], reason)
 
     def serve(
         self, part: Part, module: torch.nn.Module, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
@@ -245,64 +261,43 @@ class VaeHook:
             return eager(x)
         call, run = asked
         run.call_bytes = run.call_bytes or _call_bytes(part, call.vae, x)
-        started = time.perf_counter()
-        run.report.call_starts()
         if call.doubted is not None:
-            return self._without_graph(part, call.doubted, run, module, x, eager)
-        call.rescued = False
-        try:
-            served = self._serve(part, call, run, module, x, eager, started)
-        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
-            log.exception("a compiled %s call failed, eager takes over", part)
-            run.refusal = f"a compiled call failed ({type(error).__name__}: {in_brief(error, 120)})"
-            served = Refused(run.refusal)
-        if isinstance(served, torch.Tensor) and not call.rescued:
-            run.report.compiled_calls += 1
-        elif isinstance(served, Refused):
-            _count_eager(run, served.reason)
-            started = time.perf_counter()
-            served = eager(x)
+            run.report.call_starts()
+            return self._without_graph(_Chunk(part, call, run, module), call.doubted, x, eager)
+        started = time.perf_counter()
+        chunk = _Chunk(part, call, run, module)
+        prepare = functools.partial(self._prepare, chunk, x, eager)
+        served: torch.Tensor = self._components[part].dispatcher.call(run, prepare, functools.partial(eager, x))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
         return served
 
-    def _serve(
-        self,
-        part: Part,
-        call: _Call,
-        run: Run,
-        module: torch.nn.Module,
-        x: torch.Tensor,
-        eager: Callable[[torch.Tensor], torch.Tensor],
-        started: float,
-    ) -> torch.Tensor | Refused:
-        stopped = run.still_refused(module, "")
-        if stopped is not None:
-            return Refused(stopped)
+    def _prepare(self, chunk: _Chunk, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]) -> Call | Refused:
+        """What to run through a graph for one chunk or tile, or why not."""
+        refusal = chunk.run.inspect(chunk.module)
+        if refusal is not None:
+            return Refused(refusal)
         if type(x) is not torch.Tensor or x.ndim != 4:
-            return Refused("the call's input is not a batch of images")
-        when_missing = "eager" if call.tiles else self.options.when_missing
-        request = self._request(part, call, run, module, x)
+            return Refused(reasons.NotImages())
+        request = self._request(chunk, x)
         if isinstance(request, Refused):
             return request
-        service = self._services[part]
-        parts: list[torch.Tensor] = []
-        for image in x.split(1):
-            served = service.serve(run, request, [image], eager, when_missing, started)
-            if isinstance(served, torch.Tensor) and call.tiles:
-                gather(call.finite, request, served)
-            elif isinstance(served, torch.Tensor) and not bool(torch.isfinite(served).all()):
-                served = self._not_finite(part, call, run, request, module, image, eager(image))
-            if isinstance(served, Refused):
-                return served
-            parts.append(served)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _request(
-        self, part: Part, call: _Call, run: Run, module: torch.nn.Module, x: torch.Tensor
-    ) -> Request | Refused:
-        """What to ask the engine for under the rule for changing resolutions, which is decided once for each call."""
+        def accept(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> Accepted:
+            if chunk.call.tiles:
+                gather(chunk.call.finite, request, output)
+                return output
+            if bool(torch.isfinite(output).all()):
+                return output
+            return _not_finite(chunk, request, inputs[0], eager(inputs[0]))
+
+        when_missing = "eager" if chunk.call.tiles else self.options.when_missing
+        return Call(request, [x], eager, when_missing, 1, accept)
+
+    def _request(self, chunk: _Chunk, x: torch.Tensor) -> Request | Refused:
+        """The request under the rule for changing resolutions, which is decided once for each call."""
+        part, call, run = chunk.part, chunk.call, chunk.run
         known = run.requests.get((x.shape[1:], x.dtype, x.device))
         if known is not None:
             return known
@@ -312,16 +307,18 @@ class VaeHook:
         def build(backend: Backend) -> Request | Refused:
             any_size = backend.supports(widest[0])
             if call.tiles:
-                plan = Plan("any size" if any_size else "exact", "tiles never compile")
+                plan = Plan("any size" if any_size else "exact", reasons.TilesNeverCompile())
             else:
                 plan = self._plan(part, call, x, any_size)
-            run.report.rule = plan.why
+            run.report.rule = messages.text(plan.why)
             if plan.shapes == "none":
                 return Refused(plan.why)
             shapes, label, sizes = widest if plan.shapes == "any size" else exact
-            return self._services[part].request(run, module, backend, shapes, widest[0], label, sizes, x)
+            return self._components[part].request(
+                run, chunk.module, backend, Shaped(shapes, widest[0], label, sizes), x
+            )
 
-        request = choose(self.options.backend, x.device, build)
+        request = choice.choose(self.options.backend, x.device, build)
         if isinstance(request, Request):
             run.requests[(x.shape[1:], x.dtype, x.device)] = request
         return request
@@ -335,40 +332,11 @@ class VaeHook:
             call.plans[any_size] = sizes.plan(self.options.dynamic_resolution, size, any_size)
         return call.plans[any_size]
 
-    def _not_finite(
-        self,
-        part: Part,
-        call: _Call,
-        run: Run,
-        request: Request,
-        module: torch.nn.Module,
-        image: torch.Tensor,
-        reference: torch.Tensor,
-    ) -> torch.Tensor | Refused:
-        """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
-        if bool(torch.isfinite(reference).all()):
-            engine().retire(request, GRAPH_NOT_FINITE)
-            return Refused(GRAPH_NOT_FINITE)
-        exact, reason = rescued(part, run, module, image)
-        if exact is None:
-            run.refusal = reason
-            return Refused(reason)
-        if not call.rescued:
-            call.rescued = True
-            _count_eager(run, reason)
-        return exact
-
     def _without_graph(
-        self,
-        part: Part,
-        doubted: _Doubted,
-        run: Run,
-        module: torch.nn.Module,
-        x: torch.Tensor,
-        eager: Callable[[torch.Tensor], torch.Tensor],
+        self, chunk: _Chunk, doubted: _Doubted, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """A tile by eager, in float32 where that overflows."""
-        result = eager(x)
+        run, result = chunk.run, eager(x)
         doubted.tiles += 1
         if bool(torch.isfinite(result).all()):
             return result
@@ -377,20 +345,26 @@ class VaeHook:
             return result
         exact = None
         try:
-            exact, doubted.overflow = rescued(part, run, module, x)
+            exact, doubted.overflow = rescued(chunk.part, run, chunk.module, x)
         except Exception as error:  # never into the queue
             log.exception("a tile could not be computed in float32")
-            doubted.overflow = f"this VAE itself overflows, and float32 failed ({type(error).__name__})"
+            doubted.overflow = reasons.Float32Failed(type(error).__name__)
         if exact is None:
             run.refusal = doubted.overflow
             return result
         return exact
 
 
-def _count_eager(run: Run, reason: str, calls: int = 1) -> None:
-    run.report.eager[reason] += calls
-    engine().counters.eager_calls += calls
-    engine().counters.reasons[reason] += calls
+def _not_finite(chunk: _Chunk, request: Request, image: torch.Tensor, reference: torch.Tensor) -> Accepted:
+    """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
+    if bool(torch.isfinite(reference).all()):
+        registry().retire(request, reasons.GraphNotFinite())
+        return Refused(reasons.GraphNotFinite())
+    exact, reason = rescued(chunk.part, chunk.run, chunk.module, image)
+    if exact is None:
+        chunk.run.refusal = reason
+        return Refused(reason)
+    return Instead(exact, reason)
 
 
 def _call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
@@ -402,23 +376,23 @@ def _call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
         return 0
 
 
-def _replaced(part: Part, vae: Any) -> str:
+def _replaced(part: Part, vae: Any) -> Reason:
     """Why the proxy was not asked in a whole decode or encode."""
     method = "decode" if part == "decoder" else "encode"
     module = getattr(vae, "first_stage_model", None)
     if isinstance(module, Proxy) and method in vars(module):
-        return f"another node replaced this VAE's {method}"
-    return "another node replaced this VAE's first_stage_model"
+        return reasons.VaeMethodReplaced(method)
+    return reasons.VaeMethodReplaced("first_stage_model")
 
 
-def _changed(patcher: Any, module: torch.nn.Module) -> str | None:
+def _changed(patcher: Any, module: torch.nn.Module) -> Reason | None:
     """What other nodes have done to the VAE since it came through our node that no graph can serve, or None."""
     try:
         if dynamic_vram.is_paged(patcher) and plain(patcher.model) is not module:
-            return "another node copied this VAE's first_stage_model, so DynamicVRAM does not look after its weights"
+            return reasons.VaeCopied()
         return unsupported_module(module)
     except Exception as error:  # never into the queue
-        return f"the VAE could not be inspected ({type(error).__name__}: {error})"
+        return reasons.NotInspected("VAE", type(error).__name__, in_brief(error))
 
 
 def _without_hook(vae: Any) -> Any:
@@ -442,7 +416,7 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
         return plain_vae, "off: the VAE runs eager"
     reason = unsupported(plain_vae)
     if reason is not None:
-        return plain_vae, f"eager: {reason}"
+        return plain_vae, eager_text(reason)
     source = model_source.source_of(plain_vae.patcher, plain_vae.first_stage_model, dynprompt, node_id)
     hook = VaeHook(options, node_id, source)
     compiled = copy.copy(plain_vae)
@@ -451,6 +425,6 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     compiled.onegraph = hook
     compiled.first_stage_model = stand_in(plain_vae.first_stage_model, hook)
     hook.preload(plain_vae, plain_vae.first_stage_model)
-    engine_name = backend_in_words(options.backend, plain_vae.device)
-    ready = f"ready: {options.parts}, {options.dynamic_resolution}, {engine_name}; starts with the first image"
+    backend = choice.describe(options.backend, plain_vae.device)
+    ready = f"ready: {options.parts}, {options.dynamic_resolution}, {backend}; starts with the first image"
     return compiled, ready

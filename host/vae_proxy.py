@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..common import reasons
 from . import compile_client
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Proxy:
         # The class's own: the module may hold a replacement that ends up here again.
         own = functools.partial(_own(self).decode, module)
         if args or kwargs:
-            self.onegraph_hook.passed_by("decoder", module, "the workflow passes options to this VAE's decode")
+            self.onegraph_hook.passed_by("decoder", module, reasons.VaeOptions("decode"))
             return own(z, *args, **kwargs)
         return self.onegraph_hook.serve("decoder", module, z, own)
 
@@ -45,7 +46,7 @@ class Proxy:
         """The module's encode: image [B,3,H,W] -> latents [B,C,H/8,W/8], through a graph where one serves the call."""
         module = self.onegraph_module
         if args or kwargs:
-            self.onegraph_hook.passed_by("encoder", module, "the workflow passes options to this VAE's encode")
+            self.onegraph_hook.passed_by("encoder", module, reasons.VaeOptions("encode"))
             return _own(self).encode(module, x, *args, **kwargs)
         moments = self.onegraph_hook.serve(
             "encoder", module, x, functools.partial(compile_client.encode_moments, module)

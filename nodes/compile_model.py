@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from ..host.families.unet import Options, Shapes, compile_model
 from ..host.progress import introduce
-from ..runtime.engine import WhenMissing
+from ..runtime.request import WhenMissing
 from . import inputs
 
 

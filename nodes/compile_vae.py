@@ -10,7 +10,7 @@ from typing_extensions import override
 from ..host.progress import introduce
 from ..host.resolutions import DynamicResolution
 from ..host.vae_hook import Options, Parts, compile_vae
-from ..runtime.engine import WhenMissing
+from ..runtime.request import WhenMissing
 from . import inputs
 
 

@@ -9,7 +9,7 @@ from ..host import loader, vae_hook
 from ..host.families import unet
 from ..host.progress import introduce
 from ..host.resolutions import DynamicResolution
-from ..runtime.engine import WhenMissing
+from ..runtime.request import WhenMissing
 from . import inputs
 
 

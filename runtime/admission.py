@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..common import memory
+from ..common import memory, reasons
 from ..common.errors import Cause
+from ..common.reasons import Reason
 from ..common.shapes import Refused, ShapeRange
 from ..compiler.supervisor import limit_seconds
 
@@ -95,11 +96,7 @@ def admit(need: Need, free: int) -> Fits | Refused:
     left = free - need.planned - need.least
     if left >= 0:
         return Fits(min(need.helpers, left // need.context))
-    beside = f" beside the {memory.in_words(need.planned)} of this run" if need.planned else ""
-    return Refused(
-        f"compiling needs {memory.in_words(need.least)} of GPU memory{beside}, "
-        f"and {memory.in_words(max(free, 0))} are free"
-    )
+    return Refused(reasons.CompileDoesNotFit(need.least, need.planned, max(free, 0)))
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ class Shortage:
         free: bytes of it that were free when the compile had ended.
     """
 
-    reason: str
+    reason: Reason
     device: torch.device
     free: int
     tries: int = 1
@@ -124,14 +121,14 @@ class Shortage:
     def again(self, free: int) -> Refused | None:
         """None when another try makes sense with so much free memory, else why not."""
         if self.tries >= MOST_TRIES:
-            return Refused(f"{self.reason} It was tried {self.tries} times.")
+            return Refused(reasons.TriedTooOften(self.reason, self.tries))
         if free >= self.wanted:
             return None
-        return Refused(f"{self.reason} It is tried again when {memory.in_words(self.wanted)} are free.")
+        return Refused(reasons.WaitsForMemory(self.reason, self.wanted))
 
 
 def shortage(
-    reason: str, cause: Cause, device: torch.device, limits: Limits, before: Shortage | None
+    reason: Reason, cause: Cause, device: torch.device, limits: Limits, before: Shortage | None
 ) -> Shortage | None:
     """What to remember of a failed compile, if memory was its cause.
 

@@ -17,6 +17,7 @@ import torch
 
 from ..backends import Runner
 from ..backends.inductor import own_parameters
+from ..common import reasons
 from ..common.shapes import Refused
 from ..common.tensor_meta import TensorMeta
 
@@ -100,17 +101,16 @@ def bind(
         owner = owners.get(path)
         tensor = getattr(owner, key, None)
         if owner is None or not isinstance(tensor, torch.Tensor):
-            return Refused(f"the model has no weight {name}")
+            return Refused(reasons.NoSuchWeight(name))
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            return Refused(f"a weight is a {type(tensor).__name__}, not a plain tensor")
+            return Refused(reasons.NotPlainWeight(type(tensor).__name__))
         if tensor.device != device:
-            return Refused(f"part of the model is on {tensor.device}, not on {device}")
+            return Refused(reasons.WeightElsewhere(str(tensor.device), str(device)))
         found = tuple(tensor.shape), tensor.stride(), _name_of(tensor.dtype)
         if found != (constant.shape, constant.stride, constant.dtype):
-            return Refused(
-                f"weight {name} is {found[2]} {list(found[0])} with strides {list(found[1])}, the graph was compiled "
-                f"for {constant.dtype} {list(constant.shape)} with {list(constant.stride)}"
-            )
+            got = f"{found[2]} {list(found[0])} with strides {list(found[1])}"
+            wanted = f"{constant.dtype} {list(constant.shape)} with {list(constant.stride)}"
+            return Refused(reasons.WeightDiffers(name, got, wanted))
         tensors[constant.name] = tensor.detach()
         identity, address = id(tensor), tensor.data_ptr()
         if own_parameters(owner).get(key) is tensor:

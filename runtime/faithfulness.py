@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..common import reasons
+from ..common.reasons import Reason
+
 # Bounds on relative L2 against eager. Measured: float32 on the CPU 3e-6, float16 SDXL on an H100 2.1e-3,
 # bfloat16 VAE 4.5e-2. float32 leaves room for TF32; a wrong constant, stale weight or wrong stride is above 0.1.
 BOUNDS = {torch.float64: 1e-9, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
@@ -20,9 +23,9 @@ class Faithful:
 
 @dataclass(frozen=True)
 class Unfaithful:
-    """It does not, in words for the user."""
+    """It does not."""
 
-    reason: str
+    reason: Reason
     rel_l2: float
 
 
@@ -38,8 +41,7 @@ def compare(result: torch.Tensor, reference: torch.Tensor) -> Faithful | Unfaith
     """Judge a compiled `result` against eager's `reference` for the same inputs."""
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return Unfaithful(
-            f"it returns {list(result.shape)} {result.dtype} where eager returns "
-            f"{list(reference.shape)} {reference.dtype}",
+            reasons.OtherResult(f"{list(result.shape)} {result.dtype}", f"{list(reference.shape)} {reference.dtype}"),
             float("inf"),
         )
     finite, wanted = torch.isfinite(result), torch.isfinite(reference)
@@ -50,11 +52,11 @@ def compare(result: torch.Tensor, reference: torch.Tensor) -> Faithful | Unfaith
         rel = relative_l2(result[mask], reference[mask]) if bool(mask.any()) else 0.0
         if same and rel <= BOUNDS.get(reference.dtype, 0.0):
             return Faithful(rel)
-        return Unfaithful("eager is not finite here either, and the graph differs from it", rel)
+        return Unfaithful(reasons.EagerNotFinite(), rel)
     if not bool(finite.all()):
-        return Unfaithful("it returns values that are not finite where eager's are", float("inf"))
+        return Unfaithful(reasons.NotFinite(), float("inf"))
     rel = relative_l2(result, reference)
     bound = BOUNDS.get(reference.dtype, 0.0)
     if rel > bound:
-        return Unfaithful(f"it differs from eager by {rel:.2g} (relative L2, at most {bound:.2g} is rounding)", rel)
+        return Unfaithful(reasons.TooFarFromEager(rel, bound), rel)
     return Faithful(rel)

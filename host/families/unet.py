@@ -7,8 +7,6 @@ innermost function of the chain instead of answering itself, so that wrappers ad
 from __future__ import annotations
 
 import functools
-import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,16 +14,18 @@ from typing import Any, Literal
 import torch
 
 from ...backends import Backend
-from ...common.errors import in_brief
+from ...common import messages, reasons
+from ...common.reasons import Reason
 from ...common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from ...graph_cache.model_hash import ModelSource
-from ...runtime import live_code
-from ...runtime.engine import Request, WhenMissing, engine
+from ...runtime import choice, live_code
+from ...runtime.dispatch import Call, Dispatcher
 from ...runtime.module_watch import Watches
+from ...runtime.registry import registry
+from ...runtime.request import Request, WhenMissing
 from .. import compile_client, custom_nodes, model_source
-from ..serve import PIXELS, Run, Service, backend_in_words, choose, preload, start_run
-
-log = logging.getLogger("onegraph.host")
+from ..component import PIXELS, Component, Shaped, eager_text, preload
+from ..run import HostRun, start_run
 
 KEY = "onegraph"
 Shapes = Literal["any size", "exact"]
@@ -34,7 +34,7 @@ Shapes = Literal["any size", "exact"]
 SMALLEST, LARGEST = 8, 256
 MOST_BATCH = 8
 MOST_TOKENS = 1024
-_FIRST_SIDE, _FIRST_TOKENS = 32, 77  # of the call by which a graph is taken up early
+_FIRST_SIDE, _FIRST_TOKENS = 32, 77  # of the call for which a graph is preloaded
 _PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
 _ARGUMENTS = ("x", "timesteps", "context", "y", "control", "transformer_options")  # UNetModel.forward, in order
 
@@ -109,7 +109,7 @@ def _patch_name(function: Any) -> str:
     return str(name).partition(".")[0]
 
 
-def options_refusal(options: Mapping[str, Any]) -> str | None:
+def options_refusal(options: Mapping[str, Any]) -> Reason | None:
     """Why transformer_options ask for something no graph does, or None."""
     for key, value in options.items():
         if key in _NEUTRAL:
@@ -118,14 +118,33 @@ def options_refusal(options: Mapping[str, Any]) -> str | None:
             found = {name: patches for name, patches in value.items() if patches}
             if found:
                 name, patches = next(iter(found.items()))
-                return f"{_patch_name(patches[0])} patches this model ({name})"
+                return reasons.PatchedBy(_patch_name(patches[0]), str(name))
         elif key == "patches_replace":
             replaced = {name: patches for name, patches in value.items() if patches}
             if replaced:
                 name, by_block = next(iter(replaced.items()))
-                return f"{_patch_name(next(iter(by_block.values())))} replaces parts of this model ({name})"
+                return reasons.ReplacedBy(_patch_name(next(iter(by_block.values()))), str(name))
         elif value is not None and value != {} and value != []:
-            return f"the workflow sets the model option {key}, which no graph honours"
+            return reasons.ModelOption(str(key))
+    return None
+
+
+def _call_refusal(call: Mapping[str, Any], options: Mapping[str, Any]) -> Reason | None:
+    """Why no graph serves a call with these arguments, or None."""
+    for name, value in call.items():
+        if name not in _ARGUMENTS and value is not None:
+            return reasons.UnknownArgument(name)
+    if call.get("control"):
+        return reasons.ControlNet()
+    refusal = options_refusal(options)
+    if refusal is not None:
+        return refusal
+    x, timesteps, context, y = (call.get(name) for name in ("x", "timesteps", "context", "y"))
+    given = [t for t in (x, timesteps, context, y) if t is not None]
+    if x is None or timesteps is None or context is None or not all(type(t) is torch.Tensor for t in given):
+        return reasons.NotPlainInputs()
+    if x.ndim != 4 or context.ndim != 3 or (y is not None and y.ndim != 2):
+        return reasons.UnusualInputs()
     return None
 
 
@@ -134,11 +153,16 @@ class UnetHook:
 
     def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
         self.options = options
-        self._service = Service(compile_client.UNET, node_id, source)
+        self._component = Component(compile_client.UNET, node_id, source)
         self._watches = Watches()
 
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """What runs the calls."""
+        return self._component.dispatcher
+
     def preload(self, patcher: Any) -> None:
-        """Begin to take up the graph for any size before the first call."""
+        """Begin to restore the graph for any size before the first call."""
         unet = patcher.model.diffusion_model
         if self.options.shapes == "any size":
             preload(patcher, unet, lambda run: self.request(unet, run, _first_call(patcher)), self._watches)
@@ -167,13 +191,13 @@ class UnetHook:
                 del active[number]
                 if not active:
                     _runs.pop(key, None)
-                self._service.finish(run)
+                self._component.finish(run)
                 return
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
         if unpatch_all:
-            self._service.release_captures()
+            self._component.dispatcher.release_captures()
 
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
@@ -185,84 +209,31 @@ class UnetHook:
 
     # One call -----------------------------------------------------------------------------------------------
 
-    def serve_call(
-        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """One call of the model that `run` is about: from a graph, else by `original`."""
-        run.report.call_starts()
-        served = self._try(unet, run, original, args, kwargs)
-        run.served = not isinstance(served, Refused)
-        if not isinstance(served, Refused):
-            return served
-        run.report.eager[served.reason] += 1
-        _count_eager(served.reason)
-        return original(*args, **kwargs)
-
-    def _try(
-        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> torch.Tensor | Refused:
-        try:
-            return self._serve(unet, run, original, args, kwargs)
-        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
-            log.exception("a compiled call failed, eager takes over")
-            run.refusal = f"a compiled call failed ({type(error).__name__}: {in_brief(error, 120)})"
-            return Refused(run.refusal)
-
-    def _serve(
-        self, unet: Any, run: Run, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> torch.Tensor | Refused:
-        started = time.perf_counter()
+    def prepare(
+        self, unet: Any, run: HostRun, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call | Refused:
+        """What to run through a graph for one call of the model that `run` is about, or why not."""
         call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
         options = call.get("transformer_options") or {}
         alone = run.served and not run.foreign and not custom_nodes.in_call(options)
-        run.part = run.report.calls if alone else None
+        run.slice_ = run.report.calls if alone else None
         if not is_unet(unet):
-            return Refused(f"{type(unet).__name__} is not a model that OneGraph compiles")
+            return Refused(reasons.NotCompilable(type(unet).__name__))
         if not hasattr(unet, "_forward"):
-            return Refused("this ComfyUI is newer than OneGraph knows (UNetModel without _forward); update OneGraph")
-        stopped = run.still_refused(unet, _PATCHED) or _replaced_for_one_call(unet, original)
-        if stopped is not None:
-            return Refused(stopped)
-        for name, value in call.items():
-            if name not in _ARGUMENTS and value is not None:
-                return Refused(f"the workflow passes {name} to the model")
-        if call.get("control"):
-            return Refused("a ControlNet steers this model")
-        refusal = options_refusal(options)
+            return Refused(reasons.NewerHost())
+        refusal = run.inspect(unet) or _replaced_for_one_call(unet, original) or _call_refusal(call, options)
         if refusal is not None:
             return Refused(refusal)
-        x, timesteps, context, y = (call.get(name) for name in ("x", "timesteps", "context", "y"))
-        given = [t for t in (x, timesteps, context, y) if t is not None]
-        if x is None or timesteps is None or context is None or not all(type(t) is torch.Tensor for t in given):
-            return Refused("the call's inputs are not plain tensors")
-        if x.ndim != 4 or context.ndim != 3 or (y is not None and y.ndim != 2):
-            return Refused("the call's inputs have unusual dimensions")
-        return self._through_graph(unet, run, given, started)
-
-    def _through_graph(self, unet: Any, run: Run, given: list[torch.Tensor], started: float) -> torch.Tensor | Refused:
-        x = given[0]
+        given = [call[name] for name in ("x", "timesteps", "context", "y") if call.get(name) is not None]
         request = self.request(unet, run, given)
         if isinstance(request, Refused):
             return request
         if self.options.shapes == "any size" and request.shapes.dim("height").exact:
-            run.report.rule = f"{request.backend.name} has no graphs for any size, so each size has its own"
-        eager = functools.partial(_eager, unet)
-        starts = range(0, x.shape[0], MOST_BATCH)
-        if request.shapes.dim("batch").exact or len(starts) == 1:
-            served = self._service.serve(run, request, given, eager, self.options.when_missing, started)
-            run.report.compiled_calls += not isinstance(served, Refused)
-            return served
-        parts: list[torch.Tensor] = []
-        for start in starts:
-            part = [t[start : start + MOST_BATCH] for t in given]
-            served = self._service.serve(run, request, part, eager, self.options.when_missing, started)
-            if isinstance(served, Refused):
-                return served
-            parts.append(served)
-        run.report.compiled_calls += 1
-        return torch.cat(parts)
+            run.report.rule = messages.text(reasons.EachSizeOwnGraph(request.backend.name))
+        chunk = 0 if request.shapes.dim("batch").exact else MOST_BATCH
+        return Call(request, given, functools.partial(_eager, unet), self.options.when_missing, chunk)
 
-    def request(self, unet: Any, run: Run, given: list[torch.Tensor]) -> Request | Refused:
+    def request(self, unet: Any, run: HostRun, given: list[torch.Tensor]) -> Request | Refused:
         """What to ask the engine for, given x, timesteps, context and perhaps y."""
         x, _, context = given[:3]
         y = given[3] if len(given) > 3 else None
@@ -278,9 +249,10 @@ class UnetHook:
         def build(backend: Backend) -> Request | Refused:
             widest = ranges("any size")
             chosen = widest if self.options.shapes == "any size" and backend.supports(widest[0]) else ranges("exact")
-            return self._service.request(run, unet, backend, chosen[0], widest[0], chosen[1], chosen[2], x)
+            shaped = Shaped(chosen[0], widest[0], chosen[1], chosen[2])
+            return self._component.request(run, unet, backend, shaped, x)
 
-        request = choose(self.options.backend, x.device, build)
+        request = choice.choose(self.options.backend, x.device, build)
         if isinstance(request, Request):
             exact = request.shapes.dim("height").exact
             run.requests[(x.dtype, x.device, sizes if exact else widths)] = request
@@ -306,32 +278,27 @@ def _eager(unet: Any, x: torch.Tensor, timesteps: torch.Tensor, context: torch.T
     return unet._forward(x, timesteps, context, y[0] if y else None, None, {})
 
 
-def _replaced_for_one_call(unet: Any, original: Any) -> str | None:
+def _replaced_for_one_call(unet: Any, original: Any) -> Reason | None:
     """Whether another function than the UNet's own waits at the end of the chain of wrappers."""
     function = getattr(original, "__func__", None)
     if function is not None and function is getattr(type(unet), "_forward", None) and original.__self__ is unet:
         return None
-    by = live_code.custom_node(original)
-    return "another custom node replaced UNetModel._forward for this call" + (f" ({by})" if by else "")
+    return reasons.ForwardReplaced(live_code.custom_node(original))
 
 
 # The runs under way by the UNet's id. The host hands one model's options, and so one node's wrapper, to another model's
 # calls (DualModelGuider): whose call it is only the UNet tells. The last run comes first.
-_runs: dict[int, list[tuple[UnetHook, Run]]] = {}
+_runs: dict[int, list[tuple[UnetHook, HostRun]]] = {}
 
 
 def _innermost(unet: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     active = _runs.get(id(unet))
     if not active:
-        _count_eager("the model that was called has no Compile Model node in this sampling")
+        registry().counters.count_eager(reasons.NoNode())
         return original(*args, **kwargs)
     hook, run = active[-1]
-    return hook.serve_call(unet, run, original, args, kwargs)
-
-
-def _count_eager(reason: str) -> None:
-    engine().counters.eager_calls += 1
-    engine().counters.reasons[reason] += 1
+    prepare = functools.partial(hook.prepare, unet, run, original, args, kwargs)
+    return hook.dispatcher.call(run, prepare, functools.partial(original, *args, **kwargs))
 
 
 def detach(patcher: Any) -> None:
@@ -352,13 +319,10 @@ def compile_model(patcher: Any, options: Options, node_id: str | None = None, dy
     if options.backend == "off":
         return clone, "off: the model runs eager"
     if not is_unet(unet):
-        return (
-            clone,
-            f"eager: {type(unet).__name__} is not a model that OneGraph compiles (SD 1.x, SD 2.x, SDXL, refiner)",
-        )
+        return clone, eager_text(reasons.NotCompilable(type(unet).__name__, "SD 1.x, SD 2.x, SDXL, refiner"))
     source = model_source.source_of(patcher, unet, dynprompt, node_id)
     hook = UnetHook(options, node_id, source)
     hook.attach(clone)
     hook.preload(clone)
-    engine_name = backend_in_words(options.backend, patcher.load_device)
-    return clone, f"ready: {options.shapes}, {engine_name}; starts with the first sampling step"
+    backend = choice.describe(options.backend, patcher.load_device)
+    return clone, f"ready: {options.shapes}, {backend}; starts with the first sampling step"

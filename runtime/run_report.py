@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common import memory
+from ..common import memory, messages
+from ..common.reasons import Reason
 
 
 @dataclass
@@ -29,7 +30,7 @@ class RunReport:
     compile_s: float | None = None
     restore_s: float | None = None
     compiled_calls: int = 0
-    eager: Counter[str] = field(default_factory=Counter)
+    eager: Counter[Reason] = field(default_factory=Counter)
     step_ms: float | None = None
     call_ms: float | None = None
     captured_bytes: int = 0
@@ -37,7 +38,24 @@ class RunReport:
     _second_start: float = 0.0
 
     @property
+    def eager_texts(self) -> dict[str, int]:
+        """Eager calls by the sentence that says why."""
+        found: Counter[str] = Counter()
+        for reason, calls in self.eager.copy().items():
+            found[messages.text(reason)] += calls
+        return dict(found)
+
+    @property
+    def eager_codes(self) -> dict[str, int]:
+        """Eager calls by the code of the reason, for programs."""
+        found: Counter[str] = Counter()
+        for reason, calls in self.eager.copy().items():
+            found[reason.code] += calls
+        return dict(found)
+
+    @property
     def calls(self) -> int:
+        """Compiled and eager ones."""
         return self.compiled_calls + sum(self.eager.values())
 
     def call_starts(self) -> None:
@@ -57,7 +75,7 @@ class RunReport:
     def text(self) -> str:
         """What the node shows."""
         if not self.compiled_calls:
-            return "eager: " + "; ".join(self.eager) if self.eager else "stopped before the first step was done"
+            return "eager: " + "; ".join(self.eager_texts) if self.eager else "stopped before the first step was done"
         if self.compile_s is not None:
             how = f"compiled in {self.compile_s:.0f} s"
         elif self.restore_s is not None:
@@ -73,7 +91,7 @@ class RunReport:
         if self.captured_bytes:
             text += f", CUDA graphs hold {memory.in_words(self.captured_bytes)}"
         if self.eager:
-            text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager)
+            text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager_texts)
         return text
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +100,8 @@ class RunReport:
             "compile_s": self.compile_s,
             "restore_s": self.restore_s,
             "compiled_calls": self.compiled_calls,
-            "eager_calls": dict(self.eager),
+            "eager_calls": self.eager_texts,
+            "eager_codes": self.eager_codes,
             "step_ms": self.step_ms,
             "call_ms": self.call_ms,
             "captured_bytes": self.captured_bytes,

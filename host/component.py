@@ -1,0 +1,194 @@
+"""A component of a ComfyUI model as one node compiles it: its requests, its preload, and the end of its runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..backends import Backend
+from ..common import memory, messages, reasons
+from ..common.reasons import Reason
+from ..common.shapes import Refused, ShapeRange
+from ..compiler.progress import Progress
+from ..graph_cache.key import GraphKey
+from ..graph_cache.model_hash import ModelSource
+from ..runtime.dispatch import Dispatcher
+from ..runtime.module_watch import Watches
+from ..runtime.registry import registry
+from ..runtime.request import Request
+from . import compile_client, dynamic_vram, eligibility, host_memory, model_source, status
+from .progress import CompileWatch, report_run
+from .run import HostRun
+
+log = logging.getLogger("onegraph.host")
+
+PIXELS = 8  # image pixels per latent unit, in the families compiled here
+PRELOAD_ON = ("cuda",)  # device types where a first call costs so much that it is worth to begin before it
+PRELOAD_ROOM = 6 << 30  # bytes of memory besides the model's own: preloading a graph early never competes for it
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Which calls a graph is to serve.
+
+    Attributes:
+        widest: the range of all calls that could come; a backend that rebuilds graphs exports under it.
+        sizes: of the call at hand.
+    """
+
+    shapes: ShapeRange
+    widest: ShapeRange
+    label: str
+    sizes: Mapping[str, int]
+
+
+class Component:
+    """One component of one node: the host's side of dispatching its calls.
+
+    Args:
+        name: of the component, as in keys.
+        part: names it where a node has several.
+    """
+
+    def __init__(self, name: str, node_id: str | None, source: ModelSource, part: str = "") -> None:
+        self.name = name
+        self.node_id = node_id
+        self.source = source
+        self.part = part
+        self.dispatcher = Dispatcher(self, 1 if name == compile_client.VAE_ENCODER else PIXELS)
+
+    def request(
+        self, run: HostRun, module: torch.nn.Module, backend: Backend, shaped: Shaped, like: torch.Tensor
+    ) -> Request | Refused:
+        """Make the request for a graph.
+
+        Args:
+            module: that runs; a graph is compiled for the run's skeleton of it.
+            like: the call's main input: its dtype and device are the graph's.
+        """
+        if not backend.supports(shaped.shapes):
+            return Refused(reasons.BackendCannotServe(backend.name, shaped.label))
+        skeleton = run.skeleton(module)
+        assert run.watch is not None
+        key = GraphKey(
+            self.name,
+            run.watch.architecture(skeleton),
+            shaped.shapes.to_json(),
+            str(like.dtype).removeprefix("torch."),
+            backend.name,
+            backend.target(like.device),
+        )
+        return Request(
+            key=key,
+            source=self.source,
+            shapes=shaped.shapes,
+            label=shaped.label,
+            module=skeleton,
+            prefix=compile_client.PREFIX,
+            backend=backend,
+            device=like.device,
+            example_sizes=shaped.sizes,
+            client=compile_client.client(),
+            neighbours=model_source.model_folders(),
+            export_shapes=shaped.widest if backend.rebuilds else None,
+            environment=compile_client.environment(),
+        )
+
+    # What dispatching asks (`runtime.dispatch.Host`) ----------------------------------------------------------
+
+    def surroundings(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
+        """What is turned on around this call that no graph follows, or None."""
+        return eligibility.surroundings_refusal(module, inputs)
+
+    def with_memory(self, run: HostRun, request: Request, x: torch.Tensor) -> Request:
+        """The request with what the host knows of memory, for a graph that may have to be compiled."""
+        try:
+            call = run.call_bytes or host_memory.call_bytes(run.patcher, x)
+            planned = host_memory.planned_bytes(run.patcher, call)
+        except Exception:  # of the host's own estimates
+            log.debug("the host's need of memory is not known", exc_info=True)
+            call = planned = 0
+        return dataclasses.replace(
+            request,
+            call_bytes=call,
+            planned_bytes=planned,
+            idle=host_memory.queue_is_idle,
+            busy=host_memory.queue_is_busy,
+        )
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        """Show a compile on the node and in the queue, and stop it when the user interrupts."""
+        return CompileWatch(self.node_id, label)
+
+    # The end of a run ---------------------------------------------------------------------------------------
+
+    def finish(self, run: HostRun) -> None:
+        """Say on the node, in the log and to the status route what happened in a run. Never raises."""
+        try:
+            self._finish(run)
+        except Exception:  # never into the queue: the image is there
+            log.exception("the end of a run could not be reported")
+
+    def _finish(self, run: HostRun) -> None:
+        if run.paged is not None:
+            run.paged.release()
+        report = run.report
+        if run.refusal is not None and not report.calls:
+            report.eager[run.refusal] += 1
+        device = getattr(run.patcher, "load_device", None)
+        wait_for(device)
+        if device is not None:
+            registry().trim(device)
+            held = host_memory.announce_captures(device)
+            report.captured_bytes = held if report.compiled_calls else 0
+        report.finish()
+        text = f"{self.part}: {report.text()}" if self.part else report.text()
+        if self.node_id is not None:
+            status.last_runs[f"{self.node_id}:{self.part}" if self.part else self.node_id] = report
+        level = logging.WARNING if report.eager else logging.INFO
+        log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
+        report_run(self.node_id, self.part, report)
+
+
+def preload(
+    patcher: object, module: torch.nn.Module, build: Callable[[HostRun], Request | Refused], watches: Watches
+) -> None:
+    """Begin to restore a graph in a thread, while the host still encodes prompts and reads weights. Never raises.
+
+    Args:
+        patcher: ComfyUI's, of the model.
+        module: the patcher's model, or the part of it that will run.
+        build: makes the request of the calls that will come, for a run of which nothing is known yet.
+    """
+    try:
+        device = patcher.load_device  # type: ignore[attr-defined]
+        room = patcher.model_size() + PRELOAD_ROOM  # type: ignore[attr-defined]
+        if device.type not in PRELOAD_ON or memory.unused_bytes(device) < room:
+            return
+        watch = watches.of(module, eligibility.rules())
+        paged = dynamic_vram.paged(patcher, module, watch.version) if dynamic_vram.is_paged(patcher) else None
+        if isinstance(paged, Refused):
+            return
+        request = build(HostRun(version=watch.version, patcher=patcher, watch=watch, paged=paged))
+        if isinstance(request, Request) and not request.backend.rebuilds:
+            name = f"onegraph-preload-{request.key.digest}"
+            # Not a daemon: a process that ends in the midst of it would leave the mark of a graph that takes it down.
+            threading.Thread(target=registry().preload, args=(request, PRELOAD_ROOM), name=name).start()
+    except Exception:  # never into the queue; the first call does without
+        log.debug("no graph was preloaded", exc_info=True)
+
+
+def wait_for(device: torch.device | None) -> None:
+    """Let a GPU finish what was asked of it, so that a time is the work's and not the asking's."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def eager_text(reason: Reason) -> str:
+    """What a node shows that runs nothing compiled."""
+    return f"eager: {messages.text(reason)}"

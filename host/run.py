@@ -1,0 +1,122 @@
+"""A run of a ComfyUI model: what is inspected when it starts and before each call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..common import reasons
+from ..common.errors import in_brief
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from ..runtime.module_watch import ModuleWatch, Watches
+from ..runtime.registry import registry
+from ..runtime.run import Run
+from . import custom_nodes, dynamic_vram, eligibility
+
+
+@dataclass
+class HostRun(Run):
+    """One sampling, decode or encode.
+
+    Attributes:
+        patcher: ComfyUI's patcher of the model that runs.
+        watch: on the module that runs.
+        epoch: ComfyUI's counters of weight moves when the weights were last checked.
+        paged: under DynamicVRAM, the access to the weights.
+        foreign: whether other custom nodes' functions may run between the calls.
+        call_bytes: that one eager call takes by the host's own estimate, where the patcher's model has none.
+        prefix: of the patcher's keys that belong to the module.
+    """
+
+    patcher: Any = None
+    watch: ModuleWatch | None = None
+    epoch: tuple[Any, ...] | None = None
+    paged: dynamic_vram.Paged | None = None
+    foreign: bool = True
+    call_bytes: int = 0
+    prefix: str = ""
+
+    @property
+    def weights_version(self) -> int | None:
+        """As for any run; DynamicVRAM may have written other weights to the same addresses."""
+        return self.version if self.paged is None else None
+
+    @property
+    def filling_s(self) -> float:
+        """Seconds that DynamicVRAM took to bring the weights."""
+        return 0.0 if self.paged is None else self.paged.filling_s
+
+    def inspect(self, module: torch.nn.Module) -> Reason | None:
+        """Check the module, and the weights when ComfyUI moved or patched them; why no graph serves this call."""
+        if self.refusal is not None or self.watch is None:
+            return self.refusal
+        epoch = eligibility.epoch(self.patcher)
+        if epoch != self.epoch:
+            self.epoch, self.bound, self.requests = epoch, set(), {}
+            self.watch.refresh_fully(module)
+            self.refusal = eligibility.refusal(self.patcher, self.watch, self.prefix)
+        watch, slice_ = self.watch, self.slice_
+        version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
+        if version != self.version:
+            self.version, self.bound, self.requests = version, set(), {}
+            self.refusal = self.refusal or self._page_anew(module)
+        return self.refusal or self.watch.patched
+
+    def _page_anew(self, module: torch.nn.Module) -> Reason | None:
+        """The module is another one now, and so is its skeleton."""
+        if self.paged is None:
+            return None
+        self.paged.release()
+        found = dynamic_vram.paged(self.patcher, module, self.version)
+        if isinstance(found, Refused):
+            return found.reason
+        self.paged = found
+        return None
+
+    def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module as a graph is compiled for it: under DynamicVRAM not the live one, which is busy with paging."""
+        return module if self.paged is None else self.paged.form
+
+    @contextlib.contextmanager
+    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
+        """The module with all its weights where a graph can read them, as long as this lasts."""
+        if self.paged is None:
+            yield module
+        else:
+            with self.paged.held() as held:
+                yield held
+
+
+def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watches | None = None) -> HostRun:
+    """Inspect the model at the start of a run, when its weights are loaded. Never raises.
+
+    `watches` are those of earlier runs: with them a model that is as it was costs a millisecond, else some 50.
+    """
+    try:
+        registry().release_orphans()
+        watch = (watches or Watches()).of(module, eligibility.rules())
+        refusal = eligibility.refusal(patcher, watch, prefix)
+        paged = None
+        if refusal is None and dynamic_vram.is_paged(patcher):
+            found = dynamic_vram.paged(patcher, module, watch.version)
+            if isinstance(found, Refused):
+                refusal = found.reason
+            else:
+                paged = found
+        return HostRun(
+            refusal=refusal,
+            version=watch.version,
+            patcher=patcher,
+            watch=watch,
+            epoch=eligibility.epoch(patcher),
+            paged=paged,
+            foreign=custom_nodes.in_patcher(patcher),
+            prefix=prefix,
+        )
+    except Exception as error:  # never into the queue
+        return HostRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)), patcher=patcher)

@@ -1,0 +1,314 @@
+"""Compiles of this process: admitted by memory, followed, put in the background or off until the host is idle."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..common import memory, reasons
+from ..common.errors import CaptureError, CompileError, in_brief
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from ..compiler import progress, skeleton
+from ..compiler.supervisor import Job, Progress, compile_in_child
+from ..graph_cache.compile_times import CompileTimes
+from ..graph_cache.store import Entry, Store
+from . import admission
+from .admission import Limits
+from .counters import Counters
+from .deferred import Deferred
+from .request import Request, Slot, WhenMissing
+
+log = logging.getLogger("onegraph.runtime")
+
+_KILLED_RETRIES = 1
+_BACKGROUND_NICENESS = 10  # the run beside which it compiles goes first
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A compile that waits until the host is idle; its request holds no model."""
+
+    request: Request
+    job: Job
+    need: admission.Need
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """A compile under way.
+
+    Attributes:
+        taken: bytes of the device that it takes.
+    """
+
+    component: str
+    label: str
+    device: torch.device
+    taken: int
+    progress: Progress | None = None
+
+
+class _GiveWay(Exception):
+    """The host has begun something and needs the memory of a compile that was put off."""
+
+
+class Compiles:
+    """Compiles what the registry misses, and remembers what failed.
+
+    Args:
+        claim: a context that is true while this thread alone obtains the graph of a slot.
+        is_needed: whether nobody has the graph of a request meanwhile.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits,
+        counters: Counters,
+        claim: Callable[[Slot], AbstractContextManager[bool]],
+        is_needed: Callable[[Request], bool],
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._counters = counters
+        self._claim = claim
+        self._is_needed = is_needed
+        self._failures: dict[Slot, Reason] = {}
+        self._kills: Counter[Slot] = Counter()
+        self._shortages: dict[Slot, admission.Shortage] = {}
+        self._background: dict[Slot, tuple[threading.Thread, float]] = {}
+        self._under_way: dict[Slot, _UnderWay] = {}
+        self._deferred: Deferred[Slot, _Waiting] = Deferred(self._may_start, self._start_deferred, limits.poll_seconds)
+
+    # What is known ------------------------------------------------------------------------------------------
+
+    def known(self, slot: Slot) -> Refused | None:
+        """Why no compile of this slot starts now: it failed before, or is under way in the background."""
+        if slot in self._failures:
+            return Refused(self._failures[slot])
+        background = self._background.get(slot)
+        if background is not None and background[0].is_alive():
+            found = self._under_way.get(slot)
+            share = round(found.progress.share, 2) if found is not None and found.progress is not None else None
+            return Refused(reasons.StillCompiling(int(time.perf_counter() - background[1]), share))
+        return None
+
+    def remember_failure(self, slot: Slot | None, reason: Reason, error: Exception | None = None) -> Refused:
+        """Refuse, now and, with a slot, whenever this process asks again."""
+        refused = Refused(reason)
+        log.debug("compiling failed: %s", refused.text)
+        if error is not None and error.__cause__ is not None:
+            log.debug("what the compiling process printed last:\n%s", error.__cause__)
+        if slot is not None:
+            self._failures[slot] = reason
+        return refused
+
+    def under_way(self) -> list[dict[str, Any]]:
+        """What compiles, how far it is (`share` of 1) and how long it probably still takes (`remaining_s`)."""
+        return [
+            {
+                "component": one.component,
+                "label": one.label,
+                "stage": one.progress.stage,
+                "seconds": round(one.progress.seconds, 1),
+                "share": round(one.progress.share, 3),
+                "remaining_s": round(one.progress.remaining, 1),
+            }
+            for one in self._under_way.copy().values()
+            if one.progress is not None
+        ]
+
+    def in_background(self) -> int:
+        """How many compiles are under way in the background."""
+        return sum(thread.is_alive() for thread, _ in self._background.copy().values())
+
+    def deferred(self) -> int:
+        """How many compiles wait until the host is idle."""
+        return len(self._deferred)
+
+    # Compiling ----------------------------------------------------------------------------------------------
+
+    def start(
+        self, request: Request, when_missing: WhenMissing, watch: Watch, rebuild_from: Entry | None
+    ) -> Entry | Refused:
+        """Compile a request's graph, now or later.
+
+        Args:
+            watch: follows a compile that the caller waits for. What it raises (the user's interrupt) goes through.
+            rebuild_from: a graph of the same architecture for other sizes, for backends that start from one.
+
+        Returns:
+            The published entry; or why there is none (yet).
+        """
+        try:
+            job = self._job(request, when_missing, rebuild_from)
+        except CaptureError as error:
+            return self.remember_failure(request.slot, reasons.CaptureFailed(str(error)), error)
+        admitted = self._admit(request, job)
+        if isinstance(admitted, Refused):
+            return admitted
+        if when_missing == "background":
+            return self._start_in_background(request, admitted)
+        return self._compile(request, admitted, watch)
+
+    def _job(self, request: Request, when_missing: WhenMissing, rebuild_from: Entry | None) -> Job:
+        manifest = rebuild_from.manifest if rebuild_from else None
+        weights = len(list(request.module.parameters()))
+        # On a CPU no further workers beside a run, which needs every core.
+        alone = rebuild_from is not None or (when_missing == "background" and request.device.type == "cpu")
+        return Job(
+            component=request.key.component,
+            backend=request.backend.name,
+            device=str(request.device),
+            shapes=request.shapes,
+            capture=request.export_shapes or request.shapes,
+            hint=request.example_sizes,
+            structure=skeleton.dump(request.module) if rebuild_from is None else b"",
+            client=request.client,
+            niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
+            kept=rebuild_from.folder if rebuild_from else None,
+            constants=manifest.constants if manifest else (),
+            code=manifest.code if manifest else None,
+            helpers=0 if alone else request.backend.helpers(weights, request.device),
+            cache=self._store.compiler_cache,
+            weights=weights,
+        )
+
+    def _admit(self, request: Request, job: Job) -> Job | Refused:
+        """The job as it may start now, or why it may not; then it is put off until the host is idle, if that helps."""
+        self._deferred.take(request.slot)
+        short = self._shortages.get(request.slot)
+        refused = None if short is None else short.again(self._limits.free(short.device))
+        if refused is not None:
+            return refused
+        if not self._limits.applies(request.device):
+            return job
+        need = admission.Need(request.activation_bytes(), request.planned_bytes, job.helpers)
+        fits = admission.admit(need, self._free_bytes(request.device))
+        if isinstance(fits, admission.Fits):
+            memory.give_back(request.device)
+            return dataclasses.replace(job, helpers=fits.helpers)
+        if request.idle is None:
+            return fits
+        later = dataclasses.replace(job, niceness=_BACKGROUND_NICENESS)
+        self._deferred.put(request.slot, _Waiting(request.without_module(), later, need))
+        return Refused(reasons.PutOff(fits.reason))
+
+    def _free_bytes(self, device: torch.device) -> int:
+        """Bytes that another compile could take, those under way counted in full, whatever they have taken by now."""
+        taken = sum(one.taken for one in self._under_way.copy().values() if one.device == device)
+        return self._limits.free(device) - taken
+
+    def _compile(self, request: Request, job: Job, watch: Watch) -> Entry | Refused:
+        slot = request.slot
+        taken = (1 + job.helpers) * admission.CONTEXT_BYTES + request.activation_bytes()
+        started = _UnderWay(request.key.component, request.label, request.device, taken)  # not the request: its model
+        self._under_way[slot] = started
+        times, kind = CompileTimes(self._store.compile_times), _compile_kind(request, job)
+
+        def follow(now: Progress) -> None:
+            self._under_way[slot] = dataclasses.replace(started, progress=now)
+            watch(now)
+
+        try:
+            with self._store.staging(request.source) as staging:
+                expected = progress.expected(times.of(kind), job.weights)
+                paused = request.busy if job.niceness and request.device.type == "cuda" else None
+                compiled = compile_in_child(job, staging, follow, self._limits.seconds, expected, paused)
+                if not job.niceness:  # one that gives way takes as long as others leave it
+                    times.remember(kind, progress.per_weight(compiled.stages, job.weights))
+                entry = self._store.publish(
+                    request.key,
+                    request.source,
+                    staging,
+                    label=request.label,
+                    files=compiled.files,
+                    constants=compiled.constants,
+                    code=job.code if job.kept else compiled.code,
+                    compile_seconds=compiled.seconds,
+                    made_by=__version__,
+                )
+        except CompileError as error:
+            return self._failed(request, error)
+        except OSError as error:
+            return self.remember_failure(None, reasons.NotSaved(in_brief(error)), error)
+        finally:
+            self._under_way.pop(slot, None)
+        self._shortages.pop(slot, None)
+        self._counters.compiles += 1
+        log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
+        return entry
+
+    def _failed(self, request: Request, error: CompileError) -> Refused:
+        slot, reason = request.slot, reasons.CompileFailed(str(error))
+        before = self._shortages.get(slot)
+        short = admission.shortage(reason, error.cause, request.device, self._limits, before)
+        if short is not None:
+            self._shortages[slot] = short
+            return self.remember_failure(None, reason, error)
+        self._kills[slot] += not error.lasting
+        lasting = error.lasting or self._kills[slot] > _KILLED_RETRIES
+        return self.remember_failure(slot if lasting else None, reason, error)
+
+    # In the background --------------------------------------------------------------------------------------
+
+    def _start_in_background(self, request: Request, job: Job) -> Refused:
+        thread = threading.Thread(
+            target=self._compile,
+            args=(request.without_module(), job, lambda progress: None),
+            name=f"onegraph-compile-{request.key.digest}",
+            daemon=True,
+        )
+        self._background[request.slot] = (thread, time.perf_counter())
+        thread.start()
+        return Refused(reasons.CompilesInBackground())
+
+    def _may_start(self, waiting: _Waiting) -> bool:
+        """Whether the host is idle and a compile that was put off fits: an idle host plans nothing."""
+        idle, need = waiting.request.idle, dataclasses.replace(waiting.need, planned=0)
+        if idle is None or not idle():
+            return False
+        return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Fits)
+
+    def _start_deferred(self, slot: Slot, waiting: _Waiting) -> None:
+        """Compile what was put off, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
+        request = waiting.request
+        fits = admission.admit(dataclasses.replace(waiting.need, planned=0), self._free_bytes(request.device))
+        if isinstance(fits, Refused):
+            raise _GiveWay
+        with self._claim(slot) as claimed:
+            if not claimed:
+                raise _GiveWay
+            if slot in self._failures or not self._is_needed(request):
+                return
+            self._background[slot] = (threading.current_thread(), time.perf_counter())
+
+        def watch(progress: Progress) -> None:
+            busy = request.idle is not None and not request.idle()
+            if busy and self._limits.free(request.device) < waiting.need.planned:
+                raise _GiveWay
+
+        try:
+            memory.give_back(request.device)
+            self._compile(request, dataclasses.replace(waiting.job, helpers=fits.helpers), watch)
+        finally:
+            self._background.pop(slot, None)
+
+
+def _compile_kind(request: Request, job: Job) -> str:
+    """What compiles have in common that take about as long for each weight."""
+    exact = "exact" if all(dim.exact for dim in request.shapes.dims) else "any size"
+    return f"{job.component}, {job.backend}, {request.device.type}, {exact}, {job.helpers} helpers"

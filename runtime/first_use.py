@@ -1,0 +1,144 @@
+"""The first use of a graph on a machine: compare it with eager on real inputs, time both, remember the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from ..common import reasons
+from ..common.reasons import Reason
+from ..graph_cache.store import Entry, Store
+from . import faithfulness
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FirstUsePolicy:
+    """When a graph is worth using.
+
+    Attributes:
+        slower: below this share of eager's speed it is not; 5 % is measurement noise.
+        slow_processes: how many processes must find a graph slower than eager before it is believed.
+        measuring_seconds: by device type. Beyond that a first use is not measured again: calls that long are hardly
+            noisy. On a GPU only the first calls take long, which load kernels and plans.
+    """
+
+    slower: float = 0.95
+    slow_processes: int = 3
+    measuring_seconds: Mapping[str, float] = field(default_factory=lambda: {"cpu": 2.0, "cuda": 20.0})
+
+
+ANY_SPEED = FirstUsePolicy(slower=0.0)  # for measuring: a slow graph is used like any other
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A call by the graph and by eager.
+
+    Attributes:
+        inputs: of both.
+        sizes: named dimensions of the inputs.
+        run: the graph.
+        eager: the same function without a graph.
+    """
+
+    inputs: tuple[torch.Tensor, ...]
+    sizes: Mapping[str, int]
+    run: Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
+    eager: Callable[..., torch.Tensor]
+
+    @property
+    def group(self) -> str:
+        """Which dimensions have size 1: kernels may treat those in their own way, so each group is compared once."""
+        return ",".join(name for name, size in sorted(self.sizes.items()) if size == 1) or "n"
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The graph is wrong; `reference` is eager's result."""
+
+    reason: Reason
+    reference: torch.Tensor
+
+
+class FirstUse:
+    """What first uses of one graph on this machine showed, and those that are still due."""
+
+    def __init__(
+        self, store: Store, entry: Entry, policy: FirstUsePolicy, device: torch.device, environment: str
+    ) -> None:
+        self._store = store
+        self._entry = entry
+        self._policy = policy
+        self._device = device
+        self.result = store.outcome(entry)
+        if self.result.environment != environment:
+            self.result = self.result.model_copy(update={"environment": environment, "checked": {}})
+        if self.slower() is not None and self.result.slow_processes < policy.slow_processes:
+            # Measured on a busy machine, perhaps: a fast graph is trusted at once, a slow one after some processes.
+            self.result = self.result.model_copy(update={"eager_ms": None, "compiled_ms": None})
+
+    def slower(self) -> Reason | None:
+        """Why eager is kept although the graph is right, or None."""
+        speedup = self.result.speedup
+        if speedup is not None and speedup < self._policy.slower:
+            return reasons.SlowerThanEager(round(speedup, 3))
+        return None
+
+    def due(self, trial: Trial) -> bool:
+        """Whether a call like this was not compared or timed yet."""
+        return trial.group not in self.result.checked or self.result.compiled_ms is None
+
+    def check(self, trial: Trial) -> torch.Tensor | Failed:
+        """Compare and time a call, and record what it shows beside the manifest.
+
+        Returns:
+            The graph's result, or why it is wrong.
+        """
+        started = time.perf_counter()
+        compiled_ms, output = timed(lambda: trial.run(trial.inputs), self._device)
+        eager_ms, reference = timed(lambda: trial.eager(*trial.inputs), self._device)
+        verdict = faithfulness.compare(output, reference)
+        if isinstance(verdict, faithfulness.Unfaithful):
+            return Failed(reasons.FirstUseFailed(verdict.reason), reference)
+        checked = {**self.result.checked, trial.group: verdict.rel_l2}
+        result = self.result.model_copy(update={"checked": checked})
+        if result.compiled_ms is None:
+            # Set-up at a first call and noise only ever add time: a second pair, and more while eager seems faster.
+            for _ in range(3):
+                if time.perf_counter() - started > self._policy.measuring_seconds[self._device.type]:
+                    break
+                compiled_ms = min(compiled_ms, timed(lambda: trial.run(trial.inputs), self._device)[0])
+                eager_ms = min(eager_ms, timed(lambda: trial.eager(*trial.inputs), self._device)[0])
+                if compiled_ms <= eager_ms:
+                    break
+            size = ", ".join(f"{name} {value}" for name, value in trial.sizes.items())
+            slow = result.slow_processes + 1 if eager_ms / compiled_ms < self._policy.slower else 0
+            update = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "size": size, "slow_processes": slow}
+            result = result.model_copy(update=update)
+        self.result = result
+        self._store.remember(self._entry, result)
+        return output
+
+
+def timed(call: Callable[[], T], device: torch.device) -> tuple[float, T]:
+    """Call something.
+
+    Returns:
+        Milliseconds until the device is done, and the result.
+    """
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
+    started = time.perf_counter()
+    output = call()
+    wait()
+    return 1e3 * (time.perf_counter() - started), output

@@ -1,0 +1,289 @@
+"""A graph loaded into this process: its binding, its first use, its CUDA graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from ..backends import Runner
+from ..backends.cuda_graphs import Release
+from ..common import reasons
+from ..common.errors import BindError
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from ..common.zeros import zeros
+from ..graph_cache.store import Entry, Store
+from . import binding, faithfulness, live_code, out_of_memory, spot_check
+from .counters import Counters
+from .first_use import Failed, FirstUse, FirstUsePolicy, Trial, timed
+from .request import Request
+
+log = logging.getLogger("onegraph.runtime")
+
+Origin = Literal["compiled", "restored"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call of a graph gave. `refusal` is set when the output is eager's after all."""
+
+    output: torch.Tensor
+    refusal: Reason | None = None
+
+
+@dataclass(frozen=True)
+class GraphOptions:
+    """How a loaded graph is used.
+
+    Attributes:
+        make_room: has other graphs release what only makes calls faster.
+    """
+
+    policy: FirstUsePolicy = field(default_factory=FirstUsePolicy)
+    make_room: Callable[[], object] = lambda: None
+
+
+class LoadedGraph:
+    """A loaded graph with its entry, its binding and its first-use result.
+
+    Args:
+        entry: where it came from.
+        runner: the backend's, which this object owns.
+        request: for which it was loaded. Its module is not kept.
+        store: the entry's.
+        origin: whether this process compiled it.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        runner: Runner,
+        request: Request,
+        store: Store,
+        origin: Origin,
+        options: GraphOptions | None = None,
+    ) -> None:
+        options = options or GraphOptions()
+        self.entry = entry
+        self.origin = origin
+        self.shapes = request.shapes
+        self.device = request.device
+        self.retired: Reason | None = None
+        self.fresh = True  # not called yet in this process
+        code = entry.manifest.code
+        self.code = live_code.LiveCode(code) if code is not None else None
+        self.used = time.monotonic()
+        self._runner = runner
+        self._prefix = request.prefix
+        self._store = store
+        self._make_room = options.make_room
+        self._constants = entry.manifest.constants
+        self._binding: binding.Binding | None = None
+        self._version: int | None = None  # of the module when its weights were checked in full
+        self._lock = threading.Lock()
+        if runner.replayed is not None and store.recording_crashed(entry):
+            runner.replayed.forbid()
+        self._schedule = spot_check.Schedule(spot_check.every())
+        self.first_use = FirstUse(store, entry, options.policy, request.device, request.environment)
+
+    # Memory -------------------------------------------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes it keeps besides the weights, also after `close` where they do not come back."""
+        return self._runner.held_bytes
+
+    @property
+    def captured_bytes(self) -> int:
+        """Bytes that the CUDA graphs of its calls hold."""
+        return 0 if self._runner.replayed is None else self._runner.replayed.held_bytes
+
+    def close(self) -> None:
+        """Release the memory; the graph cannot be called any more."""
+        with self._lock:
+            self.retired = self.retired or reasons.GraphClosed()
+            self._binding = None
+            self._runner.close()
+
+    def release_captures(self, why: Release) -> int:
+        """Release the memory of captured calls, unless a call is under way just now; the bytes.
+
+        Never waits: the host may ask for memory in the midst of a call of this very graph.
+        """
+        if self._runner.replayed is None or not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            return self._runner.replayed.release(why)
+        finally:
+            self._lock.release()
+
+    def release_orphan(self) -> None:
+        """Release the weights of a model that is gone, for backends whose runners hold what they are bound to.
+
+        Never waits: a graph that is called or warmed up just now is nobody's orphan.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._binding is not None and self._binding.module() is None and self._runner.held_bytes:
+                self._binding = None
+                self._runner.close()  # binding it again sets it up again
+        finally:
+            self._lock.release()
+
+    def trim(self, available: int) -> None:
+        """Release what only makes calls faster, if it is much beside the bytes that are free."""
+        with self._lock:
+            if self._runner.replayed is not None:
+                self._runner.replayed.trim(available)
+
+    # Calls --------------------------------------------------------------------------------------------------
+
+    def replaced(self) -> Reason | None:
+        """Why the functions in place now are not those that the graph was captured from, or None."""
+        return self.code.difference() if self.code is not None else None
+
+    def start_run(self, version: int | None) -> None:
+        """Begin a run, whose weights are checked in full unless they are known to be like those before.
+
+        Args:
+            version: a number by the metadata of the module's weights; None: nobody knows.
+        """
+        with self._lock:
+            if version is None or version != self._version or not self._runner.reads_in_place:
+                self._binding = None
+            self._version = version
+
+    def call(
+        self,
+        module: torch.nn.Module,
+        inputs: tuple[torch.Tensor, ...],
+        sizes: Mapping[str, int],
+        eager: Callable[..., torch.Tensor],
+        counters: Counters,
+        slice_: int | None = None,
+    ) -> Result | Refused:
+        """Run an admitted call with the weights `module` has right now.
+
+        Args:
+            inputs: as in the shape range, contiguous, on the graph's device.
+            sizes: from `ShapeRange.admits`.
+            eager: the same function of the inputs without a graph, at any size: to compare with at the very first
+                use on this machine and now and then later.
+            slice_: number of a call of a run between whose calls nobody is expected to move weights: only some of
+                them are checked. None: all of them.
+        """
+        with self._lock:
+            refusal = self.retired or self.first_use.slower()
+            if refusal is not None:
+                return Refused(refusal)
+            self.used = time.monotonic()
+            try:
+                with self._marked(inputs):
+                    known = self._binding
+                    if known is None or not (
+                        known.holds(module) if slice_ is None else known.holds_part(module, slice_)
+                    ):
+                        bound = self._bind(module)
+                        if isinstance(bound, Refused):
+                            return bound
+                        counters.binds += 1
+                    trial = Trial(inputs, sizes, self._run, eager)
+                    if self.first_use.due(trial):
+                        with self._uncaptured():
+                            checked = self.first_use.check(trial)
+                        result = self._retire(checked) if isinstance(checked, Failed) else Result(checked)
+                    else:
+                        result = Result(self._run(inputs))
+                        if self._schedule.due():
+                            counters.spot_checks += 1
+                            with self._uncaptured():
+                                result = self._spot_check(trial, result.output)
+            except torch.OutOfMemoryError as error:
+                log.info("a compiled call ran out of memory: %s", str(error).partition("\n")[0])
+                return Refused(reasons.MemoryRanOut())
+            self.fresh = False
+            slower = self.first_use.slower()
+            if slower is not None and self._runner.held_bytes:
+                self.retired = slower  # not used in this process, so its memory goes back as far as it does
+                self._runner.close()
+            if result.refusal is None:
+                counters.compiled_calls += 1
+            return result
+
+    def _run(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The runner's call, once more with more room where memory ran out."""
+        try:
+            return self._runner(*inputs)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            if not out_of_memory.suspicious(error, self.device):
+                raise
+
+        def make_room() -> None:
+            if self._runner.replayed is not None:
+                self._runner.replayed.release("needed")
+            self._make_room()
+
+        return out_of_memory.retried(lambda: self._runner(*inputs), make_room, self.device)
+
+    def warm(self, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Run on weights of zeros, so that kernels and libraries are on the device before the first call needs them."""
+        with self._lock:
+            if not self.fresh or self._binding is not None or self.retired is not None:
+                return
+            with self._store.loading(self.entry):
+                weights = zeros(self._constants, self.device)
+                try:
+                    self._runner.bind(weights)
+                    self._runner(*inputs)
+                    if self.device.type == "cuda":
+                        torch.cuda.current_stream(self.device).synchronize()
+                finally:
+                    self._runner.close()
+
+    def _marked(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
+        """A crash marker around the calls that could take the process down."""
+        if self.fresh:
+            return self._store.loading(self.entry)
+        if self._runner.replayed is not None and self._runner.replayed.due(inputs):
+            return self._store.recording(self.entry)
+        return contextlib.nullcontext()
+
+    def _uncaptured(self) -> contextlib.AbstractContextManager[None]:
+        """While this lasts calls are only made: a capture would spoil what is measured."""
+        return contextlib.nullcontext() if self._runner.replayed is None else self._runner.replayed.paused()
+
+    def _bind(self, module: torch.nn.Module) -> binding.Binding | Refused:
+        self._binding = None
+        try:
+            bound = binding.bind(self._runner, module, self._constants, self.device, self._prefix)
+        except BindError as error:
+            return Refused(reasons.BindFailed(str(error)))
+        if isinstance(bound, binding.Binding):
+            self._binding = bound
+        return bound
+
+    def _spot_check(self, trial: Trial, output: torch.Tensor) -> Result:
+        """Compare a fraction of a later call with eager."""
+        milliseconds, (found, reference) = timed(
+            lambda: spot_check.pair(self.shapes, trial.inputs, output, self._runner, trial.eager), self.device
+        )
+        self._schedule.checked(milliseconds / 1e3)
+        verdict = faithfulness.compare(found, reference)
+        if isinstance(verdict, faithfulness.Unfaithful):
+            return self._retire(Failed(reasons.SpotCheckFailed(verdict.reason), trial.eager(*trial.inputs)))
+        return Result(output)
+
+    def _retire(self, failed: Failed) -> Result:
+        self.retired = failed.reason
+        self._runner.close()
+        log.warning("%s: %s", self.entry.folder.name, Refused(failed.reason).text)
+        self._store.quarantine(self.entry.folder)
+        return Result(failed.reference, failed.reason)

@@ -1,0 +1,318 @@
+"""The process-wide registry of graphs: find, restore or compile one, and keep it loaded.
+
+Every client uses it: the ComfyUI host, diffusers pipelines. There is one registry per process (`registry()`). Graphs
+are shared by every model of their architecture and bound again when another model runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..backends.cuda_graphs import Release
+from ..common import memory, messages, reasons
+from ..common.errors import LoadError, MemoryShortError
+from ..common.reasons import FunctionReplaced, Reason
+from ..common.shapes import Refused
+from ..compiler import export
+from ..graph_cache.key import GraphKey
+from ..graph_cache.manifest import Manifest
+from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
+from . import live_code
+from .admission import Limits
+from .compiles import Compiles, Watch
+from .counters import Counters
+from .eviction import Eviction
+from .first_use import FirstUsePolicy
+from .loaded_graph import GraphOptions, LoadedGraph, Origin
+from .request import Request, Slot, WhenMissing
+
+log = logging.getLogger("onegraph.runtime")
+
+
+class Registry:
+    """Graphs of this process by key and device.
+
+    Locks: one for each slot, held while its graph is obtained, also during its compile. Restoring takes one more, so
+    that graphs make room for each other one at a time. Status, preloads, other models' graphs and releasing memory
+    never wait for a compile.
+
+    Args:
+        policy: when a graph is worth using.
+    """
+
+    def __init__(
+        self, store: Store | None = None, limits: Limits | None = None, policy: FirstUsePolicy | None = None
+    ) -> None:
+        self.store = store or Store()
+        self.limits = limits or Limits()
+        self.policy = policy or FirstUsePolicy()
+        self.counters = Counters()
+        self.exact_compiles: dict[str, set[str]] = {}  # by architecture, keys that were compiled for one size
+        self._graphs: dict[Slot, LoadedGraph] = {}
+        self.eviction = Eviction(self._graphs)
+        self.compiles = Compiles(self.store, self.limits, self.counters, self._claim, self._is_needed)
+        self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
+        self._locks: dict[Slot, threading.RLock] = {}
+        self._lock = threading.Lock()
+        self._restoring = threading.RLock()
+
+    # Looking up ---------------------------------------------------------------------------------------------
+
+    def loaded(self, key: GraphKey, device: torch.device) -> LoadedGraph | None:
+        """The graph, if this process has it already."""
+        return self._graphs.get((key.digest, str(device)))
+
+    def graphs(self, device: torch.device | None = None) -> list[LoadedGraph]:
+        """All loaded graphs, or those on one device."""
+        graphs = self._graphs.copy().values()
+        return [graph for graph in graphs if device is None or graph.device == device]
+
+    def has(self, request: Request) -> bool:
+        """Whether a graph for the request is loaded or stored, so that nothing needs compiling."""
+        if self.loaded(request.key, request.device) is not None:
+            return True
+        found = self.store.find(request.key, request.source, request.neighbours, _code_difference)
+        return isinstance(found, Hit)
+
+    def _is_needed(self, request: Request) -> bool:
+        return request.slot not in self._graphs and not self.has(request)
+
+    # Obtaining ----------------------------------------------------------------------------------------------
+
+    def obtain(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
+        """Give the graph for a request: loaded before, restored from the store, or compiled.
+
+        Never raises for anything that goes wrong with the graph. What `watch` raises (the user's interrupt) goes
+        through, with nothing left behind.
+
+        Returns:
+            The graph, or why there is none.
+        """
+        slot = request.slot
+        with self._lock_of(slot):
+            known = self._known(slot)
+            if known is not None:
+                return known
+            reason = self._preload_refusals.pop(slot, None)
+            if reason is not None:
+                return Refused(reason)
+            restored = self._restore(request)
+            if not isinstance(restored, Miss):
+                return restored
+            if when_missing == "eager":
+                return Refused(restored.reason)
+            return self._compile(request, when_missing, watch)
+
+    def _lock_of(self, slot: Slot) -> threading.RLock:
+        """What is held while a graph is obtained, so that nobody else compiles the same."""
+        with self._lock:
+            return self._locks.setdefault(slot, threading.RLock())
+
+    @contextlib.contextmanager
+    def _claim(self, slot: Slot) -> Iterator[bool]:
+        """Take a slot's lock if nobody has it; whether it was taken."""
+        lock = self._lock_of(slot)
+        taken = lock.acquire(blocking=False)
+        try:
+            yield taken
+        finally:
+            if taken:
+                lock.release()
+
+    def _known(self, slot: Slot) -> LoadedGraph | Refused | None:
+        """The graph, or the reason why there is none, that this process knows already."""
+        graph = self._graphs.get(slot)
+        if graph is not None:
+            return graph if graph.retired is None else Refused(graph.retired)
+        return self.compiles.known(slot)
+
+    def _restore(self, request: Request) -> LoadedGraph | Refused | Miss:
+        """Load the graph from the store."""
+        runs = request.backend.can_run(request.device)
+        if not runs.ok:
+            return Refused(runs.reason)
+        replaced: list[Reason] = []
+
+        def differs(manifest: Manifest) -> Reason | None:
+            difference = _code_difference(manifest)
+            if isinstance(difference, FunctionReplaced):
+                replaced.append(difference)
+            return difference
+
+        found = self.store.find(request.key, request.source, request.neighbours, differs)
+        if isinstance(found, Broken):
+            return Refused(reasons.CompiledAgainLater(found.reason))
+        if isinstance(found, Miss):
+            return Refused(replaced[0], passing=True) if replaced else found
+        graph = self._load(request, found.entry, "restored")
+        self.counters.restores += isinstance(graph, LoadedGraph)
+        return graph
+
+    def _compile(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
+        possible = request.backend.can_compile(request.device)
+        if not possible.ok:
+            return Refused(possible.reason)
+        foreign = live_code.foreign_method(request.module)
+        if foreign is not None:  # the graph would be another model's, and could not be used
+            return Refused(foreign, passing=True)
+        sibling = None
+        if request.backend.rebuilds:
+            sibling = self.store.sibling(request.key, request.source, request.neighbours, _code_difference)
+        compiled = self.compiles.start(request, when_missing, watch, sibling)
+        if isinstance(compiled, Refused):
+            return compiled
+        difference = _code_difference(compiled.manifest)
+        if isinstance(difference, FunctionReplaced):
+            return Refused(difference, passing=True)
+        if difference is not None:
+            return self.compiles.remember_failure(request.slot, reasons.NeedsRestart(difference))
+        return self._load(request, compiled, "compiled")
+
+    def _load(self, request: Request, entry: Entry, origin: Origin) -> LoadedGraph | Refused:
+        with self._restoring:
+            try:
+                crowded = self.eviction.make_room(request, entry)
+                if crowded is not None:
+                    return Refused(crowded)
+                with self.store.loading(entry):
+                    runner = request.backend.load(entry.folder, request.device)
+            except MemoryShortError as error:
+                return Refused(reasons.LoadFailed(str(error)))
+            except LoadError as error:
+                self.store.quarantine(entry.folder)
+                return Refused(reasons.LoadFailed(str(error)))
+            options = GraphOptions(self.policy, functools.partial(self.release_captures, request.device, "needed"))
+            graph = LoadedGraph(entry, runner, request, self.store, origin, options)
+            self._graphs[request.slot] = graph
+            return graph
+
+    # Preloading ---------------------------------------------------------------------------------------------
+
+    def preload(self, request: Request, room: int) -> None:
+        """Load a cached graph and warm it up, in a thread beside whatever comes before its first call. Never raises.
+
+        Args:
+            room: bytes that must still be free to warm it up.
+        """
+        device = request.device
+        try:
+            on_device = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+            with torch.inference_mode(), on_device:  # both are a thread's own
+                restored = self._preloaded(request)
+                if restored is not None and memory.unused_bytes(device) >= room:
+                    restored.warm(export.example_inputs(request.shapes, request.example_sizes, device))
+                    self.counters.preloads += 1
+        except Exception:  # the first call does without
+            log.debug("a graph could not be preloaded", exc_info=True)
+
+    def _preloaded(self, request: Request) -> LoadedGraph | None:
+        # Whoever else obtains this graph may be compiling it, and a process that ends waits for this thread.
+        slot = request.slot
+        with self._claim(slot) as claimed:
+            if not claimed or self._known(slot) is not None or slot in self._preload_refusals:
+                return None
+            restored = self._restore(request)
+            if isinstance(restored, Refused) and not restored.passing:  # nobody listens here
+                self._preload_refusals[slot] = restored.reason
+            return restored if isinstance(restored, LoadedGraph) else None
+
+    # Letting go ---------------------------------------------------------------------------------------------
+
+    def retire(self, request: Request, reason: Reason) -> None:
+        """Take a graph that turned out wrong out of use, in this process and others."""
+        graph = self.loaded(request.key, request.device)
+        if graph is not None and graph.retired is None:
+            graph.retired = reason
+            graph.close()
+            log.warning("%s: %s", graph.entry.folder.name, messages.text(reason))
+            self.store.quarantine(graph.entry.folder)
+
+    def release_orphans(self) -> None:
+        """Release models that are gone. Called when a run starts, for a collector's callback could deadlock."""
+        for graph in self.graphs():
+            graph.release_orphan()
+
+    def captured_bytes(self, device: torch.device | None = None) -> int:
+        """Bytes that CUDA graphs hold, on a device or on all."""
+        return sum(graph.captured_bytes for graph in self.graphs(device))
+
+    def release_captures(self, device: torch.device, why: Release) -> int:
+        """Release what CUDA graphs hold on a device; the bytes. Never waits and never raises."""
+        released = 0
+        for graph in self.graphs(device):
+            try:
+                released += graph.release_captures(why)
+            except Exception:  # the host asks for memory in the midst of its own work
+                log.exception("CUDA graphs could not be released")
+        return released
+
+    def trim(self, device: torch.device) -> None:
+        """Have graphs release what only makes calls faster, where memory is short. Called when a run ends."""
+        graphs = [graph for graph in self.graphs(device) if graph.held_bytes]
+        if graphs:
+            available = memory.unused_bytes(device) - sum(graph.held_bytes for graph in graphs)
+            for graph in graphs:
+                graph.trim(available)
+
+    def held_bytes(self) -> int:
+        """Bytes that loaded graphs hold besides the weights, with what closed ones did not release."""
+        return self.eviction.held_bytes()
+
+    def close(self) -> None:
+        """Close all graphs."""
+        for slot in list(self._graphs):
+            graph = self._graphs.pop(slot, None)
+            if graph is not None:
+                graph.close()
+
+    def status(self) -> dict[str, Any]:
+        """Numbers of compiles and memory for the status route. Takes no lock."""
+        return {
+            "compiling": self.compiles.under_way(),
+            "background_compiles": self.compiles.in_background(),
+            "deferred_compiles": self.compiles.deferred(),
+            "captured_bytes": self.captured_bytes(),
+        }
+
+
+def _code_difference(manifest: Manifest) -> live_code.Difference | None:
+    """What differs between the functions in place and those that a graph was captured from."""
+    return live_code.LiveCode(manifest.code).difference() if manifest.code is not None else None
+
+
+_current: Registry | None = None
+_current_lock = threading.Lock()
+
+
+def registry() -> Registry:
+    """The process's one registry."""
+    global _current
+    with _current_lock:
+        if _current is None:
+            _current = Registry()
+        return _current
+
+
+def use(new: Registry | None) -> Registry | None:
+    """Make another registry the process's one, e.g. one that uses graphs of any speed; the one before."""
+    global _current
+    with _current_lock:
+        before, _current = _current, new
+        return before
+
+
+@contextlib.contextmanager
+def using(new: Registry | None) -> Iterator[Registry | None]:
+    """While this lasts another registry is the process's one; None: a new one as soon as it is asked for."""
+    before = use(new)
+    try:
+        yield new
+    finally:
+        use(before)

@@ -1,0 +1,72 @@
+"""What a client asks the registry for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from ..backends import Backend
+from ..common.shapes import ShapeRange
+from ..compiler.supervisor import Client
+from ..graph_cache.key import GraphKey
+from ..graph_cache.model_hash import ModelSource
+from . import admission
+
+WhenMissing = Literal["wait", "background", "eager"]
+Slot = tuple[str, str]  # key digest, device: what a process has one graph for
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client wants to run compiled.
+
+    Attributes:
+        module: the live module.
+        prefix: name under which the client's wrapper holds `module`, with a dot: graph weights are `prefix` + name.
+        example_sizes: of the call at hand, by dimension name.
+        export_shapes: a wider range to export under, for backends that rebuild graphs for other sizes.
+        neighbours: folders whose checkpoints may have graphs of the same architecture.
+        environment: versions of what surrounds a graph and is no part of its key, e.g. the host's. When they change, a
+            graph is compared with eager again.
+        planned_bytes: on the device, that the host will take for this run besides what it has.
+        call_bytes: on the device, that a call at these sizes takes by the host's own estimate; 0 if it has none.
+        idle: tells whether the host has nothing to do. None: it cannot tell, so no compile waits for that.
+        busy: tells whether the host computes or is about to. A background compile for a GPU is stopped meanwhile: it
+            slows a run that launches kernels by 40 % (SDXL eager on an H200), whatever its priority.
+    """
+
+    key: GraphKey
+    source: ModelSource
+    shapes: ShapeRange
+    label: str
+    module: torch.nn.Module
+    prefix: str
+    backend: Backend
+    device: torch.device
+    example_sizes: Mapping[str, int]
+    client: Client
+    neighbours: tuple[Path, ...] = ()
+    export_shapes: ShapeRange | None = None
+    environment: str = ""
+    planned_bytes: int = 0
+    call_bytes: int = 0
+    idle: Callable[[], bool] | None = None
+    busy: Callable[[], bool] | None = None
+
+    @property
+    def slot(self) -> Slot:
+        """What a process has at most one loaded graph for."""
+        return self.key.digest, str(self.device)
+
+    def activation_bytes(self) -> int:
+        """Activations of a compile's trial calls: the host's estimate, or ours where that is higher."""
+        return max(admission.calls_bytes(self.shapes, self.example_sizes, self.module), self.call_bytes)
+
+    def without_module(self) -> Request:
+        """The request as a compile needs it, which must not keep a model alive."""
+        return dataclasses.replace(self, module=torch.nn.Module(), call_bytes=self.activation_bytes())

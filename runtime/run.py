@@ -1,0 +1,58 @@
+"""One run of one component: a sampling, a decode, an encode."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from .request import Request
+from .run_report import RunReport
+
+
+@dataclass
+class Run:
+    """What is known during a run. A client's own run adds where the weights are.
+
+    Attributes:
+        refusal: why no graph serves this run at all, or None.
+        version: of the module when the requests were made.
+        served: whether a graph served the last call.
+        slice_: of what a call is to be checked for, as in `LoadedGraph.call`; None: everything.
+        refused: by key digest, why there is no graph in this run.
+        bound: ids of graphs whose binding was checked in full in this run.
+        requests: by what a request depends on, until something changes.
+    """
+
+    refusal: Reason | None = None
+    version: int = 0
+    served: bool = False
+    slice_: int | None = None
+    report: RunReport = field(default_factory=RunReport)
+    refused: dict[str, Reason] = field(default_factory=dict)
+    bound: set[int] = field(default_factory=set)
+    requests: dict[Any, Request] = field(default_factory=dict)
+
+    @property
+    def weights_version(self) -> int | None:
+        """A number by the weights' metadata; None: they may have been written to since the last run."""
+        return self.version
+
+    @property
+    def filling_s(self) -> float:
+        """Seconds spent so far to bring weights to the device, which is no part of restoring a graph."""
+        return 0.0
+
+    def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module as a graph is compiled for it."""
+        return module
+
+    @contextlib.contextmanager
+    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
+        """The module with all its weights where a graph can read them, as long as this lasts."""
+        yield module
