@@ -22,7 +22,9 @@ from ..common.shapes import Refused
 from ..compiler import progress, skeleton
 from ..compiler.supervisor import Job, Progress, compile_in_child
 from ..graph_cache.compile_times import CompileTimes
-from ..graph_cache.store import Entry, Store
+from ..graph_cache.entry import Entry
+from ..graph_cache.publish import NewEntry
+from ..graph_cache.store import Store
 from . import admission
 from .admission import Limits
 from .counters import Counters
@@ -82,7 +84,7 @@ class Compiles:
         is_needed: Callable[[Request], bool],
     ) -> None:
         self._store = store
-        self._limits = limits
+        self.limits = limits
         self._counters = counters
         self._claim = claim
         self._is_needed = is_needed
@@ -191,10 +193,10 @@ class Compiles:
         """The job as it may start now, or why it may not; then it is put off until the host is idle, if that helps."""
         self._deferred.take(request.slot)
         short = self._shortages.get(request.slot)
-        refused = None if short is None else short.again(self._limits.free(short.device))
+        refused = None if short is None else short.again(self.limits.free(short.device))
         if refused is not None:
             return refused
-        if not self._limits.applies(request.device):
+        if not self.limits.applies(request.device):
             return job
         need = admission.Need(request.activation_bytes(), request.planned_bytes, job.helpers)
         fits = admission.admit(need, self._free_bytes(request.device))
@@ -210,7 +212,7 @@ class Compiles:
     def _free_bytes(self, device: torch.device) -> int:
         """Bytes that another compile could take, those under way counted in full, whatever they have taken by now."""
         taken = sum(one.taken for one in self._under_way.copy().values() if one.device == device)
-        return self._limits.free(device) - taken
+        return self.limits.free(device) - taken
 
     def _compile(self, request: Request, job: Job, watch: Watch) -> Entry | Refused:
         slot = request.slot
@@ -227,13 +229,10 @@ class Compiles:
             with self._store.staging(request.source) as staging:
                 expected = progress.expected(times.of(kind), job.weights)
                 paused = request.busy if job.niceness and request.device.type == "cuda" else None
-                compiled = compile_in_child(job, staging, follow, self._limits.seconds, expected, paused)
+                compiled = compile_in_child(job, staging, follow, self.limits.seconds, expected, paused)
                 if not job.niceness:  # one that gives way takes as long as others leave it
                     times.remember(kind, progress.per_weight(compiled.stages, job.weights))
-                entry = self._store.publish(
-                    request.key,
-                    request.source,
-                    staging,
+                made = NewEntry(
                     label=request.label,
                     files=compiled.files,
                     constants=compiled.constants,
@@ -241,6 +240,7 @@ class Compiles:
                     compile_seconds=compiled.seconds,
                     made_by=__version__,
                 )
+                entry = self._store.publish(request.key, staging, made)
         except CompileError as error:
             return self._failed(request, error)
         except OSError as error:
@@ -255,7 +255,7 @@ class Compiles:
     def _failed(self, request: Request, error: CompileError) -> Refused:
         slot, reason = request.slot, reasons.CompileFailed(str(error))
         before = self._shortages.get(slot)
-        short = admission.shortage(reason, error.cause, request.device, self._limits, before)
+        short = admission.shortage(reason, error.cause, request.device, self.limits, before)
         if short is not None:
             self._shortages[slot] = short
             return self.remember_failure(None, reason, error)
@@ -298,7 +298,7 @@ class Compiles:
 
         def watch(progress: Progress) -> None:
             busy = request.idle is not None and not request.idle()
-            if busy and self._limits.free(request.device) < waiting.need.planned:
+            if busy and self.limits.free(request.device) < waiting.need.planned:
                 raise _GiveWay
 
         try:

@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 
 from ..common import memory, reasons
 from ..common.reasons import Reason
-from ..graph_cache.store import Entry
+from ..graph_cache.entry import Entry
 from .loaded_graph import LoadedGraph
 from .request import Request, Slot
 

@@ -11,7 +11,8 @@ import torch
 
 from ..common import reasons
 from ..common.reasons import Reason
-from ..graph_cache.store import Entry, Store
+from ..graph_cache.entry import Entry
+from ..graph_cache.store import Store
 from . import faithfulness
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class Failed:
     reference: torch.Tensor
 
 
-class FirstUse:
+class FirstUseCheck:
     """What first uses of one graph on this machine showed, and those that are still due."""
 
     def __init__(
@@ -76,7 +77,7 @@ class FirstUse:
         self._entry = entry
         self._policy = policy
         self._device = device
-        self.result = store.outcome(entry)
+        self.result = store.first_use(entry)
         if self.result.environment != environment:
             self.result = self.result.model_copy(update={"environment": environment, "checked": {}})
         if self.slower() is not None and self.result.slow_processes < policy.slow_processes:

@@ -19,10 +19,11 @@ from ..common.errors import BindError
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..common.zeros import zeros
-from ..graph_cache.store import Entry, Store
+from ..graph_cache.entry import Entry
+from ..graph_cache.store import Store
 from . import binding, faithfulness, live_code, out_of_memory, spot_check
 from .counters import Counters
-from .first_use import Failed, FirstUse, FirstUsePolicy, Trial, timed
+from .first_use import Failed, FirstUseCheck, FirstUsePolicy, Trial, timed
 from .request import Request
 
 log = logging.getLogger("onegraph.runtime")
@@ -88,10 +89,10 @@ class LoadedGraph:
         self._binding: binding.Binding | None = None
         self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()
-        if runner.replayed is not None and store.recording_crashed(entry):
+        if runner.replayed is not None and store.died_while_capturing(entry):
             runner.replayed.forbid()
         self._schedule = spot_check.Schedule(spot_check.every())
-        self.first_use = FirstUse(store, entry, options.policy, request.device, request.environment)
+        self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
 
     # Memory -------------------------------------------------------------------------------------------------
 
@@ -253,7 +254,7 @@ class LoadedGraph:
         if self.fresh:
             return self._store.loading(self.entry)
         if self._runner.replayed is not None and self._runner.replayed.due(inputs):
-            return self._store.recording(self.entry)
+            return self._store.capturing(self.entry)
         return contextlib.nullcontext()
 
     def _uncaptured(self) -> contextlib.AbstractContextManager[None]:

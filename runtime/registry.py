@@ -21,9 +21,11 @@ from ..common.errors import LoadError, MemoryShortError
 from ..common.reasons import FunctionReplaced, Reason
 from ..common.shapes import Refused
 from ..compiler import export
+from ..graph_cache.entry import Entry
 from ..graph_cache.key import GraphKey
+from ..graph_cache.lookup import Broken, Hit, Miss
 from ..graph_cache.manifest import Manifest
-from ..graph_cache.store import Broken, Entry, Hit, Miss, Store
+from ..graph_cache.store import Store
 from . import live_code
 from .admission import Limits
 from .compiles import Compiles, Watch
@@ -51,13 +53,12 @@ class Registry:
         self, store: Store | None = None, limits: Limits | None = None, policy: FirstUsePolicy | None = None
     ) -> None:
         self.store = store or Store()
-        self.limits = limits or Limits()
         self.policy = policy or FirstUsePolicy()
         self.counters = Counters()
         self.exact_compiles: dict[str, set[str]] = {}  # by architecture, keys that were compiled for one size
         self._graphs: dict[Slot, LoadedGraph] = {}
         self.eviction = Eviction(self._graphs)
-        self.compiles = Compiles(self.store, self.limits, self.counters, self._claim, self._is_needed)
+        self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
         self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
         self._locks: dict[Slot, threading.RLock] = {}
         self._lock = threading.Lock()
@@ -78,7 +79,7 @@ class Registry:
         """Whether a graph for the request is loaded or stored, so that nothing needs compiling."""
         if self.loaded(request.key, request.device) is not None:
             return True
-        found = self.store.find(request.key, request.source, request.neighbours, _code_difference)
+        found = self.store.lookup(request.key, request.source, request.neighbours, _code_difference)
         return isinstance(found, Hit)
 
     def _is_needed(self, request: Request) -> bool:
@@ -146,12 +147,13 @@ class Registry:
                 replaced.append(difference)
             return difference
 
-        found = self.store.find(request.key, request.source, request.neighbours, differs)
+        found = self.store.lookup(request.key, request.source, request.neighbours, differs)
         if isinstance(found, Broken):
+            self.store.quarantine(found.folder)
             return Refused(reasons.CompiledAgainLater(found.reason))
         if isinstance(found, Miss):
             return Refused(replaced[0], passing=True) if replaced else found
-        graph = self._load(request, found.entry, "restored")
+        graph = self._load(request, self.store.adopt(found, request.key, request.source), "restored")
         self.counters.restores += isinstance(graph, LoadedGraph)
         return graph
 

@@ -86,9 +86,9 @@ def measure(part: str, work: Path) -> dict[str, Any]:
     host.boot()
     import torch
 
-    from onegraph.host import serve, vae_hook
+    from onegraph.host import status, vae_hook
     from onegraph.host.families import unet
-    from onegraph.runtime.engine import engine
+    from onegraph.runtime.registry import registry
 
     is_unet = part in models.UNETS
     name = part if is_unet else VAE_OF
@@ -120,7 +120,7 @@ def measure(part: str, work: Path) -> dict[str, Any]:
     run(fast)
     first_s = time.perf_counter() - began
     peak = memory.stop()
-    report = serve.last_runs[key]
+    report = status.last_runs[key]
     if report.compile_s is None:
         raise SystemExit(f"{part}: nothing was compiled ({report.text()})")
     times: dict[str, list[float]] = {"eager": [], "compiled": []}
@@ -129,7 +129,7 @@ def measure(part: str, work: Path) -> dict[str, Any]:
             began = time.perf_counter()
             run(model)
             times[which].append(1e3 * (time.perf_counter() - began) / (STEPS if is_unet else 1))
-    (graph,) = engine()._graphs.values()
+    (graph,) = registry().graphs()
     return {
         "compile_s": report.compile_s,
         "first_s": first_s,
@@ -138,7 +138,7 @@ def measure(part: str, work: Path) -> dict[str, Any]:
         "processes": memory.processes,
         "eager_ms": statistics.median(times["eager"]),
         "compiled_ms": statistics.median(times["compiled"]),
-        "rel_l2": max(graph.outcome.checked.values()),
+        "rel_l2": max(graph.first_use.result.checked.values()),
         "bytes": sum(file.stat().st_size for file in graph.entry.folder.iterdir() if file.is_file()),
         "text": report.text(),
     }
@@ -150,7 +150,7 @@ def beside(part: str, work: Path) -> dict[str, Any]:
 
     host.boot()
     from onegraph.host.families import unet
-    from onegraph.runtime.engine import engine
+    from onegraph.runtime.registry import registry
 
     path = models.write_checkpoint(part, work / f"{part}.safetensors", vae="none")
     plain = host.load(path)
@@ -166,10 +166,10 @@ def beside(part: str, work: Path) -> dict[str, Any]:
     alone = [step_ms() for _ in range(8)]
     host.sample(hooked, **settings)
     until, together = time.monotonic() + 60, []
-    while engine().background_compiles() and time.monotonic() < until:
+    while registry().compiles.in_background() and time.monotonic() < until:
         together.append(step_ms())
     began = time.monotonic()
-    while engine().background_compiles() and time.monotonic() < began + 600:
+    while registry().compiles.in_background() and time.monotonic() < began + 600:
         time.sleep(0.5)
     later = [step_ms() for _ in range(8)]
     usual, busy = statistics.median([*alone, *later]), statistics.median(together)
@@ -179,7 +179,7 @@ def beside(part: str, work: Path) -> dict[str, Any]:
         "slower": busy / usual,
         "runs_beside": len(together),
         "idle_s_to_finish": time.monotonic() - began,
-        "compiles": engine().counters.compiles,
+        "compiles": registry().counters.compiles,
     }
 
 

@@ -38,9 +38,10 @@ def main() -> None:
     import torch
 
     from onegraph.backends.inductor import InductorRunner
-    from onegraph.host import serve
+    from onegraph.host import status
     from onegraph.host.families import unet as hook
-    from onegraph.runtime import engine as engine_module
+    from onegraph.runtime.first_use import ANY_SPEED
+    from onegraph.runtime.registry import registry
 
     arrivals: list[float] = []
     launches: list[float] = []
@@ -74,8 +75,7 @@ def main() -> None:
 
         Schedule.checked = checking  # type: ignore[method-assign]
     hook.UnetHook.wrapper, InductorRunner.__call__, hook.start_run = arriving, launching, starting  # type: ignore[method-assign, assignment]
-    if hasattr(engine_module, "SLOWER"):
-        engine_module.SLOWER = 0.0
+    registry().policy = ANY_SPEED
     path = models.write_checkpoint(options.model, options.work / f"{options.model}.safetensors", device=options.device)
     model = host.load(path)
     fast, _ = hook.compile_model(model, hook.Options(), "guard")
@@ -101,7 +101,7 @@ def main() -> None:
                 "calls": len(guard),
                 "checks": len(checks),
                 "checks_share": round(sum(checks) / sum(seconds), 5),
-                "text": serve.last_runs["guard"].text(),
+                "text": status.last_runs["guard"].text(),
             }
         )
     )

@@ -50,16 +50,17 @@ def main() -> None:
     from onegraph.graph_cache.store import Store
     from onegraph.host.families import unet as hook
     from onegraph.host.model_source import source_of
-    from onegraph.host.serve import start_run
-    from onegraph.runtime.engine import Engine, Graph
+    from onegraph.host.run import start_run
     from onegraph.runtime.faithfulness import relative_l2
+    from onegraph.runtime.loaded_graph import LoadedGraph
+    from onegraph.runtime.registry import Registry
 
     path = models.write_checkpoint(options.model, OUT / f"{options.model}.safetensors")
     patcher = host.load(path)
     unet = patcher.model.diffusion_model
     node = hook.UnetHook(hook.Options(), None, source_of(patcher, unet))
     run = start_run(patcher, unet, "diffusion_model.")
-    engine = Engine(Store(OUT / "home"))
+    engine = Registry(Store(OUT / "home"))
     width_of_context = models.UNETS[options.model]["context_dim"]
     label_width = models.UNETS[options.model].get("adm_in_channels")
     rows: list[dict[str, Any]] = []
@@ -72,15 +73,15 @@ def main() -> None:
                 *([torch.randn(2, label_width)] if label_width else []),
             ]
             request = node.request(unet, run, given)
-            assert not isinstance(request, Refused), request.reason
+            assert not isinstance(request, Refused), request.text
             graph = engine.obtain(request, "wait", lambda progress: None)
-            assert isinstance(graph, Graph), graph.reason
+            assert isinstance(graph, LoadedGraph), graph.text
             sizes = {"batch": 2, "height": height // 8, "width": width // 8, "context": 77}
 
             def eager(given: list[Any] = given) -> Any:
                 return unet(*given)
 
-            def compiled(graph: Graph = graph, given: Any = given, sizes: Any = sizes) -> Any:
+            def compiled(graph: LoadedGraph = graph, given: Any = given, sizes: Any = sizes) -> Any:
                 return graph.call(unet, tuple(given), sizes, unet, engine.counters).output
 
             error = relative_l2(compiled(), eager())

@@ -22,21 +22,18 @@ class _Heard(BaseException):
 
 def recorded(run: Callable[[], Any]) -> Any:
     """What the pack asks its engine for in `run`, which ends there; None when it runs to its end without asking."""
-    from onegraph.runtime import engine
 
     asked: list[Any] = []
 
-    class Recorder(engine.Engine):
+    from onegraph.runtime.registry import Registry, using
+
+    class Recorder(Registry):
         def obtain(self, request: Any, when_missing: Any, watch: Any) -> Any:
             asked.append(request)
             raise _Heard
 
-    before, engine._engine = engine._engine, Recorder()
-    try:
-        with contextlib.suppress(_Heard):
-            run()
-    finally:
-        engine._engine = before
+    with using(Recorder()), contextlib.suppress(_Heard):
+        run()
     return asked[0] if asked else None
 
 
@@ -73,14 +70,15 @@ class Compile:
                 raise OutOfTime(self.name)
 
         def run() -> None:
+            from onegraph.common.reasons import CompileFailed
             from onegraph.common.shapes import Refused
 
             try:
                 self.graph = self.engine.obtain(self.request, "wait", watch)
             except OutOfTime:
-                self.graph = Refused(f"stopped in {current[0]}: out of time")
+                self.graph = Refused(CompileFailed(f"stopped in {current[0]}: out of time"))
             except Exception as error:
-                self.graph = Refused(f"{type(error).__name__}: {error}")
+                self.graph = Refused(CompileFailed(f"{type(error).__name__}: {error}"))
             self.seconds = time.perf_counter() - begun
             if current[0]:
                 self.stages.setdefault(current[0], round(time.perf_counter() - current[1], 2))
@@ -105,9 +103,9 @@ class Compile:
     @property
     def refused(self) -> str | None:
         """Why there is no graph, or None."""
-        from onegraph.runtime.engine import Graph
+        from onegraph.runtime.loaded_graph import LoadedGraph
 
-        return None if isinstance(self.graph, Graph) else getattr(self.graph, "reason", "never started")
+        return None if isinstance(self.graph, LoadedGraph) else getattr(self.graph, "text", "never started")
 
 
 def compile_at_once(bench: Bench, named: Mapping[str, Compile], deadline: float) -> None:

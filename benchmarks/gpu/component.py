@@ -84,14 +84,15 @@ class Component(ABC):
     def ask(self, name: str, run: Callable[[], Any], report: str) -> None:
         """Keep the request that the pack makes in `run`; `report` is the run's in the pack's own records."""
         from onegraph.graph_cache.store import Store
-        from onegraph.host import serve
-        from onegraph.runtime.engine import Engine
+        from onegraph.host import status
+        from onegraph.runtime.first_use import ANY_SPEED
+        from onegraph.runtime.registry import Registry
 
         request = recorded(run)
         if request is None:
-            self.put(**{f"{name}_refused": serve.last_runs[report].text()})
+            self.put(**{f"{name}_refused": status.last_runs[report].text()})
             return
-        self.compiles[name] = Compile(name, request, Engine(Store(self.bench.work / "home")))
+        self.compiles[name] = Compile(name, request, Registry(Store(self.bench.work / "home"), policy=ANY_SPEED))
 
     def before(self) -> None:
         """Eager, on a quiet machine, and how far it is from float32."""
@@ -164,7 +165,7 @@ class Component(ABC):
             return None
         errors = {f"rel_l2{suffix}": self.relative_l2(output, self.reference)}
         errors[f"rel_l2{suffix}_to_eager"] = self.relative_l2(output, self.eager())
-        self.put(**errors, **{f"{name}_first_use": compile_.graph.outcome.model_dump()})
+        self.put(**errors, **{f"{name}_first_use": compile_.graph.first_use.result.model_dump()})
         peak, base = peak_bytes(call)
         if peak:
             above = (self.eager_peak[0] - self.eager_peak[1]) or 1
@@ -185,9 +186,9 @@ class Component(ABC):
         def run() -> Any:
             result = compile_.graph.call(self.module, tuple(given), sizes, eager, compile_.engine.counters)
             if isinstance(result, Refused):
-                raise RuntimeError(result.reason)
-            if result.note:
-                raise RuntimeError(result.note)
+                raise RuntimeError(result.text)
+            if result.refusal:
+                raise RuntimeError(result.refusal.code)
             return result.output
 
         return run

@@ -23,7 +23,7 @@ class Unet(Component):
         import comfy.model_management
         from support import host, models
 
-        from onegraph.host import serve
+        from onegraph.host import run
         from onegraph.host.families import unet as hook
 
         started = time.perf_counter()
@@ -42,7 +42,7 @@ class Unet(Component):
         weight = next(unet.parameters())
         bench.say(f"{model} in {weight.dtype} on {weight.device}, loaded in {time.perf_counter() - started:.1f} s")
         self.settings = {"height": side, "width": side, "context_width": self.config["context_dim"]}
-        run = serve.start_run(self.patcher, unet, "diffusion_model.")
+        run = run.start_run(self.patcher, unet, "diffusion_model.")
         self.put(refusal=run.refusal, weights=str(weight.dtype), inputs=str(self.dtype))
         for name, shapes in (("any_size", "any size"), ("exact", "exact")):
             node = f"ask-{name}"
@@ -86,7 +86,7 @@ class Vae(Component):
         from support import host
 
         from onegraph.host import vae_hook as hook
-        from onegraph.host.serve import start_run
+        from onegraph.host.run import start_run
 
         self.vae = host.load_vae(bench.checkpoint(bench.model))
         comfy.model_management.load_models_gpu([self.vae.patcher], force_full_load=True)
@@ -124,7 +124,7 @@ class Vae(Component):
         """Pixels or latents compared."""
         import torch
 
-        from onegraph.host import serve
+        from onegraph.host import status
         from onegraph.host import vae_hook as hook
 
         options = hook.Options(parts="both", when_missing="eager")
@@ -133,7 +133,8 @@ class Vae(Component):
         plain = self.whole(self.vae)
         torch.manual_seed(0)
         result = self.whole(compiled)
-        found: dict[str, Any] = {"node_said": said, "report": serve.last_runs[f"bench_vae:{self.component}"].to_json()}
+        report = status.last_runs[f"bench_vae:{self.component}"].to_json()
+        found: dict[str, Any] = {"node_said": said, "report": report}
         found |= {"rel_l2_to_eager": self.relative_l2(result, plain)}
         if self.part == "decode":
             difference = (255 * (result - plain).abs()).float()

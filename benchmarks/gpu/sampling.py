@@ -34,9 +34,9 @@ def compare(component: Unet) -> None:
     """Latents compared and runs timed: eager, and each of the cached graphs, as the node uses them."""
     from support import host
 
-    from onegraph.host import serve
+    from onegraph.host import status
     from onegraph.host.families import unet as hook
-    from onegraph.runtime.engine import engine
+    from onegraph.runtime.registry import registry
 
     settings = component.settings
     plain = host.sample(component.patcher, steps=SHORT, **settings)
@@ -57,10 +57,10 @@ def compare(component: Unet) -> None:
             "rel_l2_to_eager": component.relative_l2(first, plain),
             "same_again": bool((first == second).all()),
             **timed(compiled, settings),
-            "report": serve.last_runs["bench"].to_json(),
+            "report": status.last_runs["bench"].to_json(),
         }
     found["eager_again"] = timed(component.patcher, settings)
-    counters = engine().counters
+    counters = registry().counters
     found |= {"compiled_calls": counters.compiled_calls, "eager_calls": counters.eager_calls}
     component.bench.say(f"{component.name} sampling: {found}")
     component.put(sampling=found)

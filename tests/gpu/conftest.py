@@ -49,16 +49,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"ONEGRAPH_HOME": str(tmp_path_factory.mktemp("home")), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def trust_slow_graphs() -> Iterator[None]:
-    """Tiny models gain little: whether a graph is fast enough is tested in tests/integration."""
-    from onegraph.runtime import engine
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "SLOWER", 0.0)
-        yield
-
-
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
     with torch.inference_mode():
@@ -66,35 +56,35 @@ def inference() -> Iterator[None]:
 
 
 @pytest.fixture
-def engine(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An engine as a new process would have it: nothing loaded, the store as earlier tests left it."""
-    from onegraph.host import serve
-    from onegraph.runtime import engine as module
+def engine(environment: dict[str, str]) -> Iterator[Any]:
+    """A registry as a new process would have it: nothing loaded, the store as earlier tests left it."""
+    from onegraph.host import status
+    from onegraph.runtime.registry import using
 
-    fresh = _engine(environment)
-    monkeypatch.setattr(module, "_engine", fresh)
-    serve.last_runs.clear()
-    return fresh
+    with using(_engine(environment)) as fresh:
+        status.last_runs.clear()
+        yield fresh
 
 
 def _engine(environment: dict[str, str]) -> Any:
+    """Tiny models gain little: whether a graph is fast enough is tested in tests/integration."""
     from onegraph.graph_cache.store import Store
-    from onegraph.runtime.engine import Engine
+    from onegraph.runtime.first_use import ANY_SPEED
+    from onegraph.runtime.registry import Registry
 
-    return Engine(Store(Path(environment["ONEGRAPH_HOME"])))
+    return Registry(Store(Path(environment["ONEGRAPH_HOME"])), policy=ANY_SPEED)
 
 
 @pytest.fixture(scope="session")
 def unet_graph(base: Path, environment: dict[str, str]) -> Callable[[torch.dtype], None]:
     """Call it to have the UNet's any-size graph of a dtype in the store: one compile, at the first call."""
-    from onegraph.runtime import engine as module
+    from onegraph.runtime.registry import using
 
     @functools.cache
     def compile_once(dtype: torch.dtype) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            engine = _engine(environment)
-            patch.setattr(module, "_engine", engine)
+        with using(_engine(environment)) as engine:
             host.sample(compiled(load(base, dtype)), steps=1, height=256, width=256)
+            assert engine is not None
             counters = engine.counters
             assert (counters.compiles, counters.compiled_calls, counters.eager_calls) == (1, 1, 0), said()
 
@@ -104,11 +94,9 @@ def unet_graph(base: Path, environment: dict[str, str]) -> Callable[[torch.dtype
 @pytest.fixture(scope="session")
 def vae_graphs(base: Path, environment: dict[str, str]) -> None:
     """The VAE's two any-size graphs are in the store: one compile each."""
-    from onegraph.runtime import engine as module
+    from onegraph.runtime.registry import using
 
-    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        engine = _engine(environment)
-        patch.setattr(module, "_engine", engine)
+    with using(_engine(environment)) as engine, torch.inference_mode():
         vae = compiled_vae(host.load_vae(base / "models/checkpoints" / CHECKPOINT))
         vae.decode(torch.zeros(1, 4, 32, 32))
         vae.encode(torch.zeros(1, 256, 256, 3))
@@ -136,6 +124,6 @@ def compiled_vae(vae: Any) -> Any:
 
 def said() -> str:
     """What the node said after the last run."""
-    from onegraph.host import serve
+    from onegraph.host import status
 
-    return serve.last_runs[NODE].text()
+    return status.last_runs[NODE].text()

@@ -115,13 +115,13 @@ class Crowded:
 
 @pytest.mark.parametrize("room", ["made", "not made"])
 def test_memory_that_runs_out_in_a_compiled_call(room: str, calls: Calls, engine: Any) -> None:
+    from onegraph.common.reasons import MemoryRanOut
     from onegraph.compiler.export import example_inputs
     from onegraph.runtime.faithfulness import relative_l2
-    from onegraph.runtime.out_of_memory import Exhausted
 
     run(compiled(calls.model), steps=2)
     calls.check()
-    (graph,) = engine._graphs.values()
+    (graph,) = engine.graphs()
     unet = calls.model.model.diffusion_model
     sizes = {"batch": 2, "height": 128, "width": 128, "context": 77}
     inputs = tuple(tensor.normal_() for tensor in example_inputs(graph.shapes, sizes, device()))
@@ -145,7 +145,7 @@ def test_memory_that_runs_out_in_a_compiled_call(room: str, calls: Calls, engine
     assert made and made[0] > 0, "the call did not run out of memory"
     assert len(crowded.errors) == (1 if room == "made" else 2)
     if room == "not made":
-        assert isinstance(served, Exhausted), served
+        assert served.reason == MemoryRanOut(), served
         served = graph.call(unet, inputs, sizes, lambda: eager, engine.counters)
     assert relative_l2(served.output, eager) < BOUNDS[torch.float16]
 
@@ -154,13 +154,14 @@ def test_a_compile_takes_no_more_than_it_is_admitted_for(
     base: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onegraph.common.memory import in_words
-    from onegraph.runtime import engine as module
+    from onegraph.runtime import compiles as module
 
     taken: list[tuple[int, int]] = []
     original = module.compile_in_child
 
     def watched(job: Any, staging: Any, watch: Any, *rest: Any) -> Any:
-        ((_, admitted),) = engine._compiling.values()
+        (under_way,) = engine.compiles._under_way.values()
+        admitted = under_way.taken
         before, lowest = torch.cuda.mem_get_info()[0], [1 << 62]
 
         def sampled(progress: Any) -> None:

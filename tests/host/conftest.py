@@ -13,10 +13,12 @@ from support import host, models
 host.boot()
 
 from onegraph.graph_cache.store import Store  # noqa: E402
-from onegraph.host import resolutions, serve  # noqa: E402
+from onegraph.host import resolutions, status  # noqa: E402
 from onegraph.host.families import unet as hook  # noqa: E402
-from onegraph.runtime import engine as engine_module  # noqa: E402
-from onegraph.runtime.engine import Counters, Engine  # noqa: E402
+from onegraph.runtime import registry as registry_module  # noqa: E402
+from onegraph.runtime.counters import Counters  # noqa: E402
+from onegraph.runtime.first_use import ANY_SPEED  # noqa: E402
+from onegraph.runtime.registry import Registry  # noqa: E402
 
 NODE = "7"
 
@@ -46,21 +48,23 @@ def graphs_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def fresh_process(graphs_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """An engine as a new process would have it: nothing loaded, the store as earlier tests left it."""
-    engine = Engine(Store(graphs_home))
-    monkeypatch.setattr(engine_module, "_engine", engine)
-    serve.last_runs.clear()
-    resolutions._sizes.clear()
-    serve._exact_compiles.clear()
-    yield engine
-    for graph in engine._graphs.values():
-        if graph.held_bytes:
-            graph.close()
+def fresh_process(graphs_home: Path) -> Iterator[Registry]:
+    """A registry as a new process would have it: nothing loaded, the store as earlier tests left it.
+
+    Tiny models gain little and machines are noisy: whether a graph is fast enough is tested in tests/integration.
+    """
+    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as fresh:
+        assert fresh is not None
+        status.last_runs.clear()
+        resolutions._sizes.clear()
+        yield fresh
+        for graph in fresh.graphs():
+            if graph.held_bytes:
+                graph.close()
 
 
 @pytest.fixture
-def counters(fresh_process: Engine) -> Counters:
+def counters(fresh_process: Registry) -> Counters:
     return fresh_process.counters
 
 
@@ -69,21 +73,13 @@ def model(checkpoint: Callable[..., Path]) -> Any:
     return host.load(checkpoint())
 
 
-@pytest.fixture(scope="session", autouse=True)
-def trust_slow_graphs() -> Iterator[None]:
-    """Tiny models gain little and machines are noisy: whether a graph is fast enough is tested in tests/integration."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "SLOWER", 0.0)
-        yield
-
-
 @pytest.fixture(scope="session")
 def compiled_once(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     """The tiny SDXL's any-size graph is in the store."""
-    engine_module._engine = Engine(Store(graphs_home))
-    host.sample(compiled(host.load(checkpoint())))
-    assert engine_module._engine.counters.compiles == 1, serve.last_runs[NODE].text()
-    assert engine_module._engine.counters.compiled_calls == 2, serve.last_runs[NODE].text()
+    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first:
+        host.sample(compiled(host.load(checkpoint())))
+        assert first is not None
+        assert (first.counters.compiles, first.counters.compiled_calls) == (1, 2), status.last_runs[NODE].text()
 
 
 needs_oneflow = pytest.mark.skipif(importlib.util.find_spec("oneflow") is None, reason="OneFlow is not installed")
@@ -100,16 +96,12 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def compiled_once_by_oneflow(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     """The tiny SDXL's OneFlow graphs for 128x128 with CFG and for one half of it alone are in the store."""
-    before, engine = engine_module._engine, Engine(Store(graphs_home))
-    engine_module._engine = engine
-    try:
+    first = Registry(Store(graphs_home), policy=ANY_SPEED)
+    with registry_module.using(first):  # a test's own registry may be there already
         for cfg in (7.0, 1.0):
             host.sample(compiled(host.load(checkpoint()), backend="oneflow"), cfg=cfg)
-    finally:
-        engine_module._engine = before  # a test's own engine may be there already
-    assert (engine.counters.compiles, engine.counters.eager_calls) == (2, 0), serve.last_runs[NODE].text()
-    for graph in engine._graphs.values():
-        graph.close()
+    assert (first.counters.compiles, first.counters.eager_calls) == (2, 0), status.last_runs[NODE].text()
+    first.close()
 
 
 def compiled(model: Any, **options: Any) -> Any:
@@ -119,4 +111,4 @@ def compiled(model: Any, **options: Any) -> Any:
 
 def said() -> str:
     """What the node said after the last run."""
-    return serve.last_runs[NODE].text()
+    return status.last_runs[NODE].text()

@@ -11,7 +11,7 @@ import torch
 from support import host
 
 from onegraph.host import progress
-from onegraph.runtime.engine import Counters
+from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 
 from .conftest import NODE, compiled, said

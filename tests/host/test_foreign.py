@@ -10,7 +10,8 @@ import torch
 from support import host
 
 from onegraph.host import custom_nodes
-from onegraph.runtime.engine import Counters, Graph
+from onegraph.runtime.counters import Counters
+from onegraph.runtime.loaded_graph import LoadedGraph
 
 from .conftest import compiled
 
@@ -21,13 +22,13 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Of what each call was checked for: None is everything."""
     seen: list[int | None] = []
-    call = Graph.call
+    call = LoadedGraph.call
 
-    def recorded(self: Graph, *args: Any) -> Any:
+    def recorded(self: LoadedGraph, *args: Any) -> Any:
         seen.append(args[-1])
         return call(self, *args)
 
-    monkeypatch.setattr(Graph, "call", recorded)
+    monkeypatch.setattr(LoadedGraph, "call", recorded)
     return seen
 
 

@@ -16,8 +16,10 @@ import torch
 from support import host
 
 from onegraph.host import host_memory, routes
-from onegraph.runtime.engine import Counters, Engine, Graph
+from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 from .conftest import compiled, said
 
@@ -40,7 +42,7 @@ def _alone() -> Iterator[None]:
 
 
 @pytest.fixture
-def fast(model: Any, fresh_process: Engine) -> Any:
+def fast(model: Any, fresh_process: Registry) -> Any:
     """A compiled model that ran twice; its graph holds captures, and the host knows."""
     fast = compiled(model)
     host.sample(fast)
@@ -50,14 +52,14 @@ def fast(model: Any, fresh_process: Engine) -> Any:
     return fast
 
 
-def hold(engine: Engine) -> Graph:
-    (graph,) = engine._graphs.values()
+def hold(engine: Registry) -> LoadedGraph:
+    (graph,) = engine.graphs()
     assert graph._runner.replayed is not None
     graph._runner.replayed.held_bytes = HELD
     return graph
 
 
-def held(engine: Engine) -> int:
+def held(engine: Registry) -> int:
     return engine.captured_bytes(CPU)
 
 
@@ -76,7 +78,7 @@ def test_what_they_hold_is_said(fast: Any) -> None:
 
 
 def test_unloading_everything_releases_them_and_the_next_run_is_right(
-    fast: Any, model: Any, fresh_process: Engine, counters: Counters
+    fast: Any, model: Any, fresh_process: Registry, counters: Counters
 ) -> None:
     """As `/free` does, and the host after any error for want of memory."""
     import comfy.model_management as management
@@ -92,7 +94,7 @@ def test_unloading_everything_releases_them_and_the_next_run_is_right(
 
 
 def test_they_go_before_any_model_does(
-    fast: Any, fresh_process: Engine, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    fast: Any, fresh_process: Registry, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import comfy.model_management as management
 
@@ -113,7 +115,7 @@ def test_they_go_before_any_model_does(
     assert listed() == [name for name in before if name != "OneGraphCudaGraphs"]
 
 
-def test_a_model_that_leaves_the_device_takes_its_captures_along(fast: Any, fresh_process: Engine) -> None:
+def test_a_model_that_leaves_the_device_takes_its_captures_along(fast: Any, fresh_process: Registry) -> None:
     import comfy.model_management as management
 
     fast.detach(unpatch_all=False)  # a clone takes over
@@ -124,10 +126,10 @@ def test_a_model_that_leaves_the_device_takes_its_captures_along(fast: Any, fres
     assert held(fresh_process) == 0
 
 
-def test_a_model_that_runs_just_now_is_not_waited_for(fast: Any, fresh_process: Engine) -> None:
+def test_a_model_that_runs_just_now_is_not_waited_for(fast: Any, fresh_process: Registry) -> None:
     import comfy.model_management as management
 
-    (graph,) = fresh_process._graphs.values()
+    (graph,) = fresh_process.graphs()
     with graph._lock:  # as in the midst of one of its calls
         done = threading.Thread(target=management.unload_all_models)
         done.start()
@@ -139,7 +141,7 @@ def test_a_model_that_runs_just_now_is_not_waited_for(fast: Any, fresh_process: 
 
 
 def test_everything_the_host_does_with_its_list_goes_on(
-    fast: Any, model: Any, fresh_process: Engine, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    fast: Any, model: Any, fresh_process: Registry, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each use of current_loaded_models in comfy/model_management.py, with captures listed."""
     import comfy.model_management as management
@@ -179,7 +181,7 @@ def test_everything_the_host_does_with_its_list_goes_on(
     assert (held(fresh_process), listed()) == (0, [])
 
 
-def test_without_captures_nothing_is_listed(model: Any, fresh_process: Engine) -> None:
+def test_without_captures_nothing_is_listed(model: Any, fresh_process: Registry) -> None:
     host.sample(compiled(model))
     assert listed() == ["SDXL"]
     hold(fresh_process)
@@ -206,19 +208,19 @@ def test_what_the_host_plans(model: Any, checkpoint: Callable[..., Path]) -> Non
 
 
 def test_a_compile_on_a_gpu_hears_what_the_host_plans(
-    model: Any, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+    model: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onegraph.runtime.admission import Limits
 
-    fresh_process.limits = Limits(applies=lambda device: True, free=lambda device: 1 << 30)
+    fresh_process.compiles.limits = Limits(applies=lambda device: True, free=lambda device: 1 << 30)
     result = host.sample(compiled(model, shapes="exact"), height=72, width=88)
     assert torch.equal(result, host.sample(model, height=72, width=88))
     assert said().startswith("eager: compiling needs 1."), said()
     assert " of GPU memory beside the " in said()
     assert said().endswith(" of this run, and 1.0 GiB are free; it compiles when the queue is empty"), said()
     assert routes.status()["deferred_compiles"] == 1
-    for place in list(fresh_process._deferred._items):
-        fresh_process._deferred.take(place)
+    for place in list(fresh_process.compiles._deferred._items):
+        fresh_process.compiles._deferred.take(place)
 
 
 @pytest.mark.parametrize(("tasks", "idle"), [(0, True), (1, False), (None, False)])

@@ -13,11 +13,12 @@ import torch
 from support import host
 
 from onegraph.backends.oneflow import counters as oneflow
+from onegraph.common import messages
 from onegraph.host import bench, vae_hook
-from onegraph.host.serve import MOST_EXACT
-from onegraph.runtime import engine as engine_module
-from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.counters import Counters
+from onegraph.runtime.dispatch import MOST_EXACT
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.registry import Registry
 
 from .conftest import compiled, needs_oneflow, said
 
@@ -36,10 +37,10 @@ def test_a_restore_neither_captures_nor_lowers(model: Any, counters: Counters) -
 
 
 @pytest.mark.usefixtures("compiled_once_by_oneflow")
-def test_a_deleted_model_is_let_go(checkpoint: Callable[..., Path], fresh_process: Engine) -> None:
+def test_a_deleted_model_is_let_go(checkpoint: Callable[..., Path], fresh_process: Registry) -> None:
     model = host.load(checkpoint())
     host.sample(compiled(model, backend="oneflow"))
-    (graph,) = fresh_process._graphs.values()
+    (graph,) = fresh_process.graphs()
     assert graph.held_bytes > 0
     del model
     host.sample(host.load(checkpoint(seed=2)))
@@ -53,7 +54,7 @@ def test_a_deleted_model_is_let_go(checkpoint: Callable[..., Path], fresh_proces
 
 @pytest.mark.full
 @pytest.mark.usefixtures("compiled_once_by_oneflow")
-def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Counters, fresh_process: Engine) -> None:
+def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Counters, fresh_process: Registry) -> None:
     fast = compiled(model, backend="oneflow")
     host.sample(model)
     resident = psutil.Process().memory_info().rss
@@ -64,7 +65,7 @@ def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Coun
     assert counters.reasons.total() == counters.eager_calls == 2 * (20 - MOST_EXACT)
     assert said().startswith(f"eager: {MOST_EXACT} exact sizes were compiled already")
     held = fresh_process.held_bytes()
-    assert 0 < held < engine_module.LIVE_SHARE * psutil.virtual_memory().total
+    assert 0 < held < fresh_process.eviction.share * psutil.virtual_memory().total
     assert psutil.Process().memory_info().rss - resident < 1.25 * held + 200e6
 
 
@@ -97,7 +98,7 @@ def test_a_graph_that_would_not_fit_is_refused_with_the_figure(
         result = hook.serve("encoder", module, x, lambda given: torch.zeros(1))
     assert result.shape == (1,)  # eager's answer
     (reason,) = counters.reasons
-    assert reason.startswith("OneFlow would hold ") and "GiB for this graph" in reason
+    assert messages.text(reason).startswith("OneFlow would hold ") and "GiB for this graph" in messages.text(reason)
 
 
 @pytest.mark.usefixtures("compiled_once_by_oneflow")

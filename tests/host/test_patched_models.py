@@ -16,9 +16,11 @@ from support import host, models
 from torch.overrides import TorchFunctionMode
 
 from onegraph.graph_cache.first_use import FIRST_USE_FILE
-from onegraph.runtime import engine as engine_module
-from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime import registry as registry_module
+from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.first_use import ANY_SPEED, FirstUseCheck, Trial
+from onegraph.runtime.registry import Registry
 
 from .conftest import compiled, said
 
@@ -388,7 +390,7 @@ def test_one_call_in_many_is_compared_with_eager(
 
 @pytest.mark.parametrize("cfg", [7.0, 1.0])
 def test_a_graph_that_goes_wrong_after_its_first_use_is_retired(
-    cfg: float, model: Any, counters: Counters, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+    cfg: float, model: Any, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEGRAPH_CHECK_EVERY", "4")
     monkeypatch.setattr("onegraph.runtime.spot_check.SHARE", 1e9)
@@ -396,7 +398,7 @@ def test_a_graph_that_goes_wrong_after_its_first_use_is_retired(
     monkeypatch.setattr(fresh_process.store, "quarantine", quarantined.append)  # other tests use the graph
     fast, reference = compiled(model), host.sample(model, cfg=cfg)
     assert_same(host.sample(fast, cfg=cfg), reference)
-    (graph,) = fresh_process._graphs.values()
+    (graph,) = fresh_process.graphs()
     alias = graph._runner._parts[0].aliases  # type: ignore[attr-defined]
     wrong = next(iter(alias.values()))
     graph._runner._parts[0].loader.load_constants(  # type: ignore[attr-defined]
@@ -417,16 +419,16 @@ def test_another_version_of_the_host_has_the_graph_compared_again(
     from onegraph.host import compile_client
 
     compared: list[str] = []
-    first_use = engine_module.Graph._first_use
+    check = FirstUseCheck.check
 
-    def counted(self: Any, group: str, *args: Any) -> Any:
-        compared.append(group)
-        return first_use(self, group, *args)
+    def counted(self: FirstUseCheck, trial: Trial) -> Any:
+        compared.append(trial.group)
+        return check(self, trial)
 
-    monkeypatch.setattr(engine_module.Graph, "_first_use", counted)
+    monkeypatch.setattr(FirstUseCheck, "check", counted)
     counts = []
     for version in ("", "", "99.0", "99.0"):
-        monkeypatch.setattr(engine_module, "_engine", Engine(Store(graphs_home)))
+        registry_module.use(Registry(Store(graphs_home), policy=ANY_SPEED))
         if version:
             monkeypatch.setattr(compile_client, "environment", lambda: "ComfyUI 99.0")
         compared.clear()
@@ -466,7 +468,7 @@ def test_the_second_model_of_a_dual_model_guider_is_compiled(
     assert (counters.compiled_calls, counters.eager_calls) == (6, 0)
     assert_same(dual_model_sample(compiled(first), second), reference)
     assert (counters.compiled_calls, counters.eager_calls) == (9, 3)
-    assert any("no Compile Model node" in reason for reason in counters.reasons)
+    assert any(reason.code == "no_node" for reason in counters.reasons)
 
 
 # Memory ----------------------------------------------------------------------------------------------------------

@@ -14,11 +14,13 @@ import pytest
 import torch
 from support import host
 
-from onegraph.host import serve
+from onegraph.host import component
 from onegraph.host import vae_hook as vae_hook
 from onegraph.host.families import unet as hook
-from onegraph.runtime.engine import Counters, Engine, Graph
+from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 from .conftest import NODE, compiled, said
 
@@ -27,15 +29,17 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 @pytest.fixture(autouse=True)
 def preload_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "PRELOAD_ON", ("cpu",))
-    monkeypatch.setattr(serve, "PRELOAD_ROOM", 0)
+    monkeypatch.setattr(component, "PRELOAD_ON", ("cpu",))
+    monkeypatch.setattr(component, "PRELOAD_ROOM", 0)
 
 
-def test_the_first_call_finds_the_graph_loaded_and_warm(model: Any, counters: Counters, fresh_process: Engine) -> None:
+def test_the_first_call_finds_the_graph_loaded_and_warm(
+    model: Any, counters: Counters, fresh_process: Registry
+) -> None:
     fast = compiled(model)
     host.wait_for_preloads()
     assert (counters.preloads, counters.restores, counters.binds, counters.compiled_calls) == (1, 1, 0, 0)
-    (graph,) = fresh_process._graphs.values()
+    (graph,) = fresh_process.graphs()
     assert graph.fresh and graph._binding is None
     assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
@@ -47,14 +51,14 @@ def test_the_first_call_finds_the_graph_loaded_and_warm(model: Any, counters: Co
 def test_the_first_call_may_come_while_it_goes_on(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warm, begun, go_on = Graph.warm, threading.Event(), threading.Event()
+    warm, begun, go_on = LoadedGraph.warm, threading.Event(), threading.Event()
 
-    def slow(self: Graph, inputs: tuple[torch.Tensor, ...]) -> None:
+    def slow(self: LoadedGraph, inputs: tuple[torch.Tensor, ...]) -> None:
         begun.set()
         go_on.wait(60)
         warm(self, inputs)
 
-    monkeypatch.setattr(Graph, "warm", slow)
+    monkeypatch.setattr(LoadedGraph, "warm", slow)
     fast = compiled(model)
     assert begun.wait(60)
     # A process that ends now waits for the thread, or the mark of a graph that took it down would stay behind.
@@ -70,10 +74,10 @@ def test_the_first_call_may_come_while_it_goes_on(
 def test_a_graph_that_cannot_warm_up_is_taken_up_by_the_first_call(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: Graph, inputs: tuple[torch.Tensor, ...]) -> None:
+    def fails(self: LoadedGraph, inputs: tuple[torch.Tensor, ...]) -> None:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr(Graph, "warm", fails)
+    monkeypatch.setattr(LoadedGraph, "warm", fails)
     fast = compiled(model)
     host.wait_for_preloads()
     assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
@@ -92,7 +96,7 @@ def test_only_what_the_first_call_will_surely_want_is_taken_up(
 def test_nothing_is_taken_up_where_memory_is_short(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "PRELOAD_ROOM", 1 << 60)
+    monkeypatch.setattr(component, "PRELOAD_ROOM", 1 << 60)
     compiled(model)
     host.wait_for_preloads()
     assert (counters.preloads, counters.restores) == (0, 0)
@@ -113,13 +117,14 @@ def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytes
     assert hook.compile_model(model, hook.Options(), NODE)[1].startswith("ready: ")
 
 
-def test_a_vaes_graphs_are_taken_up_too(checkpoint: Callable[..., Path], counters: Counters) -> None:
+def test_a_vaes_graphs_are_preloaded_too(
+    checkpoint: Callable[..., Path], counters: Counters, fresh_process: Registry
+) -> None:
     vae = host.load_vae(checkpoint(vae="both"))
     latent = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         vae_hook.compile_vae(vae, vae_hook.Options(), NODE)[0].decode(latent)  # leaves a graph in the store
-    engine = serve.engine()
-    engine._graphs.clear()
+    fresh_process.close()
     counters.preloads = counters.restores = counters.compiles = 0
     fast = vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="any size"), NODE)[0]
     host.wait_for_preloads()

@@ -13,9 +13,10 @@ from support import host
 from onegraph.graph_cache.store import Store
 from onegraph.host import vae_hook
 from onegraph.host.families import unet
-from onegraph.runtime import engine as engine_module
-from onegraph.runtime.engine import Engine
+from onegraph.runtime import registry as registry_module
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.registry import Registry
 
 from .conftest import NODE
 
@@ -47,13 +48,13 @@ def picture(base: Any, refiner: Any, decoder: Any) -> Any:
 @pytest.mark.parametrize("order", ["base first", "refiner first"])
 @pytest.mark.parametrize("vaes", ["one vae", "each its own"])
 def test_base_and_refiner_are_taken_up_in_either_order_twice(
-    order: str, vaes: str, checkpoint: Callable[..., Path], graphs_home: Path, monkeypatch: pytest.MonkeyPatch
+    order: str, vaes: str, checkpoint: Callable[..., Path], graphs_home: Path
 ) -> None:
     paths = [checkpoint("tiny_sdxl", vae="both"), checkpoint("tiny_refiner", vae="both")]
     compiles = []
     for _ in range(2):  # two processes, one after the other
-        engine = Engine(Store(graphs_home))
-        monkeypatch.setattr(engine_module, "_engine", engine)
+        engine = Registry(Store(graphs_home), policy=ANY_SPEED)
+        registry_module.use(engine)
         base, refiner = (host.load(path) for path in paths)
         shared = host.load_vae(paths[0])
         own = host.load_vae(paths[1]) if vaes == "each its own" else shared
@@ -69,7 +70,7 @@ def test_base_and_refiner_are_taken_up_in_either_order_twice(
                 assert relative_l2(result, wanted) < 1e-3
                 assert float((result - wanted).abs().max()) <= 2 / 255
         assert engine.counters.eager_calls == 0
-        assert len(engine._graphs) == 3  # base, refiner and one decoder, whoever's VAE it is
+        assert len(engine.graphs()) == 3  # base, refiner and one decoder, whoever's VAE it is
         compiles.append(engine.counters.compiles)
     assert compiles[1] == 0
     modules = {id(d.first_stage_model.onegraph_module) for d in decoders}

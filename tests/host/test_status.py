@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from onegraph.host import progress, routes, serve
+from onegraph.common.reasons import PatchedBy
+from onegraph.host import progress, routes, status
 from onegraph.host.run_report import RunReport
-from onegraph.runtime.engine import Engine
+from onegraph.runtime.registry import Registry
 
 
 @pytest.fixture(autouse=True)
@@ -19,11 +20,11 @@ def _often_switched() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
-    serve.last_runs.clear()
+    status.last_runs.clear()
     progress.said.clear()
 
 
-def test_the_status_is_read_while_runs_end_and_compiles_begin(fresh_process: Engine) -> None:
+def test_the_status_is_read_while_runs_end_and_compiles_begin(fresh_process: Registry) -> None:
     stop = threading.Event()
 
     def prompts() -> None:
@@ -31,22 +32,22 @@ def test_the_status_is_read_while_runs_end_and_compiles_begin(fresh_process: Eng
         while not stop.is_set():
             number += 1
             report = RunReport()
-            report.eager[f"reason {number}"] += 1
-            serve.last_runs[f"node {number}"] = report
+            report.eager[PatchedBy("pack", str(number))] += 1
+            status.last_runs[f"node {number}"] = report
             progress.said[f"node {number}"] = "text"
-            fresh_process.counters.reasons[f"reason {number}"] += 1
-            fresh_process._background[str(number), "cpu"] = (threading.current_thread(), 0.0)
+            fresh_process.counters.reasons[PatchedBy("pack", str(number))] += 1
+            fresh_process.compiles._background[str(number), "cpu"] = (threading.current_thread(), 0.0)
             if number % 500 == 0:
-                for filled in (serve.last_runs, progress.said, fresh_process.counters.reasons):
+                for filled in (status.last_runs, progress.said, fresh_process.counters.reasons):
                     filled.clear()
-                fresh_process._background.clear()
+                fresh_process.compiles._background.clear()
 
     thread = threading.Thread(target=prompts)
     thread.start()
     try:
         for _ in range(300):
-            status = routes.status()
-            assert status["background_compiles"] >= 0
+            found = routes.status()
+            assert found["background_compiles"] >= 0
     finally:
         stop.set()
         thread.join()

@@ -11,8 +11,9 @@ import torch
 from support import host, models
 
 from onegraph.host.families import unet as hook
-from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.registry import Registry
 
 from .conftest import compiled, said
 
@@ -381,13 +382,13 @@ def test_torch_compile_of_another_node_goes_first(order: str, model: Any, counte
 def test_a_call_that_fails_inside_the_graph_goes_on_eager(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onegraph.runtime.engine import Graph
+    from onegraph.runtime.loaded_graph import LoadedGraph
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("the driver went away")
 
     reference = host.sample(model)
-    monkeypatch.setattr(Graph, "call", broken)
+    monkeypatch.setattr(LoadedGraph, "call", broken)
     assert torch.equal(host.sample(compiled(model)), reference)
     assert "a compiled call failed (RuntimeError: the driver went away)" in said()
     assert counters.eager_calls == 2
@@ -430,9 +431,9 @@ def test_the_input_model_is_not_changed(model: Any) -> None:
 def test_what_goes_wrong_when_a_run_ends_does_not_reach_the_queue(
     model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(self: Engine, device: torch.device) -> None:
+    def fails(self: Registry, device: torch.device) -> None:
         raise RuntimeError("CUDA error")
 
-    monkeypatch.setattr(Engine, "trim", fails)
+    monkeypatch.setattr(Registry, "trim", fails)
     assert torch.isfinite(host.sample(compiled(model))).all()
     assert "the end of a run could not be reported" in caplog.text

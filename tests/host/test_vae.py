@@ -17,10 +17,12 @@ from support import host
 from onegraph.common.errors import NoEncoderError
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache.lookup import Miss
-from onegraph.host import serve
+from onegraph.host import status
 from onegraph.host import vae_hook as hook
-from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.registry import Registry
 
 NODE = "9"
 SAME = 1e-4
@@ -42,7 +44,7 @@ def compiled(vae: Any, **options: Any) -> Any:
 
 
 def said(part: str = "decoder") -> str:
-    return serve.last_runs[f"{NODE}:{part}"].text()
+    return status.last_runs[f"{NODE}:{part}"].text()
 
 
 def latents(batch: int = 1, height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:
@@ -57,15 +59,16 @@ def pixels(batch: int = 1, height: int = 96, width: int = 96, seed: int = 0) -> 
 def both_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     """Decoder and encoder are in the store, compiled one after the other in one process."""
     from onegraph.graph_cache.store import Store
-    from onegraph.runtime import engine as engine_module
+    from onegraph.runtime import registry as registry_module
 
-    engine_module._engine = Engine(Store(graphs_home))
-    fast = compiled(host.load_vae(checkpoint(vae="both")))
-    with torch.inference_mode():
-        fast.decode(latents())
-        fast.encode(pixels())
+    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first:
+        fast = compiled(host.load_vae(checkpoint(vae="both")))
+        with torch.inference_mode():
+            fast.decode(latents())
+            fast.encode(pixels())
     # Other tests may have left either in the store; both are there now, and neither call ran eager.
-    counters = engine_module._engine.counters
+    assert first is not None
+    counters = first.counters
     assert (counters.compiled_calls, counters.eager_calls) == (2, 0), (said(), said("encoder"))
 
 
@@ -180,17 +183,12 @@ def test_tiles_are_served_by_a_kept_graph(vae: Any, counters: Counters) -> None:
     assert counters.eager_calls == 0
 
 
-def test_tiles_never_compile(vae: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onegraph.graph_cache.store import Store
-    from onegraph.runtime import engine as engine_module
-
-    engine = Engine(Store(tmp_path))
-    monkeypatch.setattr(engine_module, "_engine", engine)
-    monkeypatch.setattr(engine.store, "find", lambda *args: Miss(NoGraph()))
+def test_tiles_never_compile(vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh_process.store, "lookup", lambda *args: Miss(NoGraph()))
     z = latents(1, 24, 20)
     result = compiled(vae).decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
     assert torch.equal(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4))
-    assert engine.counters.compiles == engine.counters.compiled_calls == 0
+    assert fresh_process.counters.compiles == fresh_process.counters.compiled_calls == 0
     assert said() == "eager: no graph is cached for this model yet"
 
 
@@ -236,7 +234,7 @@ def test_changing_resolutions_compile_as_the_rule_promises(rule: str, vae: Any, 
 
 
 def test_a_vae_that_overflows_says_so_and_a_graph_that_does_is_quarantined(
-    vae: Any, counters: Counters, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+    vae: Any, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = compiled(vae, when_missing="eager")
     fast.decode(latents())
@@ -247,18 +245,18 @@ def test_a_vae_that_overflows_says_so_and_a_graph_that_does_is_quarantined(
     result = fast.decode(latents())
     assert not bool(torch.isfinite(vae.decode(latents())).all()) or result.shape == (1, 128, 128, 3)
     assert said() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
-    assert all(graph.retired is None for graph in fresh_process._graphs.values())
+    assert all(graph.retired is None for graph in fresh_process.graphs())
     weight.copy_(kept)
     assert fast.decode(latents()).isfinite().all()
     assert said().startswith("compiled, any size")
 
 
 def test_a_graph_that_is_not_finite_never_lets_its_result_out(
-    vae: Any, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+    vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = compiled(vae, when_missing="eager")
     fast.decode(latents())
-    (graph,) = fresh_process._graphs.values()
+    (graph,) = fresh_process.graphs()
     runner, folder = graph._runner, graph.entry.folder
 
     class NotFinite:

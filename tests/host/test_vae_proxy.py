@@ -13,11 +13,14 @@ import pytest
 import torch
 from support import host
 
-from onegraph.common.reasons import ReplacedPart
-from onegraph.host import progress, serve
+from onegraph.common import messages
+from onegraph.common.reasons import ReplacedPart, VaeMethodReplaced
+from onegraph.host import component, progress, status
 from onegraph.host import vae_hook as hook
-from onegraph.runtime.engine import Counters, Engine
+from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.registry import Registry
 
 NODE = "9"
 SAME = 1e-4
@@ -39,7 +42,7 @@ def compiled(vae: Any, **options: Any) -> Any:
 
 
 def said() -> str:
-    return serve.last_runs[f"{NODE}:decoder"].text()
+    return status.last_runs[f"{NODE}:decoder"].text()
 
 
 def latents(height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:
@@ -50,12 +53,11 @@ def latents(height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:
 def decoder_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     """The decoder is in the store, if no other test has put it there."""
     from onegraph.graph_cache.store import Store
-    from onegraph.runtime import engine as engine_module
+    from onegraph.runtime import registry as registry_module
 
-    engine_module._engine = Engine(Store(graphs_home))
-    with torch.inference_mode():
+    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first, torch.inference_mode():
         compiled(host.load_vae(checkpoint(vae="both")), when_missing="wait").decode(latents())
-    assert engine_module._engine.counters.compiled_calls == 1, said()
+    assert first is not None and first.counters.compiled_calls == 1, said()
 
 
 def test_it_is_a_module_of_the_same_class_with_the_same_state(vae: Any) -> None:
@@ -174,8 +176,8 @@ def test_a_node_that_replaces_first_stage_model_is_told_on_ours(vae: Any, counte
     other.patcher = other.patcher.clone()
     other.first_stage_model = other.patcher.model
     assert torch.equal(other.decode(z), vae.decode(z))
-    reason = "another node replaced this VAE's first_stage_model"
-    assert progress.said[NODE] == f"decoder: eager: {reason}"
+    reason = VaeMethodReplaced("first_stage_model")
+    assert progress.said[NODE] == f"decoder: eager: {messages.text(reason)}"
     assert (counters.eager_calls, counters.reasons) == (1, {reason: 1})
     other.encode(torch.rand(1, 64, 64, 3))  # not what this node compiles
     assert counters.eager_calls == 1
@@ -235,7 +237,7 @@ def looks() -> Iterator[list[str]]:
 def test_tiles_are_looked_at_once(vae: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, z, waits = compiled(vae), latents(40, 40), []
     fast.decode(z)
-    for module in (hook, serve):
+    for module in (hook, component):
         monkeypatch.setattr(module, "wait_for", waits.append)
     with looks() as by_eager:
         reference = vae.decode_tiled(z, **TILED)
@@ -246,7 +248,7 @@ def test_tiles_are_looked_at_once(vae: Any, counters: Counters, monkeypatch: pyt
     assert counters.compiled_calls - before > 16
     assert by_graph == [*by_eager, "tolist"]
     assert len(waits) == 1  # when it is over
-    assert serve.last_runs[f"{NODE}:decoder"].call_ms is None
+    assert status.last_runs[f"{NODE}:decoder"].call_ms is None
 
 
 class NotFinite:
@@ -268,39 +270,39 @@ class NotFinite:
 
 
 def test_one_tile_of_a_graph_that_is_not_finite_makes_the_image_eager(
-    vae: Any, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+    vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast, z = compiled(vae), latents(24, 20)
     fast.decode(z)
-    (graph,) = fresh_process._graphs.values()
+    (graph,) = fresh_process.graphs()
     monkeypatch.setattr(graph, "_runner", NotFinite(graph._runner, 5))
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
     reference = vae.decode_tiled(z, **TILED)
     assert torch.equal(fast.decode_tiled(z, **TILED), reference)
     assert said() == "eager: the graph returned values that are not finite where eager's are; it is not used again"
     assert graph.retired is not None
-    report = serve.last_runs[f"{NODE}:decoder"]
+    report = status.last_runs[f"{NODE}:decoder"]
     assert report.compiled_calls == 0 and report.calls == fresh_process.counters.eager_calls > 5
     assert torch.equal(fast.decode_tiled(z, **TILED), reference)
 
 
-def test_tiles_by_which_the_vae_itself_overflows_do_not_retire_the_graph(vae: Any, fresh_process: Engine) -> None:
+def test_tiles_by_which_the_vae_itself_overflows_do_not_retire_the_graph(vae: Any, fresh_process: Registry) -> None:
     fast, z = compiled(vae), latents(24, 20)
     fast.decode(z)
     vae.first_stage_model.decoder.conv_out.weight.mul_(1e38).mul_(1e3)
     fast.decode_tiled(z, **TILED)
     assert said() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
-    assert all(graph.retired is None for graph in fresh_process._graphs.values())
+    assert all(graph.retired is None for graph in fresh_process.graphs())
 
 
 def test_encoding_tiles_once_more_draws_the_same_random_numbers(
-    vae: Any, fresh_process: Engine, monkeypatch: pytest.MonkeyPatch
+    vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vae.first_stage_model.regularization.sample = True
     image = torch.rand(1, 128, 128, 3, generator=torch.Generator().manual_seed(0))
     fast, tiles = compiled(vae, parts="encoder", when_missing="wait"), {"tile_x": 96, "tile_y": 96, "overlap": 16}
     fast.encode(image)
-    (graph,) = fresh_process._graphs.values()
+    (graph,) = fresh_process.graphs()
     monkeypatch.setattr(graph, "_runner", NotFinite(graph._runner, 1))
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)
     torch.manual_seed(3)

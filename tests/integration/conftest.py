@@ -11,7 +11,8 @@ from support import toy
 
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.engine import Engine, Graph
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 
 @pytest.fixture(autouse=True)
@@ -24,10 +25,10 @@ def _no_grad():
 def compiled_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's graph folder that holds the toy's graph; read-only by convention, copy it to change it."""
     home = tmp_path_factory.mktemp("compiled")
-    engine = Engine(Store(home))
+    engine = Registry(Store(home))
     with torch.no_grad():
         graph = engine.obtain(toy.request(toy.Toy(), ModelSource(None, "0123456789ab")), "wait", lambda _: None)
-    assert isinstance(graph, Graph), graph
+    assert isinstance(graph, LoadedGraph), graph
     assert engine.counters.compiles == 1
     return home
 

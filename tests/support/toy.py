@@ -14,7 +14,7 @@ from onegraph.compiler import fingerprint
 from onegraph.compiler.supervisor import Client
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.runtime.engine import Request
+from onegraph.runtime.request import Request
 
 PREFIX = "toy."
 CPU = torch.device("cpu")

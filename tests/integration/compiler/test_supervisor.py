@@ -20,7 +20,7 @@ from onegraph.compiler.supervisor import Client, Job, Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.admission import Limits
-from onegraph.runtime.engine import Engine
+from onegraph.runtime.registry import Registry
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,10 +57,10 @@ def test_a_compile_that_hangs_is_stopped_with_its_helpers(tmp_path: Path) -> Non
 
 
 def test_a_compile_that_took_too_long_is_not_tried_again(tmp_path: Path, source: ModelSource) -> None:
-    engine, told = Engine(Store(tmp_path), Limits(seconds=0.5)), list[Progress]()
+    engine, told = Registry(Store(tmp_path), Limits(seconds=0.5)), list[Progress]()
     request = toy.request(toy.Toy(), source, state={"sleep": 600})
     refused = engine.obtain(request, "wait", told.append)
-    assert isinstance(refused, Refused) and "was stopped after 0 seconds" in refused.reason
+    assert isinstance(refused, Refused) and "was stopped after 0 seconds" in refused.text
     told.clear()
     assert engine.obtain(request, "wait", told.append) == refused
     assert told == []
@@ -75,7 +75,7 @@ from pathlib import Path
 import torch
 sys.path.insert(0, {tests!r})
 from support import toy
-from onegraph.runtime.engine import Engine
+from onegraph.runtime.registry import Registry
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -85,7 +85,7 @@ def prompt_worker():
     engine.obtain(toy.request(toy.Toy(), source, state={{"sleep": 600}}), "wait", watch)
 
 torch.set_grad_enabled(False)
-engine, source = Engine(Store(Path(sys.argv[1]))), ModelSource(None, "0123456789ab")
+engine, source = Registry(Store(Path(sys.argv[1]))), ModelSource(None, "0123456789ab")
 begun = threading.Event()
 module = toy.Toy() if sys.argv[2] == "the same" else toy.Toy(heads=4)
 threading.Thread(target=prompt_worker, daemon=True).start()
@@ -128,12 +128,12 @@ def test_nothing_else_waits_for_a_compile(home: Path, source: ModelSource) -> No
     """Another graph is obtained, reports and releases are answered, while one compiles."""
     import threading
 
-    from onegraph.runtime.engine import Graph
+    from onegraph.runtime.loaded_graph import LoadedGraph
 
     class Stopped(BaseException):
         pass
 
-    engine, begun, end = Engine(Store(home)), threading.Event(), threading.Event()
+    engine, begun, end = Registry(Store(home)), threading.Event(), threading.Event()
 
     def watch(progress: Progress) -> None:
         begun.set()
@@ -160,7 +160,7 @@ def test_nothing_else_waits_for_a_compile(home: Path, source: ModelSource) -> No
 
     threading.Thread(target=others, daemon=True).start()
     assert done.wait(120) and thread.is_alive()
-    assert isinstance(answers[0], Graph) and answers[1:] == [0, 0]
+    assert isinstance(answers[0], LoadedGraph) and answers[1:] == [0, 0]
     end.set()
     thread.join(60)
     assert not thread.is_alive()

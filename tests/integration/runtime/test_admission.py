@@ -16,7 +16,8 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission
 from onegraph.runtime.admission import Limits
-from onegraph.runtime.engine import Engine, Graph
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 GIB = 1 << 30
 
@@ -39,32 +40,32 @@ def test_a_compile_that_ran_out_of_memory_is_tried_again_when_clearly_more_is_fr
     trouble: str, tmp_path: Path, source: ModelSource
 ) -> None:
     free = [8 * GIB]
-    engine = Engine(Store(tmp_path), Limits(free=lambda device: free[0]))
+    engine = Registry(Store(tmp_path), Limits(free=lambda device: free[0]))
     module = toy.Toy()
     told: list[Progress] = []
 
-    def tries(state: dict[str, bool]) -> Graph | Refused:
+    def tries(state: dict[str, bool]) -> LoadedGraph | Refused:
         told.clear()
         return engine.obtain(toy.request(module, source, state=state), "wait", told.append)
 
     refused = tries({trouble: True})
     assert isinstance(refused, Refused) and told
-    assert ("killed (SIGKILL" if trouble == "die" else "ran out of GPU memory (CUDA out") in refused.reason
+    assert ("killed (SIGKILL" if trouble == "die" else "ran out of GPU memory (CUDA out") in refused.text
     for free[0] in (8 * GIB, 7 * GIB, 9 * GIB):
         again = tries({trouble: True})
         assert isinstance(again, Refused) and not told  # no process was started
-        assert again.reason == f"{refused.reason} It is tried again when 10 GiB are free."
+        assert again.text == f"{refused.text} It is tried again when 10 GiB are free."
     free[0] = 10 * GIB
     assert isinstance(tries({trouble: True}), Refused) and told
     assert isinstance(tries({trouble: True}), Refused) and not told
     free[0] = 13 * GIB
-    assert isinstance(tries({}), Graph) and told  # what was short is there now
-    assert not engine._shortages
+    assert isinstance(tries({}), LoadedGraph) and told  # what was short is there now
+    assert not engine.compiles._shortages
 
 
 def test_a_compile_that_always_runs_out_of_memory_ends_some_time(tmp_path: Path, source: ModelSource) -> None:
     free = [GIB]
-    engine, started = Engine(Store(tmp_path), Limits(free=lambda device: free[0])), 0
+    engine, started = Registry(Store(tmp_path), Limits(free=lambda device: free[0])), 0
     for _ in range(2 * admission.MOST_TRIES):
         free[0] *= 4
         told: list[Progress] = []
@@ -84,7 +85,7 @@ def wait_for(condition: object, seconds: float = 180) -> None:
 
 def test_a_compile_without_room_waits_until_the_queue_is_idle(tmp_path: Path, source: ModelSource) -> None:
     gpu = Gpu(2 * GIB)
-    engine, module, told = Engine(Store(tmp_path), gpu.limits), toy.Toy(), list[Progress]()
+    engine, module, told = Registry(Store(tmp_path), gpu.limits), toy.Toy(), list[Progress]()
     request = replace(toy.request(module, source), planned_bytes=GIB, idle=lambda: gpu.idle)
     for _ in range(2):
         refused = engine.obtain(request, "wait", told.append)
@@ -92,51 +93,51 @@ def test_a_compile_without_room_waits_until_the_queue_is_idle(tmp_path: Path, so
             "compiling needs 1.1 GiB of GPU memory beside the 1.0 GiB of this run, and 2.0 GiB are free; "
             "it compiles when the queue is empty"
         )
-    assert (told, engine.deferred_compiles(), engine.background_compiles()) == ([], 1, 0)
+    assert (told, engine.compiles.deferred(), engine.compiles.in_background()) == ([], 1, 0)
     gpu.free, gpu.idle = GIB, True  # idle, but memory does not suffice
     time.sleep(0.2)
-    assert (engine.deferred_compiles(), engine.background_compiles()) == (1, 0)
+    assert (engine.compiles.deferred(), engine.compiles.in_background()) == (1, 0)
     gpu.free = 2 * GIB
     wait_for(lambda: engine.counters.compiles)
-    wait_for(lambda: not engine.background_compiles())
-    assert engine.deferred_compiles() == 0
-    assert isinstance(engine.obtain(request, "wait", told.append), Graph)
+    wait_for(lambda: not engine.compiles.in_background())
+    assert engine.compiles.deferred() == 0
+    assert isinstance(engine.obtain(request, "wait", told.append), LoadedGraph)
     assert (told, engine.counters.restores) == ([], 1)
 
 
 def test_a_later_run_with_room_compiles_what_waits(tmp_path: Path, source: ModelSource) -> None:
     gpu = Gpu(0)
-    engine = Engine(Store(tmp_path), gpu.limits)
+    engine = Registry(Store(tmp_path), gpu.limits)
     request = replace(toy.request(toy.Toy(), source), idle=lambda: False)
     assert isinstance(engine.obtain(request, "wait", ignore), Refused)
-    assert engine.deferred_compiles() == 1
+    assert engine.compiles.deferred() == 1
     gpu.free = 64 * GIB
-    assert isinstance(engine.obtain(request, "wait", ignore), Graph)
-    assert (engine.deferred_compiles(), engine.counters.compiles) == (0, 1)
+    assert isinstance(engine.obtain(request, "wait", ignore), LoadedGraph)
+    assert (engine.compiles.deferred(), engine.counters.compiles) == (0, 1)
 
 
 def test_a_deferred_compile_gives_way_to_a_run_that_needs_its_memory(tmp_path: Path, source: ModelSource) -> None:
     gpu = Gpu(0)
-    engine = Engine(Store(tmp_path), gpu.limits)
+    engine = Registry(Store(tmp_path), gpu.limits)
     request = replace(toy.request(toy.Toy(), source, state={"sleep": 600}), planned_bytes=GIB, idle=lambda: gpu.idle)
     assert isinstance(engine.obtain(request, "background", ignore), Refused)
     gpu.free, gpu.idle = 2 * GIB, True
-    wait_for(engine.background_compiles)
+    wait_for(engine.compiles.in_background)
     meanwhile = engine.obtain(request, "wait", ignore)  # does not wait for it
-    assert isinstance(meanwhile, Refused) and "still compiling in the background" in meanwhile.reason
+    assert isinstance(meanwhile, Refused) and "still compiling in the background" in meanwhile.text
     gpu.idle = False
     time.sleep(0.5)
-    assert engine.background_compiles() == 1  # there is room for both
+    assert engine.compiles.in_background() == 1  # there is room for both
     gpu.free = GIB - 1
-    wait_for(lambda: not engine.background_compiles())
-    assert engine.deferred_compiles() == 1
+    wait_for(lambda: not engine.compiles.in_background())
+    assert engine.compiles.deferred() == 1
     assert not list(tmp_path.rglob("*.*"))
-    engine._deferred.take((request.key.digest, str(request.device)))
+    engine.compiles._deferred.take((request.key.digest, str(request.device)))
 
 
 def test_on_a_cpu_memory_is_not_looked_at(tmp_path: Path, source: ModelSource) -> None:
     assert not Limits().applies(torch.device("cpu"))
     assert Limits().applies(torch.device("cuda", 0))
-    engine, looked = Engine(Store(tmp_path), Limits(free=lambda device: looked.append(device) or 0)), list[object]()
+    engine, looked = Registry(Store(tmp_path), Limits(free=lambda device: looked.append(device) or 0)), list[object]()
     assert isinstance(engine.obtain(toy.request(toy.Toy(), source, spec=toy.exact()), "background", ignore), Refused)
-    assert (engine.background_compiles(), engine.deferred_compiles(), looked) == (1, 0, [])
+    assert (engine.compiles.in_background(), engine.compiles.deferred(), looked) == (1, 0, [])

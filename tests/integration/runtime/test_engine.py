@@ -18,21 +18,16 @@ from onegraph.compiler import skeleton, supervisor
 from onegraph.compiler.supervisor import Client, Job, Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import engine as engine_module
-from onegraph.runtime.engine import Engine, Graph
-
-
-@pytest.fixture(autouse=True)
-def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine eight calls of so small a module may take longer than eager; one test is about that alone."""
-    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
+from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 
 def ignore(progress: Progress) -> None:
     pass
 
 
-def call(engine: Engine, graph: Graph, module: toy.Toy, *shape: int) -> torch.Tensor:
+def call(engine: Registry, graph: LoadedGraph, module: toy.Toy, *shape: int) -> torch.Tensor:
     inputs = toy.inputs(*shape)
     served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     assert not isinstance(served, Refused), served
@@ -41,17 +36,17 @@ def call(engine: Engine, graph: Graph, module: toy.Toy, *shape: int) -> torch.Te
 
 
 def test_a_kept_graph_is_restored_without_compiling(home: Path, source: ModelSource) -> None:
-    engine, module = Engine(Store(home)), toy.Toy(8)
+    engine, module = Registry(Store(home), policy=ANY_SPEED), toy.Toy(8)
     graph = engine.obtain(toy.request(module, source), "wait", ignore)
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, LoadedGraph)
     call(engine, graph, module)
     assert (engine.counters.compiles, engine.counters.restores, engine.counters.compiled_calls) == (0, 1, 1)
 
 
 def test_two_models_take_turns_on_one_graph(home: Path, source: ModelSource) -> None:
-    engine, a, b = Engine(Store(home)), toy.Toy(1), toy.Toy(2)
+    engine, a, b = Registry(Store(home), policy=ANY_SPEED), toy.Toy(1), toy.Toy(2)
     graph = engine.obtain(toy.request(a, source), "wait", ignore)
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, LoadedGraph)
     for module in (a, b, a, b):
         call(engine, graph, module)
     assert engine.obtain(toy.request(b, source), "wait", ignore) is graph
@@ -59,11 +54,11 @@ def test_two_models_take_turns_on_one_graph(home: Path, source: ModelSource) -> 
 
 
 def test_the_first_use_is_compared_and_timed_once_per_machine(home: Path, source: ModelSource) -> None:
-    engine, module, eager_calls = Engine(Store(home)), toy.Toy(), []
+    engine, module, eager_calls = Registry(Store(home), policy=ANY_SPEED), toy.Toy(), []
     graph = engine.obtain(toy.request(module, source), "wait", ignore)
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, LoadedGraph)
 
-    def used(graph: Graph, *shape: int) -> int:
+    def used(graph: LoadedGraph, *shape: int) -> int:
         inputs = toy.inputs(*shape)
         before = len(eager_calls)
         graph.call(
@@ -74,22 +69,22 @@ def test_the_first_use_is_compared_and_timed_once_per_machine(home: Path, source
     assert used(graph) >= 2  # the reference and a timed pair
     assert used(graph) == 0
     assert used(graph, 1) == 1  # a batch of one is another way through the code: compared once, not timed again
-    assert set(graph.outcome.checked) == {"n", "batch"}
-    assert graph.outcome.compiled_ms is not None
-    again = Engine(Store(home)).obtain(toy.request(module, source), "wait", ignore)
-    assert isinstance(again, Graph)
+    assert set(graph.first_use.result.checked) == {"n", "batch"}
+    assert graph.first_use.result.compiled_ms is not None
+    again = Registry(Store(home), policy=ANY_SPEED).obtain(toy.request(module, source), "wait", ignore)
+    assert isinstance(again, LoadedGraph)
     assert used(again) == used(again, 1) == 0
 
 
 def test_an_unfaithful_graph_is_quarantined_and_eager_answers(home: Path, source: ModelSource) -> None:
-    engine, module, inputs = Engine(Store(home)), toy.Toy(), toy.inputs()
+    engine, module, inputs = Registry(Store(home), policy=ANY_SPEED), toy.Toy(), toy.inputs()
     graph = engine.obtain(toy.request(module, source), "wait", ignore)
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, LoadedGraph)
     reference = module(*inputs) + 1  # what eager says is the truth
     served = graph.call(module, inputs, toy.sizes(*inputs), lambda *given: reference, engine.counters)
     assert not isinstance(served, Refused)
     assert served.output is reference
-    assert served.note is not None and "first-use check" in served.note
+    assert served.refusal is not None and served.refusal.code == "first_use_failed"
     assert not graph.entry.folder.exists()
     refused = graph.call(module, inputs, toy.sizes(*inputs), lambda *given: reference, engine.counters)
     assert isinstance(refused, Refused)
@@ -98,16 +93,15 @@ def test_an_unfaithful_graph_is_quarantined_and_eager_answers(home: Path, source
 
 
 def test_a_graph_slower_than_eager_is_not_used_and_believed_after_three_processes(
-    home: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
+    home: Path, source: ModelSource
 ) -> None:
-    monkeypatch.setattr(engine_module, "SLOWER", 0.95)
     module, inputs = toy.Toy(), toy.inputs(4, 32, 32)
     instant = module(*inputs)  # an eager that costs nothing
     for attempt in range(4):
-        engine = Engine(Store(home))
+        engine = Registry(Store(home))
         eager = Mock(return_value=instant)
         graph = engine.obtain(toy.request(module, source), "wait", ignore)
-        assert isinstance(graph, Graph)
+        assert isinstance(graph, LoadedGraph)
         served = [graph.call(module, inputs, toy.sizes(*inputs), eager, engine.counters) for _ in range(2)]
         assert isinstance(served[0], Refused) == (attempt == 3)
         assert isinstance(served[1], Refused)
@@ -117,26 +111,26 @@ def test_a_graph_slower_than_eager_is_not_used_and_believed_after_three_processe
 
 
 def test_another_checkpoint_of_the_architecture_starts_at_once(home: Path, tmp_path: Path) -> None:
-    store, engine = Store(home), Engine(Store(home))
+    store, engine = Store(home), Registry(Store(home), policy=ANY_SPEED)
     other = ModelSource(None, "fedcba987654")
     graph = engine.obtain(toy.request(toy.Toy(9), other), "wait", ignore)
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, LoadedGraph)
     assert engine.counters.compiles == 0
     assert graph.entry.folder.is_relative_to(store.home / other.digest)
 
 
 def test_background_refuses_now_and_serves_later(tmp_path: Path, source: ModelSource) -> None:
-    engine, module = Engine(Store(tmp_path)), toy.Toy()
+    engine, module = Registry(Store(tmp_path), policy=ANY_SPEED), toy.Toy()
     first = engine.obtain(toy.request(module, source), "background", ignore)
-    assert isinstance(first, Refused) and "background" in first.reason
-    assert engine.background_compiles() == 1
+    assert isinstance(first, Refused) and "background" in first.text
+    assert engine.compiles.in_background() == 1
     meanwhile = engine.obtain(toy.request(module, source), "background", ignore)
-    assert isinstance(meanwhile, Refused) and "still compiling" in meanwhile.reason
+    assert isinstance(meanwhile, Refused) and "still compiling" in meanwhile.text
     deadline = time.monotonic() + 180
-    while engine.background_compiles() and time.monotonic() < deadline:
+    while engine.compiles.in_background() and time.monotonic() < deadline:
         time.sleep(0.2)
     graph = engine.obtain(toy.request(module, source), "background", ignore)
-    assert isinstance(graph, Graph), graph
+    assert isinstance(graph, LoadedGraph), graph
     call(engine, graph, module)
     assert engine.counters.compiles == 1
     assert not engine.store.compile_times.exists()  # one that gives way says nothing of how long others take
@@ -150,7 +144,7 @@ def test_an_interrupt_ends_the_compile_and_leaves_nothing(tmp_path: Path, source
         if progress.stage != "starting":
             raise Interrupted
 
-    engine = Engine(Store(tmp_path))
+    engine = Registry(Store(tmp_path), policy=ANY_SPEED)
     with pytest.raises(Interrupted):
         engine.obtain(toy.request(toy.Toy(), source), "wait", interrupt)
     assert not list(tmp_path.rglob("*.*"))
@@ -158,13 +152,13 @@ def test_an_interrupt_ends_the_compile_and_leaves_nothing(tmp_path: Path, source
 
 
 def test_a_killed_compile_is_tried_once_more_and_then_remembered(tmp_path: Path, source: ModelSource) -> None:
-    engine = Engine(Store(tmp_path))
+    engine = Registry(Store(tmp_path), policy=ANY_SPEED)
     state = {"die": int(signal.SIGABRT)}  # after SIGKILL it depends on memory: test_admission.py
     for _ in range(2):
         told: list[Progress] = []
         refused = engine.obtain(toy.request(toy.Toy(), source, state=state), "wait", told.append)
         assert isinstance(refused, Refused)
-        assert "was killed (SIGABRT)" in refused.reason
+        assert "was killed (SIGABRT)" in refused.text
         assert told
     told = []
     assert isinstance(engine.obtain(toy.request(toy.Toy(), source, state=state), "wait", told.append), Refused)
@@ -173,11 +167,11 @@ def test_a_killed_compile_is_tried_once_more_and_then_remembered(tmp_path: Path,
 
 
 def test_a_model_that_cannot_be_captured_says_so_once(tmp_path: Path, source: ModelSource) -> None:
-    engine, told = Engine(Store(tmp_path)), list[Progress]()
+    engine, told = Registry(Store(tmp_path), policy=ANY_SPEED), list[Progress]()
     request = toy.request(toy.Fixed(), source)
     refused = engine.obtain(request, "wait", ignore)
     assert isinstance(refused, Refused)
-    assert "could not be captured" in refused.reason
+    assert "could not be captured" in refused.text
     assert engine.obtain(request, "wait", told.append) == refused
     assert told == []
 
@@ -193,10 +187,10 @@ def test_a_damaged_graph_is_moved_aside_and_compiled_anew_later(damage: str, hom
         file.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
     else:
         file.write_bytes(data[: len(data) // 2])
-    engine = Engine(Store(home))
+    engine = Registry(Store(home), policy=ANY_SPEED)
     refused = engine.obtain(toy.request(toy.Toy(), source), "wait", ignore)
     assert isinstance(refused, Refused)
-    assert "damaged" in refused.reason
+    assert "damaged" in refused.text
     assert not entry.folder.exists()
     assert engine.obtain(toy.request(toy.Toy(), source), "eager", ignore) == Refused(
         "no graph is cached for this model yet"
@@ -204,13 +198,13 @@ def test_a_damaged_graph_is_moved_aside_and_compiled_anew_later(damage: str, hom
 
 
 def test_a_graph_is_taken_up_ahead_once_and_stays_unbound(home: Path, source: ModelSource) -> None:
-    engine, module = Engine(Store(home)), toy.Toy(3)
+    engine, module = Registry(Store(home), policy=ANY_SPEED), toy.Toy(3)
     for _ in range(2):
         engine.preload(toy.request(module, source), 0)
     counters = engine.counters
     assert (counters.preloads, counters.restores, counters.binds, counters.compiled_calls) == (1, 1, 0, 0)
     graph = engine.obtain(toy.request(module, source), "wait", ignore)
-    assert isinstance(graph, Graph) and graph.fresh
+    assert isinstance(graph, LoadedGraph) and graph.fresh
     call(engine, graph, module)
     assert (counters.restores, counters.binds, counters.compiles) == (1, 1, 0)
 
@@ -218,8 +212,8 @@ def test_a_graph_is_taken_up_ahead_once_and_stays_unbound(home: Path, source: Mo
 def test_where_memory_has_become_short_a_graph_is_loaded_and_not_run_ahead(
     home: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, module, warmed = Engine(Store(home)), toy.Toy(3), []
-    monkeypatch.setattr(Graph, "warm", lambda self, inputs: warmed.append(inputs))
+    engine, module, warmed = Registry(Store(home), policy=ANY_SPEED), toy.Toy(3), []
+    monkeypatch.setattr(LoadedGraph, "warm", lambda self, inputs: warmed.append(inputs))
     engine.preload(toy.request(module, source), 1 << 62)
     assert (engine.counters.preloads, engine.counters.restores, warmed) == (0, 1, [])
 
@@ -228,14 +222,14 @@ def test_what_is_wrong_with_a_graph_taken_up_ahead_is_said_by_the_run(home: Path
     entry = next(Store(home).entries())
     file = entry.folder / "graph.aoti"
     file.write_bytes(file.read_bytes()[:100])
-    engine, request = Engine(Store(home)), toy.request(toy.Toy(), source)
+    engine, request = Registry(Store(home), policy=ANY_SPEED), toy.request(toy.Toy(), source)
     for _ in range(2):
         engine.preload(request, 0)
     assert not entry.folder.exists()
     refused = engine.obtain(request, "wait", ignore)
     assert isinstance(refused, Refused)
-    assert "damaged" in refused.reason and "compiles it anew" in refused.reason
-    assert engine.obtain(request, "eager", ignore) == Refused("no graph is cached for this model yet")
+    assert "damaged" in refused.text and "compiles it anew" in refused.text
+    assert engine.obtain(request, "eager", ignore) == Refused(NoGraph())
 
 
 def _speaks(script: str, staging: Path) -> subprocess.Popen[bytes]:
@@ -265,9 +259,9 @@ def test_a_graph_survives_the_death_of_its_process_in_the_trial_that_follows_the
 
 
 def test_where_a_recording_took_the_process_down_none_is_tried_again(home: Path, source: ModelSource) -> None:
-    def engine_with_graph() -> Graph:
-        graph = Engine(Store(home)).obtain(toy.request(toy.Toy(), source), "wait", ignore)
-        assert isinstance(graph, Graph)
+    def engine_with_graph() -> LoadedGraph:
+        graph = Registry(Store(home), policy=ANY_SPEED).obtain(toy.request(toy.Toy(), source), "wait", ignore)
+        assert isinstance(graph, LoadedGraph)
         return graph
 
     entry = engine_with_graph().entry

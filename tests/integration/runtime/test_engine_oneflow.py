@@ -11,19 +11,17 @@ import pytest
 import torch
 from support import toy
 
+from onegraph.common import memory
+from onegraph.common.reasons import GraphClosed
 from onegraph.common.shapes import Refused
 from onegraph.compiler.supervisor import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import engine as engine_module
-from onegraph.runtime.engine import Engine, Graph
+from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("oneflow") is None, reason="OneFlow is not installed")
-
-
-@pytest.fixture(autouse=True)
-def trust_slow_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -32,35 +30,35 @@ def store_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def engine(store_folder: Path) -> Iterator[Engine]:
+def engine(store_folder: Path) -> Iterator[Registry]:
     """A new process's engine, on the store that the tests before have filled."""
-    engine = Engine(Store(store_folder))
+    engine = Registry(Store(store_folder), policy=ANY_SPEED)
     yield engine
-    for graph in engine._graphs.values():
+    for graph in engine.graphs():
         graph.close()
 
 
 def obtain(
-    engine: Engine, module: toy.Toy, source: ModelSource, stages: list[str] | None = None, **sizes: int
-) -> Graph:
+    engine: Registry, module: toy.Toy, source: ModelSource, stages: list[str] | None = None, **sizes: int
+) -> LoadedGraph:
     def watch(progress: Progress) -> None:
         if stages is not None and progress.stage not in stages:
             stages.append(progress.stage)
 
     graph = engine.obtain(toy.request(module, source, spec=toy.exact(**sizes), engine="oneflow"), "wait", watch)
-    assert isinstance(graph, Graph), graph
+    assert isinstance(graph, LoadedGraph), graph
     return graph
 
 
-def call(engine: Engine, graph: Graph, module: toy.Toy, **sizes: int) -> None:
+def call(engine: Registry, graph: LoadedGraph, module: toy.Toy, **sizes: int) -> None:
     inputs = toy.inputs(**sizes)
     served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     assert not isinstance(served, Refused), served
-    assert served.note is None
+    assert served.refusal is None
     torch.testing.assert_close(served.output, module(*inputs), rtol=1e-5, atol=1e-6)
 
 
-def test_a_first_size_is_captured_and_another_is_rebuilt_from_it(engine: Engine, source: ModelSource) -> None:
+def test_a_first_size_is_captured_and_another_is_rebuilt_from_it(engine: Registry, source: ModelSource) -> None:
     module, first, second = toy.Toy(3), list[str](), list[str]()
     call(engine, obtain(engine, module, source, first), module)
     call(engine, obtain(engine, module, source, second, height=12, batch=1), module, height=12, batch=1)
@@ -69,14 +67,14 @@ def test_a_first_size_is_captured_and_another_is_rebuilt_from_it(engine: Engine,
     assert engine.counters.compiles == 2
 
 
-def test_a_new_process_restores_both(engine: Engine, source: ModelSource) -> None:
+def test_a_new_process_restores_both(engine: Registry, source: ModelSource) -> None:
     module = toy.Toy(4)
     call(engine, obtain(engine, module, source), module)
     call(engine, obtain(engine, module, source, height=12, batch=1), module, height=12, batch=1)
     assert (engine.counters.compiles, engine.counters.restores) == (0, 2)
 
 
-def test_a_replaced_weight_and_one_written_to_are_never_stale(engine: Engine, source: ModelSource) -> None:
+def test_a_replaced_weight_and_one_written_to_are_never_stale(engine: Registry, source: ModelSource) -> None:
     module = toy.Toy(5)
     graph = obtain(engine, module, source)
     call(engine, graph, module)
@@ -94,7 +92,7 @@ def test_a_replaced_weight_and_one_written_to_are_never_stale(engine: Engine, so
 
 
 def test_live_graphs_stay_within_their_share_of_memory(
-    engine: Engine, source: ModelSource, monkeypatch: pytest.MonkeyPatch
+    engine: Registry, source: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = toy.Toy(6)
     graph = obtain(engine, module, source)
@@ -102,22 +100,24 @@ def test_live_graphs_stay_within_their_share_of_memory(
     needed = graph.held_bytes
     assert needed > 0
     request = toy.request(module, source, spec=toy.exact(height=12, batch=1), engine="oneflow")
-    assert isinstance(Engine(engine.store).obtain(request, "wait", lambda progress: None), Graph)  # it is kept
+    assert isinstance(
+        Registry(engine.store, policy=ANY_SPEED).obtain(request, "wait", lambda progress: None), LoadedGraph
+    )  # it is kept
     # Room for one of them, not for both: the one that was not used for longest goes.
-    monkeypatch.setattr(engine_module.memory, "available_bytes", lambda device: 3 * needed - engine.held_bytes())
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 3 * needed - engine.held_bytes())
     other = engine.obtain(request, "eager", lambda progress: None)
-    assert isinstance(other, Graph), other
-    assert graph.retired == "the graph was closed to make room for others"
+    assert isinstance(other, LoadedGraph), other
+    assert graph.retired == GraphClosed()
     assert isinstance(graph.call(module, toy.inputs(), {}, torch.zeros, engine.counters), Refused)
     call(engine, other, module, height=12, batch=1)
     # No room at all.
-    monkeypatch.setattr(engine_module.memory, "available_bytes", lambda device: 0)
-    refused = Engine(engine.store).obtain(request, "eager", lambda progress: None)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 0)
+    refused = Registry(engine.store, policy=ANY_SPEED).obtain(request, "eager", lambda progress: None)
     assert isinstance(refused, Refused)
-    assert refused.reason.startswith("oneflow would hold ") and refused.reason.endswith("0 MiB are left for graphs")
+    assert refused.text.startswith("oneflow would hold ") and refused.text.endswith("0 MiB are left for graphs")
 
 
-def test_what_is_kept_is_readable_and_holds_no_pickle(engine: Engine, source: ModelSource) -> None:
+def test_what_is_kept_is_readable_and_holds_no_pickle(engine: Registry, source: ModelSource) -> None:
     entry = next(engine.store.entries())
     names = set(entry.manifest.files)
     assert names and not any(name.endswith((".pkl", ".pt", ".pt2")) for name in names)

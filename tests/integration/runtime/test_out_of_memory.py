@@ -10,21 +10,16 @@ import pytest
 import torch
 from support import toy
 
+from onegraph.common.reasons import MemoryRanOut
 from onegraph.common.shapes import Refused
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import engine as engine_module
 from onegraph.runtime import out_of_memory
-from onegraph.runtime.engine import Engine, Graph
-from onegraph.runtime.out_of_memory import Exhausted
+from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 HELD = 1 << 30
-
-
-@pytest.fixture(autouse=True)
-def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine eight calls of so small a module may take longer than eager."""
-    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
 
 
 class Exhausting:
@@ -49,18 +44,20 @@ class Exhausting:
 
 
 @pytest.fixture
-def engine(home: Path) -> Engine:
-    return Engine(Store(home))
+def engine(home: Path) -> Registry:
+    return Registry(Store(home), policy=ANY_SPEED)
 
 
 @pytest.fixture
-def graph(engine: Engine, source: ModelSource) -> Graph:
+def graph(engine: Registry, source: ModelSource) -> LoadedGraph:
     """Used before, with captured calls that hold memory; another graph of the device holds some, too."""
     found = engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
-    assert isinstance(found, Graph)
+    assert isinstance(found, LoadedGraph)
     serve(engine, found)
-    other = Engine(engine.store).obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
-    assert isinstance(other, Graph)
+    other = Registry(engine.store, policy=ANY_SPEED).obtain(
+        toy.request(toy.Toy(), source), "wait", lambda progress: None
+    )
+    assert isinstance(other, LoadedGraph)
     engine._graphs["other", "cpu"] = other
     for holds in (found, other):
         assert holds._runner.replayed is not None
@@ -74,7 +71,7 @@ def live() -> toy.Toy:
     return toy.Toy()
 
 
-def serve(engine: Engine, graph: Graph) -> Any:
+def serve(engine: Registry, graph: LoadedGraph) -> Any:
     module, inputs = live(), toy.inputs()
     served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     if not isinstance(served, Refused):
@@ -82,40 +79,41 @@ def serve(engine: Engine, graph: Graph) -> Any:
     return served
 
 
-def test_the_captures_of_all_graphs_go_and_the_call_is_made_again(engine: Engine, graph: Graph) -> None:
+def test_the_captures_of_all_graphs_go_and_the_call_is_made_again(engine: Registry, graph: LoadedGraph) -> None:
     graph._runner = runner = Exhausting(graph._runner, 1)
     assert engine.captured_bytes() == engine.captured_bytes(toy.CPU) == 2 * HELD
     assert not isinstance(serve(engine, graph), Refused)
     assert (engine.captured_bytes(), runner.calls) == (0, 2)
 
 
-def test_when_that_is_not_enough_the_call_runs_eager_and_a_later_one_compiled(engine: Engine, graph: Graph) -> None:
+def test_when_that_is_not_enough_the_call_runs_eager_and_a_later_one_compiled(
+    engine: Registry, graph: LoadedGraph
+) -> None:
     graph._runner = runner = Exhausting(graph._runner, 2)
     refused = serve(engine, graph)
-    assert isinstance(refused, Exhausted)
-    assert refused.reason == "memory ran out in a compiled call, also after captured CUDA graphs were released"
+    assert refused.reason == MemoryRanOut()
     assert (engine.captured_bytes(), runner.calls, graph.retired) == (0, 2, None)
     assert not isinstance(serve(engine, graph), Refused)
     assert engine.counters.compiled_calls == 2
 
 
-def test_the_same_at_a_graphs_first_use(engine: Engine, source: ModelSource) -> None:
+def test_the_same_at_a_graphs_first_use(engine: Registry, source: ModelSource) -> None:
     graph = engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, LoadedGraph)
     graph._runner = Exhausting(graph._runner, 2)
-    assert isinstance(serve(engine, graph), Exhausted)
+    assert serve(engine, graph).reason == MemoryRanOut()
     assert not isinstance(serve(engine, graph), Refused)
-    assert set(graph.outcome.checked) == {"n"}
+    assert set(graph.first_use.result.checked) == {"n"}
 
 
-def test_another_error_is_not_tried_again(engine: Engine, graph: Graph) -> None:
+def test_another_error_is_not_tried_again(engine: Registry, graph: LoadedGraph) -> None:
     graph._runner = runner = Exhausting(graph._runner, 1, ValueError)
     with pytest.raises(ValueError, match="out of memory"):
         serve(engine, graph)
     assert (runner.calls, engine.captured_bytes()) == (1, 2 * HELD)
 
 
-def test_a_graph_that_runs_just_now_keeps_its_captures_and_nobody_waits(engine: Engine, graph: Graph) -> None:
+def test_a_graph_that_runs_just_now_keeps_its_captures_and_nobody_waits(engine: Registry, graph: LoadedGraph) -> None:
     """The host may ask for memory in the midst of eager's reference at a first use, for one."""
     with graph._lock:
         assert engine.release_captures(toy.CPU, "needed") == HELD

@@ -36,7 +36,7 @@ def test_a_call_inside_the_range_is_admitted_with_its_sizes() -> None:
 def test_anything_else_is_refused_with_the_reason(call: list[TensorCall], reason: str) -> None:
     refused = toy.shapes().admits(call, "cpu")
     assert isinstance(refused, Refused)
-    assert reason in refused.reason
+    assert reason in refused.text
 
 
 def test_multiples_are_kept() -> None:

@@ -187,7 +187,7 @@ def test_weights_outside_the_pages_are_refused() -> None:
     host.moves = True
     with paged(net, vbar, host).held() as held:
         assert isinstance(held, Refused)
-        assert "weight of big" in held.reason
+        assert "weight of big" in held.text
     assert not any(vbar.pins)
 
 

@@ -17,7 +17,7 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission
 from onegraph.runtime.admission import CONTEXT_BYTES, Fits, Limits, Need, Shortage, admit
-from onegraph.runtime.engine import Engine
+from onegraph.runtime.registry import Registry
 
 GIB = 1 << 30
 NO_ROOM = Limits(poll_seconds=0.02, applies=lambda device: True, free=lambda device: 0)
@@ -56,7 +56,7 @@ def test_another_try_needs_clearly_more_memory(free: int, tried: bool) -> None:
     refused = short.again(free * GIB)
     assert (refused is None) == tried
     if refused is not None:
-        assert refused.reason == "It ran out. It is tried again when 12 GiB are free."
+        assert refused.text == "It ran out. It is tried again when 12 GiB are free."
     assert isinstance(replace(short, tries=admission.MOST_TRIES).again(1000 * GIB), Refused)
 
 
@@ -80,19 +80,19 @@ def test_which_errors_say_that_memory_ran_out(error: Exception, cause: str) -> N
 
 
 def test_where_nobody_can_tell_whether_the_queue_is_idle_nothing_waits(tmp_path: Path, source: ModelSource) -> None:
-    engine = Engine(Store(tmp_path), NO_ROOM)
+    engine = Registry(Store(tmp_path), NO_ROOM)
     refused = engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
-    assert isinstance(refused, Refused) and refused.reason.endswith("0 MiB are free")
-    assert engine.deferred_compiles() == 0
+    assert isinstance(refused, Refused) and refused.text.endswith("0 MiB are free")
+    assert engine.compiles.deferred() == 0
 
 
 def test_what_waits_keeps_no_model_alive(tmp_path: Path, source: ModelSource) -> None:
-    engine, module = Engine(Store(tmp_path), NO_ROOM), toy.Toy()
+    engine, module = Registry(Store(tmp_path), NO_ROOM), toy.Toy()
     died = weakref.ref(module)
     request = replace(toy.request(module, source), idle=lambda: False)
     assert isinstance(engine.obtain(request, "wait", lambda progress: None), Refused)
     del module, request
-    assert engine.deferred_compiles() == 1
+    assert engine.compiles.deferred() == 1
     assert died() is None
 
 

@@ -131,4 +131,4 @@ def test_a_weight_the_code_was_not_compiled_for_is_refused(change, reason: str) 
     change(module)
     refused = bound(module)
     assert isinstance(refused, Refused)
-    assert reason in refused.reason
+    assert reason in refused.text

@@ -7,12 +7,12 @@ from support import toy
 from onegraph.common.shapes import Refused
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import engine as engine_module
-from onegraph.runtime.engine import Engine
+from onegraph.runtime import registry as registry_module
+from onegraph.runtime.registry import Registry
 
 
 def test_eager_never_compiles(tmp_path: Path, source: ModelSource) -> None:
-    engine = Engine(Store(tmp_path))
+    engine = Registry(Store(tmp_path))
     refused = engine.obtain(toy.request(toy.Toy(), source), "eager", lambda progress: None)
     assert refused == Refused("no graph is cached for this model yet")
     assert engine.counters.compiles == 0
@@ -20,4 +20,4 @@ def test_eager_never_compiles(tmp_path: Path, source: ModelSource) -> None:
 
 
 def test_there_is_one_engine_per_process() -> None:
-    assert engine_module.engine() is engine_module.engine()
+    assert registry_module.engine() is registry_module.engine()

@@ -20,7 +20,8 @@ from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Entry, Store
 from onegraph.runtime import binding
-from onegraph.runtime.engine import Engine, Graph
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_the_graph_takes_wrong_strides_of_a_weight_silently_so_binding_refuses(
     assert not torch.allclose(runner(*inputs), module(*inputs), atol=1e-3)  # the trap itself
     refused = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
     assert isinstance(refused, Refused)
-    assert "mix.weight" in refused.reason
+    assert "mix.weight" in refused.text
 
 
 def test_the_graph_keeps_addresses_so_a_replaced_weight_is_stale_until_rebound(
@@ -179,8 +180,8 @@ def test_a_graph_compiled_with_two_threads_runs_with_any_number(
     """Code for a fixed number of threads writes past its buffers where there are more (SIGSEGV)."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     spec = toy.exact(2, 32, 32) if shapes == "exact" else toy.shapes()
-    graph = Engine(Store(tmp_path)).obtain(toy.request(toy.Reducing(), source, spec=spec), "wait", lambda _: None)
-    assert isinstance(graph, Graph), graph
+    graph = Registry(Store(tmp_path)).obtain(toy.request(toy.Reducing(), source, spec=spec), "wait", lambda _: None)
+    assert isinstance(graph, LoadedGraph), graph
     tests = str(Path(toy.__file__).parents[1])
     for threads in (1, 3, 8):
         env = {

@@ -23,16 +23,11 @@ from onegraph.compiler import export, worker
 from onegraph.compiler.supervisor import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import engine as engine_module
-from onegraph.runtime.engine import Engine, Graph
+from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.registry import Registry
 
 SOURCE = ModelSource(None, "0123456789ab")
-
-
-@pytest.fixture(autouse=True)
-def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine eight calls of so small a module may take longer than eager."""
-    monkeypatch.setattr(engine_module, "SLOWER", 0.0)
 
 
 def deep(seed: int = 0) -> toy.Deep:
@@ -61,20 +56,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(tempfile, "tempdir", str(temporary))
         patch.setattr(InductorBackend, "helpers", lambda self, weights, device: 1)
-        engine = Engine(Store(home))
+        engine = Registry(Store(home), policy=ANY_SPEED)
         graph = engine.obtain(toy.request(deep(), SOURCE), "wait", watch)
-    assert isinstance(graph, Graph), graph
+    assert isinstance(graph, LoadedGraph), graph
     lasting = [process for process, times in seen.items() if times >= 5]  # no C++ compiler that is about to be one
     assert (len(lasting), engine.counters.compiles) == (2, 1)
     assert not list(temporary.glob("onegraph-*"))
     return home
 
 
-def served(engine: Engine, graph: Graph, module: toy.Deep, *shape: int) -> torch.Tensor:
+def served(engine: Registry, graph: LoadedGraph, module: toy.Deep, *shape: int) -> torch.Tensor:
     inputs = toy.inputs(*shape)
     result = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     assert not isinstance(result, Refused), result
-    assert result.note is None
+    assert result.refusal is None
     torch.testing.assert_close(result.output, module(*inputs))
     return result.output
 
@@ -90,9 +85,9 @@ def test_parts_that_repeat_are_there_once(store: Path) -> None:
 
 
 def test_a_graph_of_parts_serves_other_weights_and_sizes_without_compiling(store: Path) -> None:
-    engine, a, b = Engine(Store(store)), deep(1), deep(2)
+    engine, a, b = Registry(Store(store), policy=ANY_SPEED), deep(1), deep(2)
     graph = engine.obtain(toy.request(a, SOURCE), "eager", lambda _: None)
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, LoadedGraph)
     for module, shape in ((a, (2, 8, 8, 5)), (b, (1, 4, 32, 64)), (a, (4, 17, 9, 1))):
         served(engine, graph, module, *shape)
     a.wide[2].mix.weight = torch.nn.Parameter(2 * a.wide[2].mix.weight, requires_grad=False)
@@ -109,7 +104,7 @@ def test_a_damaged_part_is_noticed(store: Path, tmp_path: Path) -> None:
     (entry,) = Store(home).entries()
     part = entry.folder / "part0.aoti"
     part.write_bytes(part.read_bytes()[:-7])
-    refused = Engine(Store(home)).obtain(toy.request(deep(), SOURCE), "eager", lambda _: None)
+    refused = Registry(Store(home), policy=ANY_SPEED).obtain(toy.request(deep(), SOURCE), "eager", lambda _: None)
     assert isinstance(refused, Refused)
 
 
