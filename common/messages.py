@@ -139,6 +139,11 @@ def _(r: reasons.DiedWhileLoading) -> str:
 
 
 @text.register
+def _(r: reasons.Unavailable) -> str:
+    return r.detail
+
+
+@text.register
 def _(r: reasons.BackendCannotServe) -> str:
     return f"the {r.backend} backend cannot serve {r.label}"
 

@@ -180,6 +180,12 @@ class DiedWhileLoading(Reason):
 
 
 @dataclass(frozen=True)
+class Unavailable(Reason):
+    code = "unavailable"
+    detail: str
+
+
+@dataclass(frozen=True)
 class BackendCannotServe(Reason):
     code = "backend_cannot_serve"
     backend: str

@@ -155,8 +155,8 @@ class Dispatcher:
             if isinstance(accepted, Refused):
                 return accepted
             if isinstance(accepted, Instead):
-                accepted, instead = accepted.output, accepted.reason
-            outputs.append(accepted)
+                instead = accepted.reason
+            outputs.append(accepted.output if isinstance(accepted, Instead) else accepted)
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return output if instead is None else Instead(output, instead)
 

@@ -138,7 +138,7 @@ class Registry:
         """Load the graph from the store."""
         runs = request.backend.can_run(request.device)
         if not runs.ok:
-            return Refused(runs.reason)
+            return Refused(reasons.Unavailable(runs.reason))
         replaced: list[Reason] = []
 
         def differs(manifest: Manifest) -> Reason | None:
@@ -160,7 +160,7 @@ class Registry:
     def _compile(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
         possible = request.backend.can_compile(request.device)
         if not possible.ok:
-            return Refused(possible.reason)
+            return Refused(reasons.Unavailable(possible.reason))
         foreign = live_code.foreign_method(request.module)
         if foreign is not None:  # the graph would be another model's, and could not be used
             return Refused(foreign, passing=True)

@@ -13,6 +13,7 @@ import torch
 from support import toy
 
 from onegraph.backends.cuda_graphs import PROOF_FILE
+from onegraph.common.reasons import NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler import skeleton, supervisor
 from onegraph.compiler.supervisor import Client, Job, Progress
