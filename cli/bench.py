@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-console = Console()
+from .output import print_line, print_table
+
 CHOICES = ("eager", "inductor", "oneflow")
 
 
 def _run(job: dict[str, Any], home: Path) -> dict[str, Any]:
-    """One measuring process; `failed` holds its last line when it did not end well."""
+    """Measure in a process of its own; `failed` holds its last line when it did not end well."""
     caches = {"ONEGRAPH_HOME": str(home), "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")}
     done = subprocess.run(
         [sys.executable, "-m", "onegraph.host.bench", json.dumps(job)],
@@ -55,13 +54,13 @@ def bench(
     try:
         width, height = (int(side) // 8 * 8 for side in size.split("x"))
     except ValueError as error:
-        raise typer.BadParameter(f"{size} is no size; write it like 512x512.") from error
+        raise typer.BadParameter(f"{size} is not a size; write it like 512x512.") from error
     if not (comfyui / "main.py").is_file() or not checkpoint.is_file():
         missing = checkpoint if not checkpoint.is_file() else comfyui / "main.py"
-        raise typer.BadParameter(f"{missing} is not there.")
+        raise typer.BadParameter(f"{missing} does not exist.")
     import torch
 
-    table = Table("backend", "first call s", "restored s", "step ms", "memory MiB", "what the node says")
+    rows: list[tuple[str, ...]] = []
     results: dict[str, Any] = {}
     for name in chosen:
         with tempfile.TemporaryDirectory(prefix="onegraph-bench-") as folder:
@@ -72,14 +71,14 @@ def bench(
                 "comfyui": str(comfyui.resolve()), "checkpoint": str(link), "backend": name, "width": width,
                 "height": height, "cpu": cpu or not torch.cuda.is_available(), "custom_node": custom_node,
             }  # fmt: skip
-            console.print(f"{name} ...")
+            print_line(f"{name} ...")
             first = _run(job, Path(folder) / "home")
             again = _run(job, Path(folder) / "home") if "failed" not in first else first
         results[name] = {"first": first, "again": again}
         if "failed" in again:
-            table.add_row(name, "", "", "", "", f"failed: {again['failed']}")
+            rows.append((name, "", "", "", "", f"failed: {again['failed']}"))
             continue
-        table.add_row(
+        row = (
             name,
             f"{first['first_s']:.1f}",
             f"{again['first_s']:.2f}",
@@ -87,9 +86,10 @@ def bench(
             f"{again['memory_bytes'] / 2**20:.0f}",
             again["said"],
         )
-    console.print(table)
+        rows.append(row)
+    print_table(("backend", "first call s", "restored s", "step ms", "memory MiB", "status"), rows)
     device = "CPU" if cpu or not torch.cuda.is_available() else torch.cuda.get_device_name()
-    console.print(
+    print_line(
         f"{checkpoint.name}, {width}x{height}, batch 2, on {device}; Python {platform.python_version()}, "
         f"torch {torch.__version__}. "
         "First call and restored: the first sampling step with an empty store and with a filled one."

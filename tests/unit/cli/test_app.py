@@ -1,0 +1,109 @@
+"""The `onegraph` command, as a user runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.entries import key, new_entry, publish
+from typer.testing import CliRunner, Result
+
+from onegraph.cli.app import app
+from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> ModelSource:
+    (tmp_path / "models").mkdir()
+    return ModelSource(tmp_path / "models" / "photo.safetensors", "0123456789ab")
+
+
+def onegraph(store: Store, *arguments: object, columns: int = 240) -> Result:
+    """Run a command on the store, with a terminal of so many columns."""
+    environment = {"ONEGRAPH_HOME": str(store.home), "COLUMNS": str(columns)}
+    return CliRunner(env=environment).invoke(app, list(map(str, arguments)), catch_exceptions=False)
+
+
+def test_the_command_runs_as_installed(store: Store) -> None:
+    command = [sys.executable, "-c", "from onegraph.cli import main; main()", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in ("ls", "verify", "bench", "doctor"))
+
+
+def test_ls_of_an_empty_store(store: Store) -> None:
+    done = onegraph(store, "ls")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == f"0 graphs, 0.0 MB; graph folder {store.home}"
+    assert not store.home.exists()
+
+
+def test_ls_shows_what_is_known_of_a_graph(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
+    publish(store, checkpoint, key(dtype="float16"), content=bytes(1_500_000))
+    used = publish(store, ModelSource(None, "fedcba987654"))
+    store.remember(used, FirstUse(checked={"1": 1e-6, "n": 2e-6}, eager_ms=3.0, compiled_ms=2.0))
+    done = onegraph(store, "ls", tmp_path / "models")
+    lines = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in done.stdout.splitlines()]
+    shapes = "any size 512-2048"
+    assert ["home/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MB", "2.0e-06", "1.50x"] in lines
+    assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.5 MB", "not used yet", ""] in lines
+    assert done.stdout.splitlines()[-1].startswith("2 graphs, 1.5 MB; graph folder ")
+
+
+@pytest.mark.parametrize("label", ["[/red] 64", "[bold]64[/bold]", "64\\"])
+def test_ls_shows_markup_as_it_is(label: str, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "[b]").mkdir()
+    publish(store, ModelSource(tmp_path / "[b]" / "my [model].safetensors", "0123456789ab"), new=new_entry(label))
+    done = onegraph(store, "ls", tmp_path / "[b]")
+    assert done.exit_code == 0
+    assert f" {label} " in done.stdout
+    assert "my [model]/0123456789ab" in done.stdout
+
+
+def test_ls_survives_a_key_without_its_fields(store: Store) -> None:
+    manifest = publish(store, ModelSource(None, "fedcba987654")).folder / "manifest.json"
+    entry = next(store.entries())
+    manifest.write_text(entry.manifest.model_copy(update={"key": {}}).model_dump_json())
+    assert "1 graphs" in onegraph(store, "ls").stdout
+
+
+def test_verify_finds_all_sound(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
+    entry = publish(store, checkpoint)
+    done = onegraph(store, "verify", tmp_path / "models")
+    assert (done.exit_code, done.stdout) == (0, f"sound  {entry.folder}\n")
+
+
+def test_verify_names_each_damaged_graph(store: Store) -> None:
+    folders = {dtype: publish(store, ModelSource(None, "fedcba987654"), key(dtype=dtype)).folder for dtype in "abc"}
+    (folders["a"] / "graph.aoti").write_bytes(b"")
+    (folders["b"] / "manifest.json").write_text("{")
+    done = onegraph(store, "verify", columns=40)  # lines stay whole: scripts read them
+    assert done.exit_code == 1
+    first, second, third = done.stdout.splitlines()
+    assert first == f"damaged: its file graph.aoti has 0 bytes instead of 4  {folders['a']}"
+    assert second.startswith("damaged: its manifest cannot be read (") and second.endswith(f"  {folders['b']}")
+    assert third == f"sound  {folders['c']}"
+    assert (folders["a"] / "graph.aoti").exists()  # it only reports
+
+
+def test_doctor_lists_every_backend(store: Store) -> None:
+    done = onegraph(store, "doctor")
+    first, *lines = done.stdout.splitlines()
+    assert first == f"torch {torch.__version__}, graph folder {store.home}"
+    for backend in ("inductor", "oneflow"):
+        assert any(line.startswith(f"{backend} on cpu: runs graphs: ") and "; compiles: " in line for line in lines)
+
+
+def test_bench_refuses_what_is_not_there(store: Store, tmp_path: Path) -> None:
+    for arguments in (["x.safetensors", "--size", "big"], ["x.safetensors", "--backends", "tvm"], ["x.safetensors"]):
+        done = onegraph(store, "bench", *arguments, "--comfyui", tmp_path)
+        assert done.exit_code == 2
