@@ -1,4 +1,4 @@
-"""Graphs on disk: keys, manifests, places, publishing and looking up. Knows files, not compilers or ComfyUI.
+"""Graphs on disk: keys, manifests, folders, look-ups and publishing. Knows files, not compilers or ComfyUI.
 
-Trust (who may have written a graph) and the byte budget get modules of their own beside these.
+`store.Store` is the one door for others; each module behind it holds one concept.
 """

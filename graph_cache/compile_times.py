@@ -1,4 +1,4 @@
-"""What compiles took on this machine, kept beside its first-use results for the next one's estimate."""
+"""How long compiles took on this machine, for the estimate of the next one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import TypeGuard
 
 
 class CompileTimes:
-    """The latest compile of each kind, in a file that may be missing, damaged or not writable.
+    """The latest compile of each category, in a file that may be missing, damaged or not writable.
 
     Args:
-        file: JSON, `{kind: {stage: seconds}}`.
+        file: JSON, `{category: {stage: seconds}}`.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def of(self, kind: str) -> dict[str, float]:
-        """What is known of such a compile's stages; empty where none was remembered."""
-        return self._read().get(kind, {})
+    def of(self, category: str) -> dict[str, float]:
+        """Read the seconds of such a compile's stages; empty where none was remembered."""
+        return self._read().get(category, {})
 
-    def remember(self, kind: str, stages: Mapping[str, float]) -> None:
-        """Keep what a compile took. A file that can't be written is no error: the next estimate is poorer."""
+    def remember(self, category: str, stages: Mapping[str, float]) -> None:
+        """Write what a compile took. A file that cannot be written is no error: the next estimate is poorer."""
         temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({**self._read(), kind: dict(stages)}, indent=1), encoding="utf-8")
+            temporary.write_text(json.dumps({**self._read(), category: dict(stages)}, indent=1), encoding="utf-8")
             temporary.replace(self._file)
 
     def _read(self) -> dict[str, dict[str, float]]:
@@ -39,8 +39,8 @@ class CompileTimes:
             return {}
         if not isinstance(data, dict):
             return {}
-        kinds = {kind: stages for kind, stages in data.items() if isinstance(stages, dict)}
-        return {kind: {s: t for s, t in stages.items() if _is_time(t)} for kind, stages in kinds.items()}
+        categories = {name: stages for name, stages in data.items() if isinstance(stages, dict)}
+        return {name: {s: t for s, t in stages.items() if _is_time(t)} for name, stages in categories.items()}
 
 
 def _is_time(value: object) -> TypeGuard[float]:

@@ -36,7 +36,7 @@ class GraphKey:
     format: int = FORMAT
 
     def fields(self) -> dict[str, Any]:
-        """Every field, JSON-ready."""
+        """Return every field, JSON-ready."""
         return {
             "component": self.component,
             "architecture": self.architecture,
@@ -49,22 +49,22 @@ class GraphKey:
 
     @functools.cached_property
     def digest(self) -> str:
-        """12 hex digits over all fields; names the folder."""
+        """Hash all fields to 12 hex digits, which name the folder."""
         return blake3(json.dumps(self.fields(), sort_keys=True).encode()).hexdigest(length=6)
 
 
 def difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
-    """Which fields of two keys differ, in words for a user."""
-    parts = []
+    """Describe which fields of two keys differ, e.g. `dtype float32 instead of float16`; empty where none does."""
+    clauses = []
     for name in sorted(set(wanted) | set(found)):
         a, b = wanted.get(name), found.get(name)
         if a == b:
             continue
         if isinstance(a, dict) and isinstance(b, dict) and name == "target":
             inner = [f"{k} {b.get(k)} instead of {a.get(k)}" for k in sorted(set(a) | set(b)) if a.get(k) != b.get(k)]
-            parts.append(f"target ({', '.join(inner)})")
+            clauses.append(f"target ({', '.join(inner)})")
         elif name in ("architecture", "shapes"):
-            parts.append(name)
+            clauses.append(name)
         else:
-            parts.append(f"{name} {b} instead of {a}")
-    return ", ".join(parts)
+            clauses.append(f"{name} {b} instead of {a}")
+    return ", ".join(clauses)

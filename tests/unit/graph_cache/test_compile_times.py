@@ -1,4 +1,4 @@
-"""What compiles took, in a file that nobody may rely on."""
+"""How long compiles took, in a file that nobody may rely on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from onegraph.graph_cache.compile_times import CompileTimes
 
 
-def test_the_latest_compile_of_each_kind_is_remembered(tmp_path: Path) -> None:
+def test_the_latest_compile_of_a_category_is_known(tmp_path: Path) -> None:
     times = CompileTimes(tmp_path / "home" / "times.json")
     times.remember("unet", {"starting": 9, "compiling": 90})
     times.remember("unet", {"starting": 3, "compiling": 30})
@@ -31,7 +31,7 @@ def test_a_damaged_file_is_as_good_as_none(text: str, tmp_path: Path) -> None:
     assert CompileTimes(file).of("unet") == {"compiling": 7.0}
 
 
-def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("no folder")
     CompileTimes(home / "times.json").remember("unet", {"compiling": 7.0})

@@ -15,7 +15,7 @@ def safetensors(path: Path, size: int, header: dict[str, object] | None = None) 
     return path
 
 
-def test_equal_files_have_equal_hashes_wherever_they_are(tmp_path: Path) -> None:
+def test_equal_files_have_equal_hashes_anywhere(tmp_path: Path) -> None:
     a, b = safetensors(tmp_path / "a.safetensors", 1000), safetensors(tmp_path / "b.safetensors", 1000)
     assert model_hash.hash_file(a) == model_hash.hash_file(b)
     assert len(model_hash.hash_file(a)) == 12

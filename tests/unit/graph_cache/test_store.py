@@ -37,7 +37,7 @@ def test_adopting_ones_own_entry_does_nothing(store: Store, checkpoint: ModelSou
     assert snapshot(models) == before
 
 
-def test_a_foreign_entry_serves_where_none_can_be_written(
+def test_a_foreign_entry_serves_a_read_only_store(
     store: Store, checkpoint: ModelSource, tuned: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = publish(store, checkpoint)
