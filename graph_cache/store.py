@@ -1,9 +1,13 @@
 """The store: every entry that one user can reach, and the one door to it.
 
-A graph's way: `lookup` finds it and changes nothing. A hit in another model's folder is adopted, a broken entry is
-quarantined, each by a call of its own. After a miss a compile fills a folder from `staging`, and `publish` makes it
-an entry. `loading` marks the moments in which a bad graph could take the process down; what its first use showed is
-remembered beside the manifest.
+How a graph gets into a process:
+
+1. `lookup` finds its entry. It changes nothing.
+2. A hit in another model's folder is adopted by `adopt`; a broken entry is moved aside by `quarantine`.
+3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
+4. `loading` marks the moments in which a bad graph could take the process down. A marker that stays makes the entry
+   broken for the next lookup.
+5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
 from __future__ import annotations
@@ -76,24 +80,6 @@ class Store:
     ) -> Entry | None:
         """Look for a sound entry that differs from `key` in the shapes alone, this model's or another's."""
         return self._lookup.sibling(key, source, neighbours, differs)
-
-    def find(
-        self,
-        key: GraphKey,
-        source: ModelSource,
-        neighbours: Iterable[Path] = (),
-        differs: Differs = no_objection,
-    ) -> Hit | Miss | Broken:
-        """Look up, then adopt a foreign hit or quarantine a broken entry.
-
-        Goes as soon as the runtime calls `lookup`, `adopt` and `quarantine` itself.
-        """
-        found = self.lookup(key, source, neighbours, differs)
-        if isinstance(found, Broken):
-            self.quarantine(found.folder)
-        if isinstance(found, Hit):
-            return Hit(self.adopt(found, key, source))
-        return found
 
     def locations(self, source: ModelSource) -> list[Path]:
         """List the folders in which a model's graphs may live, best first."""

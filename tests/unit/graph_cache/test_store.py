@@ -12,7 +12,7 @@ from support.entries import die_while_loading, key, publish, snapshot
 from onegraph.common.reasons import DigestDiffers, UnreadableManifest
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.integrity import Sound
-from onegraph.graph_cache.lookup import Broken, Hit, Miss
+from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -75,21 +75,6 @@ def test_the_next_entry_is_judged_by_itself(store: Store, checkpoint: ModelSourc
     again = publish(store, checkpoint)
     assert again.folder == entry.folder
     assert store.lookup(key(), checkpoint) == Hit(again)
-
-
-def test_find_quarantines_what_is_broken(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    (entry.folder / "graph.aoti").write_bytes(b"c0de")
-    assert store.find(key(), checkpoint) == Broken(entry.folder, DigestDiffers("graph.aoti"))
-    assert not entry.folder.exists()
-    assert isinstance(store.find(key(), checkpoint), Miss)
-
-
-def test_find_adopts_what_is_foreign(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
-    publish(store, checkpoint)
-    found = store.find(key(), tuned)
-    assert isinstance(found, Hit) and not found.foreign
-    assert "tuned.graphs" in found.entry.folder.parts
 
 
 def test_every_entry_is_checked(store: Store, checkpoint: ModelSource, models: Path) -> None:

@@ -17,8 +17,9 @@ from support import toy
 from onegraph.backends.inductor import InductorBackend, InductorRunner
 from onegraph.common.shapes import Refused
 from onegraph.common.tensor_meta import TensorMeta
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.store import Entry, Store
+from onegraph.graph_cache.store import Store
 from onegraph.runtime import binding
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.registry import Registry
