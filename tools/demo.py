@@ -1,12 +1,14 @@
 """`make demo`: watch the real, headless ComfyUI render through compiled graphs, restart, and render without compiling.
 
-SDXL base, refiner and one compiled VAE for both, and an image taken in by the VAE's encoder.
+SDXL base, refiner and one compiled VAE for both, and an image read by the VAE's encoder.
 
-Environment: CHECKPOINT=path renders with that SDXL-class checkpoint instead of a small seeded one, REFINER=path with
-that refiner (a CHECKPOINT without it renders by the base alone), BACKEND=inductor|oneflow chooses the engine. OneFlow
-on a CPU is slower than eager, which the pack would notice at the first use and run eager; for the demo it is trusted,
-at small sizes, to show that its images are right.
-Everything it writes is below build/demo.
+Environment variables:
+    CHECKPOINT: path of an SDXL-class checkpoint to render with instead of a small seeded one.
+    REFINER: path of a refiner; a CHECKPOINT without it renders by the base alone.
+    BACKEND: inductor or oneflow.
+
+OneFlow on a CPU is slower than eager. The pack would measure that at the first use and run eager, so the demo turns
+this check off and renders at small sizes, to show that the images are right. All output is below build/demo.
 """
 
 from __future__ import annotations
@@ -79,16 +81,6 @@ def checkpoints_for(base: Path) -> dict[str, Path]:
     return {"base": given, "refiner": refiner} if refiner else {"base": given}
 
 
-def with_compiled_vae(prompt: workflows.Prompt) -> workflows.Prompt:
-    """The workflow with a OneGraphCompileVAE node between its checkpoint and whatever uses the VAE."""
-    source = [workflows.nodes(prompt, "CheckpointLoaderSimple")[0], 2]
-    node = str(max(map(int, prompt)) + 1)
-    choices = {"parts": "decoder", "dynamic_resolution": "auto", "when_missing": "wait", "backend": "auto"}
-    changed = workflows.rewired(prompt, source, [node, 0])
-    changed[node] = {"class_type": "OneGraphCompileVAE", "inputs": {"vae": source, **choices}}
-    return changed
-
-
 def with_when_missing(prompt: workflows.Prompt, when_missing: str) -> workflows.Prompt:
     for class_type in ("OneGraphCompileModel", "OneGraphCompileVAE"):
         prompt = workflows.with_inputs(prompt, class_type, when_missing=when_missing)
@@ -121,18 +113,18 @@ class Demo:
         if self.refiner:
             prompt = workflows.load("base_refiner")
         else:
-            prompt = with_compiled_vae(workflows.load("txt2img"))
+            prompt = workflows.with_compiled_vae(workflows.load("txt2img"))
         self.prompt = prepared(prompt, checkpoints, STEPS)
         img2img = prepared(workflows.load("img2img"), checkpoints, IMG2IMG_STEPS)
         self.img2img = workflows.with_inputs(img2img, "LoadImage", image=INPUT_IMAGE)
         # Both workflows' nodes: where they are alike, ComfyUI keeps the other one's output, and that node reports.
         self.keys = {**self._keys(self.prompt), **self._keys(self.img2img)}
-        self.parts = ["base", *(["refiner"] if self.refiner else []), "decoder", "encoder"]
+        self.components = ["base", *(["refiner"] if self.refiner else []), "decoder", "encoder"]
         self.eager: dict[str, dict[str, Any]] = {}
         self.differences: list[int] = []
         self.images: list[str] = []
         self.rows: list[tuple[str, ...]] = []
-        # By part: the last queue item's reports, and the seconds spent on compiling and restoring in all of them.
+        # By component: the last queue item's reports, and the seconds spent on compiling and restoring in all of them.
         self.report: dict[str, dict[str, Any]] = {}
         self.compile_s: dict[str, float] = {}
         self.restore_s: dict[str, float] = {}
@@ -157,19 +149,19 @@ class Demo:
                     shown = time.monotonic()
                     console.print(f"  [dim]{text}[/dim]")
                 return
-            # A part may run several times in one queue item (the VAE decodes twice): read each report as it comes.
+            # A component may run several times in one queue item (the VAE decodes twice): read each report as it comes.
             before, _, rest = text.partition(": ")
             key, said = (f"{node}:{before}", rest) if f"{node}:{before}" in self.keys else (node, text)
             report = s.status()["runs"].get(key)
             if key not in self.keys or report is None or report["text"] != said:
                 return
-            part = self.keys[key]
-            self.report[part] = report
+            component = self.keys[key]
+            self.report[component] = report
             for total, seconds in ((self.compile_s, report["compile_s"]), (self.restore_s, report["restore_s"])):
                 if seconds is not None:
-                    total[part] = total.get(part, 0) + seconds
-                    texts[part] = said
-            texts.setdefault(part, said)
+                    total[component] = total.get(component, 0) + seconds
+                    texts[component] = said
+            texts.setdefault(component, said)
 
         console.print(f"[bold]{name}[/bold]")
         outcome = s.run(prompt, seconds=3600, on_text=show)
@@ -185,28 +177,28 @@ class Demo:
         else:
             self.eager[name] = images
         self._save(name, images)
-        said = "\n".join(f"{part}: {texts[part]}" for part in self.parts if part in texts)
+        said = "\n".join(f"{component}: {texts[component]}" for component in self.components if component in texts)
         said = said or "the workflow without OneGraph"
-        times = [self.report.get(part, {}).get("step_ms") for part in ("base", "refiner")]
-        times += [self.report.get(part, {}).get("call_ms") for part in ("decoder", "encoder")]
+        times = [self.report.get(component, {}).get("step_ms") for component in ("base", "refiner")]
+        times += [self.report.get(component, {}).get("call_ms") for component in ("decoder", "encoder")]
         shown_times = [f"{milliseconds:.0f}" if milliseconds else "" for milliseconds in times]
         self.rows.append((name, f"{outcome.seconds:.1f}", *shown_times, difference, said))
         console.print(f"  {outcome.seconds:.1f} s: " + said.replace("\n", "\n  "))
         return outcome
 
-    def ms(self, part: str, key: str) -> float | None:
+    def ms(self, component: str, key: str) -> float | None:
         """A time in the last queue item's report."""
-        milliseconds = self.report.get(part, {}).get(key)
+        milliseconds = self.report.get(component, {}).get(key)
         return milliseconds and round(milliseconds, 2)
 
     def _keys(self, prompt: workflows.Prompt) -> dict[str, str]:
-        """The part that each key of the runs in GET /onegraph/status is about."""
+        """The component that each key of the runs in GET /onegraph/status is about."""
         keys = {}
         for node in workflows.nodes(prompt, "OneGraphCompileModel"):
             loader = prompt[workflows.loader_of(prompt, prompt[node]["inputs"]["model"])]["inputs"]["ckpt_name"]
             keys[node] = "refiner" if self.refiner and loader == self.refiner.name else "base"
         for node in workflows.nodes(prompt, "OneGraphCompileVAE"):
-            keys |= {f"{node}:{part}": part for part in ("decoder", "encoder")}
+            keys |= {f"{node}:{component}": component for component in ("decoder", "encoder")}
         return keys
 
     def _save(self, name: str, images: dict[str, Any]) -> None:
@@ -234,7 +226,7 @@ class Demo:
         table.add_column("queue item")
         for column in ("s", "base", "refiner", "decode", "encode", "to eager"):
             table.add_column(column, justify="right")
-        table.add_column("what the nodes say", overflow="fold", ratio=1)
+        table.add_column("text of the nodes", overflow="fold", ratio=1)
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -294,7 +286,7 @@ def main() -> None:
         demo.run(s, "after the restart, img2img", img2img, "eager, img2img")
         demo.run(s, "after the restart", plain, "eager")
         compiles_after = s.status()["compiles"]
-    restore_s = {part: round(seconds, 4) for part, seconds in demo.restore_s.items()}
+    restore_s = {component: round(seconds, 4) for component, seconds in demo.restore_s.items()}
 
     report = {
         "eager_first_s": round(eager_first.seconds, 3),
@@ -327,13 +319,15 @@ def main() -> None:
     seeds = max(abs(demo.eager["eager"][k].astype(int) - v).max() for k, v in demo.eager["eager, other seed"].items())
     console.print(f"for scale, another seed differs by {seeds}/255; images: {(OUT / 'images').relative_to(ROOT)}")
     console.print_json(data={k: v for k, v in report.items() if k != "images"})
-    eager_only = [part for part in demo.parts if part not in compile_s or part not in restore_s]
+    eager_only = [
+        component for component in demo.components if component not in compile_s or component not in restore_s
+    ]
     if eager_only:
-        fail(f"{', '.join(eager_only)}: not compiled, or not taken up after the restart; the table says why.")
-    everything, taken_up = sum(compile_s.values()), sum(restore_s.values())
+        fail(f"{', '.join(eager_only)}: not compiled, or not restored after the restart; the table shows why.")
+    everything, restored = sum(compile_s.values()), sum(restore_s.values())
     console.print(
-        f"compiled once in {everything:.0f} s ({', '.join(f'{p} {compile_s[p]:.0f}' for p in demo.parts)}), "
-        f"taken up after the restart in {taken_up:.2f} s ({everything / taken_up:.0f} times less)"
+        f"compiled once in {everything:.0f} s ({', '.join(f'{p} {compile_s[p]:.0f}' for p in demo.components)}), "
+        f"restored after the restart in {restored:.2f} s ({everything / restored:.0f} times less)"
     )
     speedups = {
         "base step": (eager_step, compiled_step),

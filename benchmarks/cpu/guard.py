@@ -1,4 +1,4 @@
-"""What stands between a call's arrival and its launch: `.venv/bin/python benchmarks/cpu/guard.py --model tiny_sdxl`.
+"""Time a call's checks, from its arrival to its launch: `.venv/bin/python benchmarks/cpu/guard.py --model tiny_sdxl`.
 
 Samples through ComfyUI with the node and takes the time from the node's wrapper to the graph's first kernel (every
 check of the model, the functions, the weights and the inputs lies in between), and that of the look at the start of a

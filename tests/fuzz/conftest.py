@@ -85,10 +85,10 @@ def _warm_up(drawn: list[Case]) -> list[Case]:
 def bench(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config, tally: Tally) -> Iterator[Bench]:
     """A server with everything that the ingredients name, and all graphs compiled."""
     host.boot()
-    kept = pytestconfig.getoption("fuzz_base")
-    place = tmp_path_factory.mktemp("fuzz") if kept is None else kept
-    (place / "home").mkdir(parents=True, exist_ok=True)
-    base = server.prepare_base(place / "comfyui")
+    given = pytestconfig.getoption("fuzz_base")
+    folder = tmp_path_factory.mktemp("fuzz") if given is None else given
+    (folder / "home").mkdir(parents=True, exist_ok=True)
+    base = server.prepare_base(folder / "comfyui")
     folder = base / "models"
     for family in FAMILIES:
         name = f"tiny_{family}"
@@ -98,7 +98,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config,
             models.write_lora(name, folder / "loras" / lora_file(family, number), seed=3 + number)
         controlnet.write_controlnet(name, folder / "controlnet" / controlnet_file(family))
     models.write_checkpoint("tiny_refiner", folder / "checkpoints" / checkpoint_file("refiner"), seed=1)
-    env = {"ONEGRAPH_HOME": str(place / "home"), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
+    env = {"ONEGRAPH_HOME": str(folder / "home"), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
     bench = Bench(base, host.comfyui_path(), env)
     try:
         for case in _warm_up(pytestconfig.stash[_drawn]):

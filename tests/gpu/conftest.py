@@ -1,6 +1,6 @@
 """The real ComfyUI on a GPU, in this process and as a server. All tests share one base directory and its graphs.
 
-Without a GPU every test is skipped and says so; nothing here imports ComfyUI before a test runs.
+Without a GPU every test is skipped, visibly; nothing here imports ComfyUI before a test runs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def unet_graph(base: Path, environment: dict[str, str]) -> Callable[[torch.dtype
             host.sample(compiled(load(base, dtype)), steps=1, height=256, width=256)
             assert engine is not None
             counters = engine.counters
-            assert (counters.compiles, counters.compiled_calls, counters.eager_calls) == (1, 1, 0), said()
+            assert (counters.compiles, counters.compiled_calls, counters.eager_calls) == (1, 1, 0), node_text()
 
     return compile_once
 
@@ -122,8 +122,8 @@ def compiled_vae(vae: Any) -> Any:
     return hook.compile_vae(vae, hook.Options(parts="both", dynamic_resolution="any size"), NODE)[0]
 
 
-def said() -> str:
-    """What the node said after the last run."""
+def node_text() -> str:
+    """Return the text of the node after the last run."""
     from onegraph.host import status
 
     return status.last_runs[NODE].text()

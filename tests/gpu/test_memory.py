@@ -13,7 +13,7 @@ import pytest
 import torch
 from support import host, models, server
 
-from .conftest import BOUNDS, LORA, compiled, load, said
+from .conftest import BOUNDS, LORA, compiled, load, node_text
 from .images import txt2img
 from .test_unet import MANY, Calls, run
 
@@ -42,7 +42,7 @@ def test_calls_are_replayed_from_the_third_step_on(calls: Calls, engine: Any) ->
     # The first is made, the second is made and captured.
     assert cuda_graphs.counters.replayed_calls - replayed == MANY - 2
     assert engine.captured_bytes(device()) > 0
-    assert ", CUDA graphs hold " in said(), said()
+    assert ", CUDA graphs hold " in node_text(), node_text()
 
 
 def test_captures_give_their_memory_back_when_everything_is_unloaded(calls: Calls, engine: Any) -> None:
@@ -176,7 +176,7 @@ def test_a_compile_takes_no_more_than_it_is_admitted_for(
     host.sample(compiled(load(base), shapes="exact"), steps=1, height=768, width=1024)
     ((most, admitted),) = taken
     print(f"the compile took {in_words(most)} of the GPU's memory and was admitted for {in_words(admitted)}")
-    assert 0 < most <= admitted, said()
+    assert 0 < most <= admitted, node_text()
 
 
 def test_free_releases_what_captured_graphs_hold(

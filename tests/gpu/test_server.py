@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("vae_graphs")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kept(unet_graph: Callable[[torch.dtype], None]) -> None:
+def unet_compiled(unet_graph: Callable[[torch.dtype], None]) -> None:
     unet_graph(torch.float16)
 
 
@@ -63,7 +63,7 @@ def test_the_image_is_eagers_and_nothing_compiles(running: server.Server) -> Non
 
 
 def test_many_steps_and_another_size_in_between(running: server.Server) -> None:
-    """Under DynamicVRAM, too, calls are recorded and replayed from run to run."""
+    """Under DynamicVRAM, too, calls are captured and replayed from run to run."""
     before, replayed = counted(running), running.status()["replayed_calls"]
     for seed, side, steps in ((11, 512, 12), (12, 512, 12), (13, 384, 12), (14, 512, 12)):
         both(running, txt2img(seed=seed, side=side, steps=steps))

@@ -1,7 +1,7 @@
 """A compiled UNet on the GPU, call by call against eager, also when the same call comes again and again.
 
-A graph that was called a few times with the same shapes may replay a recording of its kernels. Then every way in which
-a recording could be stale or overwritten counts: other weights, other addresses, results that somebody still holds.
+A graph that was called a few times with the same shapes may replay its kernels as a CUDA graph. These tests cover every
+way in which a captured call could be stale or overwritten: other weights, other addresses, results still in use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 import torch
 from support import host, models
 
-from .conftest import BOUNDS, CHECKPOINT, DTYPES, LORA, compiled, load, said
+from .conftest import BOUNDS, CHECKPOINT, DTYPES, LORA, compiled, load, node_text
 
 SIDE = 256
 MANY = 10  # calls of one size: more than any graph waits for before it replays
@@ -94,12 +94,12 @@ def test_one_graph_serves_sizes_prompts_cfg_and_batches(calls: Calls, engine: An
     for setting in settings:
         run(fast, **setting)
         calls.check()
-        assert said().startswith(("compiled, any size", "restored in")), (setting, said())
+        assert node_text().startswith(("compiled, any size", "restored in")), (setting, node_text())
     assert (engine.counters.compiles, engine.counters.restores, engine.counters.eager_calls) == (0, 1, 0)
 
 
 def test_a_second_process_compiles_nothing(base: Path, dtype: torch.dtype, environment: dict[str, str]) -> None:
-    script = Path(__file__).parents[1] / "support" / "take_up.py"
+    script = Path(__file__).parents[1] / "support" / "second_process.py"
     name = str(dtype).removeprefix("torch.")
     done = subprocess.run(
         [sys.executable, str(script), str(base / "models/checkpoints" / CHECKPOINT), name],
@@ -137,7 +137,7 @@ def test_a_deep_model_is_compiled_in_parts(base: Path, engine: Any) -> None:
         run(fast, **settings)
         calls.check()
     counters = engine.counters
-    assert (counters.compiles, counters.eager_calls) == (1, 0), said()
+    assert (counters.compiles, counters.eager_calls) == (1, 0), node_text()
     (manifest,) = (path.parent / "deep_sdxl.graphs").glob("*/unet/*/manifest.json")
     assert len(json.loads(manifest.read_text())["files"]) > 1
 

@@ -59,7 +59,7 @@ def encode(vae: Any, image: torch.Tensor) -> torch.Tensor:
     return z
 
 
-def taken_up(engine: Any) -> tuple[int, int, int, int]:
+def counted(engine: Any) -> tuple[int, int, int, int]:
     """(compiles, restores, preloads, eager calls)."""
     counters = engine.counters
     return counters.compiles, counters.restores, counters.preloads, counters.eager_calls
@@ -67,12 +67,12 @@ def taken_up(engine: Any) -> tuple[int, int, int, int]:
 
 def test_decode_of_any_size_and_batch(vae: Any, engine: Any) -> None:
     check(decode, vae, [latents(*shape) for shape in ((1, 32, 32), (1, 64, 48), (3, 24, 16), (1, 96, 128))])
-    assert taken_up(engine) == (0, 2, 2, 0)
+    assert counted(engine) == (0, 2, 2, 0)
 
 
 def test_encode_of_any_size_and_batch(vae: Any, engine: Any) -> None:
     check(encode, vae, [pixels(*shape) for shape in ((1, 256, 256), (2, 128, 192), (1, 512, 384))])
-    assert taken_up(engine) == (0, 2, 2, 0)
+    assert counted(engine) == (0, 2, 2, 0)
 
 
 def test_the_same_size_again_and_again(vae: Any, engine: Any) -> None:

@@ -38,7 +38,7 @@ def test_a_circular_copy_of_a_compiled_vae_is_circular_and_the_original_is_not(r
     assert difference(running.run(workflows.without_onegraph(image(82))), running.run(image(82))) <= 2
 
 
-def test_a_node_that_replaces_first_stage_model_is_told_on_ours(running: server.Server) -> None:
+def test_a_node_that_replaces_first_stage_model_is_named_on_ours(running: server.Server) -> None:
     for number, node in enumerate((REPLACE, SELECT_DEVICE)):
         prompt = image(83 + number, node)
         result = running.run(prompt)

@@ -12,7 +12,7 @@ from support import host, models, server, workflows
 from .conftest import CHECKPOINT, difference, environment_of, needs_oneflow, txt2img
 
 SIZES = [(64 + 8 * (i % 6), 64 + 8 * (i // 6)) for i in range(30)]
-MOST_EXACT = 8  # as the node's help page says
+MOST_EXACT = 8  # as on the node's help page
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def references(running: server.Server) -> list[server.Outcome]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "backend", "graphs", "says"),
+    ("rule", "backend", "graphs", "expected"),
     [
         ("skip", "inductor", 0, "eager: skip: the resolution varies (30 so far)"),
         ("any size", "inductor", 1, "compiled, any size 16-2048"),
@@ -70,12 +70,12 @@ def test_thirty_resolutions_compile_as_often_as_the_rule_promises(
     rule: str,
     backend: str,
     graphs: int,
-    says: str,
+    expected: str,
     running: server.Server,
     references: list[server.Outcome],
     base: Path,
 ) -> None:
-    compiled, kept = running.status()["compiles"], vae_graphs(base)
+    compiled, cached = running.status()["compiles"], vae_graphs(base)
     resident = []
     for size, reference in zip(SIZES, references, strict=True):
         result = running.run(workflows.with_compiled_vae(image(*size), dynamic_resolution=rule, backend=backend))
@@ -83,10 +83,10 @@ def test_thirty_resolutions_compile_as_often_as_the_rule_promises(
         assert difference(reference, result) <= 2
         resident.append(psutil.Process(running.pid).memory_info().rss)
     assert running.status()["compiles"] - compiled == graphs
-    assert vae_graphs(base) - kept == graphs
+    assert vae_graphs(base) - cached == graphs
     settled = max(graphs, 3)  # images after which no further graph comes
     assert resident[-1] <= 1.1 * resident[settled - 1]
-    assert running.status()["runs"]["vae:decoder"]["text"].startswith(says)
+    assert running.status()["runs"]["vae:decoder"]["text"].startswith(expected)
     print(f"{rule}, {backend}: {resident[settled - 1] >> 20} MiB after size {settled}, {resident[-1] >> 20} after 30")
 
 

@@ -43,7 +43,7 @@ def expected(name: str) -> dict[str, Any]:
 
 
 def graphs(base: Path) -> Counter[str]:
-    """How many graphs of each component are kept."""
+    """Count the cached graphs of each component."""
     return Counter(m.parent.parent.name for m in base.glob("models/checkpoints/wf_*.graphs/*/*/*/manifest.json"))
 
 
@@ -71,8 +71,8 @@ def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
     saved: str, backend: str, wf_base: Path, environment: dict[str, str], reference: server.Outcome
 ) -> None:
     """Graphs that tests before have made for the same architectures beside other checkpoints are taken over."""
-    for kept in wf_base.glob("models/checkpoints/wf_*.graphs"):
-        shutil.rmtree(kept)
+    for cached in wf_base.glob("models/checkpoints/wf_*.graphs"):
+        shutil.rmtree(cached)
     prompt = workflows.with_inputs(small("base_refiner"), "OneGraphCompileModel", backend=backend)
     rule = "each size" if backend == "oneflow" else "auto"  # OneFlow's auto waits until a size comes up again
     prompt = workflows.with_inputs(prompt, "OneGraphCompileVAE", backend=backend, dynamic_resolution=rule)

@@ -116,7 +116,7 @@ def sample(
 
 
 def wait_for_preloads() -> None:
-    """Until no thread takes a graph up ahead of its first call."""
+    """Wait until no thread preloads a graph."""
     import threading
 
     for thread in threading.enumerate():

@@ -57,7 +57,7 @@ UNETS: dict[str, dict[str, Any]] = {
         "transformer_depth_middle": 2,
         "num_head_channels": 16,
     },
-    # As deep as SDXL itself, so that a graph of it is worth compiling in parts.
+    # As deep as SDXL itself, so that a graph of it is worth compiling in regions.
     "deep_sdxl": {
         **_SDXL_LIKE,
         "model_channels": 64,
@@ -199,7 +199,7 @@ def _vae(parts: str, width: int, device: str) -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(name: str, path: Path, seed: int = 1, vae: str = "decoder", device: str = "cpu") -> Path:
-    """Write one of the models as a .safetensors checkpoint; kept when it is there.
+    """Write one of the models as a .safetensors checkpoint; one that exists is kept.
 
     `vae`: `decoder` (with a small UNet 10 to 20 MB in all), `both` (70 MB more, for the encoder) or `none`. `device` is
     where the weights are drawn: full-size ones take minutes on a CPU.

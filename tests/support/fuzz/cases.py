@@ -16,7 +16,7 @@ SAMPLERS = (
 )  # fmt: skip
 SCHEDULERS = ("normal", "karras", "exponential", "simple", "sgm_uniform", "ddim_uniform", "beta")
 HOW_MANY = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
-NODES = ("loader", "model_node", "vae_node")  # settings that say where OneGraph's nodes are
+NODES = ("loader", "model_node", "vae_node")  # settings for where OneGraph's nodes are
 LARGEST = 200  # pixels
 LARGEST_ENCODED = 136  # the same, of images that are encoded: the VAE's encoder is as wide as a full-size one
 
@@ -36,7 +36,7 @@ def _ingredients(rng: Random, family: Family) -> tuple[Ingredient, ...]:
 
 
 def draw(seed: int, number: int) -> Case:
-    """The case of that number under a seed; other numbers have no part in it."""
+    """The case of that number under a seed; it does not depend on other numbers."""
     rng = Random(f"{seed}:{number}")
     family = rng.choice(FAMILIES)
     ingredients = _ingredients(rng, family)

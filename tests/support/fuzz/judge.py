@@ -1,4 +1,4 @@
-"""Runs a case plainly and with OneGraph's nodes in one server, and says what came of it."""
+"""Run a case without and with OneGraph's nodes in one server, and judge the result."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Bench:
 
         Raises:
             Ended: the server is gone or hangs.
-            ValueError: ComfyUI does not take the prompt; what it says about it.
+            ValueError: ComfyUI does not take the prompt; with its message.
         """
         try:
             return self.server.run(prompt, seconds=seconds)

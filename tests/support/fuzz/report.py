@@ -11,9 +11,9 @@ from typing import Any
 from .judge import FAILURES, Kind, Verdict
 from .workflow import Case, prompt_of
 
-SILENT: tuple[Kind, ...] = ("discarded", "unsteady", "chaotic")  # cases that say nothing
+SILENT: tuple[Kind, ...] = ("discarded", "unsteady", "chaotic")  # cases without a verdict
 LEAST_COMPILED = 0.4  # of all calls; ingredients that no graph serves take part in about half of the cases
-LEAST_CASES = 20  # fewer say nothing about the share
+LEAST_CASES = 20  # fewer are no measure of the share
 MOST_DISCARDED = 0.25  # of all cases
 
 
@@ -82,7 +82,7 @@ class Tally:
         if self.share < LEAST_COMPILED:
             found.append(f"only {self.share:.0%} of {self.compiled + self.eager} calls were compiled")
         if cases and self.count(*SILENT) / cases > MOST_DISCARDED:
-            found.append(f"{self.count(*SILENT)} of {cases} cases say nothing")
+            found.append(f"{self.count(*SILENT)} of {cases} cases have no verdict")
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""A second process: run a kept graph and print, as JSON, what the engine counted and how far it is from eager.
+"""A second process: run a cached graph and print, as JSON, the counters and the distance from eager.
 
-`python tests/support/take_up.py CHECKPOINT DTYPE`, with `ONEGRAPH_HOME` as the first process had it.
+`python tests/support/second_process.py CHECKPOINT DTYPE`, with `ONEGRAPH_HOME` as the first process had it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(checkpoint: Path, dtype: str) -> None:
     error = relative_l2(result, host.sample(model, height=256, width=256))
     counters = registry_module.registry().counters
     counted = {name: getattr(counters, name) for name in ("compiles", "restores", "compiled_calls", "eager_calls")}
-    print(json.dumps({**counted, "rel_l2": error, "said": status.last_runs["node"].text()}), flush=True)
+    print(json.dumps({**counted, "rel_l2": error, "text": status.last_runs["node"].text()}), flush=True)
 
 
 if __name__ == "__main__":
