@@ -10,8 +10,8 @@ import pytest
 
 from onegraph.common.reasons import PatchedBy
 from onegraph.host import progress, routes, status
-from onegraph.host.run_report import RunReport
 from onegraph.runtime.registry import Registry
+from onegraph.runtime.run_report import RunReport
 
 
 @pytest.fixture(autouse=True)

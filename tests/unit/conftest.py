@@ -2,10 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 
 from onegraph.graph_cache.model_hash import ModelSource
+
+# On a busy machine any test may take longer than a deadline.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from onegraph.host import status
-from onegraph.host.run_report import RunReport
+from onegraph.runtime.run_report import RunReport
 
 NODE = "5"
 
