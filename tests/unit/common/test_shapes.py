@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import toy
 
+from onegraph.common import messages
+from onegraph.common.reasons import NotAMultiple, OtherSize
 from onegraph.common.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall
 
 
@@ -41,11 +43,14 @@ def test_anything_else_is_refused_with_the_reason(call: list[TensorCall], reason
 
 def test_multiples_are_kept() -> None:
     refused = toy.shapes(multiple=4).admits(calls(height=10), "cpu")
-    assert refused == Refused("height 10 is not a multiple of 4")
+    assert refused == Refused(NotAMultiple("height", 10, 4))
+    assert refused.text == "height 10 is not a multiple of 4"
 
 
 def test_an_exact_dimension_says_what_it_was_compiled_for() -> None:
-    assert Dim("height", 8, 8).refusal(16) == "height 16 is not the 8 it was compiled for"
+    refusal = Dim("height", 8, 8).refusal(16)
+    assert refusal == OtherSize("height", 16, 8)
+    assert messages.text(refusal) == "height 16 is not the 8 it was compiled for"
 
 
 @pytest.mark.parametrize("bad", [(0, 4, 1), (5, 4, 1), (4, 8, 3), (4, 9, 4), (4, 8, 0)])

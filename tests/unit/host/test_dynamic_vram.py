@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from onegraph.common.reasons import NoRoomForWeights, PagedWeights
 from onegraph.common.shapes import Refused
 from onegraph.compiler import fingerprint, skeleton
 from onegraph.host import dynamic_vram
@@ -177,7 +178,7 @@ def test_no_room_is_refused_and_nothing_stays_pinned() -> None:
     net, vbar = dynamic()
     vbar.room = False
     with paged(net, vbar, Host()).held() as held:
-        assert held == Refused(dynamic_vram.NO_ROOM)
+        assert held == Refused(NoRoomForWeights())
     assert not any(vbar.pins)
 
 
@@ -194,7 +195,7 @@ def test_weights_outside_the_pages_are_refused() -> None:
 def test_pins_that_do_not_nest_are_refused() -> None:
     net, vbar = dynamic(nesting=False)
     with paged(net, vbar, Host()).held() as held:
-        assert held == Refused(dynamic_vram.UNKNOWN)
+        assert held == Refused(PagedWeights())
 
 
 def test_the_form_is_the_module_without_paging() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from onegraph.common.reasons import ResolutionVaries, SizeCameOnce
 from onegraph.host.resolutions import DynamicResolution, Sizes
 
 A, B, C, D, E = [(64 + i, 64) for i in range(5)]
@@ -48,7 +49,7 @@ def test_auto_without_ranges_compiles_what_comes_up_twice_among_few_sizes() -> N
 def test_the_rule_says_why() -> None:
     seen = Sizes()
     seen.count(A)
-    assert seen.plan("skip", A, True).why == "skip: compiles when this size comes up again"
+    assert seen.plan("skip", A, True).why == SizeCameOnce("skip")
     seen.count(B)
     seen.count(C)
-    assert seen.plan("skip", C, True).why == "skip: the resolution varies (3 so far)"
+    assert seen.plan("skip", C, True).why == ResolutionVaries("skip", 3)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from onegraph.common.reasons import CompileFailed
 from onegraph.host import status
 from onegraph.runtime.run_report import RunReport
 
@@ -29,7 +30,7 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Prompt]:
 
 def eager(reason: str) -> RunReport:
     report = RunReport()
-    report.eager[reason] += 1
+    report.eager[CompileFailed(reason)] += 1
     return report
 
 

@@ -12,6 +12,7 @@ from support import toy
 
 from onegraph.common import memory
 from onegraph.common.errors import CompileError
+from onegraph.common.reasons import CompileFailed
 from onegraph.common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -34,10 +35,10 @@ def test_a_compile_fits_with_as_many_helpers_as_do() -> None:
 
 
 def test_a_compile_that_does_not_fit_says_the_figures() -> None:
-    assert admit(Need(GIB, 2 * GIB, 3), 3 * GIB) == Refused(
-        "compiling needs 2.1 GiB of GPU memory beside the 2.0 GiB of this run, and 3.0 GiB are free"
-    )
-    assert admit(Need(GIB, 0, 0), -1) == Refused("compiling needs 2.1 GiB of GPU memory, and 0 MiB are free")
+    refused, alone = admit(Need(GIB, 2 * GIB, 3), 3 * GIB), admit(Need(GIB, 0, 0), -1)
+    assert isinstance(refused, Refused) and isinstance(alone, Refused)
+    assert refused.text == "compiling needs 2.1 GiB of GPU memory beside the 2.0 GiB of this run, and 3.0 GiB are free"
+    assert alone.text == "compiling needs 2.1 GiB of GPU memory, and 0 MiB are free"
 
 
 def test_the_estimate_goes_by_the_example_sizes_and_the_widest_layer() -> None:
@@ -52,7 +53,7 @@ def test_the_estimate_goes_by_the_example_sizes_and_the_widest_layer() -> None:
 
 @pytest.mark.parametrize(("free", "tried"), [(10, False), (11, False), (12, False), (13, True)])
 def test_another_try_needs_clearly_more_memory(free: int, tried: bool) -> None:
-    short = Shortage("It ran out.", torch.device("cpu"), 10 * GIB)
+    short = Shortage(CompileFailed("It ran out."), torch.device("cpu"), 10 * GIB)
     refused = short.again(free * GIB)
     assert (refused is None) == tried
     if refused is not None:
