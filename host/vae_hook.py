@@ -13,36 +13,35 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from ..backends import Backend
 from ..common import messages, reasons
-from ..common.errors import NoEncoderError, in_brief
+from ..common.errors import NoEncoderError
 from ..common.reasons import Reason
-from ..common.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..common.shapes import Refused
 from ..graph_cache.model_hash import ModelSource
 from ..runtime import choice
-from ..runtime.dispatch import Accepted, Call, Instead, count_eager
+from ..runtime.dispatch import Accepted, Call, count_eager
 from ..runtime.module_watch import Watches
 from ..runtime.registry import registry
 from ..runtime.request import Request, WhenMissing
-from . import compile_client, dynamic_vram, model_source
+from . import model_source
 from .component import PIXELS, Component, Shaped, eager_text, preload, wait_for
+from .families import vae as family
 from .resolutions import DynamicResolution, Plan, sizes_of
 from .run import HostRun, start_run
-from .vae_eligibility import has_encoder, unsupported, unsupported_module
-from .vae_finite import Flags, Part, gather, not_finite, random_state, rescued, set_random_state
+from .vae_call import Chunk, Doubted, VaeCall, judge_not_finite
+from .vae_eligibility import has_encoder, unsupported
+from .vae_finite import Part, gather, not_finite, random_state, rescued, set_random_state
 from .vae_proxy import Calls, Proxy, plain, stand_in, vae_class_for
 
 log = logging.getLogger("onegraph.host")
 
 Parts = Literal["decoder", "encoder", "both"]
-SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
-_FIRST_SIDE = 32  # the same, of the call for which a graph is preloaded
-_COMPONENTS: dict[Part, str] = {"decoder": compile_client.VAE_DECODER, "encoder": compile_client.VAE_ENCODER}
 
 
 @dataclass(frozen=True)
@@ -55,64 +54,6 @@ class Options:
     when_missing: WhenMissing = "wait"
 
 
-@dataclass
-class _Call:
-    """A whole decode or encode of the VAE, from outside; its chunks and tiles all belong to it.
-
-    Attributes:
-        run: from the first call of the proxy on.
-        plans: the rule's decision, by whether the backend has graphs for any size.
-        finite: for tiles, the requests by key digest, each with a flag on the device: were all its results finite?
-        doubted: set while tiles whose graph gave values that are not finite run once more, without it.
-    """
-
-    part: Part
-    vae: Any
-    tiles: bool
-    run: HostRun | None = None
-    plans: dict[bool, Plan] = field(default_factory=dict)
-    finite: Flags = field(default_factory=dict)
-    doubted: _Doubted | None = None
-
-
-@dataclass
-class _Doubted:
-    """What tiles show when they run without the graph that gave values that are not finite.
-
-    Attributes:
-        tiles: how many ran.
-        overflow: why, when the VAE itself overflowed on one of them.
-    """
-
-    tiles: int = 0
-    overflow: Reason | None = None
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """One call of the proxy, with what it belongs to."""
-
-    part: Part
-    call: _Call
-    run: HostRun
-    module: torch.nn.Module
-
-
-def _shape_range(part: Part, x: torch.Tensor, exact: bool, levels: int) -> tuple[ShapeRange, str, dict[str, int]]:
-    """One image at a time: more make no difference to a VAE's speed, and a large batch would double its memory."""
-    _, channels, height, width = x.shape
-    sizes = {"height": height, "width": width}
-    unit = 1 if part == "decoder" else PIXELS
-    if exact:
-        dims = tuple(Dim(name, size, size) for name, size in sizes.items())
-        label = f"{width * PIXELS // unit}x{height * PIXELS // unit}"
-    else:
-        dims = tuple(Dim(name, SMALLEST * unit, LARGEST * unit, levels) for name in sizes)
-        label = f"any size {SMALLEST * PIXELS}-{LARGEST * PIXELS}"
-    dtype = str(x.dtype).removeprefix("torch.")
-    return ShapeRange(dims, (TensorSpec("x", (1, channels, "height", "width"), dtype),)), label, sizes
-
-
 class VaeHook:
     """One node's hook on one VAE: options, reports and the call under way, never weights."""
 
@@ -120,7 +61,7 @@ class VaeHook:
         self.options = options
         self.node_id = node_id
         self._source = source
-        self._components = {part: Component(name, node_id, source, part) for part, name in _COMPONENTS.items()}
+        self._components = {part: Component(name, node_id, source, part) for part, name in family.COMPONENTS.items()}
         self._has_encoder = has_encoder(source.path)
         self._watches = Watches()
         self._active = threading.local()
@@ -136,18 +77,18 @@ class VaeHook:
         """Begin to restore the graphs for any size before the first image."""
         if self.options.dynamic_resolution not in ("auto", "any size"):
             return
-        for part in _COMPONENTS:
+        for part in family.COMPONENTS:
             if self.options.parts in (part, "both"):
                 preload(vae.patcher, module, functools.partial(self._first_request, part, vae, module), self._watches)
 
     def _first_request(self, part: Part, vae: Any, module: torch.nn.Module, run: HostRun) -> Request | Refused:
         step = 1 if part == "decoder" else PIXELS
         channels = vae.latent_channels if part == "decoder" else 3
-        side = _FIRST_SIDE * step
+        side = family.FIRST_SIDE * step
         x = torch.zeros(1, channels, side, side, dtype=vae.vae_dtype, device=vae.device)
 
         def build(backend: Backend) -> Request | Refused:
-            shapes, label, sizes = _shape_range(part, x, False, step)
+            shapes, label, sizes = family.shape_range(part, x, False, step)
             return self._components[part].request(run, module, backend, Shaped(shapes, shapes, label, sizes), x)
 
         return choice.choose(self.options.backend, vae.device, build)
@@ -185,7 +126,7 @@ class VaeHook:
             return result
 
     @contextlib.contextmanager
-    def call(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[_Call]:
+    def call(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[VaeCall]:
         """A decode or encode begins; nested calls of the VAE (the fallback to tiles) belong to the outer one."""
         outer = self._current(vae)
         if outer is not None:
@@ -196,31 +137,31 @@ class VaeHook:
                 outer.tiles = before
             return
         another = getattr(self._active, "call", None)  # of a copy of the VAE, which has the same hook
-        call = self._active.call = _Call(part, vae, tiles == "tiles")
+        call = self._active.call = VaeCall(part, vae, tiles == "tiles")
         try:
             yield call
             if call.run is None and self._chosen(part):
                 call.run = HostRun(patcher=getattr(vae, "patcher", None))
-                count_eager(call.run, _replaced(part, vae))
+                count_eager(call.run, family.replaced(part, vae))
         finally:
             self._active.call = another
             if call.run is not None:
                 self._components[part].finish(call.run)
 
-    def _current(self, vae: Any) -> _Call | None:
+    def _current(self, vae: Any) -> VaeCall | None:
         """The call of this VAE that is under way in this thread."""
-        call: _Call | None = getattr(self._active, "call", None)
+        call: VaeCall | None = getattr(self._active, "call", None)
         return call if call is not None and call.vae is vae else None
 
     def _chosen(self, part: Part) -> bool:
         return self.options.parts in (part, "both")
 
     def _again(
-        self, call: _Call, run: HostRun, wrong: list[Request], function: Callable[[], torch.Tensor]
+        self, call: VaeCall, run: HostRun, wrong: list[Request], function: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
         """All tiles once more without a graph, because these requests' graphs gave values that are not finite."""
         run.report.restart()
-        call.doubted = doubted = _Doubted()
+        call.doubted = doubted = Doubted()
         try:
             result = function()
         finally:
@@ -235,15 +176,15 @@ class VaeHook:
 
     # One chunk or tile --------------------------------------------------------------------------------------
 
-    def _asked(self, part: Part, module: torch.nn.Module) -> tuple[_Call, HostRun] | None:
+    def _asked(self, part: Part, module: torch.nn.Module) -> tuple[VaeCall, HostRun] | None:
         """The call that the proxy is in, if its part is one to compile."""
-        call: _Call | None = getattr(self._active, "call", None)
+        call: VaeCall | None = getattr(self._active, "call", None)
         if call is None or call.part != part or not self._chosen(part):
             return None
         if call.run is None:
             patcher = call.vae.patcher
             call.run = start_run(patcher, module, "", self._watches)
-            call.run.refusal = call.run.refusal or _changed(patcher, module)
+            call.run.refusal = call.run.refusal or family.changed(patcher, module)
         return call, call.run
 
     def passed_by(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
@@ -260,12 +201,12 @@ class VaeHook:
         if asked is None:
             return eager(x)
         call, run = asked
-        run.call_bytes = run.call_bytes or _call_bytes(part, call.vae, x)
+        run.call_bytes = run.call_bytes or family.call_bytes(part, call.vae, x)
         if call.doubted is not None:
             run.report.call_starts()
-            return self._without_graph(_Chunk(part, call, run, module), call.doubted, x, eager)
+            return self._without_graph(Chunk(part, call, run, module), call.doubted, x, eager)
         started = time.perf_counter()
-        chunk = _Chunk(part, call, run, module)
+        chunk = Chunk(part, call, run, module)
         prepare = functools.partial(self._prepare, chunk, x, eager)
         served: torch.Tensor = self._components[part].dispatcher.call(run, prepare, functools.partial(eager, x))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
@@ -273,7 +214,7 @@ class VaeHook:
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
         return served
 
-    def _prepare(self, chunk: _Chunk, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]) -> Call | Refused:
+    def _prepare(self, chunk: Chunk, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]) -> Call | Refused:
         """What to run through a graph for one chunk or tile, or why not."""
         refusal = chunk.run.inspect(chunk.module)
         if refusal is not None:
@@ -290,19 +231,19 @@ class VaeHook:
                 return output
             if bool(torch.isfinite(output).all()):
                 return output
-            return _not_finite(chunk, request, inputs[0], eager(inputs[0]))
+            return judge_not_finite(chunk, request, inputs[0], eager(inputs[0]))
 
         when_missing = "eager" if chunk.call.tiles else self.options.when_missing
         return Call(request, [x], eager, when_missing, 1, accept)
 
-    def _request(self, chunk: _Chunk, x: torch.Tensor) -> Request | Refused:
+    def _request(self, chunk: Chunk, x: torch.Tensor) -> Request | Refused:
         """The request under the rule for changing resolutions, which is decided once for each call."""
         part, call, run = chunk.part, chunk.call, chunk.run
         known = run.requests.get((x.shape[1:], x.dtype, x.device))
         if known is not None:
             return known
         step = 1 if part == "decoder" else PIXELS
-        widest, exact = (_shape_range(part, x, exactly, step) for exactly in (False, True))
+        widest, exact = (family.shape_range(part, x, exactly, step) for exactly in (False, True))
 
         def build(backend: Backend) -> Request | Refused:
             any_size = backend.supports(widest[0])
@@ -323,17 +264,17 @@ class VaeHook:
             run.requests[(x.shape[1:], x.dtype, x.device)] = request
         return request
 
-    def _plan(self, part: Part, call: _Call, x: torch.Tensor, any_size: bool) -> Plan:
+    def _plan(self, part: Part, call: VaeCall, x: torch.Tensor, any_size: bool) -> Plan:
         """The rule's decision, for all chunks of a call together; each call counts its size once."""
         if any_size not in call.plans:
-            sizes, size = sizes_of(self._source.digest, _COMPONENTS[part]), (x.shape[2], x.shape[3])
+            sizes, size = sizes_of(self._source.digest, family.COMPONENTS[part]), (x.shape[2], x.shape[3])
             if not call.plans:
                 sizes.count(size)
             call.plans[any_size] = sizes.plan(self.options.dynamic_resolution, size, any_size)
         return call.plans[any_size]
 
     def _without_graph(
-        self, chunk: _Chunk, doubted: _Doubted, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
+        self, chunk: Chunk, doubted: Doubted, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """A tile by eager, in float32 where that overflows."""
         run, result = chunk.run, eager(x)
@@ -353,46 +294,6 @@ class VaeHook:
             run.refusal = doubted.overflow
             return result
         return exact
-
-
-def _not_finite(chunk: _Chunk, request: Request, image: torch.Tensor, reference: torch.Tensor) -> Accepted:
-    """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
-    if bool(torch.isfinite(reference).all()):
-        registry().retire(request, reasons.GraphNotFinite())
-        return Refused(reasons.GraphNotFinite())
-    exact, reason = rescued(chunk.part, chunk.run, chunk.module, image)
-    if exact is None:
-        chunk.run.refusal = reason
-        return Refused(reason)
-    return Instead(exact, reason)
-
-
-def _call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
-    """What decoding or encoding one image takes by the host's own estimate; 0: it has none."""
-    try:
-        estimate = vae.memory_used_decode if part == "decoder" else vae.memory_used_encode
-        return int(estimate((1, *x.shape[1:]), x.dtype))
-    except Exception:  # of the host's own
-        return 0
-
-
-def _replaced(part: Part, vae: Any) -> Reason:
-    """Why the proxy was not asked in a whole decode or encode."""
-    method = "decode" if part == "decoder" else "encode"
-    module = getattr(vae, "first_stage_model", None)
-    if isinstance(module, Proxy) and method in vars(module):
-        return reasons.VaeMethodReplaced(method)
-    return reasons.VaeMethodReplaced("first_stage_model")
-
-
-def _changed(patcher: Any, module: torch.nn.Module) -> Reason | None:
-    """What other nodes have done to the VAE since it came through our node that no graph can serve, or None."""
-    try:
-        if dynamic_vram.is_paged(patcher) and plain(patcher.model) is not module:
-            return reasons.VaeCopied()
-        return unsupported_module(module)
-    except Exception as error:  # never into the queue
-        return reasons.NotInspected("VAE", type(error).__name__, in_brief(error))
 
 
 def _without_hook(vae: Any) -> Any:
