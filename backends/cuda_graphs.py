@@ -1,11 +1,12 @@
-"""CUDA graphs of a graph's calls: a call that comes often is recorded once and then replayed as one launch.
+"""CUDA graphs of a graph's calls: a call that comes often is captured once and then replayed as one launch.
 
 A step launches thousands of kernels; replayed, they follow each other without the CPU. The price is memory that stays
-taken: a recording keeps the activations of its call. Recordings of one function share it, and give it back where
+taken: a CUDA graph keeps the activations of its call. The CUDA graphs of one function share it, and give it back where
 it is much of what is left.
 
-Recording is a risk: under cudaMallocAsync, ComfyUI's default, a function that waits for the device while it is recorded
-takes the process down. So it is tried where that costs nothing, in the compiling process, which leaves a file as proof.
+Capturing is a risk: under cudaMallocAsync, ComfyUI's default, a function that waits for the device while it is captured
+takes the process down. So it is tried where that costs nothing, in the compiling process, and the manifest says whether
+it went well.
 """
 
 from __future__ import annotations
@@ -27,10 +28,9 @@ from ..common.errors import in_brief
 log = logging.getLogger("onegraph.compiler")
 
 AFTER = 1  # calls of one shape before it is captured; 0: never. The first one warms up libraries and the allocator
-PROOF_FILE = "replays"  # beside a graph whose calls could be recorded
-MOST = 8  # recordings of one function
-LARGEST_SHARE = 0.25  # of the free memory, that a call may need to be recorded at all
-TRIM_SHARE = 0.25  # of the memory that is left after a run, above which recordings are given back
+MOST = 8  # CUDA graphs of one function
+LARGEST_SHARE = 0.25  # of the free memory, that a call may need to be captured at all
+TRIM_SHARE = 0.25  # of the memory that is left after a run, above which CUDA graphs are given back
 WORTH_IT = 0.95  # replays must take less than this share of the calls' time, several after each other as in sampling
 LAUNCHING = 0.5  # share of a call's time, below which it does not wait for its launches and is not even tried
 MOST_NEEDED = 2  # times that the host may need the memory of captured calls before no more are captured
@@ -45,7 +45,7 @@ Release = Literal["freed", "needed"]
 class Counters:
     """What this process did so far."""
 
-    recordings: int = 0
+    captures: int = 0
     replayed_calls: int = 0
 
 
@@ -53,7 +53,7 @@ counters = Counters()
 
 
 @dataclass(frozen=True)
-class _Recording:
+class _Captured:
     graph: torch.cuda.CUDAGraph
     stream: torch.cuda.Stream  # on which it was made to run
     inputs: tuple[torch.Tensor, ...]
@@ -67,21 +67,21 @@ class _Recording:
             return self.output.clone()
 
 
-class Replayed:
-    """A function of CUDA tensors that replays its calls once they come often.
+class CudaGraphs:
+    """A function of CUDA tensors whose calls are captured, and then replayed, once they come often.
 
     The function must read no tensors but its inputs and what stays at its address until `clear`, and must not wait for
     the device. Not thread-safe.
     """
 
-    def __init__(self, function: Callable[..., torch.Tensor], allowed: bool) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         self._function = function
-        self._allowed = allowed
-        self._recordings: dict[Shapes, _Recording] = {}
+        self._allowed = True
+        self._captured: dict[Shapes, _Captured] = {}
         self._calls: Counter[Shapes] = Counter()
         self._refused: set[Shapes] = set()
         self._pool: Any = None
-        self._device: torch.device | None = None  # of what was recorded
+        self._device: torch.device | None = None  # of what was captured
         self._paused = False
         self._needed = 0  # how often the host needed the memory
         self.held_bytes = 0
@@ -90,19 +90,19 @@ class Replayed:
         if not self._allowed or not AFTER or inputs[0].device.type != "cuda":
             return self._function(*inputs)
         shapes = tuple(t.shape for t in inputs)
-        recording = self._recordings.get(shapes)
-        if recording is not None and torch.cuda.current_stream(inputs[0].device) == recording.stream:
+        captured = self._captured.get(shapes)
+        if captured is not None and torch.cuda.current_stream(inputs[0].device) == captured.stream:
             counters.replayed_calls += 1
-            return recording.replay(inputs)
+            return captured.replay(inputs)
         if self.due(inputs):
-            return self._record(shapes, inputs)
+            return self._first_capture(shapes, inputs)
         self._calls[shapes] += 1
         return self._function(*inputs)
 
     def due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
-        """Whether this call would be recorded, if it is on a GPU."""
+        """Tell whether this call would be captured, if it is on a GPU."""
         shapes = tuple(t.shape for t in inputs)
-        known = shapes in self._recordings or shapes in self._refused
+        known = shapes in self._captured or shapes in self._refused
         return self._allowed and not self._paused and 0 < AFTER <= self._calls[shapes] and not known
 
     @contextlib.contextmanager
@@ -115,11 +115,14 @@ class Replayed:
             self._paused = before
 
     def release(self, why: Release) -> int:
-        """Give the memory of captured calls back; the bytes. They are captured again when they come again.
+        """Give the memory of captured calls back. They are captured again when they come again.
 
         Args:
             why: "freed" when nothing uses them any more, "needed" when the host has no memory for something else:
                 where that goes on, no more calls are captured, for each capture costs as much as several calls.
+
+        Returns:
+            Bytes.
         """
         held = self.held_bytes
         if held:
@@ -132,39 +135,39 @@ class Replayed:
         return held
 
     def forbid(self) -> None:
-        """Record no more."""
+        """Capture no more, as where the graph's manifest does not allow it."""
         self.clear()
         self._allowed = False
 
     def try_out(self, *inputs: torch.Tensor) -> bool:
-        """Whether such a call can be recorded and its replay is right. May take the process down."""
+        """Tell whether such a call can be captured and its replay is right. May take the process down."""
         if inputs[0].device.type != "cuda":
             return False
         expected = self._function(*inputs)
         try:
-            return _distance(self._captured(inputs).replay(inputs), expected) <= _TOLERANCE
+            return _distance(self._capture(inputs).replay(inputs), expected) <= _TOLERANCE
         except Exception:
-            log.exception("a call could not be recorded as a CUDA graph")
+            log.exception("a call could not be captured as a CUDA graph")
             return False
 
     def clear(self) -> None:
-        """Forget all recordings and give their memory back."""
-        if self._recordings or self._pool is not None or self.held_bytes:
-            self._recordings = {}
+        """Drop all CUDA graphs and give their memory back."""
+        if self._captured or self._pool is not None or self.held_bytes:
+            self._captured = {}
             self._pool = None
             self.held_bytes = 0
             _give_back(self._device)
         self._calls.clear()
 
     def trim(self, available: int) -> None:
-        """Clear if the recordings hold much in comparison with the bytes that are available without them."""
+        """Clear if the CUDA graphs hold much in comparison with the bytes that are available without them."""
         if self.held_bytes > TRIM_SHARE * available:
-            log.debug("recordings of %d MiB are given back", self.held_bytes >> 20)
-            self._refused |= set(self._recordings)
+            log.debug("CUDA graphs of %d MiB are given back", self.held_bytes >> 20)
+            self._refused |= set(self._captured)
             self.clear()
 
-    def _record(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Record a call, keep the recording if it is right and pays, and answer the call."""
+    def _first_capture(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Capture a call, keep the CUDA graph if it is right and pays, and answer the call."""
         device = inputs[0].device
         self._refused.add(shapes)  # until it has shown what it is worth
         torch.cuda.reset_peak_memory_stats(device)
@@ -181,29 +184,29 @@ class Replayed:
         try:
             self._keep_if_it_pays(shapes, inputs, expected)
         except Exception as error:  # a call must not fail because it could not be made faster
-            log.info("a call could not be recorded as a CUDA graph (%s)", in_brief(error))
+            log.info("a call could not be captured as a CUDA graph (%s)", in_brief(error))
             torch.cuda.synchronize(device)
-        if not self._recordings:
+        if not self._captured:
             self.clear()
         return expected
 
     def _keep_if_it_pays(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: torch.Tensor) -> None:
         device = inputs[0].device
         free = torch.cuda.mem_get_info(device)[0]
-        recording = self._captured(inputs)
-        distance = _distance(recording.replay(inputs), expected)
+        captured = self._capture(inputs)
+        distance = _distance(captured.replay(inputs), expected)
         self.held_bytes += max(0, free - torch.cuda.mem_get_info(device)[0])
         direct_s = _timed(lambda: self._function(*inputs), device)
-        replay_s = _timed(lambda: recording.replay(inputs), device)
+        replay_s = _timed(lambda: captured.replay(inputs), device)
         kept = distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s
         if kept:
-            if len(self._recordings) >= MOST:
-                oldest = next(iter(self._recordings))
-                del self._recordings[oldest]
+            if len(self._captured) >= MOST:
+                oldest = next(iter(self._captured))
+                del self._captured[oldest]
                 self._calls[oldest] = 0
-            self._recordings[shapes] = recording
+            self._captured[shapes] = captured
             self._refused.discard(shapes)
-            counters.recordings += 1
+            counters.captures += 1
         log.info(
             "%s calls of %s: %.1f instead of %.1f ms, relative L2 %.1e, %d MiB",
             "replaying" if kept else "not replaying",
@@ -214,7 +217,7 @@ class Replayed:
             self.held_bytes >> 20,
         )
 
-    def _captured(self, inputs: tuple[torch.Tensor, ...]) -> _Recording:
+    def _capture(self, inputs: tuple[torch.Tensor, ...]) -> _Captured:
         device = inputs[0].device
         current = torch.cuda.current_stream(device)
         # Not torch.cuda.graph: that collects garbage and empties the allocator's cache, and stops other threads' work.
@@ -231,7 +234,7 @@ class Replayed:
                     graph.capture_end()
             current.wait_stream(side)
         self._pool, self._device = graph.pool(), device
-        return _Recording(graph, current, own, output)
+        return _Captured(graph, current, own, output)
 
     def _side_stream(self, device: torch.device) -> torch.cuda.Stream:
         """The stream on which this thread captures, always the same one.
@@ -271,7 +274,7 @@ def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _give_back(device: torch.device | None) -> None:
-    """Let go of memory that no recording needs any more; of cudaMallocAsync's, torch knows no way."""
+    """Let go of memory that no CUDA graph needs any more; of cudaMallocAsync's, torch knows no way."""
     if device is None or device.type != "cuda":
         return
     torch.cuda.empty_cache()

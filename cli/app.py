@@ -77,6 +77,6 @@ def doctor() -> None:
         for device in devices:
             runs, compiles = backend.can_run(device), backend.can_compile(device)
             print_line(
-                f"{name} on {device}: runs graphs: {'yes' if runs.ok else runs.reason}; "
-                f"compiles: {'yes' if compiles.ok else compiles.reason}"
+                f"{name} on {device}: runs graphs: {'yes' if runs.ok else runs.text}; "
+                f"compiles: {'yes' if compiles.ok else compiles.text}"
             )

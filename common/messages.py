@@ -139,8 +139,47 @@ def _(r: reasons.DiedWhileLoading) -> str:
 
 
 @text.register
-def _(r: reasons.Unavailable) -> str:
-    return r.detail
+def _(r: reasons.TorchTooOld) -> str:
+    return f"torch {r.version} is older than {r.oldest}, the first with AOTInductor packages"
+
+
+@text.register
+def _(r: reasons.WrongDeviceType) -> str:
+    return f"{r.graphs} graphs run on CPU and CUDA devices, not on {r.device}"
+
+
+@text.register
+def _(r: reasons.NoCompiler) -> str:
+    wanted = r.chosen or "g++ or clang++"
+    return f"no C++ compiler ({wanted}) on PATH; install one, for instance the package g++"
+
+
+@text.register
+def _(r: reasons.MissingPackage) -> str:
+    if r.wanted_by:
+        return f"{r.wanted_by} needs the package {r.package}, even on a CPU ({r.install})"
+    return f"{r.package} is not installed; {r.install} installs it on Linux x86-64 with Python 3.10 or older"
+
+
+@text.register
+def _(r: reasons.OtherVersion) -> str:
+    return f"{r.package} {r.found} is installed, graphs need {r.wanted} exactly ({r.install})"
+
+
+@text.register
+def _(r: reasons.PackageTooNew) -> str:
+    return f"{r.wanted_by} needs {r.package} below {r.below}, {r.found} is installed ({r.install})"
+
+
+@text.register
+def _(r: reasons.NoGpu) -> str:
+    return f"{r.graphs} graphs need an NVIDIA GPU for the device cuda, there is none"
+
+
+@text.register
+def _(r: reasons.NoKernels) -> str:
+    major, minor = r.capability
+    return f"{r.library} has no kernels for sm_{major}{minor} (it has sm_60 to sm_86, which sm_89 runs too)"
 
 
 @text.register

@@ -180,9 +180,88 @@ class DiedWhileLoading(Reason):
 
 
 @dataclass(frozen=True)
-class Unavailable(Reason):
-    code = "unavailable"
-    detail: str
+class TorchTooOld(Reason):
+    code = "torch_too_old"
+    version: str
+    oldest: str
+
+
+@dataclass(frozen=True)
+class WrongDeviceType(Reason):
+    """A backend has no graphs for a type of device.
+
+    Attributes:
+        graphs: whose graphs they would be, e.g. `OneFlow`.
+    """
+
+    code = "wrong_device_type"
+    graphs: str
+    device: str
+
+
+@dataclass(frozen=True)
+class NoCompiler(Reason):
+    """There is no C++ compiler.
+
+    Attributes:
+        chosen: the one that the user's environment names; empty where it names none.
+    """
+
+    code = "no_compiler"
+    chosen: str = ""
+
+
+@dataclass(frozen=True)
+class MissingPackage(Reason):
+    """A package that a backend needs is not installed.
+
+    Attributes:
+        wanted_by: what needs it, with its version; empty where it is the backend itself.
+        install: command that installs it.
+    """
+
+    code = "missing_package"
+    package: str
+    install: str
+    wanted_by: str = ""
+
+
+@dataclass(frozen=True)
+class OtherVersion(Reason):
+    code = "other_version"
+    package: str
+    found: str
+    wanted: str
+    install: str
+
+
+@dataclass(frozen=True)
+class PackageTooNew(Reason):
+    """A package is too new for another one.
+
+    Attributes:
+        below: first major version that is too new.
+    """
+
+    code = "package_too_new"
+    package: str
+    found: str
+    below: int
+    wanted_by: str
+    install: str
+
+
+@dataclass(frozen=True)
+class NoGpu(Reason):
+    code = "no_gpu"
+    graphs: str
+
+
+@dataclass(frozen=True)
+class NoKernels(Reason):
+    code = "no_kernels"
+    library: str
+    capability: tuple[int, int]
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,53 @@
-"""torch's private names: each is asked for by its dotted path, and refused in words where this torch lacks it."""
+"""torch's private names that several packages need; each is refused in words where this torch lacks it.
+
+* `require`: a private name by its dotted path.
+* What a module owns: its own tables of parameters, buffers, children and hooks, and other tables for it.
+* What is in effect: hooks of every module, modes through which operations go.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from .errors import LoadError
 
 OLDEST_TORCH = (2, 6)
+_ELSEWHERE = (
+    f"torch {torch.__version__} keeps a module's weights or hooks elsewhere; use a torch version named in the README."
+)
 
 
 def version() -> tuple[int, int]:
+    """Return torch's major and minor version."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
 def require(what: str) -> Any:
-    """A private name of torch by its dotted path, or a clear refusal when this torch lacks it."""
+    """Return what a private name of torch stands for, by its dotted path.
+
+    Raises:
+        LoadError: this torch lacks it.
+    """
     if version() < OLDEST_TORCH:
         raise LoadError(f"torch {torch.__version__} is too old for AOTInductor graphs; update to 2.6 or newer.")
-    place: Any = torch
+    found: Any = torch
     for part in what.split(".")[1:]:
-        if not hasattr(place, part):  # a submodule that nobody has imported yet
+        if not hasattr(found, part):  # a submodule that nobody has imported yet
             with contextlib.suppress(ImportError):
-                importlib.import_module(f"{place.__name__}.{part}")
-        place = getattr(place, part, None)
-        if place is None:
+                importlib.import_module(f"{found.__name__}.{part}")
+        found = getattr(found, part, None)
+        if found is None:
             raise LoadError(
                 f"torch {torch.__version__} has no {what}, which AOTInductor graphs need; "
                 "use a torch version named in the README or set backend to off."
             )
-    return place
+    return found
 
 
 @contextlib.contextmanager
@@ -62,3 +75,90 @@ def without_stack_traces() -> Iterator[None]:
         yield
     finally:
         tracer.record_stack_traces = before
+
+
+class Tables(NamedTuple):
+    """Where a module keeps what it owns itself; changes to these dictionaries are changes to the module."""
+
+    parameters: dict[str, torch.nn.Parameter | None]
+    buffers: dict[str, torch.Tensor | None]
+    children: dict[str, torch.nn.Module | None]
+
+
+def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | None]:
+    """Return a module's own table of parameters, for look-ups before every call, where `getattr` is too slow.
+
+    Raises:
+        LoadError: this torch keeps it elsewhere.
+    """
+    try:
+        return module.__dict__["_parameters"]
+    except KeyError as error:
+        raise LoadError(_ELSEWHERE) from error
+
+
+def tables(module: torch.nn.Module) -> Tables:
+    """Return all of a module's own tables.
+
+    Raises:
+        LoadError: this torch keeps them elsewhere.
+    """
+    state = module.__dict__
+    try:
+        return Tables(state["_parameters"], state["_buffers"], state["_modules"])
+    except KeyError as error:
+        raise LoadError(_ELSEWHERE) from error
+
+
+def set_tables(module: torch.nn.Module, new: Tables) -> None:
+    """Give a module, which may be a bare object of its class, other tables."""
+    module.__dict__.update(_parameters=new.parameters, _buffers=new.buffers, _modules=new.children)
+
+
+def copy_all(targets: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """Copy (and cast) each tensor to its target, hundreds of small ones in a few kernels. All are on one device."""
+    if targets:
+        with torch.no_grad():
+            require("torch._foreach_copy_")(list(targets), list(tensors))
+
+
+Hooks = dict[int, Any]
+
+
+def hook_tables(module: torch.nn.Module) -> tuple[Hooks, Hooks]:
+    """Return what runs before and after a module's own forward; compiled code would skip it.
+
+    Raises:
+        LoadError: this torch keeps its hooks elsewhere, so that nobody can tell.
+    """
+    state = module.__dict__
+    try:
+        return state["_forward_pre_hooks"], state["_forward_hooks"]
+    except KeyError as error:
+        raise LoadError(_ELSEWHERE) from error
+
+
+def every_modules_hooks() -> tuple[Hooks, Hooks]:
+    """Return what runs before and after the forward of every module there is.
+
+    Raises:
+        LoadError: this torch keeps these hooks elsewhere.
+    """
+    prefix = "torch.nn.modules.module._global_forward"
+    return require(f"{prefix}_pre_hooks"), require(f"{prefix}_hooks")
+
+
+def modes_in_effect() -> bool:
+    """Tell whether this thread's operations go through a mode of Python's first, as a profiler's or another pack's.
+
+    Raises:
+        LoadError: this torch does not tell.
+    """
+    if require("torch._C._len_torch_dispatch_stack")():
+        return True
+    if not require("torch._C._len_torch_function_stack")():
+        return False
+    default_device = require("torch.utils._device.DeviceContext")  # says where new tensors go, no more
+    return any(
+        type(mode) is not default_device for mode in require("torch.overrides._get_current_function_mode_stack")()
+    )

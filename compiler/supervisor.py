@@ -85,6 +85,7 @@ class Compiled:
     constants: tuple[TensorMeta, ...]
     seconds: float
     code: CodeRecord | None = None
+    cuda_graphs: bool = False  # whether its calls may be captured
     stages: Mapping[str, float] = field(default_factory=dict)  # what each of them took, seconds
 
 
@@ -255,7 +256,7 @@ def _compile(
                 continue
             has_spoken = True
             if message is None:
-                if usable is not None:  # only the trial of recording it went wrong
+                if usable is not None:  # only the trial of capturing a call went wrong
                     return usable
                 raise _death(process, staging)
             if message["event"] == "stage":
@@ -273,7 +274,7 @@ def _compile(
                 usable = Compiled(tuple(message["files"]), constants, seconds, code)
                 if message["event"] == "done":
                     estimate.finish(usable.seconds)
-                    return replace(usable, stages=estimate.stages)
+                    return replace(usable, stages=estimate.stages, cuda_graphs=bool(message["cuda_graphs"]))
     finally:
         _stop(process)
 

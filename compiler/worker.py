@@ -4,7 +4,7 @@ Run by path, `python compiler/worker.py STAGING`, never imported by the server: 
 that crashes on load and the compiler's memory all stay here. It reads `job.json` and `structure.bin` from
 the staging folder, writes the graph's files there and speaks JSON lines on its standard output. When its standard
 input closes, its parent is gone and it ends itself and its compilers. Where the job asks for helpers, these are
-copies of it (Linux, for a CPU) or it starts itself with `--help-with`: they compile parts of the graph (`crew.Crew`)
+copies of it (Linux, for a CPU) or it starts itself with `--help-with`: they compile regions of the graph (`WorkerPool`)
 and say nothing.
 """
 
@@ -121,12 +121,14 @@ def _help(staging: Path) -> None:
     import torch
 
     from onegraph import backends
-    from onegraph.backends.worker_pool import Crew
+    from onegraph.backends.worker_pool import WorkerPool
 
     torch.set_grad_enabled(False)
     gc.disable()
     device = torch.device(job["device"])
-    backends.get(job["backend"]).help_with(staging, device, Crew(staging, leads=False))
+    backend = backends.get(job["backend"])
+    assert isinstance(backend, backends.SharesCompiles)
+    backend.help_with(staging, device, WorkerPool(staging, is_main=False))
 
 
 def _run(staging: Path, tell: Any) -> dict[str, Any]:
@@ -143,7 +145,6 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     import torch
 
     from onegraph import backends
-    from onegraph.backends import cuda_graphs
     from onegraph.backends.inductor import toolchain
     from onegraph.common import shapes, tensor_meta
     from onegraph.compiler import export
@@ -158,18 +159,19 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     spec = shapes.ShapeRange.from_json(job["shapes"])
     inputs = export.example_inputs(spec, job["hint"], device)
     if job["kept"] is None:
-        from onegraph.backends.worker_pool import Crew
+        from onegraph.backends.worker_pool import WorkerPool
 
         copies = job["helpers"] if by_copies else 0
 
         def announce(sizes: Any) -> None:
             tell({"event": "parts", "sizes": dict(sizes)})
 
-        crew = Crew(staging, helpers, True, copies, _in_copy, announce)
+        pool = WorkerPool(staging, helpers, True, copies, _in_copy, announce)
         gc.disable()  # a seventh of a compile's time; nearly all that it looks at is there until the end
-        files, state, used, code = _compile(staging, job, backend, inputs, crew, tell)
+        files, state, used, code = _compile(staging, job, backend, inputs, pool, tell)
     else:
         tell({"event": "stage", "stage": "compiling"})
+        assert isinstance(backend, backends.Rebuilds)
         files, used, code = backend.rebuild(Path(job["kept"]), inputs, staging), set(), None
         weights = map(tensor_meta.TensorMeta.from_json, job["constants"])
         state = {
@@ -178,16 +180,12 @@ def _run(staging: Path, tell: Any) -> dict[str, Any]:
     runner, constants = _checked(staging, backend, device, inputs, state, used, tell)
     # From here on nothing that goes wrong makes the graph worse than it is.
     tell({"event": "checked", "files": files, "constants": constants, "code": code})
-    if runner.replayed is not None and runner.replayed.try_out(*inputs):
-        (staging / cuda_graphs.PROOF_FILE).write_text(
-            "A call of this graph was recorded as a CUDA graph and replayed.\n"
-        )
-        files.append(cuda_graphs.PROOF_FILE)
-    return {"event": "done", "files": files, "constants": constants, "code": code}
+    capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
+    return {"event": "done", "files": files, "constants": constants, "code": code, "cuda_graphs": capturable}
 
 
 def _compile(
-    staging: Path, job: dict[str, Any], backend: Any, inputs: Any, crew: Any, tell: Any
+    staging: Path, job: dict[str, Any], backend: Any, inputs: Any, pool: Any, tell: Any
 ) -> tuple[list[str], dict[str, Any], set[str], dict[str, Any]]:
     """Rebuild the module, capture and compile it.
 
@@ -209,7 +207,7 @@ def _compile(
             exported = export.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
         code = code_record.record(seen, module, client.rules())
         tell({"event": "stage", "stage": "compiling"})
-        files = backend.compile(exported, inputs, staging, crew)
+        files = backend.compile(exported, inputs, staging, pool)
     named = [
         *wrapped.named_parameters(remove_duplicate=False),
         *wrapped.named_buffers(remove_duplicate=False),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..common.tensor_meta import TensorMeta
 
 MANIFEST_FILE = "manifest.json"
+_CAPTURABLE_FILE = "replays"  # in entries of older versions whose calls may be captured as CUDA graphs
 
 
 class Strict(BaseModel):
@@ -56,6 +57,7 @@ class Manifest(Strict):
         label: the shapes for people, e.g. `any size 64-2048`.
         files: the graph's files by name.
         constants: what `bind` must find in the live model.
+        cuda_graphs: whether its calls may be captured as CUDA graphs, which was tried when it was compiled.
         code: the functions that the graph stands for; None where its backend rebuilt it from another graph's program.
         compile_seconds: wall time of capture, compile and trial load.
         created: ISO 8601 time in UTC.
@@ -67,7 +69,16 @@ class Manifest(Strict):
     label: str
     files: dict[str, FileRecord]
     constants: tuple[TensorMeta, ...]
+    cuda_graphs: bool = False
     code: CodeRecord | None = None
     compile_seconds: float
     created: str
     made_by: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older(cls, data: Any) -> Any:
+        """Older versions of the pack left a file where calls may be captured."""
+        if isinstance(data, dict) and "cuda_graphs" not in data and _CAPTURABLE_FILE in data.get("files", {}):
+            return {**data, "cuda_graphs": True}
+        return data

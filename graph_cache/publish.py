@@ -40,6 +40,7 @@ class NewEntry:
         compile_seconds: wall time of capture, compile and trial load.
         made_by: version of the pack.
         code: the functions that the graph was captured from, where they are known.
+        cuda_graphs: whether its calls may be captured as CUDA graphs.
     """
 
     label: str
@@ -48,6 +49,7 @@ class NewEntry:
     compile_seconds: float
     made_by: str
     code: CodeRecord | None = None
+    cuda_graphs: bool = False
 
 
 @contextlib.contextmanager
@@ -92,6 +94,7 @@ def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:
         label=new.label,
         files={name: record(staged / name) for name in sorted(new.files)},
         constants=new.constants,
+        cuda_graphs=new.cuda_graphs,
         code=new.code,
         compile_seconds=round(new.compile_seconds, 3),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

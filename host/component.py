@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..backends import Backend
+from ..backends import Backend, rebuilder
 from ..common import memory, messages, reasons
 from ..common.reasons import Reason
 from ..common.shapes import Refused, ShapeRange
@@ -95,7 +95,7 @@ class Component:
             example_sizes=shaped.sizes,
             client=compile_client.client(),
             neighbours=model_source.model_folders(),
-            export_shapes=shaped.widest if backend.rebuilds else None,
+            export_shapes=shaped.widest if rebuilder(backend) is not None else None,
             environment=compile_client.environment(),
         )
 
@@ -175,7 +175,7 @@ def preload(
         if isinstance(paged, Refused):
             return
         request = build(HostRun(version=watch.version, patcher=patcher, watch=watch, paged=paged))
-        if isinstance(request, Request) and not request.backend.rebuilds:
+        if isinstance(request, Request) and rebuilder(request.backend) is None:
             name = f"onegraph-preload-{request.key.digest}"
             # Not a daemon: a process that ends in the midst of it would leave the mark of a graph that takes it down.
             threading.Thread(target=registry().preload, args=(request, PRELOAD_ROOM), name=name).start()

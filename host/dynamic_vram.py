@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from ..backends.inductor import Tables, copy_all, set_tables, tables
 from ..common import reasons
 from ..common.shapes import Refused
+from ..common.torch_private import Tables, copy_all, set_tables, tables
 from ..compiler.fingerprint import is_own_method
 
 # What the host keeps on the modules (and on the model itself) to page them; the model computes the same without.

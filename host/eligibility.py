@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..backends.inductor import modes_in_effect
 from ..common import reasons
 from ..common.reasons import Reason
+from ..common.torch_private import modes_in_effect
 from ..compiler.fingerprint import Rules
 from ..runtime.module_watch import ModuleWatch
 from . import dynamic_vram

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 
 from ..backends import Runner
-from ..backends.inductor import own_parameters
 from ..common import reasons
 from ..common.shapes import Refused
 from ..common.tensor_meta import TensorMeta
+from ..common.torch_private import own_parameters
 
 
 def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 
 from .. import backends
-from ..common import reasons
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from .registry import registry
@@ -23,20 +22,23 @@ def choose(
     """
     if name != "auto":
         backend = backends.get(name)
-        runs = backend.can_run(device)
-        return build(backend) if runs.ok else Refused(reasons.Unavailable(runs.reason))
+        unable = backend.can_run(device).reason
+        return build(backend) if unable is None else Refused(unable)
     refusals: list[Reason] = []
     for candidate in backends.known():
         backend = backends.get(candidate)
-        runs = backend.can_run(device)
-        if not runs.ok:
-            refusals.append(reasons.Unavailable(runs.reason))
+        unable = backend.can_run(device).reason
+        if unable is not None:
+            refusals.append(unable)
             continue
         request = build(backend)
-        compiles = backend.can_compile(device)
-        if isinstance(request, Request) and (compiles.ok or registry().has(request)):
+        if isinstance(request, Refused):
+            refusals.append(request.reason)
+            continue
+        unable = backend.can_compile(device).reason
+        if unable is None or registry().has(request):
             return request
-        refusals.append(request.reason if isinstance(request, Refused) else reasons.Unavailable(compiles.reason))
+        refusals.append(unable)
     return Refused(refusals[0])
 
 
@@ -44,11 +46,11 @@ def describe(name: str, device: torch.device) -> str:
     """Describe the backend of a choice, and for `auto` why not the one before."""
     if name != "auto":
         runs = backends.get(name).can_run(device)
-        return name if runs.ok else f"{name}, which cannot run here: {runs.reason}"
+        return name if runs.ok else f"{name}, which cannot run here: {runs.text}"
     refusals: list[str] = []
     for candidate in backends.known():
         compiles = backends.get(candidate).can_compile(device)
         if compiles.ok:
             return f"{candidate} ({'; '.join(refusals)})" if refusals else candidate
-        refusals.append(f"no {candidate}: {compiles.reason}")
+        refusals.append(f"no {candidate}: {compiles.text}")
     return f"cached graphs only ({'; '.join(refusals)})"

@@ -184,7 +184,7 @@ class Compiles:
             kept=rebuild_from.folder if rebuild_from else None,
             constants=manifest.constants if manifest else (),
             code=manifest.code if manifest else None,
-            helpers=0 if alone else request.backend.helpers(weights, request.device),
+            helpers=0 if alone else request.backend.workers(weights, request.device),
             cache=self._store.compiler_cache,
             weights=weights,
         )
@@ -236,6 +236,7 @@ class Compiles:
                     label=request.label,
                     files=compiled.files,
                     constants=compiled.constants,
+                    cuda_graphs=compiled.cuda_graphs,
                     code=job.code if job.kept else compiled.code,
                     compile_seconds=compiled.seconds,
                     made_by=__version__,

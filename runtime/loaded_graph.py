@@ -89,8 +89,9 @@ class LoadedGraph:
         self._binding: binding.Binding | None = None
         self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()
-        if runner.replayed is not None and store.died_while_capturing(entry):
-            runner.replayed.forbid()
+        may_capture = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
+        if runner.cuda_graphs is not None and not may_capture:
+            runner.cuda_graphs.forbid()
         self._schedule = spot_check.Schedule(spot_check.every())
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
 
@@ -104,7 +105,7 @@ class LoadedGraph:
     @property
     def captured_bytes(self) -> int:
         """Bytes that the CUDA graphs of its calls hold."""
-        return 0 if self._runner.replayed is None else self._runner.replayed.held_bytes
+        return 0 if self._runner.cuda_graphs is None else self._runner.cuda_graphs.held_bytes
 
     def close(self) -> None:
         """Release the memory; the graph cannot be called any more."""
@@ -118,10 +119,10 @@ class LoadedGraph:
 
         Never waits: the host may ask for memory in the midst of a call of this very graph.
         """
-        if self._runner.replayed is None or not self._lock.acquire(blocking=False):
+        if self._runner.cuda_graphs is None or not self._lock.acquire(blocking=False):
             return 0
         try:
-            return self._runner.replayed.release(why)
+            return self._runner.cuda_graphs.release(why)
         finally:
             self._lock.release()
 
@@ -142,8 +143,8 @@ class LoadedGraph:
     def trim(self, available: int) -> None:
         """Release what only makes calls faster, if it is much beside the bytes that are free."""
         with self._lock:
-            if self._runner.replayed is not None:
-                self._runner.replayed.trim(available)
+            if self._runner.cuda_graphs is not None:
+                self._runner.cuda_graphs.trim(available)
 
     # Calls --------------------------------------------------------------------------------------------------
 
@@ -228,8 +229,8 @@ class LoadedGraph:
                 raise
 
         def make_room() -> None:
-            if self._runner.replayed is not None:
-                self._runner.replayed.release("needed")
+            if self._runner.cuda_graphs is not None:
+                self._runner.cuda_graphs.release("needed")
             self._make_room()
 
         return out_of_memory.retried(lambda: self._runner(*inputs), make_room, self.device)
@@ -253,13 +254,13 @@ class LoadedGraph:
         """A crash marker around the calls that could take the process down."""
         if self.fresh:
             return self._store.loading(self.entry)
-        if self._runner.replayed is not None and self._runner.replayed.due(inputs):
+        if self._runner.cuda_graphs is not None and self._runner.cuda_graphs.due(inputs):
             return self._store.capturing(self.entry)
         return contextlib.nullcontext()
 
     def _uncaptured(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts calls are only made: a capture would spoil what is measured."""
-        return contextlib.nullcontext() if self._runner.replayed is None else self._runner.replayed.paused()
+        return contextlib.nullcontext() if self._runner.cuda_graphs is None else self._runner.cuda_graphs.paused()
 
     def _bind(self, module: torch.nn.Module) -> binding.Binding | Refused:
         self._binding = None

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..backends.inductor import every_modules_hooks, hook_tables, tables
 from ..common.config_text import describe
 from ..common.reasons import ForwardHook, ReplacedPart
+from ..common.torch_private import every_modules_hooks, hook_tables, tables
 from ..compiler import fingerprint
 from ..compiler.fingerprint import Rules
 from .live_code import custom_node, is_defined_in

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..backends import rebuilder
 from ..backends.cuda_graphs import Release
 from ..common import memory, messages, reasons
 from ..common.errors import LoadError, MemoryShortError
@@ -136,9 +137,9 @@ class Registry:
 
     def _restore(self, request: Request) -> LoadedGraph | Refused | Miss:
         """Load the graph from the store."""
-        runs = request.backend.can_run(request.device)
-        if not runs.ok:
-            return Refused(reasons.Unavailable(runs.reason))
+        unable = request.backend.can_run(request.device).reason
+        if unable is not None:
+            return Refused(unable)
         replaced: list[Reason] = []
 
         def differs(manifest: Manifest) -> Reason | None:
@@ -158,14 +159,14 @@ class Registry:
         return graph
 
     def _compile(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
-        possible = request.backend.can_compile(request.device)
-        if not possible.ok:
-            return Refused(reasons.Unavailable(possible.reason))
+        unable = request.backend.can_compile(request.device).reason
+        if unable is not None:
+            return Refused(unable)
         foreign = live_code.foreign_method(request.module)
         if foreign is not None:  # the graph would be another model's, and could not be used
             return Refused(foreign, passing=True)
         sibling = None
-        if request.backend.rebuilds:
+        if rebuilder(request.backend) is not None:
             sibling = self.store.sibling(request.key, request.source, request.neighbours, _code_difference)
         compiled = self.compiles.start(request, when_missing, watch, sibling)
         if isinstance(compiled, Refused):

@@ -20,7 +20,7 @@ from ...common.torch_private import require
 
 log = logging.getLogger("onegraph.compiler")
 
-# Where an expression is evaluated, by the places of its symbols in turn: scattered numbers, and numbers one below a
+# Where an expression is evaluated, by the positions of its symbols in turn: scattered numbers, and numbers one below a
 # multiple of every common divisor beside small ones, where a quotient that grows does so.
 _STEP = 64 * 720720
 _POINTS = (
@@ -33,7 +33,7 @@ _POINTS = (
 
 
 def is_constant(expression: Any) -> bool:
-    """Whether an expression may be the same number whatever its symbols are; False only where it is not."""
+    """Tell whether an expression may be the same number whatever its symbols are; False only where it is not."""
     import sympy
 
     symbols = sorted(expression.free_symbols, key=str)
@@ -47,7 +47,7 @@ def is_constant(expression: Any) -> bool:
 
 
 def simplified(expression: Any) -> Any:
-    """What Inductor makes of an index or of a difference of two: its expanded form.
+    """Return what Inductor makes of an index or of a difference of two: its expanded form.
 
     Where that is no number and yet the same at several points, which no polynomial is, sympy is to look closer. It
     need not where the reason is that a quotient and a remainder make up a whole: sympy does not know torch's.
@@ -88,18 +88,18 @@ def quick_strides() -> Iterator[None]:
 
     Where this torch keeps those functions elsewhere, it compiles as ever.
     """
-    place = _place()
-    if place is None:
+    module = _module()
+    if module is None:
         yield
         return
-    usual, place.sympy = place.sympy, _Sympy("sympy")
+    usual, module.sympy = module.sympy, _Sympy("sympy")
     try:
         yield
     finally:
-        place.sympy = usual
+        module.sympy = usual
 
 
-def _place() -> Any:
+def _module() -> Any:
     """The module whose functions simplify, or None."""
     for name in ("sizevars", "codegen.cpp"):  # of torch 2.14 and of 2.11
         with contextlib.suppress(LoadError):

@@ -83,16 +83,16 @@ class _Trace:
     values: tuple[Any, ...]
     spec: Any
 
-    def form(self) -> list[str]:
+    def text(self) -> list[str]:
         """What it computes, without names."""
         names = {n: f"other {n.name}" if isinstance(role, Node) else str(role) for n, role in self.roles.items()}
-        form = []
+        text = []
         for number, node in enumerate(self.nodes):
             operands = map_arg((node.args, node.kwargs), lambda n: names[n])
             names[node] = f"%{number}"
-            form.append(f"{node.op} {node.target} {operands} {_form(node.meta.get('val'))}")
+            text.append(f"{node.op} {node.target} {operands} {_layout(node.meta.get('val'))}")
         results = [result if isinstance(result, int) else names[result] for result in self.results]
-        return [*form, f"{results} {self.spec}"]
+        return [*text, f"{results} {self.spec}"]
 
 
 class _Repeats:
@@ -101,23 +101,23 @@ class _Repeats:
     def __init__(self, usual: Callable[..., Any]) -> None:
         self._usual = usual
         self._traces: dict[Any, list[_Trace | None]] = {}
-        self._forms: dict[Any, bool] = {}
+        self._equal: dict[Any, bool] = {}
 
     def call(self, tracer: Any, module: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         """The call's result, traced or written down."""
-        # Tracing puts a proxy of its own before each module where a model has one at two places; slow to look through.
+        # Tracing puts a proxy of its own before each module where a model has one at two paths; slow to look through.
         behind: Any = getattr(type(module), "get_base", None)
         plain: torch.nn.Module = module if behind is None else behind(module)
         if sum(1 for _ in plain.modules()) < _SMALLEST or not hasattr(tracer, "module_stack"):
             return self._usual(tracer, module, forward, args, kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        key = (_structure(plain), str(spec), *map(_look, leaves))
+        key = (_structure(plain), str(spec), *map(_traits, leaves))
         traces = self._traces.setdefault(key, [])
         if len(traces) == 2:
             first, second = traces
-            if key not in self._forms:
-                self._forms[key] = first is not None and second is not None and first.form() == second.form()
-            if self._forms[key] and first is not None:
+            if key not in self._equal:
+                self._equal[key] = first is not None and second is not None and first.text() == second.text()
+            if self._equal[key] and first is not None:
                 with contextlib.suppress(_Unclear):
                     return _write_down(tracer, module, leaves, first)
             return self._usual(tracer, module, forward, args, kwargs)
@@ -133,14 +133,14 @@ class _Repeats:
 
 
 def _structure(module: torch.nn.Module) -> tuple[Any, ...]:
-    """Classes, attributes and the weights' forms, of the module and all below."""
+    """Classes, attributes and the weights' layouts, of the module and all below."""
     found: list[Any] = []
     for name, child in module.named_modules(remove_duplicate=False):
         plain = {key: _attribute(value) for key, value in vars(child).items() if key not in _TABLES}
         cls = type(child)  # torch may have put one of its own, with the same names, before the module's
         found.append((name, cls.__module__, cls.__qualname__, cls.forward, *sorted(plain.items())))
     weights = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return (*found, *((name, _form(weight)) for name, weight in weights))
+    return (*found, *((name, _layout(weight)) for name, weight in weights))
 
 
 def _attribute(value: Any) -> str:
@@ -155,20 +155,20 @@ def _attribute(value: Any) -> str:
     return f"{type(value)} {id(value) if not hasattr(value, '__len__') or len(value) else 0}"
 
 
-def _look(leaf: Any) -> Any:
+def _traits(leaf: Any) -> Any:
     """Of an argument, what its effect may depend on. Numbers that count blocks may differ: two were compared."""
     if isinstance(leaf, torch.Tensor):
-        return _form(leaf)
+        return _layout(leaf)
     if isinstance(leaf, bool | str | float | None):
         return leaf
     return str(leaf) if isinstance(leaf, torch.SymInt) else type(leaf)
 
 
-def _form(value: Any) -> str:
+def _layout(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         offset = value.storage_offset()
         return f"{value.dtype} {tuple(value.shape)} {value.stride()} {offset} {value.device}"
-    return str([_form(v) for v in value]) if isinstance(value, list | tuple) else str(value)
+    return str([_layout(v) for v in value]) if isinstance(value, list | tuple) else str(value)
 
 
 def _last(graph: Graph) -> Node | None:
@@ -181,7 +181,7 @@ def _node_of(tensor: Any, tracer: Any) -> Node | None:
 
 
 def _path(tracer: Any, module: torch.nn.Module) -> str:
-    """The block's place in the model. Raises _Unclear for one that is not registered there, as in a plain list."""
+    """The block's path in the model. Raises _Unclear for one that is not registered there, as in a plain list."""
     try:
         return str(tracer.path_of_module(module))
     except NameError as error:
@@ -245,8 +245,8 @@ def _write_down(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], tra
         operand: role if isinstance(role, Node) else given[role] for operand, role in trace.roles.items()
     }
     around = {
-        key: (place, f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else cls)
-        for key, (place, cls) in tracer.module_stack.items()
+        key: (path_around, f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else cls)
+        for key, (path_around, cls) in tracer.module_stack.items()
     }
     for node in trace.nodes:
         copy = tracer.graph.node_copy(node, made.__getitem__)
@@ -267,7 +267,7 @@ def _write_down(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], tra
 
 
 def _moved(stack: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Of a record of the modules around an operation, a block and those in it, with another block's place."""
+    """Of a record of the modules around an operation, a block and those in it, with another block's path."""
     return {
         key.replace(old, new, 1): (new + path[len(old) :], *rest)
         for key, (path, *rest) in stack.items()

@@ -1,7 +1,7 @@
 """The C++ half of a compile, made cheaper without another instruction in what comes out of it.
 
-Every part of a graph brings its own copy of AOTInductor's runtime, 4 s of the compiler's time whatever the part
-computes. That text is the same for all of them: here it is compiled once for a user, and parts are linked with it.
+Every region of a graph brings its own copy of AOTInductor's runtime, 4 s of the compiler's time whatever the region
+computes. That text is the same for all of them: here it is compiled once for a user, and regions are linked with it.
 Headers and the probing of the CPU's instruction sets are taken care of while the model is captured.
 """
 
@@ -24,6 +24,7 @@ import torch
 
 from ...common.errors import LoadError
 from ...common.torch_private import require
+from .target import cpu_digest
 
 log = logging.getLogger("onegraph.compiler")
 
@@ -32,7 +33,7 @@ _WRAPPER, _ALONE = ".wrapper.cpp", ".alone.cpp"
 _RUNTIME = "runtime.cpp"
 _MODEL = "torch::aot_inductor::AOTInductorModel"
 _BASE = f"torch::aot_inductor::AOTInductorModelBase<{_MODEL}>"
-# What of the runtime's text a part still needs: the class that it defines, and the headers its code counts on.
+# What of the runtime's text a region still needs: the class that it defines, and the headers its code counts on.
 _DECLARED = f"""
 #include <torch/csrc/inductor/aoti_runtime/interface.h>
 #include <torch/csrc/inductor/aoti_runtime/model.h>
@@ -46,13 +47,13 @@ _DEFINED = f"\ntemplate class {_BASE};\n"
 
 
 def cpp_compiler() -> str | None:
-    """The C++ compiler AOTInductor would call, or None."""
+    """Return the C++ compiler that AOTInductor would call, or None."""
     chosen = os.environ.get("CXX")
     return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
 
 
 class _Ready(BaseException):
-    """All that parts have in common is there. Inductor wraps every Exception in one of its own."""
+    """All that regions have in common is there. Inductor wraps every Exception in one of its own."""
 
 
 class Toolchain:
@@ -65,14 +66,23 @@ class Toolchain:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @classmethod
+    def of_user(cls) -> Toolchain:
+        """Return the one that this user's compiles on this CPU share."""
+        # Where the compiling process was told to; asking torch, where it was not, takes importing Inductor. Machines
+        # may share the folder, and what is in it is built for the native CPU.
+        chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        cache = chosen or require("torch._inductor.runtime.cache_dir_utils.cache_dir")()
+        return cls(Path(cache) / "onegraph" / cpu_digest())
+
     @contextlib.contextmanager
     def in_use(self, only_prepare: bool = False) -> Iterator[None]:
-        """While this lasts, parts are compiled without the runtime and linked with the shared one.
+        """While this lasts, regions are compiled without the runtime and linked with the shared one.
 
-        Where this torch is put together in another way, the parts are compiled as ever.
+        Where this torch is put together in another way, the regions are compiled as ever.
 
         Args:
-            only_prepare: raise `_Ready` where a part would be compiled, when all that it shares is there.
+            only_prepare: raise `_Ready` where a region would be compiled, when all that it shares is there.
         """
         try:
             codecache = require("torch._inductor.codecache")
@@ -83,10 +93,10 @@ class Toolchain:
             source = Path(torch.__file__).parent / "_inductor" / "codegen" / "aoti_runtime" / "interface.cpp"
             text = source.read_text(encoding="utf-8").strip()
         except (LoadError, OSError) as error:
-            log.warning("parts are compiled with a runtime of their own: %s", error)
+            log.warning("regions are compiled with a runtime of their own: %s", error)
             yield
             return
-        shared: dict[str, str] = {}  # objects of parts without the runtime -> the runtime's
+        shared: dict[str, str] = {}  # objects of regions without the runtime -> the runtime's
         folder = self._folder
 
         class Builder(usual):
@@ -95,11 +105,11 @@ class Toolchain:
             def __init__(self, name: str, sources: Any, BuildOption: Any, output_dir: str = "", **rest: Any) -> None:
                 if isinstance(sources, list | tuple):
                     sources = [*sources, *dict.fromkeys(shared[source] for source in sources if source in shared)]
-                self.onegraph_parts = (name, sources, BuildOption, output_dir, rest)
+                self.onegraph_arguments = (name, sources, BuildOption, output_dir, rest)
                 super().__init__(name, sources, BuildOption, output_dir, **rest)
 
             def build(self) -> None:
-                name, source, options, folder_of_part, rest = self.onegraph_parts
+                name, source, options, region_folder, rest = self.onegraph_arguments
                 if not isinstance(source, str) or not source.endswith(_WRAPPER):
                     super().build()
                     return
@@ -112,11 +122,11 @@ class Toolchain:
                         if only_prepare:
                             raise _Ready
                         alone.write_text(head + _DECLARED + body, encoding="utf-8")
-                        usual(name, str(alone), options, folder_of_part, **rest).build()
+                        usual(name, str(alone), options, region_folder, **rest).build()
                         shared[self.get_target_file_path()] = runtime
                         return
                     except (_compile_error(), OSError) as error:
-                        log.warning("a part is compiled with a runtime of its own: %s", error)
+                        log.warning("a region is compiled with a runtime of its own: %s", error)
                     finally:
                         alone.unlink(missing_ok=True)
                 if only_prepare:
@@ -132,11 +142,11 @@ class Toolchain:
             yield
         finally:
             codecache.CppBuilder = usual
-            for name, place in headers.items():
-                setattr(codecache, name, place)
+            for name, header_folder in headers.items():
+                setattr(codecache, name, header_folder)
 
     def prepare(self, options: Mapping[str, Any], device: torch.device) -> int | None:
-        """Have a process make what all parts share, if that was never done here; its id, or None.
+        """Have a process make what all regions share, if that was never done here; return its id, or None.
 
         It is a copy of this process, which must not have used a GPU, and ends by itself.
         """
@@ -148,11 +158,11 @@ class Toolchain:
             return child
         try:
             torch.set_num_threads(1)  # OpenMP's threads are not there in a copy of a process
-            with self.in_use(only_prepare=True), contextlib.suppress(_Ready), tempfile.TemporaryDirectory() as place:
-                compile_anything(options, device, Path(place))
+            with self.in_use(only_prepare=True), contextlib.suppress(_Ready), tempfile.TemporaryDirectory() as scratch:
+                compile_anything(options, device, Path(scratch))
             done.parent.mkdir(parents=True, exist_ok=True)
             done.touch()
-        except BaseException:  # the parts then do it themselves
+        except BaseException:  # the regions then do it themselves
             traceback.print_exc()
         finally:
             sys.stderr.flush()
@@ -202,17 +212,17 @@ def _runtime(builder: Any, options: Any, head: str, text: str, folder: Path) -> 
     code = head + text + _DEFINED
     command = builder("x", "x.cpp", options, "x").get_command_line()
     name = blake3(f"{_fingerprint()} {command} {code}".encode()).hexdigest(length=10)
-    place = folder / f"runtime-{name}"
-    place.mkdir(parents=True, exist_ok=True)
-    wanted = place / "runtime.o"
-    with FileLock(place / "lock"):
+    home = folder / f"runtime-{name}"
+    home.mkdir(parents=True, exist_ok=True)
+    wanted = home / "runtime.o"
+    with FileLock(home / "lock"):
         if not wanted.exists():
-            with tempfile.TemporaryDirectory(dir=place) as scratch:
+            with tempfile.TemporaryDirectory(dir=home) as scratch:
                 (Path(scratch) / _RUNTIME).write_text(code, encoding="utf-8")
                 made = builder("runtime", str(Path(scratch) / _RUNTIME), options, scratch)
                 made.build()
                 Path(made.get_target_file_path()).replace(wanted)
-    os.utime(place)
+    os.utime(home)
     return str(wanted)
 
 
@@ -222,8 +232,8 @@ class _Anything(torch.nn.Module):
 
 
 def compile_anything(options: Mapping[str, Any], device: torch.device, folder: Path) -> None:
-    """Compile a part that computes next to nothing."""
+    """Compile a region that computes next to nothing."""
     x = torch.zeros(64, device=device)
     module = torch.export.export(_Anything(), (x,)).module()
-    place = {"aot_inductor.package": True, "aot_inductor.output_path": str(folder / "part")}
-    require("torch._inductor").aot_compile(module, (x,), options={**options, **place})
+    output = {"aot_inductor.package": True, "aot_inductor.output_path": str(folder / "region")}
+    require("torch._inductor").aot_compile(module, (x,), options={**options, **output})

@@ -1,4 +1,4 @@
-"""Parts of a captured graph as bytes: how they travel from the compiling process to those that help it.
+"""Regions of a captured graph as bytes: how they travel from the main worker of a compile to the others.
 
 Weights stay behind, shapes keep their symbols. The bytes are a pickle and go from a process to its own children only.
 """
@@ -18,7 +18,7 @@ from ...common.zeros import zeros
 
 
 def dump(module: GraphModule) -> bytes:
-    """A part whose placeholders carry the fake tensors of the export. Nothing else may use it meanwhile.
+    """Write a region whose placeholders carry the fake tensors of the export. Nothing else may use it meanwhile.
 
     Raises:
         LoadError: this torch cannot write graphs with symbolic shapes.
@@ -46,7 +46,7 @@ def dump(module: GraphModule) -> bytes:
 
 
 def load(data: bytes, device: torch.device) -> GraphModule:
-    """The part with zeros for weights, which are to be read only: on a GPU they share memory.
+    """Read a region, with zeros for weights, which are to be read only: on a GPU they share memory.
 
     Raises:
         LoadError: this torch cannot read graphs with symbolic shapes.

@@ -1,7 +1,7 @@
 """OneFlow graphs: a second way to compile, which needs neither a C++ compiler nor Triton, only OneFlow 0.9.0 itself.
 
 A captured module becomes a list of ATen operations in JSON (`program`), which is lowered at exact sizes (`lowering`) to
-a OneFlow job (`graph`). Both are kept. A later process takes the job into use (`runtime`, `runner`) without capturing
+a OneFlow job (`graph`). Both are stored. A later process loads the job (`runtime`, `runner`) without capturing
 or lowering again, and lowers the program for other sizes without the model's code. Weights are shared with torch.
 """
 
@@ -19,8 +19,9 @@ import torch
 from ...common.errors import CompileError, LoadError
 from ...common.memory import available_bytes
 from ...common.shapes import ShapeRange
-from .. import Availability
-from ..worker_pool import Crew
+from ..base import Availability
+from ..inductor import settings
+from ..worker_pool import WorkerPool
 from . import graph, library, memory, program, runner
 from .counters import Counters, counters
 from .runner import OneFlowRunner
@@ -41,14 +42,12 @@ class OneFlowBackend:
     free_memory: memory.FreeMemory = available_bytes
 
     name = "oneflow"
-    rebuilds = True
-    """Whether `rebuild` can serve other sizes from a kept folder."""
 
     def can_run(self, device: torch.device) -> Availability:
-        return library.availability(device)
+        return Availability(library.refused(device))
 
     def can_compile(self, device: torch.device) -> Availability:
-        return library.availability(device)
+        return Availability(library.refused(device))
 
     def supports(self, shapes: ShapeRange) -> bool:
         return shapes.exact
@@ -72,25 +71,20 @@ class OneFlowBackend:
 
     def capture_settings(self) -> contextlib.AbstractContextManager[None]:
         """Sizes of 1 stay symbolic, so that one program can be lowered for batch 1 and more, and any context length."""
-        from ..inductor import InductorBackend
+        return settings.capture_settings()
 
-        return InductorBackend().capture_settings()
-
-    def helpers(self, weights: int, device: torch.device) -> int:
+    def workers(self, weights: int, device: torch.device) -> int:
         return 0  # lowering a graph takes seconds
 
-    def prepare(self, device: torch.device, helpers: int) -> None:
+    def prepare(self, device: torch.device, workers: int) -> None:
         pass
-
-    def help_with(self, folder: Path, device: torch.device, crew: Crew) -> None:
-        raise CompileError("OneFlow compiles each graph in one process.")
 
     def compile(
         self,
         exported: torch.export.ExportedProgram,
         inputs: Sequence[torch.Tensor],
         folder: Path,
-        crew: Crew | None = None,
+        pool: WorkerPool | None = None,
     ) -> list[str]:
         """Build the graph for inputs like `inputs`, of whose tensors only shapes, dtypes and device count.
 
@@ -107,16 +101,16 @@ class OneFlowBackend:
             captured = program.from_exported(exported)
         return self._build(captured, inputs, folder)
 
-    def rebuild(self, kept: Path, inputs: Sequence[torch.Tensor], folder: Path) -> list[str]:
-        """`compile` for other sizes from the program in `kept`, without capturing and without the model's code.
+    def rebuild(self, cached: Path, inputs: Sequence[torch.Tensor], folder: Path) -> list[str]:
+        """`compile` for other sizes from the program in `cached`, without capturing and without the model's code.
 
         Raises:
             CompileError: as `compile`; or the program is damaged or was not captured for these sizes.
         """
-        captured = program.Program.read(kept)
+        captured = program.Program.read(cached)
         files = self._build(captured, inputs, folder)
         with contextlib.suppress(shutil.SameFileError):
-            shutil.copyfile(kept / program.PROGRAM_FILE, folder / program.PROGRAM_FILE)
+            shutil.copyfile(cached / program.PROGRAM_FILE, folder / program.PROGRAM_FILE)
         return files
 
     def _build(self, captured: program.Program, inputs: Sequence[torch.Tensor], folder: Path) -> list[str]:

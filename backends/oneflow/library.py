@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
+from ...common import messages, reasons
 from ...common.errors import LoadError, in_brief
-from .. import Availability
+from ...common.reasons import Reason
 
 VERSION = "0.9.0"
 INSTALL = "pip install -r requirements-oneflow.txt"
@@ -67,38 +68,34 @@ def _library_files(package: str) -> list[Path] | None:
     return files if all(file.is_file() for file in files) else None
 
 
-def availability(device: torch.device) -> Availability:
-    """Whether OneFlow can be used for `device` here, judged from what is installed: nothing is imported."""
+def refused(device: torch.device) -> Reason | None:
+    """Return why OneFlow cannot be used for a device here, judged from what is installed: nothing is imported."""
     found = installed("oneflow")
     if found is None:
-        return Availability(
-            False, f"OneFlow is not installed; {INSTALL} installs it on Linux x86-64 with Python 3.10 or older"
-        )
+        return reasons.MissingPackage("OneFlow", INSTALL)
     if found.partition("+")[0] != VERSION:
-        return Availability(False, f"OneFlow {found} is installed, graphs need {VERSION} exactly ({INSTALL})")
+        return reasons.OtherVersion("OneFlow", found, VERSION, INSTALL)
+    name = f"OneFlow {VERSION}"
     for package, limit in _TOO_NEW.items():
         version = installed(package)
         if version is not None and int(version.split(".")[0]) >= limit:
-            return Availability(
-                False, f"OneFlow {VERSION} needs {package} below {limit}, {version} is installed ({INSTALL})"
-            )
+            return reasons.PackageTooNew(package, version, limit, name, INSTALL)
     for package in _CUDA_LIBRARIES:
         if _library_files(package) is None:
-            return Availability(False, f"OneFlow {VERSION} needs the package {package}, even on a CPU ({INSTALL})")
-    if device.type == "cpu":
-        return Availability(True, f"OneFlow {VERSION}")
+            return reasons.MissingPackage(package, INSTALL, name)
+    return None if device.type == "cpu" else _without_kernels(device)
+
+
+def _without_kernels(device: torch.device) -> Reason | None:
+    """Why the installed OneFlow has nothing that runs on a device other than the CPU."""
     if device.type != "cuda":
-        return Availability(False, f"OneFlow graphs run on CPU and CUDA devices, not on {device.type}")
+        return reasons.WrongDeviceType("OneFlow", device.type)
     if torch.version.hip is not None or not torch.cuda.is_available():
-        return Availability(False, "OneFlow graphs need an NVIDIA GPU for the device cuda, there is none")
+        return reasons.NoGpu("OneFlow")
     capability = torch.cuda.get_device_capability(device)
     if not OLDEST_CAPABILITY <= capability <= NEWEST_CAPABILITY:
-        return Availability(
-            False,
-            f"OneFlow {VERSION} has no kernels for sm_{capability[0]}{capability[1]} "
-            "(it has sm_60 to sm_86, which sm_89 runs too)",
-        )
-    return Availability(True, f"OneFlow {VERSION}")
+        return reasons.NoKernels(f"OneFlow {VERSION}", capability)
+    return None
 
 
 @contextlib.contextmanager
@@ -146,9 +143,9 @@ def load() -> Library:
     Raises:
         LoadError: it is not there, is another version, or cannot be imported.
     """
-    ready = availability(torch.device("cpu"))
-    if not ready.ok:
-        raise LoadError(f"OneFlow cannot be used: {ready.reason}.")
+    refusal = refused(torch.device("cpu"))
+    if refusal is not None:
+        raise LoadError(f"OneFlow cannot be used: {messages.text(refusal)}.")
     with lock, _interrupt_kept(), _quiet():
         try:
             return _import()

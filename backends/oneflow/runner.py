@@ -36,7 +36,7 @@ class OneFlowRunner:
     The given tensors are kept alive until the next `bind` without them or `close`.
     """
 
-    replayed = None
+    cuda_graphs = None
     reads_in_place = False  # of replaced weights it has private copies
 
     def __init__(self, library: Library, data: bytes, description: Description, free_memory: FreeMemory) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support import models
 
-from onegraph.backends.oneflow import OneFlowBackend, counters, library
+from onegraph.backends.oneflow import OneFlowBackend, counters
 from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import export
 from onegraph.host import compile_client
@@ -21,7 +21,7 @@ from onegraph.runtime.faithfulness import relative_l2
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32
-pytestmark = pytest.mark.skipif(not library.availability(CPU).ok, reason=library.availability(CPU).reason)
+pytestmark = pytest.mark.skipif(not OneFlowBackend().can_run(CPU).ok, reason=OneFlowBackend().can_run(CPU).text)
 
 # The full-size SD 1.5 UNet of ComfyUI's supported_models, 860 million parameters.
 SD15: dict[str, Any] = {

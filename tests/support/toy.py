@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from onegraph.backends import get
+from onegraph.backends import get, rebuilder
 from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
 from onegraph.compiler import fingerprint
 from onegraph.compiler.supervisor import Client
@@ -169,5 +169,5 @@ def request(
     hint |= {d.name: d.low for d in spec.dims if d.exact}
     return Request(
         key, source, spec, "any size", module, PREFIX, backend, CPU, hint, Client("support.toy", state or {}),
-        neighbours, shapes() if backend.rebuilds else None,
+        neighbours, shapes() if rebuilder(backend) is not None else None,
     )  # fmt: skip

@@ -60,8 +60,8 @@ def graph(engine: Registry, source: ModelSource) -> LoadedGraph:
     assert isinstance(other, LoadedGraph)
     engine._graphs["other", "cpu"] = other
     for holds in (found, other):
-        assert holds._runner.replayed is not None
-        holds._runner.replayed.held_bytes = HELD
+        assert holds._runner.cuda_graphs is not None
+        holds._runner.cuda_graphs.held_bytes = HELD
     return found
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from support import toy
 
-from onegraph.backends.cuda_graphs import PROOF_FILE
 from onegraph.common.reasons import NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler import skeleton, supervisor
 from onegraph.compiler.supervisor import Client, Job, Progress
+from onegraph.graph_cache.manifest import MANIFEST_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.first_use import ANY_SPEED
@@ -259,13 +259,21 @@ def test_a_graph_survives_the_death_of_its_process_in_the_trial_that_follows_the
     assert compiled.files == ("graph.aoti",)
 
 
-def test_where_a_recording_took_the_process_down_none_is_tried_again(home: Path, source: ModelSource) -> None:
+def test_where_capturing_took_the_process_down_it_ends(home: Path, source: ModelSource) -> None:
     def engine_with_graph() -> LoadedGraph:
         graph = Registry(Store(home), policy=ANY_SPEED).obtain(toy.request(toy.Toy(), source), "wait", ignore)
         assert isinstance(graph, LoadedGraph)
         return graph
 
+    def may_capture(graph: LoadedGraph) -> bool:
+        assert graph._runner.cuda_graphs is not None
+        return graph._runner.cuda_graphs._allowed
+
     entry = engine_with_graph().entry
+    assert not may_capture(engine_with_graph())  # the compile did not try it, on a CPU
+    manifest = entry.manifest.model_copy(update={"cuda_graphs": True})
+    (entry.folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    assert may_capture(engine_with_graph())
     folder = str(entry.folder)
     script = (
         "import os, sys; from pathlib import Path\n"
@@ -275,7 +283,5 @@ def test_where_a_recording_took_the_process_down_none_is_tried_again(home: Path,
     assert not Store(home).died_while_capturing(entry)
     assert subprocess.run([sys.executable, "-c", script, str(home), folder], check=False).returncode == 1
     assert Store(home).died_while_capturing(entry)
-    (entry.folder / PROOF_FILE).touch()
-    graph = engine_with_graph()  # it is not set aside, only never recorded
-    assert graph._runner.replayed is not None
-    assert not graph._runner.replayed._allowed
+    graph = engine_with_graph()  # it is not quarantined, only never captured
+    assert not may_capture(graph)

@@ -1,4 +1,4 @@
-"""When calls are recorded; the recordings themselves need a GPU and are tested in tests/gpu."""
+"""When calls are captured; capturing itself needs a GPU and is tested in tests/gpu."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from onegraph.backends import cuda_graphs
-from onegraph.backends.cuda_graphs import Replayed
+from onegraph.backends.cuda_graphs import CudaGraphs
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -19,7 +19,7 @@ def _counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_is_due_when_its_shape_came_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    function, x, other = Replayed(double, allowed=True), (torch.ones(3),), (torch.ones(4),)
+    function, x, other = CudaGraphs(double), (torch.ones(3),), (torch.ones(4),)
     function._calls[(x[0].shape,)] = cuda_graphs.AFTER - 1
     assert not function.due(x)
     function._calls[(x[0].shape,)] += 1
@@ -29,9 +29,9 @@ def test_a_call_is_due_when_its_shape_came_often(monkeypatch: pytest.MonkeyPatch
     assert not function.due(x)
 
 
-@pytest.mark.parametrize("why", ["no proof", "forbidden", "found not worth it"])
+@pytest.mark.parametrize("why", ["forbidden", "found not worth it"])
 def test_a_call_is_never_due(why: str) -> None:
-    function, x = Replayed(double, allowed=why != "no proof"), (torch.ones(3),)
+    function, x = CudaGraphs(double), (torch.ones(3),)
     if why == "forbidden":
         function.forbid()
     if why == "found not worth it":
@@ -42,24 +42,24 @@ def test_a_call_is_never_due(why: str) -> None:
 
 def test_on_a_cpu_every_call_is_made_and_nothing_held() -> None:
     made = []
-    function = Replayed(lambda x: made.append(1) or double(x), allowed=True)
+    function = CudaGraphs(lambda x: made.append(1) or double(x))
     for value in range(3 * cuda_graphs.AFTER):
         assert function(torch.tensor([float(value)])).item() == 2 * value
     assert len(made) == 3 * cuda_graphs.AFTER
-    assert cuda_graphs.counters == cuda_graphs.Counters(recordings=0, replayed_calls=0)
+    assert cuda_graphs.counters == cuda_graphs.Counters(captures=0, replayed_calls=0)
     assert function.held_bytes == 0
     assert not function.try_out(torch.ones(1))
 
 
 def test_a_call_is_captured_from_the_second_of_its_shape_on() -> None:
-    function, x = Replayed(double, allowed=True), (torch.ones(3),)
+    function, x = CudaGraphs(double), (torch.ones(3),)
     assert not function.due(x)
     function._calls[(x[0].shape,)] += 1
     assert function.due(x)
 
 
-def test_nothing_is_captured_while_a_graph_is_measured_but_calls_count() -> None:
-    function, x = Replayed(double, allowed=True), (torch.ones(3),)
+def test_while_paused_nothing_is_captured_but_calls_count() -> None:
+    function, x = CudaGraphs(double), (torch.ones(3),)
     with function.paused():
         function._calls[(x[0].shape,)] += 3
         assert not function.due(x)
@@ -70,8 +70,8 @@ def test_nothing_is_captured_while_a_graph_is_measured_but_calls_count() -> None
 
 
 @pytest.mark.parametrize("why", ["freed", "needed"])
-def test_released_calls_may_be_captured_again_unless_the_host_needs_their_memory_time_and_again(why: str) -> None:
-    function, x = Replayed(double, allowed=True), (torch.ones(3),)
+def test_released_calls_are_captured_again_up_to_a_limit(why: str) -> None:
+    function, x = CudaGraphs(double), (torch.ones(3),)
     assert function.release(why) == 0
     for time in range(1, 2 * cuda_graphs.MOST_NEEDED):
         function._calls[(x[0].shape,)] = cuda_graphs.AFTER

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.backends.worker_pool import Crew
+from onegraph.backends.worker_pool import WorkerPool
 from onegraph.compiler import worker
 
 DONE: Counter[str] = Counter()
@@ -34,48 +34,48 @@ def jobs(folder: Path, *names: str):
 
 
 def test_alone_it_does_everything(tmp_path: Path) -> None:
-    Crew(tmp_path).work(jobs(tmp_path, "a", "b", "c"))
+    WorkerPool(tmp_path).run(jobs(tmp_path, "a", "b", "c"))
     assert DONE == {"a": 1, "b": 1, "c": 1}
 
 
-def test_what_a_helper_took_and_did_is_not_done_again(tmp_path: Path) -> None:
+def test_what_a_worker_took_and_did_is_not_done_again(tmp_path: Path) -> None:
     work = jobs(tmp_path, "a", "b", "c")
-    helper = Crew(tmp_path, leads=False)
-    helper.work({name: work[name] for name in ("a", "b")})
-    Crew(tmp_path).work(work)
+    other = WorkerPool(tmp_path, is_main=False)
+    other.run({name: work[name] for name in ("a", "b")})
+    WorkerPool(tmp_path).run(work)
     assert DONE == {"a": 1, "b": 1, "c": 1}
 
 
-def test_the_leader_waits_for_a_helper_that_is_at_work(tmp_path: Path) -> None:
-    code = f"import time, pathlib; time.sleep(1); pathlib.Path({str(tmp_path / 'a')!r}).write_text('by the helper')"
+def test_the_main_worker_waits_for_one_that_is_at_work(tmp_path: Path) -> None:
+    code = f"import time, pathlib; time.sleep(1); pathlib.Path({str(tmp_path / 'a')!r}).write_text('by the other')"
     (tmp_path / "a.taken").touch()
-    helper = subprocess.Popen([sys.executable, "-c", code])
-    Crew(tmp_path, [helper]).work(jobs(tmp_path, "a", "b"))
-    assert (tmp_path / "a").read_text() == "by the helper"
+    other = subprocess.Popen([sys.executable, "-c", code])
+    WorkerPool(tmp_path, [other]).run(jobs(tmp_path, "a", "b"))
+    assert (tmp_path / "a").read_text() == "by the other"
     assert DONE == {"b": 1}
 
 
-def test_the_leader_does_what_a_helper_died_over(tmp_path: Path) -> None:
+def test_the_main_worker_does_what_another_died_over(tmp_path: Path) -> None:
     (tmp_path / "a.taken").touch()
-    helper = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"])
-    Crew(tmp_path, [helper]).work(jobs(tmp_path, "a", "b"))
+    other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"])
+    WorkerPool(tmp_path, [other]).run(jobs(tmp_path, "a", "b"))
     assert DONE == {"a": 1, "b": 1}
 
 
-def test_a_helper_leaves_what_others_took(tmp_path: Path) -> None:
+def test_a_worker_leaves_what_others_took(tmp_path: Path) -> None:
     (tmp_path / "a.taken").touch()
-    Crew(tmp_path, leads=False).work(jobs(tmp_path, "a", "b"))
+    WorkerPool(tmp_path, is_main=False).run(jobs(tmp_path, "a", "b"))
     assert DONE == {"b": 1}
 
 
 def by_process(folder: Path, *names: str, seconds: float = 0.3, deadly: bool = False):
     """Jobs that write which process did them; copies of this process do not survive deadly ones."""
-    leader = os.getpid()
+    main = os.getpid()
 
     def job(name: str):
         def do() -> None:
             time.sleep(seconds)
-            if deadly and os.getpid() != leader:
+            if deadly and os.getpid() != main:
                 os._exit(9)
             with (folder / "log").open("a") as log:
                 log.write(f"{name} {os.getpid()}\n")
@@ -94,7 +94,7 @@ def done_by(folder: Path) -> dict[str, int]:
 
 def test_a_copy_of_the_process_does_its_share(tmp_path: Path) -> None:
     called = tmp_path / "called"
-    Crew(tmp_path, copies=1, in_copy=called.touch).work(by_process(tmp_path, "a", "b", "c", "d"))
+    WorkerPool(tmp_path, copies=1, in_copy=called.touch).run(by_process(tmp_path, "a", "b", "c", "d"))
     found = done_by(tmp_path)
     assert set(found) == {"a", "b", "c", "d"}
     assert len(set(found.values())) == 2
@@ -102,27 +102,25 @@ def test_a_copy_of_the_process_does_its_share(tmp_path: Path) -> None:
 
 
 def test_there_are_never_more_copies_than_there_is_work(tmp_path: Path) -> None:
-    Crew(tmp_path, copies=3).work(by_process(tmp_path, "a"))
+    WorkerPool(tmp_path, copies=3).run(by_process(tmp_path, "a"))
     assert done_by(tmp_path) == {"a": os.getpid()}
 
 
-def test_the_leader_does_what_a_copy_died_over(tmp_path: Path) -> None:
-    Crew(tmp_path, copies=1).work(by_process(tmp_path, "a", "b", deadly=True))
+def test_the_main_worker_does_what_a_copy_died_over(tmp_path: Path) -> None:
+    WorkerPool(tmp_path, copies=1).run(by_process(tmp_path, "a", "b", deadly=True))
     assert done_by(tmp_path) == {"a": os.getpid(), "b": os.getpid()}
 
 
-def test_what_fails_in_a_copy_fails_in_the_leader_with_its_own_error(tmp_path: Path) -> None:
+def test_what_fails_in_a_copy_raises_in_the_main_worker(tmp_path: Path) -> None:
     def fails() -> None:
         raise ValueError("no")
 
     jobs = {**by_process(tmp_path, "a"), "b": fails}
     with pytest.raises(ValueError, match="no"):
-        Crew(tmp_path, copies=1).work(jobs)
+        WorkerPool(tmp_path, copies=1).run(jobs)
 
 
-def test_where_the_system_starts_no_more_processes_there_are_fewer_helpers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_where_no_more_processes_start_there_are_fewer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started = []
 
     def popen(*args: object, **kwargs: object) -> object:

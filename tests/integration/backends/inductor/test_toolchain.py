@@ -1,4 +1,4 @@
-"""Parts that share AOTInductor's runtime: one object for all, code that runs the same, and a way back."""
+"""Regions that share AOTInductor's runtime: one object for all, code that runs the same, and a way back."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from support import toy
 
-from onegraph.backends import get, inductor
-from onegraph.backends.inductor import toolchain
+from onegraph.backends import get
+from onegraph.backends.inductor import settings, toolchain
 from onegraph.backends.inductor.toolchain import Toolchain
 from onegraph.compiler import export
 
@@ -34,9 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_the_runtime_is_compiled_once_and_is_in_no_part(
-    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_runtime_is_compiled_once_for_all(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The second compile finds the first one's sources where Inductor keeps them."""
     compile_toy(tmp_path / "a")
     (runtime,) = cache.rglob("runtime.o")
@@ -47,19 +45,19 @@ def test_the_runtime_is_compiled_once_and_is_in_no_part(
     assert not [*cache.rglob("*.alone.cpp")]
 
 
-def test_a_runtime_that_does_not_go_with_a_part_is_left_and_the_part_gets_its_own(
+def test_where_the_shared_runtime_fails_regions_have_their_own(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(toolchain, "_DECLARED", "\n#error another torch\n")
     compile_toy(tmp_path / "a")
-    assert [record for record in caplog.records if "a part is compiled with a runtime of its own" in record.message]
+    assert [record for record in caplog.records if "a region is compiled with a runtime of its own" in record.message]
 
 
-def test_what_parts_share_is_made_beside_and_once(tmp_path: Path) -> None:
+def test_what_regions_share_is_made_beside_and_once(tmp_path: Path) -> None:
     chain = Toolchain(tmp_path)
-    child = chain.prepare(inductor._options(toy.CPU), toy.CPU)
+    child = chain.prepare(settings.options(toy.CPU), toy.CPU)
     assert child
     assert os.waitpid(child, 0) == (child, 0)
     (runtime,) = tmp_path.glob("runtime-*/runtime.o")
     assert runtime.stat().st_size > 100_000
-    assert chain.prepare(inductor._options(toy.CPU), toy.CPU) is None
+    assert chain.prepare(settings.options(toy.CPU), toy.CPU) is None

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from onegraph.backends.oneflow import OneFlowBackend, OneFlowRunner, library
+from onegraph.backends.oneflow import OneFlowBackend, OneFlowRunner
 from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
 from onegraph.compiler import export
 
 CPU = torch.device("cpu")
 HINT = {"batch": 2, "height": 8, "width": 8, "context": 5}
-needs_oneflow = pytest.mark.skipif(not library.availability(CPU).ok, reason=library.availability(CPU).reason)
+needs_oneflow = pytest.mark.skipif(not OneFlowBackend().can_run(CPU).ok, reason=OneFlowBackend().can_run(CPU).text)
 
 
 class Block(torch.nn.Module):

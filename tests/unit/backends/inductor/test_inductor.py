@@ -56,13 +56,12 @@ def test_the_target_names_what_machine_code_depends_on() -> None:
 def test_our_decompositions_leave_torchs_table_as_it_was() -> None:
     from torch._inductor.decomposition import decompositions as table
 
-    from onegraph.backends import inductor
-    from onegraph.backends.inductor import decompositions
+    from onegraph.backends.inductor import decompositions, settings
 
     before = dict(table)
     attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
     for capability in (8, 9):
-        with inductor._own_decompositions(capability):
+        with settings.own_decompositions(capability):
             assert table[torch.ops.aten.native_group_norm.default] is decompositions.group_norm
             assert (table.get(attention) is decompositions.wide_attention) == (capability == 9)
         assert table == before
@@ -79,7 +78,7 @@ def test_rows_of_a_layer_norm_are_reduced_at_once(
     from torch._inductor.runtime.hints import ReductionHint
     from torch._inductor.sizevars import SizeVarAllocator
 
-    from onegraph.backends import inductor
+    from onegraph.backends.inductor import settings
 
     class Features:
         reduction_numel = sympy.Integer(elements)
@@ -92,7 +91,7 @@ def test_rows_of_a_layer_norm_are_reduced_at_once(
 
     monkeypatch.setattr(choices.InductorChoices, "should_use_persistent_reduction", staticmethod(lambda *_: False))
     before = virtualized.V.choices
-    with inductor._own_choices(), virtualized.V.set_graph_handler(Graph()):  # type: ignore[arg-type]
+    with settings.persistent_rows(), virtualized.V.set_graph_handler(Graph()):  # type: ignore[arg-type]
         decide = virtualized.V.choices.should_use_persistent_reduction
         assert decide(Features(), False) == at_once  # type: ignore[arg-type]
         assert not decide(Features(), True)  # type: ignore[arg-type]
@@ -102,10 +101,10 @@ def test_rows_of_a_layer_norm_are_reduced_at_once(
 def flags_for(device: str) -> list[str]:
     from torch._inductor import cpp_builder
 
-    from onegraph.backends import inductor
+    from onegraph.backends.inductor import settings
 
     before = cpp_builder._get_optimization_cflags
-    with inductor._own_flags(torch.device(device)):
+    with settings.compiler_flags(torch.device(device)):
         flags: list[str] = cpp_builder._get_optimization_cflags("g++")[0]
     assert cpp_builder._get_optimization_cflags is before
     return flags

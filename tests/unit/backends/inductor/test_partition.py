@@ -1,23 +1,26 @@
-"""Cutting graphs: the parts, run one after the other, are the graph; alike parts are one kind."""
+"""Cutting graphs: the regions, run one after the other, are the graph; alike regions are one type."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import torch
 from support import toy
 
-from onegraph.backends.inductor import partition
-from onegraph.backends.inductor.partition import Plan
+from onegraph.backends.inductor import partition, repetition
+from onegraph.backends.inductor.graph_body import GraphBody
+from onegraph.backends.inductor.plan import Plan, Step
+from onegraph.backends.inductor.repetition import CompileTime
 from onegraph.compiler import export
 
-PART_COSTS = 60
+REGION_COSTS = 60
 
 
-def cut(graph: torch.export.ExportedProgram, workers: int = 1, part_costs: int = 4) -> Any:
-    """As if parts cost little, which makes small graphs worth cutting."""
-    return partition.cut(graph, workers, part_costs)
+def cut(graph: torch.export.ExportedProgram, workers: int = 1, region_costs: int = 4) -> Any:
+    """As if regions cost little, which makes small graphs worth cutting."""
+    return partition.cut(graph, CompileTime(workers, region_costs))
 
 
 def exported(module: torch.nn.Module, spec: Any = None) -> torch.export.ExportedProgram:
@@ -28,22 +31,22 @@ def exported(module: torch.nn.Module, spec: Any = None) -> torch.export.Exported
 
 
 def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
-    """The parts in eager, with the weights of `module`; what a plan says is gone is gone."""
+    """The regions in eager, with the weights of `module`; what a plan says is freed is freed."""
     weights = dict(toy.Call(module).named_parameters())
     values = dict(enumerate(inputs))
-    for step, gone in zip(plan.steps, plan.last_uses(), strict=True):
-        part = modules[step.kind]
+    for step, freed in zip(plan.steps, plan.last_uses(), strict=True):
+        region = modules[step.region_type]
         for number, name in enumerate(step.weights):
-            setattr(part, f"w{number}", weights[name])
-        values.update(zip(step.outputs, part(*(values[i] for i in step.inputs)), strict=True))
-        for value in gone:
+            setattr(region, f"w{number}", weights[name])
+        values.update(zip(step.outputs, region(*(values[i] for i in step.inputs)), strict=True))
+        for value in freed:
             del values[value]
     assert set(values) == {*range(plan.given), plan.result}
     return values[plan.result]
 
 
 @pytest.mark.parametrize("call", [(2, 8, 8, 5), (1, 4, 32, 64), (4, 17, 9, 1)])
-def test_the_parts_are_the_graph(call: tuple[int, ...]) -> None:
+def test_the_regions_are_the_graph(call: tuple[int, ...]) -> None:
     found = cut(exported(toy.Deep()))
     assert found is not None
     plan, modules = found
@@ -53,18 +56,18 @@ def test_the_parts_are_the_graph(call: tuple[int, ...]) -> None:
         torch.testing.assert_close(run(plan, modules, module, *inputs), module(*inputs))
 
 
-def test_blocks_that_differ_only_in_their_weights_are_one_kind() -> None:
+def test_blocks_with_other_weights_are_one_region_type() -> None:
     found = cut(exported(toy.Deep(wide=4, narrow=3)))
     assert found is not None
     plan, modules = found
-    uses = sorted([step.kind for step in plan.steps].count(kind) for kind in range(len(modules)))
+    uses = sorted([step.region_type for step in plan.steps].count(number) for number in range(len(modules)))
     assert uses[-2:] == [3, 4]
     assert [name for step in plan.steps for name in step.weights if "wide.2." in name] == [
         f"toy.wide.2.{name}" for name in ("mix.weight", "mix.bias", "context.weight", "context.bias")
     ]
 
 
-def test_every_weight_is_some_parts_weight() -> None:
+def test_every_weight_is_some_regions_weight() -> None:
     found = cut(exported(toy.Deep()))
     assert found is not None
     used = {name for step in found[0].steps for name in step.weights}
@@ -78,13 +81,13 @@ def test_exact_sizes_are_cut_as_well() -> None:
     torch.testing.assert_close(run(*found, module, *inputs), module(*inputs))
 
 
-def test_a_block_at_another_size_is_another_kind() -> None:
+def test_a_block_at_another_size_is_another_type() -> None:
     """Same classes and code, other channels: compiled code would be wrong for one of them."""
     found = cut(exported(toy.Deep(wide=3, narrow=3)))
     assert found is not None
     plan, _ = found
-    kinds = {name.split(".")[1]: step.kind for step in plan.steps for name in step.weights}
-    assert kinds["wide"] != kinds["narrow"]
+    types = {name.split(".")[1]: step.region_type for step in plan.steps for name in step.weights}
+    assert types["wide"] != types["narrow"]
 
 
 def test_a_module_that_hardly_repeats_itself_stays_whole() -> None:
@@ -100,47 +103,55 @@ def test_a_small_graph_stays_whole() -> None:
 def test_a_plan_is_the_same_after_a_file() -> None:
     found = cut(exported(toy.Deep()))
     assert found is not None
-    assert Plan.from_json(found[0].to_json()) == found[0]
+    assert Plan.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
 
 
-def test_for_two_workers_a_graph_that_repeats_nothing_is_cut_in_halves() -> None:
+def test_the_format_of_a_plan_on_disk_stays() -> None:
+    plan = Plan(2, (Step(0, ("a.weight",), (0, 1), (2,)), Step(1, (), (0, 1, 2), (3,))), 3)
+    assert json.dumps(plan.to_json()) == (
+        '{"given": 2, "steps": [{"kind": 0, "weights": ["a.weight"], "inputs": [0, 1], "outputs": [2]}, '
+        '{"kind": 1, "weights": [], "inputs": [0, 1, 2], "outputs": [3]}], "result": 3}'
+    )
+
+
+def test_for_two_workers_a_graph_without_repeats_is_halved() -> None:
     module = toy.Deep(length=200, wide=1, narrow=0)
     graph = exported(module)
-    assert cut(graph, 1, PART_COSTS) is None
-    found = cut(graph, 2, PART_COSTS)
+    assert cut(graph, 1, REGION_COSTS) is None
+    found = cut(graph, 2, REGION_COSTS)
     assert found is not None
-    sizes = [sum(n.op == "call_function" for n in part.graph.nodes) for part in found[1]]
+    sizes = [sum(n.op == "call_function" for n in region.graph.nodes) for region in found[1]]
     assert len(sizes) == 2
     assert max(sizes) < 1.3 * min(sizes)
     inputs = toy.inputs(4, 17, 9, 1)
     torch.testing.assert_close(run(*found, module, *inputs), module(*inputs))
 
 
-def test_for_two_workers_copies_are_still_compiled_once() -> None:
-    found = cut(exported(toy.Deep(length=130, wide=6, narrow=0)), 2, PART_COSTS)
+def test_for_two_workers_copies_are_compiled_once() -> None:
+    found = cut(exported(toy.Deep(length=130, wide=6, narrow=0)), 2, REGION_COSTS)
     assert found is not None
     assert len(found[0].steps) > len(found[1])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_small_graph_is_compiled_whole_whoever_helps(workers: int) -> None:
-    assert cut(exported(toy.Toy()), workers, PART_COSTS) is None
+def test_a_small_graph_is_whole_for_any_workers(workers: int) -> None:
+    assert cut(exported(toy.Toy()), workers, REGION_COSTS) is None
 
 
 def test_a_slice_ends_where_only_tensors_cross() -> None:
-    """A chunk gives several tensors as one value, which no part can give to another."""
-    body = partition._Body.of(exported(toy.Deep(length=3, wide=3)))
+    """A chunk gives several tensors as one value, which no region can give to another."""
+    body = GraphBody.of(exported(toy.Deep(length=3, wide=3)))
     assert body is not None
     for count in range(2, 12):
-        runs = partition._slices(body, count)
+        runs = repetition.slices(body, count)
         assert [i for run_ in runs for i in run_] == list(range(len(body.nodes)))
         for end in (r.stop for r in runs[:-1]):
             crossing = [n for n in body.nodes[:end] if any(u in body.nodes[end:] for u in n.users)]
             assert all(isinstance(n.meta["val"], torch.Tensor) for n in crossing)
 
 
-def test_blocks_in_a_row_are_joined_where_that_takes_no_longer() -> None:
-    """Each part costs a call some microseconds: twenty equal blocks as ten parts of two, compiled once."""
+def test_blocks_in_a_row_are_joined_where_it_pays() -> None:
+    """Each region costs a call some microseconds: twenty equal blocks as ten regions of two, compiled once."""
     module = toy.Deep(length=8, wide=20, narrow=0)
     graph = exported(module)
     single = cut(graph, 3, 20)
@@ -156,6 +167,6 @@ def test_blocks_in_a_row_are_joined_where_that_takes_no_longer() -> None:
 @pytest.mark.parametrize(("most", "together"), [(10, 1), (20, 2), (29, 2), (30, 3), (59, 3), (60, 6), (1000, 6)])
 def test_as_many_as_fit_are_joined(most: int, together: int) -> None:
     copies = [range(start, start + 10) for start in (0, 10, 20, 30, 40, 50, 100, 110, 120, 130, 140, 150)]
-    joined = partition._joined(copies, most)
+    joined = repetition._joined(copies, most)
     assert {len(run_) for run_ in joined} == {10 * together}
     assert [i for run_ in joined for i in run_] == [i for copy in copies for i in copy]

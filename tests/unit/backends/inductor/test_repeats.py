@@ -81,7 +81,7 @@ def form(program: torch.export.ExportedProgram) -> list[str]:
         operands = map_arg((node.args, node.kwargs), names.__getitem__)
         names[node] = node.name if node.op == "placeholder" else f"%{number}"
         modules = node.meta.get("nn_module_stack")
-        lines.append(f"{node.op} {node.target} {operands} {repeats._form(node.meta.get('val'))} {modules}")
+        lines.append(f"{node.op} {node.target} {operands} {repeats._layout(node.meta.get('val'))} {modules}")
     return lines
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.backends import inductor
-from onegraph.backends.inductor import toolchain
+from onegraph.backends.inductor import target, toolchain
 from onegraph.backends.inductor.toolchain import Toolchain
 
 
@@ -32,10 +31,10 @@ def test_a_torch_that_keeps_its_runtime_elsewhere_is_left_alone(
 
 def test_another_cpu_shares_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home may be on a network; code for this very CPU crashes on an older one."""
-    here = inductor._toolchain()._folder
+    here = Toolchain.of_user()._folder
     assert here.is_relative_to(cache)
-    monkeypatch.setattr(inductor, "_cpu_features", lambda: "sse2")
-    assert inductor._toolchain()._folder not in (here, *here.parents)
+    monkeypatch.setattr(target, "_cpu_features", lambda: "sse2")
+    assert Toolchain.of_user()._folder not in (here, *here.parents)
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def reason(device: str = "cpu") -> str:
     refused = OneFlowBackend().can_run(torch.device(device))
     assert not refused.ok
     assert OneFlowBackend().can_compile(torch.device(device)) == refused
-    return refused.reason
+    return refused.text
 
 
 def test_a_complete_installation_is_offered_for_the_cpu(packages: dict[str, str]) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from onegraph.backends.oneflow import library, lowering
+from onegraph.backends.oneflow import OneFlowBackend, library, lowering
 from onegraph.backends.oneflow.table import Ops, fast_form
 
-HERE = library.availability(torch.device("cpu"))
-needs_oneflow = pytest.mark.skipif(not HERE.ok, reason=HERE.reason)
+HERE = OneFlowBackend().can_run(torch.device("cpu"))
+needs_oneflow = pytest.mark.skipif(not HERE.ok, reason=HERE.text)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A graph of parts, compiled by two processes and used like any other."""
+"""A graph of regions, compiled by two processes and used like any other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 import torch
 from support import toy
 
-from onegraph.backends import inductor
-from onegraph.backends.inductor import PLAN_FILE, InductorBackend
-from onegraph.backends.worker_pool import Crew
+from onegraph.backends.inductor import PLAN_FILE, InductorBackend, settings
+from onegraph.backends.inductor.toolchain import Toolchain
+from onegraph.backends.worker_pool import WorkerPool
 from onegraph.common.shapes import Refused
 from onegraph.compiler import export, worker
 from onegraph.compiler.supervisor import Progress
@@ -45,7 +45,7 @@ def is_worker(process: psutil.Process) -> bool:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled by two processes, the second one a copy of the first."""
     home, seen = tmp_path_factory.mktemp("parts"), Counter[int]()
-    ready = inductor._toolchain().prepare(inductor._options(toy.CPU), toy.CPU)
+    ready = Toolchain.of_user().prepare(settings.options(toy.CPU), toy.CPU)
     if ready:  # else a copy of the compiling process would do that first
         os.waitpid(ready, 0)
 
@@ -55,7 +55,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     temporary = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(tempfile, "tempdir", str(temporary))
-        patch.setattr(InductorBackend, "helpers", lambda self, weights, device: 1)
+        patch.setattr(InductorBackend, "workers", lambda self, weights, device: 1)
         engine = Registry(Store(home), policy=ANY_SPEED)
         graph = engine.obtain(toy.request(deep(), SOURCE), "wait", watch)
     assert isinstance(graph, LoadedGraph), graph
@@ -74,7 +74,7 @@ def served(engine: Registry, graph: LoadedGraph, module: toy.Deep, *shape: int) 
     return result.output
 
 
-def test_parts_that_repeat_are_there_once(store: Path) -> None:
+def test_regions_that_repeat_are_there_once(store: Path) -> None:
     (entry,) = Store(store).entries()
     files = {path.name for path in entry.folder.iterdir()}
     parts = {name for name in files if name.endswith(".aoti")}
@@ -84,7 +84,7 @@ def test_parts_that_repeat_are_there_once(store: Path) -> None:
     assert {c.name for c in entry.manifest.constants} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
 
 
-def test_a_graph_of_parts_serves_other_weights_and_sizes_without_compiling(store: Path) -> None:
+def test_a_graph_of_regions_serves_other_weights_and_sizes(store: Path) -> None:
     engine, a, b = Registry(Store(store), policy=ANY_SPEED), deep(1), deep(2)
     graph = engine.obtain(toy.request(a, SOURCE), "eager", lambda _: None)
     assert isinstance(graph, LoadedGraph)
@@ -97,7 +97,7 @@ def test_a_graph_of_parts_serves_other_weights_and_sizes_without_compiling(store
     assert (engine.counters.compiles, engine.counters.restores) == (0, 1)
 
 
-def test_a_damaged_part_is_noticed(store: Path, tmp_path: Path) -> None:
+def test_a_damaged_region_is_noticed(store: Path, tmp_path: Path) -> None:
     import shutil
 
     home = Path(shutil.copytree(store, tmp_path / "home"))
@@ -108,8 +108,8 @@ def test_a_damaged_part_is_noticed(store: Path, tmp_path: Path) -> None:
     assert isinstance(refused, Refused)
 
 
-class Watching(Crew):
-    """Leads and leaves all the work to others."""
+class Watching(WorkerPool):
+    """The main worker, which leaves all the work to others."""
 
     def _take_all(self, jobs: Mapping[str, Callable[[], None]]) -> None:
         pass
@@ -121,14 +121,14 @@ def test_another_process_compiles_what_it_is_handed(tmp_path: Path) -> None:
     (tmp_path / worker.JOB_FILE).write_text(json.dumps(job))
     module, backend = deep(), InductorBackend()
     inputs = toy.inputs(4, 17, 9, 1)
-    (helper,) = helpers = worker._start_helpers(tmp_path, 1)
+    (other,) = others = worker._start_helpers(tmp_path, 1)
     try:
         with backend.capture_settings(), torch.no_grad():
             exported = export.capture(toy.Call(module), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
-            files = backend.compile(exported, inputs, tmp_path, Watching(tmp_path, helpers))
-        assert helper.wait(60) == 0, (tmp_path / "helper1.log").read_text()
+            files = backend.compile(exported, inputs, tmp_path, Watching(tmp_path, others))
+        assert other.wait(60) == 0, (tmp_path / "helper1.log").read_text()
     finally:
-        helper.kill()
+        other.kill()
     assert len(files) >= 3
     runner = backend.load(tmp_path, toy.CPU)
     runner.bind({toy.PREFIX + name: weight.detach() for name, weight in module.named_parameters()})

@@ -1,0 +1,56 @@
+"""The plan of a graph that is made up of regions: which region runs when, with which weights, on which values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """One region of the graph.
+
+    Attributes:
+        region_type: number of the compiled region that computes it.
+        weights: the graph's weights that it reads; the compiled region calls them w0, w1, ...
+        inputs: numbers of the values that it takes, the graph's own inputs first.
+        outputs: numbers of the values that it gives.
+    """
+
+    region_type: int
+    weights: tuple[str, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How regions make up the graph. Values 0 to `given - 1` are the graph's inputs, `result` is what it returns."""
+
+    given: int
+    steps: tuple[Step, ...]
+    result: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` reads; this is a format on disk."""
+        steps = [
+            {"kind": s.region_type, "weights": s.weights, "inputs": s.inputs, "outputs": s.outputs} for s in self.steps
+        ]
+        return {"given": self.given, "steps": steps, "result": self.result}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        """Read a plan. Raises KeyError or TypeError for what is none."""
+        steps = (Step(s["kind"], *(tuple(s[name]) for name in ("weights", "inputs", "outputs"))) for s in data["steps"])
+        return cls(data["given"], tuple(steps), data["result"])
+
+    def last_uses(self) -> tuple[tuple[int, ...], ...]:
+        """Return for each step the values, other than the graph's inputs, that no later step takes."""
+        last: dict[int, int] = {}
+        for number, step in enumerate(self.steps):
+            for value in (*step.inputs, *step.outputs):
+                last[value] = number
+        return tuple(
+            tuple(v for v, at in last.items() if at == number and v >= self.given and v != self.result)
+            for number in range(len(self.steps))
+        )

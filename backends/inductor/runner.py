@@ -1,0 +1,148 @@
+"""A loaded graph: AOTInductor packages, run one after the other, whose weights live elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...common.errors import BindError, LoadError, in_brief
+from ...common.torch_private import require
+from ..cuda_graphs import CudaGraphs
+from .packages import GRAPH_FILE, PLAN_FILE, region_file
+from .plan import Plan
+
+_WHOLE = -1  # number of the result of a graph that is one region
+
+
+@dataclass(frozen=True)
+class BoundRegion:
+    """One region of a graph, with a loader of its own because a loader knows one set of weights.
+
+    Attributes:
+        weights: the region's name of each -> the graph's.
+        inputs: numbers of the values that it takes; None: the graph's own.
+        freed: numbers of the values that nothing needs afterwards.
+        aliases: what the loader was given, by its own names.
+    """
+
+    loader: Any
+    weights: Mapping[str, str]
+    inputs: tuple[int, ...] | None
+    outputs: tuple[int, ...]
+    freed: tuple[int, ...]
+    aliases: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class InductorRunner:
+    """Regions in order, as one function. Not thread-safe.
+
+    Args:
+        result: number of the value that is returned.
+    """
+
+    reads_in_place = True
+
+    def __init__(self, regions: Sequence[BoundRegion], result: int) -> None:
+        self._regions = tuple(regions)
+        self._result = result
+        self._names = [*dict.fromkeys(name for region in regions for name in region.weights.values())]
+        self._bound: dict[str, int] | None = None  # addresses by name
+        self.cuda_graphs = CudaGraphs(self._run)
+
+    @property
+    def held_bytes(self) -> int:
+        """Activations are shared and freed as in eager; only CUDA graphs keep theirs."""
+        return self.cuda_graphs.held_bytes
+
+    def constant_names(self) -> list[str]:
+        return self._names
+
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        missing = [n for n in self._names if n not in tensors]
+        if missing:
+            raise BindError(f"The model lacks the weight {missing[0]} that the graph reads; it runs eager instead.")
+        addresses = {name: tensors[name].data_ptr() for name in self._names}
+        if addresses == self._bound:
+            return  # the graph knows nothing else of its weights, and CUDA graphs of it stay right
+        before, self._bound = self._bound or {}, None
+        self.cuda_graphs.clear()
+        for region in self._regions:
+            aliases = region.aliases
+            moved = {s: n for s, n in region.weights.items() if s not in aliases or before.get(n) != addresses[n]}
+            for short, name in moved.items():
+                _point(aliases, short, tensors[name])
+            # use_inactive=False, check_full_update=False, user_managed=True: the graph keeps the addresses only. The
+            # loader never lets go of a tensor that it was given, so it gets the same aliases each time.
+            region.loader.load_constants({short: aliases[short] for short in moved}, False, False, True)
+        self._bound = addresses
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.cuda_graphs(*inputs)
+
+    def _run(self, *inputs: torch.Tensor) -> torch.Tensor:
+        values = dict(enumerate(inputs))
+        for region in self._regions:
+            given = list(inputs) if region.inputs is None else [values[number] for number in region.inputs]
+            for number in region.freed:
+                values.pop(number, None)  # the last reference is then the list's, which boxed_run empties
+            values.update(zip(region.outputs, region.loader.boxed_run(given), strict=True))
+        return values[self._result]
+
+    def close(self) -> None:
+        self.cuda_graphs.clear()
+        self._bound = None
+
+
+def _point(aliases: dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> None:
+    """Have the alias of that name, made at first, show a tensor's memory without owning it.
+
+    A loader keeps a reference to every tensor that it was ever given, so a weight itself would outlive its model.
+    """
+    storage = require("torch._C._construct_storage_from_data_pointer")
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    with torch.inference_mode(False), torch.no_grad():
+        if name not in aliases:
+            aliases[name] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory_of = storage(tensor.data_ptr(), tensor.device, extent * tensor.element_size())
+        aliases[name].set_(memory_of, 0, tensor.shape, tensor.stride())
+
+
+def load(folder: Path, device: torch.device) -> InductorRunner:
+    """Load the graph in a folder.
+
+    Raises:
+        LoadError: a file is missing or damaged, or this torch cannot load it.
+    """
+    loader_class = require("torch._C._aoti.AOTIModelPackageLoader")
+    require("torch._C._aoti.AOTIModelPackageLoader.boxed_run")
+    index = device.index if device.type == "cuda" and device.index is not None else -1
+
+    def loader(file: str) -> Any:
+        return loader_class(str(folder / file), "model", True, 1, index)
+
+    try:
+        if not (folder / PLAN_FILE).exists():
+            whole = loader(GRAPH_FILE)
+            names = {name: name for name in whole.get_constant_fqns()}
+            return InductorRunner([BoundRegion(whole, names, None, (_WHOLE,), ())], _WHOLE)
+        plan = Plan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
+        regions = []
+        for step, freed in zip(plan.steps, plan.last_uses(), strict=True):
+            region = loader(region_file(step.region_type))
+            shorts = [f"w{number}" for number in range(len(step.weights))]
+            if set(region.get_constant_fqns()) != set(shorts):
+                raise LoadError("The compiled graph's regions do not read the weights of its plan; it runs eager.")
+            weights = dict(zip(shorts, step.weights, strict=True))
+            regions.append(BoundRegion(region, weights, step.inputs, step.outputs, freed))
+        return InductorRunner(regions, plan.result)
+    except LoadError:
+        raise
+    except Exception as error:
+        raise LoadError(
+            f"The compiled graph could not be loaded ({in_brief(error)}); it runs eager instead."
+        ) from error

@@ -1,0 +1,177 @@
+"""How this backend has Inductor compile: its options, and what of Inductor is changed while it does."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ...common.errors import CompileError
+from ...common.torch_private import require, without_stack_traces
+from .algebra import quick_strides
+from .decompositions import group_norm, wide_attention
+from .repeats import traced_once
+from .toolchain import Toolchain
+
+_HOPPER = 9  # compute capability of the cards that the choices for attention were measured on
+_LONGEST_ROW = 2048  # elements; see `persistent_rows`
+_OPTIONS = {
+    "aot_inductor.package_constants_in_so": False,
+    "aot_inductor.use_runtime_constant_folding": False,
+    "always_keep_tensor_constants": True,
+}
+# On a GPU: no probing of the CPU's vector instructions (25 to 38 s of a compile), channels-last convolutions also where
+# sizes are symbolic, and the wrapper's C++ code without optimisation (13 s instead of 41 s for SDXL, no slower there).
+_CUDA_OPTIONS = {
+    "cpp.vec_isa_ok": False,
+    "force_layout_optimization": True,
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+}
+# oneDNN's convolutions on channels-last tensors are no faster here than on plain ones and twice as far from a float64
+# result (measured on a VAE decoder: 3.3e-6 against 1.6e-6), so graphs for the CPU keep eager's layout.
+# The number of threads is read at each call: code for two threads that runs on eight writes past its buffers.
+# Headers are not precompiled: that takes 8 s and 300 MB, and saves 2 s for each of the two or three regions.
+_CPU_OPTIONS = {
+    "layout_optimization": False,
+    "cpp.dynamic_threads": True,
+    "aot_inductor.precompile_headers": False,
+}
+_NATIVE = ("march=", "mcpu=", "mtune=")
+_BASELINES = {"x86_64": "march=x86-64", "amd64": "march=x86-64", "aarch64": "march=armv8-a"}
+
+
+def options(device: torch.device) -> dict[str, Any]:
+    """Return Inductor's options for a graph that runs on the device."""
+    if device.type == "cuda":
+        return {**_OPTIONS, **_CUDA_OPTIONS}
+    # Named, because the code depends on it and copies of this process have one thread each.
+    return {**_OPTIONS, **_CPU_OPTIONS, "cpp.threads": torch.get_num_threads()}
+
+
+@contextlib.contextmanager
+def capture_settings() -> Iterator[None]:
+    """While this lasts, sizes of 1 stay symbolic: one graph serves batch 1 and more, and any context length.
+
+    Raises:
+        CompileError: this torch cannot do that.
+    """
+    import torch.fx.experimental._config as config
+
+    if not hasattr(config, "backed_size_oblivious"):
+        raise CompileError(
+            f"torch {torch.__version__} cannot keep a batch of one symbolic; update to 2.8 or newer to compile."
+        )
+    oblivious = config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    with oblivious, without_stack_traces(), traced_once():
+        yield
+
+
+@contextlib.contextmanager
+def compile_settings(device: torch.device) -> Iterator[None]:
+    """While this lasts, Inductor compiles as this backend needs it."""
+    with contextlib.ExitStack() as settings:
+        settings.enter_context(compiler_flags(device))
+        settings.enter_context(Toolchain.of_user().in_use())
+        if device.type == "cpu":  # Triton's code generation does not ask for strides
+            settings.enter_context(quick_strides())
+        if device.type == "cuda":
+            capability = torch.cuda.get_device_capability(device)[0]
+            settings.enter_context(own_decompositions(capability))
+            settings.enter_context(persistent_rows())
+            settings.enter_context(fast_attention(capability))
+        yield
+
+
+@contextlib.contextmanager
+def fast_attention(capability: int) -> Iterator[None]:
+    """While this lasts, cuDNN's attention comes first, where it is known to be faster.
+
+    A step of SDXL's UNet (1024x1024, batch 2) spends 7.2 ms in FlashAttention 2 and 4.6 in cuDNN's on an H200.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if capability != _HOPPER:
+        yield
+        return
+    first = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel(first, set_priority=True):
+        yield
+
+
+@contextlib.contextmanager
+def own_decompositions(capability: int) -> Iterator[None]:
+    """While this lasts, ours are in Inductor's table of decompositions."""
+    require("torch._inductor.lowering")  # when it is loaded it insists that attention is not decomposed
+    table = require("torch._inductor.decomposition").decompositions
+    aten = torch.ops.aten
+    ours: dict[Any, Any] = {aten.native_group_norm.default: group_norm}
+    if capability == _HOPPER:
+        ours[aten._scaled_dot_product_efficient_attention.default] = wide_attention
+    before = {operation: table[operation] for operation in ours if operation in table}
+    table.update(ours)
+    try:
+        yield
+    finally:
+        for operation in ours:
+            del table[operation]
+        table.update(before)
+
+
+@contextlib.contextmanager
+def persistent_rows() -> Iterator[None]:
+    """While this lasts, rows of up to 2048 elements are reduced at once.
+
+    The compiler's own limit of 1024 makes two passes over more. SDXL's 210 layer norms are over 640 and 1280 elements.
+    """
+    handlers = require("torch._inductor.virtualized.V")
+    require("torch._inductor.virtualized.V.set_choices_handler")
+    usual_choices = require("torch._inductor.choices.InductorChoices")
+    usual = require("torch._inductor.choices.InductorChoices.should_use_persistent_reduction")
+    inner = require("torch._inductor.runtime.hints.ReductionHint.INNER")
+    require("torch._inductor.codegen.simd_kernel_features.SIMDKernelFeatures.get_reduction_hint")
+    require("torch._inductor.sizevars.SizeVarAllocator.statically_known_leq")
+
+    class Choices(usual_choices):  # type: ignore[misc, valid-type]
+        @staticmethod
+        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
+            decided = bool(usual(features, cooperative_reduction))
+            if decided or cooperative_reduction or features.get_reduction_hint() != inner:
+                return decided
+            return bool(handlers.graph.sizevars.statically_known_leq(features.reduction_numel, _LONGEST_ROW))
+
+    with handlers.set_choices_handler(Choices()):
+        yield
+
+
+@contextlib.contextmanager
+def compiler_flags(device: torch.device) -> Iterator[None]:
+    """While this lasts, the C++ compiler gets other flags, where torch has no option for them.
+
+    For a GPU, C++ only launches kernels: built for the least CPU of this machine's kind instead of this very one it is
+    no slower, and any machine with that card runs it. For a CPU, kernels at -O2 take a third of the time that they take
+    at -O3, and give the same bits as fast (0.96 to 0.99 of the time of a call): their loops are vectorised already.
+    Four fifths of a region's library are symbols for debuggers, which are left out where the linker can.
+    """
+    builder = require("torch._inductor.cpp_builder")
+    usual = require("torch._inductor.cpp_builder._get_optimization_cflags")
+    baseline = _BASELINES.get(platform.machine().lower())
+
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        compiling, linking = usual(*args, **kwargs)
+        if sys.platform == "linux":
+            linking = [*linking, "s"]
+        if device.type == "cpu":
+            return ["O2" if flag == "O3" else flag for flag in compiling], linking
+        if baseline is None:
+            return compiling, linking
+        return [*(flag for flag in compiling if not flag.startswith(_NATIVE)), baseline], linking
+
+    builder._get_optimization_cflags = changed
+    try:
+        yield
+    finally:
+        builder._get_optimization_cflags = usual
