@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sympy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch._inductor import sizevars
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
@@ -50,7 +50,6 @@ def test_what_expanding_cannot_see_sympy_is_asked_for() -> None:
         assert algebra.simplified(hidden) == 4
 
 
-@settings(deadline=None)  # on a busy machine
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), max_size=6))
 def test_a_polynomials_stride_is_sympys(terms: list[tuple[int, int, int, int]]) -> None:
     index = sum((c * X**a * S**b * FloorDiv(X, S) ** d for c, a, b, d in terms), sympy.Integer(0))
