@@ -28,8 +28,8 @@ def components() -> list[tuple[str, str, Any, tuple[Any, ...]]]:
     import torch
     from comfy.taesd.taesd import TAESD
 
-    from onegraph.host import compile_client, vae_hook
-    from onegraph.host.families import unet
+    from onegraph.host import compile_client
+    from onegraph.host.families import unet, vae
 
     checkpoint = models.write_checkpoint("tiny_sdxl", OUT / "oneflow_both.safetensors", vae="both")
     kl = host.load_vae(checkpoint).first_stage_model
@@ -41,7 +41,7 @@ def components() -> list[tuple[str, str, Any, tuple[Any, ...]]]:
     taesd.load_state_dict({k: v.float() for k, v in models.seeded(taesd.state_dict(), 5).items()})
 
     def vae_ranges(part: Any, example: Any, step: int) -> tuple[Any, ...]:
-        return tuple(vae_hook._shape_range(part, example, exact, step) for exact in (False, True))
+        return tuple(vae.shape_range(part, example, exact, step) for exact in (False, True))
 
     return [
         ("UNet, small SDXL class", compile_client.UNET, small, tuple(ranges)),

@@ -88,14 +88,27 @@ def defined(path: Path) -> set[str]:
     return names
 
 
+def source_of(module: str) -> Path | None:
+    """The file of a module of the pack."""
+    path = ROOT.joinpath(*module.split(".")[1:])
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_scripts_import_what_the_pack_defines(script: Path) -> None:
+def test_scripts_use_what_the_pack_defines(script: Path) -> None:
     """Benchmarks need a GPU or minutes, so that no test runs them."""
-    for node in ast.walk(ast.parse(script.read_text())):
+    tree = ast.parse(script.read_text())
+    modules: dict[str, set[str]] = {}  # a name in the script -> what the modules of that name define
+    for node in ast.walk(tree):
         if not (isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "onegraph"):
             continue
-        path = ROOT.joinpath(*node.module.split(".")[1:])
-        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        assert path.is_file(), node.module
+        origin = source_of(node.module)
+        assert origin is not None, node.module
         for alias in node.names:
-            assert alias.name in defined(path), f"{node.module}: {alias.name}"
+            assert alias.name in defined(origin), f"{node.module}: {alias.name}"
+            module = source_of(f"{node.module}.{alias.name}")
+            if module is not None:
+                modules.setdefault(alias.asname or alias.name, set()).update(defined(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            assert node.attr in modules[node.value.id], f"{node.value.id}.{node.attr}"
