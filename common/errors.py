@@ -57,7 +57,7 @@ class CompileError(OneGraphError):
 
 
 class LoadError(OneGraphError):
-    """A graph's files are there but cannot be taken into use."""
+    """A graph's files are there but cannot be loaded."""
 
 
 class MemoryShortError(LoadError):

@@ -1,4 +1,4 @@
-"""The walk over a program: every operation's lowering in order, and the refusals in the user's words."""
+"""The walk over a program: every operation's lowering in order, and refusals that name the operation."""
 
 from __future__ import annotations
 

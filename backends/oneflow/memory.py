@@ -21,7 +21,7 @@ _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfl
 
 
 def shortage(needed: int, free: int) -> str | None:
-    """What is said when `needed` bytes for a graph are more than are free, or None."""
+    """Return a sentence where `needed` bytes for a graph are more than are free, else None."""
     if needed <= free:
         return None
     return (

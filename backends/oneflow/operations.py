@@ -194,10 +194,10 @@ def _select(ops: Ops, x: Tensor, dim: int, index: int) -> Tensor:
 
 @lowers("constant_pad_nd", "pad")
 def _pad(ops: Ops, x: Tensor, pad: Sequence[int], *given: Any, value: float | None = None) -> Tensor:
-    words = [g for g in given if isinstance(g, str)]
+    names = [g for g in given if isinstance(g, str)]
     numbers = [g for g in given if isinstance(g, int | float)]
-    if words and words[0] != "constant":
-        raise NotImplementedError(f"padding mode {words[0]}")
+    if names and names[0] != "constant":
+        raise NotImplementedError(f"padding mode {names[0]}")
     return ops.c.pad(x, list(pad), mode="constant", value=value or (numbers[0] if numbers else 0))
 
 

@@ -1,4 +1,4 @@
-"""Jobs taken into use: OneFlow's runtime for each, with every tensor's address fixed, and the memory that they share.
+"""Loaded jobs: OneFlow's runtime for each, with every tensor's address fixed, and the memory that they share.
 
 OneFlow 0.9.0 frees a job's memory only with its session, which takes every job down. So the memory of closed jobs piles
 up while others live. It is given back as soon as none lives; and when more than `MOST_GARBAGE` has piled up, the living
