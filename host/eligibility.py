@@ -14,7 +14,7 @@ from ..common.reasons import Reason
 from ..common.torch_private import modes_in_effect
 from ..compiler.fingerprint import Rules
 from ..runtime.module_watch import ModuleWatch
-from . import dynamic_vram
+from . import dynamic_vram, vram_copies
 
 # Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
 # half on the model itself, which for a VAE is the very module that is compiled.
@@ -29,7 +29,7 @@ _PLACEMENT = {
     "model_lowvram",
     "lowvram_patch_counter",
     "current_weight_patches_uuid",
-} | dynamic_vram.BOOKKEEPING
+} | vram_copies.BOOKKEEPING
 _ATTENTION = "comfy.ldm.modules.attention"
 
 

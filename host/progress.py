@@ -16,7 +16,7 @@ _TEXT_EVERY = 0.5
 _LOG_EVERY = 10.0
 
 # What each node shows, for the status route: a headless client has no node to look at.
-said: dict[str, str] = {}
+texts: dict[str, str] = {}
 
 
 def introduce(node_id: str | None, **intros: str) -> None:
@@ -33,7 +33,7 @@ def report_run(node_id: str | None, part: str, report: RunReport) -> None:
 
 def show(node_id: str, text: str) -> None:
     """Show `text` on a node in place of what is there. Without a server (in-process use) it is only remembered."""
-    said[node_id] = text
+    texts[node_id] = text
     try:
         from server import PromptServer
 

@@ -37,7 +37,7 @@ def status() -> dict[str, Any]:
         **registry().status(),
         "runs": {node: report.to_json() for node, report in node_status.last_runs.copy().items()},
         "all_runs": node_status.all_runs(),
-        "said": progress.said.copy(),
+        "said": progress.texts.copy(),
     }
 
 

@@ -80,7 +80,7 @@ class HostRun(Run):
 
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module as a graph is compiled for it: under DynamicVRAM not the live one, which is busy with paging."""
-        return module if self.paged is None else self.paged.form
+        return module if self.paged is None else self.paged.skeleton
 
     @contextlib.contextmanager
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:

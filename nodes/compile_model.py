@@ -24,9 +24,9 @@ class OneGraphCompileModel(io.ComfyNode):
             display_name="Compile Model (OneGraph)",
             category="model/onegraph",
             description=(
-                "Runs the model's UNet through a compiled graph that is kept beside the checkpoint. The first sampling "
-                "step compiles it or takes up a kept one; whatever a graph cannot do runs as without this node, and "
-                "the node says why."
+                "Runs the model's UNet through a compiled graph that is stored beside the checkpoint. The first "
+                "sampling step compiles it or restores a cached one. What a graph cannot do runs eager, and the node "
+                "shows why."
             ),
             search_aliases=["onegraph", "torch compile", "speed up", "onediff", "aot"],
             inputs=[

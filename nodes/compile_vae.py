@@ -25,8 +25,8 @@ class OneGraphCompileVAE(io.ComfyNode):
             display_name="Compile VAE (OneGraph)",
             category="model/onegraph",
             description=(
-                "Runs the VAE through compiled graphs that are kept beside the checkpoint. The VAE you put in stays as "
-                "it is; wire the one that comes out wherever it should be compiled, to one node or several."
+                "Runs the VAE through compiled graphs that are stored beside the checkpoint. The VAE you put in stays "
+                "as it is; wire the one that comes out wherever it should be compiled, to one node or several."
             ),
             search_aliases=["onegraph", "vae speed up", "onediff", "aot"],
             inputs=[

@@ -29,7 +29,7 @@ def when_missing() -> io.Combo.Input:
         "when_missing",
         options=["wait", "background", "eager"],
         default="wait",
-        tooltip="When no graph is kept yet. wait: compile now, once. background: this run is eager, "
+        tooltip="When no graph is cached yet. wait: compile now, once. background: this run is eager, "
         "a later run uses the graph. eager: never compile.",
     )
 

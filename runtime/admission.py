@@ -33,8 +33,8 @@ class Limits:
 
     Attributes:
         seconds: a compile may take in all; 0 is no limit.
-        poll_seconds: between two looks whether a compile that was put off may start.
-        applies: whether memory on a device is looked at before a compile.
+        poll_seconds: between two checks whether a compile that was put off may start.
+        applies: whether memory on a device is checked before a compile.
         free: bytes on a device that a compile could take.
     """
 
@@ -44,7 +44,7 @@ class Limits:
     free: Callable[[torch.device], int] = memory.unused_bytes
 
 
-def calls_bytes(shapes: ShapeRange, hint: Mapping[str, int], module: torch.nn.Module) -> int:
+def calls_bytes(shapes: ShapeRange, example_sizes: Mapping[str, int], module: torch.nn.Module) -> int:
     """Roughly the activations of a compile's trial calls at the example sizes, in bytes.
 
     Two tensors of the module's widest layer at the input's resolution, for the finished graph is called once and
@@ -54,12 +54,18 @@ def calls_bytes(shapes: ShapeRange, hint: Mapping[str, int], module: torch.nn.Mo
     if not shapes.inputs:
         return 0
     sizes = [
-        d if isinstance(d, int) else max(shapes.dim(d).low, min(hint.get(d, shapes.dim(d).low), shapes.dim(d).high))
+        d
+        if isinstance(d, int)
+        else max(shapes.dim(d).low, min(example_sizes.get(d, shapes.dim(d).low), shapes.dim(d).high))
         for d in shapes.inputs[0].dims
     ]
     elements = math.prod(sizes[:1] + sizes[2:])  # of one channel
     widest = max((p.shape[0] for p in module.parameters() if p.ndim > 1), default=1)
     return CAPTURED_TWICE * elements * widest * int(getattr(torch, shapes.inputs[0].dtype).itemsize)
+
+
+def _clamped(shapes: ShapeRange, name: str, size: int) -> int:
+    return max(shapes.dim(name).low, min(size, shapes.dim(name).high))
 
 
 @dataclass(frozen=True)

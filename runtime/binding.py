@@ -47,7 +47,7 @@ class _Elsewhere:
 
 @dataclass(frozen=True)
 class Binding:
-    """The addresses a runner was given, and where to look whether they still hold.
+    """The addresses a runner was given, and what to check to know that they still hold.
 
     Attributes:
         owners, keys: the modules that have parameters, and the names of each one's.

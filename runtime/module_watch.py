@@ -1,8 +1,8 @@
 """Noticing that a live module is no longer what its architecture digest was taken of.
 
 Custom nodes change models in place: a padding mode, a swapped activation, a method put over the class's own, a hook.
-Weights are the binding's business; everything else is looked at here, over flat lists: 0.3 ms for SDXL's UNet while all
-of it is in the processor's caches, ten times as much where it is not. So there is a way to look at a part of it.
+Weights are the binding's business; everything else is checked here, over flat lists: 0.3 ms for SDXL's UNet while all
+of it is in the processor's caches, ten times as much where it is not. So there is a way to check a part of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Patch: TypeAlias = ForwardHook | ReplacedPart  # what takes the place of a class
 
 
 class ModuleWatch:
-    """The state of one module and its children, as it was when it was last looked at.
+    """The state of one module and its children, as it was when it was last checked.
 
     Holds the children, their classes and their own tables, never the module itself and no weight.
 

@@ -46,7 +46,7 @@ def test_an_interrupt_stops_the_compile_and_leaves_nothing_behind(
         host.sample(compiled(model), context_width=1280)
     assert counters.compiles == 0
     assert not list(checkpoint("tiny_refiner").parent.glob("tiny_refiner*.graphs"))
-    assert progress.said[NODE] == said() == "stopped before the first step was done"
+    assert progress.texts[NODE] == said() == "stopped before the first step was done"
 
 
 def test_a_unet_without_class_labels(checkpoint: Callable[..., Path], counters: Counters) -> None:

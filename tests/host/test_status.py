@@ -21,7 +21,7 @@ def _often_switched() -> Iterator[None]:
     yield
     sys.setswitchinterval(before)
     status.last_runs.clear()
-    progress.said.clear()
+    progress.texts.clear()
 
 
 def test_the_status_is_read_while_runs_end_and_compiles_begin(fresh_process: Registry) -> None:
@@ -34,11 +34,11 @@ def test_the_status_is_read_while_runs_end_and_compiles_begin(fresh_process: Reg
             report = RunReport()
             report.eager[PatchedBy("pack", str(number))] += 1
             status.last_runs[f"node {number}"] = report
-            progress.said[f"node {number}"] = "text"
+            progress.texts[f"node {number}"] = "text"
             fresh_process.counters.reasons[PatchedBy("pack", str(number))] += 1
             fresh_process.compiles._background[str(number), "cpu"] = (threading.current_thread(), 0.0)
             if number % 500 == 0:
-                for filled in (status.last_runs, progress.said, fresh_process.counters.reasons):
+                for filled in (status.last_runs, progress.texts, fresh_process.counters.reasons):
                     filled.clear()
                 fresh_process.compiles._background.clear()
 

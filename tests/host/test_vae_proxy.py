@@ -177,7 +177,7 @@ def test_a_node_that_replaces_first_stage_model_is_told_on_ours(vae: Any, counte
     other.first_stage_model = other.patcher.model
     assert torch.equal(other.decode(z), vae.decode(z))
     reason = VaeMethodReplaced("first_stage_model")
-    assert progress.said[NODE] == f"decoder: eager: {messages.text(reason)}"
+    assert progress.texts[NODE] == f"decoder: eager: {messages.text(reason)}"
     assert (counters.eager_calls, counters.reasons) == (1, {reason: 1})
     other.encode(torch.rand(1, 64, 64, 3))  # not what this node compiles
     assert counters.eager_calls == 1

@@ -10,7 +10,7 @@ import torch
 
 from onegraph.common.reasons import NoRoomForWeights, PagedWeights
 from onegraph.common.shapes import Refused
-from onegraph.compiler import fingerprint, skeleton
+from onegraph.compiler import fingerprint
 from onegraph.host import dynamic_vram
 
 PAGE = 4096
@@ -198,19 +198,19 @@ def test_pins_that_do_not_nest_are_refused() -> None:
         assert held == Refused(PagedWeights())
 
 
-def test_the_form_is_the_module_without_paging() -> None:
+def test_the_skeleton_is_the_module_without_paging() -> None:
     net, vbar = dynamic()
     del net.big._parameters["bias"]  # as the host's lazy layers leave a missing bias: a plain attribute
     net.big.__dict__["bias"] = None
-    form = paged(net, vbar, Host()).form
+    made = paged(net, vbar, Host()).skeleton
     plain = Net().requires_grad_(False)
-    assert fingerprint.digest(form) == fingerprint.digest(plain)
-    assert all(p.is_meta for p in form.parameters())
-    rebuilt = skeleton.load(skeleton.dump(form), torch.device("cpu"))
+    assert fingerprint.digest(made) == fingerprint.digest(plain)
+    assert all(p.is_meta for p in made.parameters())
+    rebuilt = skeleton.load(skeleton.dump(made), torch.device("cpu"))
     assert not hasattr(rebuilt.big, "_v")
 
 
-def test_nothing_is_kept_after_a_run() -> None:
+def test_nothing_stays_after_a_run() -> None:
     net, vbar = dynamic()
     run = paged(net, vbar, Host())
     with run.held():
@@ -230,7 +230,7 @@ def test_a_small_weight_in_the_files_dtype_is_cast() -> None:
     net.small.weight_comfy_model_dtype = torch.float32  # type: ignore[assignment]
     net.small.comfy_cast_weights = True  # type: ignore[assignment]
     run = paged(net, vbar, Host())
-    assert run.form.small.weight.dtype == torch.float32  # type: ignore[union-attr]
+    assert run.skeleton.small.weight.dtype == torch.float32  # type: ignore[union-attr]
     with run.held() as module:
         assert isinstance(module, Net)
         assert module.small.weight.dtype == torch.float32
@@ -239,10 +239,10 @@ def test_a_small_weight_in_the_files_dtype_is_cast() -> None:
 
 def test_a_module_in_another_state_has_another_skeleton() -> None:
     net, vbar = dynamic()
-    before = paged(net, vbar, Host()).form
-    assert paged(net, vbar, Host()).form is before
+    before = paged(net, vbar, Host()).skeleton
+    assert paged(net, vbar, Host()).skeleton is before
     net.small.eps = 0.5
-    after = paged(net, vbar, Host(), version=2).form
+    after = paged(net, vbar, Host(), version=2).skeleton
     assert after.get_submodule("small").eps == 0.5  # type: ignore[attr-defined]
     assert fingerprint.digest(after) != fingerprint.digest(before)
 
@@ -250,4 +250,4 @@ def test_a_module_in_another_state_has_another_skeleton() -> None:
 def test_a_method_bound_to_the_live_module_is_no_part_of_its_skeleton() -> None:
     net, vbar = dynamic()
     net.small.forward = net.small.forward  # type: ignore[method-assign]
-    assert "forward" not in vars(paged(net, vbar, Host()).form.get_submodule("small"))
+    assert "forward" not in vars(paged(net, vbar, Host()).skeleton.get_submodule("small"))
