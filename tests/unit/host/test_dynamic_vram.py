@@ -10,7 +10,7 @@ import torch
 
 from onegraph.common.reasons import NoRoomForWeights, PagedWeights
 from onegraph.common.shapes import Refused
-from onegraph.compiler import fingerprint
+from onegraph.compiler import fingerprint, skeleton
 from onegraph.host import dynamic_vram
 
 PAGE = 4096
