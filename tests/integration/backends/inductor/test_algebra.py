@@ -11,7 +11,8 @@ import torch
 from support import toy
 from torch._inductor import sizevars
 
-from onegraph.backends import get, inductor
+from onegraph.backends import get
+from onegraph.backends.inductor import packages, settings
 from onegraph.compiler import export
 
 
@@ -28,11 +29,11 @@ def test_the_code_is_the_same_to_the_letter(tmp_path: Path, monkeypatch: pytest.
         sources = []
         for name in ("ours", "usual"):
             if name == "usual":
-                monkeypatch.setattr(inductor, "quick_strides", contextlib.nullcontext)
+                monkeypatch.setattr(settings, "quick_strides", contextlib.nullcontext)
             sizevars.simplify_index_in_vec_range.cache_clear()
             sizevars.stride_at_vec_range.cache_clear()
-            with inductor._own_flags(toy.CPU), inductor.quick_strides():
-                inductor._compile_part(exported.module(), inductor._options(toy.CPU), fresh(tmp_path / name), 0)
+            with settings.compiler_flags(toy.CPU), settings.quick_strides():
+                packages.compile_region(exported.module(), settings.options(toy.CPU), fresh(tmp_path / name), 0)
             sources.append(kernels(tmp_path / name))
     assert "loadu" in sources[0]
     assert sources[0] == sources[1]
