@@ -89,7 +89,8 @@ def test_a_compile_without_room_waits_until_the_queue_is_idle(tmp_path: Path, so
     request = replace(toy.request(module, source), planned_bytes=GIB, idle=lambda: gpu.idle)
     for _ in range(2):
         refused = engine.obtain(request, "wait", told.append)
-        assert refused == Refused(
+        assert isinstance(refused, Refused)
+        assert refused.text == (
             "compiling needs 1.1 GiB of GPU memory beside the 1.0 GiB of this run, and 2.0 GiB are free; "
             "it compiles when the queue is empty"
         )

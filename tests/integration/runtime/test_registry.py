@@ -93,9 +93,7 @@ def test_an_unfaithful_graph_is_quarantined_and_eager_answers(home: Path, source
     assert engine.counters.compiles == 0
 
 
-def test_a_graph_slower_than_eager_is_not_used_and_believed_after_three_processes(
-    home: Path, source: ModelSource
-) -> None:
+def test_a_slow_graph_is_believed_after_three_processes(home: Path, source: ModelSource) -> None:
     module, inputs = toy.Toy(), toy.inputs(4, 32, 32)
     instant = module(*inputs)  # an eager that costs nothing
     for attempt in range(4):
@@ -106,7 +104,7 @@ def test_a_graph_slower_than_eager_is_not_used_and_believed_after_three_processe
         served = [graph.call(module, inputs, toy.sizes(*inputs), eager, engine.counters) for _ in range(2)]
         assert isinstance(served[0], Refused) == (attempt == 3)
         assert isinstance(served[1], Refused)
-        assert served[1].reason.startswith("the compiled graph is slower than eager here")
+        assert served[1].reason.code == "slower_than_eager"
         # The reference and three pairs before eager is believed to be faster; in the end nothing is measured.
         assert eager.call_count == (0 if attempt == 3 else 4)
 
