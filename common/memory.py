@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from . import container
 from .errors import Cause, CompileError
+
+if TYPE_CHECKING:  # messages need bytes in words, and a compiling process reads its job, before torch can be imported
+    import torch
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -18,6 +20,8 @@ def available_bytes(device: torch.device) -> int:
     Where nobody can tell, which is a system that is neither Linux nor has psutil, there is no limit.
     """
     if device.type == "cuda":
+        import torch
+
         return int(torch.cuda.mem_get_info(device)[0])
     left = container.memory_left()
     return _system_bytes() if left is None else min(left, _system_bytes())
@@ -40,6 +44,8 @@ def unused_bytes(device: torch.device) -> int:
     """As `available_bytes`, with what torch's allocator keeps for later."""
     available = available_bytes(device)
     if device.type == "cuda":
+        import torch
+
         available += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return available
 
@@ -47,6 +53,8 @@ def unused_bytes(device: torch.device) -> int:
 def give_back(device: torch.device) -> None:
     """Return what torch's allocator keeps for later to the device, where other processes can take it."""
     if device.type == "cuda":
+        import torch
+
         with torch.cuda.device(device):
             torch.cuda.empty_cache()
 
@@ -65,6 +73,8 @@ _SYSTEM_TEXTS = (
 
 def ran_out(error: BaseException) -> Cause:
     """Which memory ran out according to an error or those that it came from, if any did."""
+    import torch
+
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

@@ -1,11 +1,15 @@
-"""The compiling process: rebuild the module, capture, compile, load the result once, report.
+"""The compiling process: set itself up, compile the job in its staging folder, report.
 
-Run by path, `python compiler/worker.py STAGING`, never imported by the server: a compiler crash, an artifact
-that crashes on load and the compiler's memory all stay here. It reads `job.json` and `structure.bin` from
-the staging folder, writes the graph's files there and speaks JSON lines on its standard output. When its standard
-input closes, its parent is gone and it ends itself and its compilers. Where the job asks for helpers, these are
-copies of it (Linux, for a CPU) or it starts itself with `--help-with`: they compile regions of the graph (`WorkerPool`)
-and say nothing.
+Run by path, `python compiler/worker.py STAGING`, never imported by the server: a compiler crash, an artifact that
+crashes on load and the compiler's memory all stay here. The order of a main worker's work:
+
+1. Import the pack, send all output to the log, watch the server: when standard input closes, its parent is gone and it
+   ends itself and its compilers.
+2. Read the job (`job`), set the environment and the priority, start further workers where the job asks for them. On
+   Linux, for a CPU, these are copies of it instead. Only then import torch.
+3. Rebuild the module, capture, compile, check (`compile_job`). Further workers compile regions of the graph that the
+   main worker hands out (`backends.worker_pool`).
+4. Report each step as a line of JSON on standard output. Further workers report nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import importlib.util
 import json
 import os
@@ -21,18 +24,18 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-JOB_FILE = "job.json"
-STRUCTURE_FILE = "structure.bin"
-LOG_FILE = "compile.log"
-HELP = "--help-with"
+if TYPE_CHECKING:
+    from onegraph.backends.worker_pool import WorkerPool
+    from onegraph.compiler.job import Failed, Job, Message
+
+FURTHER = "--further-worker"
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
-def _import_pack() -> None:
+def import_pack() -> None:
     """Make the pack importable as `onegraph`, whatever its folder is called."""
     root = Path(__file__).resolve().parents[1]
     spec = importlib.util.spec_from_file_location(
@@ -74,16 +77,16 @@ def _give_way(niceness: int) -> None:
         Path("/proc/self/autogroup").write_text("19")
 
 
-def _in_copy() -> None:
-    """In a copy of this process, which has none of its threads: not OpenMP's either, and would wait for them."""
+def _set_up_copy() -> None:
+    """Set up a copy of this process, which has none of its threads: not OpenMP's either, and would wait for them."""
     import torch
 
     _end_with_parent()
     torch.set_num_threads(1)
 
 
-def _take_over_output(log: Path) -> int:
-    """Send everything that prints to the log; the returned descriptor is the way to the parent."""
+def _redirect_output(log: Path) -> int:
+    """Send everything that prints to the log; the returned descriptor leads to the parent."""
     channel = os.dup(1)
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(handle, 1)
@@ -91,32 +94,39 @@ def _take_over_output(log: Path) -> int:
     return channel
 
 
-def _start_helpers(staging: Path, count: int) -> list[subprocess.Popen[bytes]]:
-    """Helpers of this process, in its process group, that end when it does; fewer where the system refuses."""
-    helpers: list[subprocess.Popen[bytes]] = []
+def log_file(number: int | None = None) -> str:
+    """Return the name of a further worker's log in the staging folder, or of the main worker's."""
+    from onegraph.compiler.job import LOG_FILE
+
+    return f"worker{number}.log" if number else LOG_FILE
+
+
+def start_workers(staging: Path, count: int) -> list[subprocess.Popen[bytes]]:
+    """Start further workers in this process group, that end when this process does; fewer where the system refuses."""
+    workers: list[subprocess.Popen[bytes]] = []
     with contextlib.suppress(OSError):
         for number in range(1, count + 1):
-            helper = subprocess.Popen(
-                [sys.executable, __file__, str(staging), HELP, str(number)],
+            worker = subprocess.Popen(
+                [sys.executable, __file__, str(staging), FURTHER, str(number)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd=staging,
             )
-            helpers.append(helper)
-    return helpers
+            workers.append(worker)
+    return workers
 
 
-def _read_job(staging: Path) -> dict[str, Any]:
-    job: dict[str, Any] = json.loads((staging / JOB_FILE).read_text(encoding="utf-8"))
-    for path in job["path"]:
-        if path not in sys.path:
-            sys.path.append(path)
+def _read_job(staging: Path) -> Job:
+    from onegraph.compiler.job import read_job
+
+    job, import_path = read_job(staging)
+    sys.path += [path for path in import_path if path not in sys.path]
     return job
 
 
-def _help(staging: Path) -> None:
-    """Compile parts that the leading process hands out. It has set this process' environment and priority."""
+def _compile_regions(staging: Path) -> None:
+    """Compile regions that the main worker hands out. It has set this process' environment and priority."""
     job = _read_job(staging)
     import torch
 
@@ -125,168 +135,102 @@ def _help(staging: Path) -> None:
 
     torch.set_grad_enabled(False)
     gc.disable()
-    device = torch.device(job["device"])
-    backend = backends.get(job["backend"])
+    device = torch.device(job.device)
+    backend = backends.get(job.backend)
     assert isinstance(backend, backends.SharesCompiles)
     backend.help_with(staging, device, WorkerPool(staging, is_main=False))
 
 
-def _run(staging: Path, tell: Any) -> dict[str, Any]:
-    tell({"event": "stage", "stage": "starting"})
-    job = _read_job(staging)
-    ours = bool(job["cache"]) and "TORCHINDUCTOR_CACHE_DIR" not in os.environ  # else it is for others to keep small
-    if ours:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
-    if job["niceness"]:
-        _give_way(job["niceness"])
-    # No copy of a process can use the GPU that the process uses.
-    by_copies = job["device"] == "cpu" and sys.platform == "linux"
-    helpers = [] if by_copies else _start_helpers(staging, job["helpers"])
-    import torch
+class _MainWorker:
+    """The process that compiles the graph and reports to the server.
 
-    from onegraph import backends
-    from onegraph.backends.inductor import toolchain
-    from onegraph.common import shapes, tensor_meta
-    from onegraph.compiler import export
-
-    if ours:
-        toolchain.trim(Path(job["cache"]))
-    torch.set_grad_enabled(False)
-    backend = backends.get(job["backend"])
-    device = torch.device(job["device"])
-    if job["kept"] is None:
-        backend.prepare(device, job["helpers"])
-    spec = shapes.ShapeRange.from_json(job["shapes"])
-    inputs = export.example_inputs(spec, job["hint"], device)
-    if job["kept"] is None:
-        from onegraph.backends.worker_pool import WorkerPool
-
-        copies = job["helpers"] if by_copies else 0
-
-        def announce(sizes: Any) -> None:
-            tell({"event": "parts", "sizes": dict(sizes)})
-
-        pool = WorkerPool(staging, helpers, True, copies, _in_copy, announce)
-        gc.disable()  # a seventh of a compile's time; nearly all that it looks at is there until the end
-        files, state, used, code = _compile(staging, job, backend, inputs, pool, tell)
-    else:
-        tell({"event": "stage", "stage": "compiling"})
-        assert isinstance(backend, backends.Rebuilds)
-        files, used, code = backend.rebuild(Path(job["kept"]), inputs, staging), set(), None
-        weights = map(tensor_meta.TensorMeta.from_json, job["constants"])
-        state = {
-            w.name: torch.empty_strided(w.shape, w.stride, dtype=w.torch_dtype, device=device).zero_() for w in weights
-        }
-    runner, constants = _checked(staging, backend, device, inputs, state, used, tell)
-    # From here on nothing that goes wrong makes the graph worse than it is.
-    tell({"event": "checked", "files": files, "constants": constants, "code": code})
-    capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
-    return {"event": "done", "files": files, "constants": constants, "code": code, "cuda_graphs": capturable}
-
-
-def _compile(
-    staging: Path, job: dict[str, Any], backend: Any, inputs: Any, pool: Any, tell: Any
-) -> tuple[list[str], dict[str, Any], set[str], dict[str, Any]]:
-    """Rebuild the module, capture and compile it.
-
-    Returns:
-        Files, weights (zeros) by name, the names of those that the code reads, and the record of what was captured.
+    Args:
+        channel: file descriptor that leads to the server.
     """
-    client = importlib.import_module(job["client"], "onegraph")
-    client.prepare(job["state"])
 
-    from onegraph.common import shapes
-    from onegraph.compiler import code_record, export, skeleton
+    def __init__(self, staging: Path, channel: int) -> None:
+        self._staging = staging
+        self._channel = channel
 
-    device = inputs[0].device
-    module = skeleton.load((staging / STRUCTURE_FILE).read_bytes(), device)
-    wrapped = client.wrap(job["component"], module)
-    tell({"event": "stage", "stage": "capturing"})
-    with backend.capture_settings():
-        with code_record.watched() as seen:
-            exported = export.capture(wrapped, shapes.ShapeRange.from_json(job["capture"]), job["hint"], device)
-        code = code_record.record(seen, module, client.rules())
-        tell({"event": "stage", "stage": "compiling"})
-        files = backend.compile(exported, inputs, staging, pool)
-    named = [
-        *wrapped.named_parameters(remove_duplicate=False),
-        *wrapped.named_buffers(remove_duplicate=False),
-    ]
-    return files, dict(named), _used_constants(exported), code.model_dump(mode="json")
+    def report(self, message: Message) -> None:
+        """Send a message to the server."""
+        from onegraph.compiler.job import to_json
 
+        os.write(self._channel, (json.dumps(to_json(message)) + "\n").encode())
 
-def _checked(
-    staging: Path, backend: Any, device: Any, inputs: Any, state: dict[str, Any], used: set[str], tell: Any
-) -> tuple[Any, list[dict[str, Any]]]:
-    """Load and run the finished graph once, here where a crash costs nothing: its runner, the weights that it reads."""
-    import torch
+    def run(self) -> None:
+        """Compile the job of the staging folder."""
+        from onegraph.compiler.job import Stage
 
-    from onegraph.common.errors import CompileError
-    from onegraph.common.tensor_meta import TensorMeta
+        self.report(Stage("starting"))
+        job = _read_job(self._staging)
+        cache = job.cache if "TORCHINDUCTOR_CACHE_DIR" not in os.environ else None
+        if cache is not None:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+        if job.niceness:
+            _give_way(job.niceness)
+        pool = self._pool(job)
+        from onegraph.backends.inductor import toolchain
+        from onegraph.compiler import compile_job
 
-    tell({"event": "stage", "stage": "checking"})
-    runner = backend.load(staging, device)
-    names = runner.constant_names()
-    unknown = set(names) - set(state)
-    if unknown:
-        raise CompileError(f"The graph wants {sorted(unknown)[0]}, which is no weight of the model.")
-    # A weight that the code never reads may be left out of the graph; one that it reads but does not list has
-    # been compiled in by value, and other checkpoints would run with this one's. The exported graph tells.
-    inlined = sorted((set(state) - set(names)) & used)
-    if inlined:
-        raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
-    runner.bind({name: state[name] for name in names})
-    result = runner(*inputs)
-    if not bool(torch.isfinite(result).all()):
-        raise CompileError("The finished graph returned values that are not finite for zero weights.")
-    return runner, [TensorMeta.of(name, state[name]).to_json() for name in names]
+        if cache is not None:  # else it is for others to keep small
+            toolchain.trim(cache)
+        self.report(compile_job.run(job, self._staging, pool, self.report))
+
+    def _pool(self, job: Job) -> WorkerPool:
+        """Start what shares the work."""
+        # No copy of a process can use the GPU that the process uses.
+        by_copies = job.device == "cpu" and sys.platform == "linux"
+        workers = [] if by_copies else start_workers(self._staging, job.workers)
+        from onegraph.backends.worker_pool import WorkerPool
+        from onegraph.compiler.job import Regions
+
+        return WorkerPool(
+            self._staging,
+            workers,
+            copies=job.workers if by_copies else 0,
+            in_copy=_set_up_copy,
+            announce=lambda sizes: self.report(Regions(dict(sizes))),
+        )
 
 
-def _used_constants(exported: Any) -> set[str]:
-    signature = exported.graph_signature
-    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    return {names[n.name] for n in exported.graph.nodes if n.op == "placeholder" and n.name in names and n.users}
+def _failure(error: Exception) -> Failed:
+    """Describe a failure for the server."""
+    from onegraph.common import memory
+    from onegraph.common.errors import OneGraphError, in_brief
+    from onegraph.compiler.job import Failed
 
-
-def _explain(error: Exception) -> dict[str, Any]:
-    """What the server needs to know of a failure."""
     try:
-        from onegraph.common import memory
-        from onegraph.common.errors import OneGraphError, in_brief
-    except ImportError as missing:  # torch, or the pack itself
-        return {"reason": f"The compiling process failed ({type(error).__name__}: {missing.name}).", "lasting": True}
-    known, cause = isinstance(error, OneGraphError), memory.ran_out(error)
+        cause = memory.ran_out(error)
+    except ImportError as missing:  # torch
+        return Failed(f"The compiling process failed ({type(error).__name__}: {missing.name}).")
+    known = isinstance(error, OneGraphError)
     if cause:
         which = "memory" if cause == "memory" else "GPU memory"
         own = known and getattr(error, "cause", "") == cause
         text = str(error) if own else f"The compiling process ran out of {which} ({in_brief(error)})."
-        return {"reason": text, "lasting": False, "cause": cause}
+        return Failed(text, lasting=False, cause=cause)
     text = str(error) if known else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
-    return {"reason": text, "lasting": getattr(error, "lasting", True)}
+    return Failed(text, lasting=getattr(error, "lasting", True))
 
 
-def main(staging: Path, help_number: int | None = None) -> NoReturn:
-    channel = _take_over_output(staging / (f"helper{help_number}.log" if help_number else LOG_FILE))
-
-    def tell(message: dict[str, Any]) -> None:
-        os.write(channel, (json.dumps(message) + "\n").encode())
-
+def main(staging: Path, number: int | None = None) -> NoReturn:
+    """Run as the main worker, or as a further worker with that number."""
+    import_pack()
+    worker = _MainWorker(staging, _redirect_output(staging / log_file(number)))
     _end_with_parent()
     _go_on_without_parent()
-    started = time.perf_counter()
     try:
-        _import_pack()
-        if help_number is None:
-            message = _run(staging, tell)
-            tell({**message, "seconds": time.perf_counter() - started})
+        if number is None:
+            worker.run()
         else:
-            _help(staging)
+            _compile_regions(staging)
         code = 0
     except Exception as error:
         import traceback
 
         traceback.print_exc()
-        tell({"event": "failed", **_explain(error)})
+        worker.report(_failure(error))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -294,4 +238,4 @@ def main(staging: Path, help_number: int | None = None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[3]) if HELP in sys.argv else None)
+    main(Path(sys.argv[1]), int(sys.argv[3]) if FURTHER in sys.argv else None)

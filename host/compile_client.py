@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..compiler.fingerprint import Rules
-from ..compiler.supervisor import Client
+from ..compiler.job import Client
 
 UNET, VAE_DECODER, VAE_ENCODER = "unet", "vae_decoder", "vae_encoder"
 PREFIX = "module."  # under which every wrapper below holds what it wraps

@@ -20,7 +20,9 @@ from ..common.errors import CaptureError, CompileError, in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler import progress, skeleton
-from ..compiler.supervisor import Job, Progress, compile_in_child
+from ..compiler.job import Job
+from ..compiler.progress import Progress
+from ..compiler.supervisor import compile_in_child
 from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
 from ..graph_cache.publish import NewEntry
@@ -176,15 +178,15 @@ class Compiles:
             backend=request.backend.name,
             device=str(request.device),
             shapes=request.shapes,
-            capture=request.export_shapes or request.shapes,
-            hint=request.example_sizes,
-            structure=skeleton.dump(request.module) if rebuild_from is None else b"",
+            export_shapes=request.export_shapes or request.shapes,
+            example_sizes=request.example_sizes,
+            skeleton=skeleton.dump(request.module) if rebuild_from is None else b"",
             client=request.client,
             niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
-            kept=rebuild_from.folder if rebuild_from else None,
+            rebuild_from=rebuild_from.folder if rebuild_from else None,
             constants=manifest.constants if manifest else (),
             code=manifest.code if manifest else None,
-            helpers=0 if alone else request.backend.workers(weights, request.device),
+            workers=0 if alone else request.backend.workers(weights, request.device),
             cache=self._store.compiler_cache,
             weights=weights,
         )
@@ -198,11 +200,11 @@ class Compiles:
             return refused
         if not self.limits.applies(request.device):
             return job
-        need = admission.Need(request.activation_bytes(), request.planned_bytes, job.helpers)
+        need = admission.Need(request.activation_bytes(), request.planned_bytes, job.workers)
         fits = admission.admit(need, self._free_bytes(request.device))
         if isinstance(fits, admission.Fits):
             memory.give_back(request.device)
-            return dataclasses.replace(job, helpers=fits.helpers)
+            return dataclasses.replace(job, workers=fits.helpers)
         if request.idle is None:
             return fits
         later = dataclasses.replace(job, niceness=_BACKGROUND_NICENESS)
@@ -216,7 +218,7 @@ class Compiles:
 
     def _compile(self, request: Request, job: Job, watch: Watch) -> Entry | Refused:
         slot = request.slot
-        taken = (1 + job.helpers) * admission.CONTEXT_BYTES + request.activation_bytes()
+        taken = (1 + job.workers) * admission.CONTEXT_BYTES + request.activation_bytes()
         started = _UnderWay(request.key.component, request.label, request.device, taken)  # not the request: its model
         self._under_way[slot] = started
         times, kind = CompileTimes(self._store.compile_times), _compile_kind(request, job)
@@ -237,7 +239,7 @@ class Compiles:
                     files=compiled.files,
                     constants=compiled.constants,
                     cuda_graphs=compiled.cuda_graphs,
-                    code=job.code if job.kept else compiled.code,
+                    code=job.code if job.rebuild_from else compiled.code,
                     compile_seconds=compiled.seconds,
                     made_by=__version__,
                 )
@@ -304,7 +306,7 @@ class Compiles:
 
         try:
             memory.give_back(request.device)
-            self._compile(request, dataclasses.replace(waiting.job, helpers=fits.helpers), watch)
+            self._compile(request, dataclasses.replace(waiting.job, workers=fits.helpers), watch)
         finally:
             self._background.pop(slot, None)
 
@@ -312,4 +314,4 @@ class Compiles:
 def _compile_kind(request: Request, job: Job) -> str:
     """What compiles have in common that take about as long for each weight."""
     exact = "exact" if all(dim.exact for dim in request.shapes.dims) else "any size"
-    return f"{job.component}, {job.backend}, {request.device.type}, {exact}, {job.helpers} helpers"
+    return f"{job.component}, {job.backend}, {request.device.type}, {exact}, {job.workers} helpers"

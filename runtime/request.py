@@ -12,7 +12,7 @@ import torch
 
 from ..backends import Backend
 from ..common.shapes import ShapeRange
-from ..compiler.supervisor import Client
+from ..compiler.job import Client
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
 from . import admission

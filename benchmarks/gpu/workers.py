@@ -3,7 +3,8 @@
 The pack is asked once for what it would compile (base, refiner, the VAE's halves, any size). Then the compiling process
 of each checkout does that, in turns, with empty caches (`cold`) or with those that its last compile left (`warm`), and
 graphs of both are called in turns with the same random weights. Memory is what all compiling processes take together
-(proportional set size). `COMFYUI_PATH` names ComfyUI. Prints each row as it comes and writes `--out`.
+(proportional set size). `COMFYUI_PATH` names ComfyUI. Prints each row as it comes and writes `--out`. The
+other checkout must read jobs as this one writes them (`compiler/job.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Copied(BaseException):
 
 def write_jobs(bench: Bench, folder: Path) -> None:
     """What compiling processes read, a folder for each component. In a process of its own, for it keeps the GPU."""
-    from onegraph.compiler.worker import JOB_FILE, STRUCTURE_FILE
+    from onegraph.compiler.job import JOB_FILE, SKELETON_FILE
 
     from .graphs import components
 
@@ -49,7 +50,7 @@ def write_jobs(bench: Bench, folder: Path) -> None:
             for place in compile_.engine.store.places(compile_.request.source):
                 for found in place.glob(f".staging-*/{JOB_FILE}"):
                     target.mkdir(parents=True, exist_ok=True)
-                    for name in (JOB_FILE, STRUCTURE_FILE):
+                    for name in (JOB_FILE, SKELETON_FILE):
                         shutil.copy(found.with_name(name), target)
             raise _Copied
 
@@ -83,13 +84,13 @@ class _Memory(threading.Thread):
         return self.most
 
 
-def compile_once(package: Path, job: Path, place: Path, caches: Path, helpers: int | None) -> dict[str, Any]:
+def compile_once(package: Path, job: Path, place: Path, caches: Path, workers: int | None) -> dict[str, Any]:
     """Run a checkout's compiling process on a job: seconds to each stage and to the end."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(job, place)
     description = json.loads((place / "job.json").read_text())
-    if helpers is not None:
-        (place / "job.json").write_text(json.dumps({**description, "helpers": helpers}))
+    if workers is not None:
+        (place / "job.json").write_text(json.dumps({**description, "workers": workers}))
     (caches / "tmp").mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(caches), "TMPDIR": str(caches / "tmp")}
     began = time.perf_counter()
@@ -126,21 +127,21 @@ def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
     from support import host
 
     host.import_pack()
-    description = json.loads((job / "job.json").read_text())
-    sys.path += [path for path in description["path"] if path not in sys.path]
-    client = importlib.import_module(description["client"], "onegraph")
-    client.prepare(description["state"])
+    from onegraph.compiler.job import read_job
+
+    description, import_path = read_job(job)
+    sys.path += [path for path in import_path if path not in sys.path]
+    client = importlib.import_module(description.client.module, "onegraph")
+    client.prepare(description.client.state)
     import torch
 
     from onegraph import backends
-    from onegraph.common import shapes
     from onegraph.compiler import skeleton
     from onegraph.runtime import faithfulness
 
-    device = torch.device(description["device"])
-    spec = shapes.ShapeRange.from_json(description["shapes"])
-    module = skeleton.load((job / "structure.bin").read_bytes(), device)
-    wrapped = client.wrap(description["component"], module)
+    device = torch.device(description.device)
+    module = skeleton.load(description.skeleton, device)
+    wrapped = client.wrap(description.component, module)
     generator = torch.Generator(device).manual_seed(0)
     named = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
     weights = {n: torch.empty_strided(w.shape, w.stride(), dtype=w.dtype, device=device) for n, w in named}
@@ -152,16 +153,16 @@ def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
         runner = backends.get("inductor").load(place, device)
         runner.bind({constant: weights[constant] for constant in runner.constant_names()})
         runners[name] = runner
-    hint = description["hint"]
+    main_sizes = description.example_sizes
     with torch.inference_mode(), never_replayed():
-        for label, sizes in (("main", hint), ("small", {**hint, "batch": 1, "height": 64, "width": 64})):
+        for label, sizes in (("main", main_sizes), ("small", {**main_sizes, "batch": 1, "height": 64, "width": 64})):
             inputs = [
                 torch.randn(
                     [dim if isinstance(dim, int) else sizes[dim] for dim in given.dims],
                     device=device,
                     generator=generator,
                 ).to(getattr(torch, given.dtype))
-                for given in spec.inputs
+                for given in description.shapes.inputs
             ]
             made = {name: (lambda r=runner, i=tuple(inputs): r(*i)) for name, runner in runners.items()}
             results = {name: call() for name, call in made.items()}
@@ -180,8 +181,8 @@ def main() -> None:
     parser.add_argument("--components", nargs="+", default=["base"], help="words in the names of the jobs to do")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm", action="store_true", help="one more compile each with the caches of the last one")
-    parser.add_argument("--helpers", type=int, help="processes besides the first; by default as many as the pack takes")
-    parser.add_argument("--helpers-before", type=int, help="the same for the checkout before")
+    parser.add_argument("--workers", type=int, help="processes besides the first; by default as many as the pack takes")
+    parser.add_argument("--workers-before", type=int, help="the same for the checkout before")
     parser.add_argument("--model", default="sdxl_base")
     parser.add_argument("--side", type=int, default=1024)
     parser.add_argument("--device", default="cuda")
@@ -215,8 +216,8 @@ def main() -> None:
                 if not warm:
                     shutil.rmtree(caches, ignore_errors=True)
                 place = options.work / f"{which}-{job.name}"
-                helpers = options.helpers if which == "after" else options.helpers_before
-                row = compile_once(package, job, place, caches, helpers)
+                workers = options.workers if which == "after" else options.workers_before
+                row = compile_once(package, job, place, caches, workers)
                 rows.append({"checkout": which, "caches": "warm" if warm else "cold", **row})
                 print(f"{job.name}: {json.dumps(rows[-1])}", flush=True)
         medians = {

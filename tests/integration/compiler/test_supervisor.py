@@ -16,7 +16,8 @@ from support import toy
 from onegraph.common.errors import CompileError
 from onegraph.common.shapes import Refused
 from onegraph.compiler import skeleton, supervisor
-from onegraph.compiler.supervisor import Client, Job, Progress
+from onegraph.compiler.job import Client, Job
+from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.admission import Limits
@@ -42,7 +43,7 @@ def test_a_compile_that_hangs_is_stopped_with_its_helpers(tmp_path: Path) -> Non
     seen: set[int] = set()
     job = Job(
         "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-        Client("support.toy", {"sleep": 600}), helpers=1,
+        Client("support.toy", {"sleep": 600}), workers=1,
     )  # fmt: skip
     with pytest.raises(CompileError) as caught:
         supervisor.compile_in_child(job, tmp_path, lambda progress: seen.update(at_work(tmp_path)), limit=8)
@@ -186,7 +187,7 @@ def test_a_compile_stands_still_while_it_is_told_to(tmp_path: Path) -> None:
 
     job = Job(
         "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-        Client("support.toy", {"sleep": 600}), helpers=1,
+        Client("support.toy", {"sleep": 600}), workers=1,
     )  # fmt: skip
     with pytest.raises(CompileError, match="stopped after 8 seconds"):
         supervisor.compile_in_child(job, tmp_path, watch, limit=8, paused=paused)
@@ -202,8 +203,9 @@ import sys
 from pathlib import Path
 from support import toy
 from onegraph.compiler import skeleton, supervisor
-job = supervisor.Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-    supervisor.Client("support.toy", {"sleep": 600}))
+from onegraph.compiler.job import Client, Job
+job = Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
+    Client("support.toy", {"sleep": 600}))
 place = Path(sys.argv[1])
 stage = []
 def watch(progress):

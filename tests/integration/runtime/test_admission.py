@@ -11,7 +11,7 @@ import torch
 from support import toy
 
 from onegraph.common.shapes import Refused
-from onegraph.compiler.supervisor import Progress
+from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission

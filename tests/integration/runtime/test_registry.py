@@ -15,7 +15,8 @@ from support import toy
 from onegraph.common.reasons import NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler import skeleton, supervisor
-from onegraph.compiler.supervisor import Client, Job, Progress
+from onegraph.compiler.job import Checked, Client, Job, to_json
+from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.manifest import MANIFEST_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -245,7 +246,7 @@ def test_a_graph_survives_the_death_of_its_process_in_the_trial_that_follows_the
     end: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Recording a call as a CUDA graph may abort the process; the graph is whole by then."""
-    checked = {"event": "checked", "files": ["graph.aoti"], "constants": []}
+    checked = to_json(Checked(("graph.aoti",), ()))
     script = f"import os; print({json.dumps(json.dumps(checked))}, flush=True); {end}"
     monkeypatch.setattr(supervisor, "_start", lambda staging, scratch: _speaks(script, staging))
     module = toy.Toy()

@@ -14,7 +14,7 @@ from support import toy
 from onegraph.common import memory
 from onegraph.common.reasons import GraphClosed
 from onegraph.common.shapes import Refused
-from onegraph.compiler.supervisor import Progress
+from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.first_use import ANY_SPEED

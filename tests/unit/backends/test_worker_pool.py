@@ -130,4 +130,4 @@ def test_where_no_more_processes_start_there_are_fewer(monkeypatch: pytest.Monke
         return object()
 
     monkeypatch.setattr(worker.subprocess, "Popen", popen)
-    assert len(worker._start_helpers(tmp_path, 3)) == 2
+    assert len(worker.start_workers(tmp_path, 3)) == 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,7 +18,8 @@ from onegraph.backends.inductor.toolchain import Toolchain
 from onegraph.backends.worker_pool import WorkerPool
 from onegraph.common.shapes import Refused
 from onegraph.compiler import export, worker
-from onegraph.compiler.supervisor import Progress
+from onegraph.compiler.job import Client, Job, write_job
+from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.first_use import ANY_SPEED
@@ -117,16 +116,15 @@ class Watching(WorkerPool):
 
 def test_another_process_compiles_what_it_is_handed(tmp_path: Path) -> None:
     """As on a GPU, which copies of a process cannot use, and on systems without such copies."""
-    job = {"path": [path for path in sys.path if path], "device": "cpu", "backend": "inductor"}
-    (tmp_path / worker.JOB_FILE).write_text(json.dumps(job))
+    write_job(Job("deep", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, b"", Client("", {})), tmp_path)
     module, backend = deep(), InductorBackend()
     inputs = toy.inputs(4, 17, 9, 1)
-    (other,) = others = worker._start_helpers(tmp_path, 1)
+    (other,) = others = worker.start_workers(tmp_path, 1)
     try:
         with backend.capture_settings(), torch.no_grad():
             exported = export.capture(toy.Call(module), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
             files = backend.compile(exported, inputs, tmp_path, Watching(tmp_path, others))
-        assert other.wait(60) == 0, (tmp_path / "helper1.log").read_text()
+        assert other.wait(60) == 0, (tmp_path / worker.log_file(1)).read_text()
     finally:
         other.kill()
     assert len(files) >= 3

@@ -1,0 +1,128 @@
+"""The steps of a compile in the main worker: rebuild the module, export, compile, check."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import backends
+from ..backends import Backend, Rebuilds, Runner
+from ..backends.worker_pool import WorkerPool
+from ..common.errors import CompileError
+from ..common.tensor_meta import TensorMeta
+from ..graph_cache.manifest import CodeRecord
+from . import code_record, export, skeleton
+from .job import Checked, Client, Done, Job, Message, Stage
+
+Inputs = tuple[torch.Tensor, ...]
+Report = Callable[[Message], None]
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A compiled graph that nothing has checked yet.
+
+    Attributes:
+        weights: zeros in place of all weights of the module, by name.
+        used: names of the weights that the exported graph uses.
+        code: the functions that were captured; None where the graph was rebuilt from another one.
+    """
+
+    files: list[str]
+    weights: Mapping[str, torch.Tensor]
+    used: frozenset[str] = frozenset()
+    code: CodeRecord | None = None
+
+
+def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
+    """Compile a job into the staging folder and check the graph.
+
+    Args:
+        pool: the processes that share the work.
+
+    Raises:
+        OneGraphError: the model cannot be captured, or its graph cannot be compiled, loaded or trusted.
+    """
+    torch.set_grad_enabled(False)
+    backend = backends.get(job.backend)
+    device = torch.device(job.device)
+    if job.rebuild_from is None:
+        backend.prepare(device, job.workers)
+    inputs = export.example_inputs(job.shapes, job.example_sizes, device)
+    if job.rebuild_from is None:
+        gc.disable()  # a seventh of a compile's time; nearly all that it looks at is there until the end
+        built = _compile(job, staging, backend, inputs, pool, report)
+    else:
+        report(Stage("compiling"))
+        weights = {
+            w.name: torch.empty_strided(w.shape, w.stride, dtype=w.torch_dtype, device=device).zero_()
+            for w in job.constants
+        }
+        assert isinstance(backend, Rebuilds)
+        built = _Built(backend.rebuild(job.rebuild_from, inputs, staging), weights)
+    report(Stage("checking"))
+    runner = backend.load(staging, device)
+    constants = _check(built, runner, inputs)
+    # From here on nothing that goes wrong makes the graph worse than it is.
+    report(Checked(tuple(built.files), constants, built.code))
+    capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
+    return Done(tuple(built.files), constants, built.code, capturable)
+
+
+def _compile(job: Job, staging: Path, backend: Backend, inputs: Inputs, pool: WorkerPool, report: Report) -> _Built:
+    """Rebuild the module, capture and compile it."""
+    client = _prepared(job.client)
+    module = skeleton.load(job.skeleton, inputs[0].device)
+    wrapped: torch.nn.Module = client.wrap(job.component, module)
+    report(Stage("capturing"))
+    with backend.capture_settings():
+        with code_record.watched() as seen:
+            exported = export.capture(wrapped, job.export_shapes, job.example_sizes, inputs[0].device)
+        code = code_record.record(seen, module, client.rules())
+        report(Stage("compiling"))
+        files = backend.compile(exported, inputs, staging, pool)
+    weights = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
+    return _Built(files, dict(weights), _used_weights(exported), code)
+
+
+def _prepared(client: Client) -> Any:
+    module = importlib.import_module(client.module, __package__.partition(".")[0])
+    module.prepare(client.state)
+    return module
+
+
+def _used_weights(exported: torch.export.ExportedProgram) -> frozenset[str]:
+    """Return the names of the weights that an exported graph uses."""
+    signature = exported.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    return frozenset(
+        names[n.name] for n in exported.graph.nodes if n.op == "placeholder" and n.name in names and n.users
+    )
+
+
+def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[TensorMeta, ...]:
+    """Run the finished graph once, here where a crash costs nothing; the weights that it reads.
+
+    Raises:
+        CompileError: the graph does not read exactly the weights that it uses, or computes no finite values.
+    """
+    names = runner.constant_names()
+    unknown = set(names) - set(built.weights)
+    if unknown:
+        raise CompileError(f"The graph wants {sorted(unknown)[0]}, which is no weight of the model.")
+    # A weight that the code never reads may be left out of the graph; one that it reads but does not list has
+    # been compiled in by value, and other checkpoints would run with this one's. The exported graph tells.
+    inlined = sorted((set(built.weights) - set(names)) & built.used)
+    if inlined:
+        raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
+    runner.bind({name: built.weights[name] for name in names})
+    result = runner(*inputs)
+    if not bool(torch.isfinite(result).all()):
+        raise CompileError("The finished graph returned values that are not finite for zero weights.")
+    return tuple(TensorMeta.of(name, built.weights[name]) for name in names)
