@@ -156,7 +156,7 @@ def test_nothing_else_waits_for_a_compile(home: Path, source: ModelSource) -> No
         answers.append(engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None))
         engine.release_orphans()
         answers.append(engine.release_captures(toy.CPU, "freed"))
-        answers.append(engine.background_compiles())
+        answers.append(engine.compiles.in_background())
         done.set()
 
     threading.Thread(target=others, daemon=True).start()
