@@ -1,6 +1,6 @@
 """Record the Python functions that a capture runs, so that another process can tell whether it has the same ones.
 
-A graph computes what those functions said when it was captured. Custom nodes replace them: on a class, in a module, on
+A graph computes what those functions were when it was captured. Custom nodes replace them: on a class, in a module, on
 one object. The compiling process, in which no custom node is loaded, records which functions of the model's packages
 ran, what they and torch's modules refer to by name, and which class defines each method. `runtime.live_code` compares
 the record with the modules of the user's process.

@@ -56,7 +56,7 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
         backend.prepare(device, job.workers)
     inputs = export.example_inputs(job.shapes, job.example_sizes, device)
     if job.rebuild_from is None:
-        gc.disable()  # a seventh of a compile's time; nearly all that it looks at is there until the end
+        gc.disable()  # a seventh of a compile's time; nearly everything it visits lives until the end
         built = _compile(job, staging, backend, inputs, pool, report)
     else:
         report(Stage("compiling"))

@@ -1,4 +1,4 @@
-"""From a live module to an exported graph with named dimensions."""
+"""Export a module as one graph with named dimensions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from ..common.errors import CaptureError, in_brief
 from ..common.shapes import ShapeRange
 
 
-def example_inputs(shapes: ShapeRange, hint: Mapping[str, int], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Zeros inside the range, with the sizes of `hint` where it names them and they fit.
+def example_inputs(
+    shapes: ShapeRange, example_sizes: Mapping[str, int], device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Return zeros inside the range, with the example sizes where they fit.
 
     Sizes of 1 become 2 where the range allows it: a compiler may take 1 for a broadcast and fix it for good.
     """
 
     def size(name: str) -> int:
         dim = shapes.dim(name)
-        wanted = hint.get(name, dim.low)
+        wanted = example_sizes.get(name, dim.low)
         if dim.refusal(wanted) is not None:
             wanted = dim.low
         if wanted == 1 and dim.high >= 2 * dim.multiple:
@@ -35,7 +37,7 @@ def example_inputs(shapes: ShapeRange, hint: Mapping[str, int], device: torch.de
 
 
 def dynamic_shapes(shapes: ShapeRange) -> list[dict[int, Any]]:
-    """The range in torch.export's words: per input, dimension index -> (multiple of a) named Dim."""
+    """Return the range as torch.export takes it: per input, dimension index -> (multiple of a) named Dim."""
     dims: dict[str, Any] = {}
     for d in shapes.dims:
         if not d.exact:
@@ -47,16 +49,20 @@ def dynamic_shapes(shapes: ShapeRange) -> list[dict[int, Any]]:
 def capture(
     module: torch.nn.Module,
     shapes: ShapeRange,
-    hint: Mapping[str, int],
+    example_sizes: Mapping[str, int],
     device: torch.device,
 ) -> torch.export.ExportedProgram:
-    """Export `module` for every call of the range. The module takes the range's inputs and returns one tensor.
+    """Export a module for every call of the range.
+
+    Args:
+        module: takes the range's inputs and returns one tensor.
+        example_sizes: sizes that the compiler tunes for, by dimension name.
 
     Raises:
-        CaptureError: the module's code decides something from a size or a value, so that one graph cannot serve
-            the whole range; or it returns something else than one tensor.
+        CaptureError: the module's code branches on a size or a value, so that one graph cannot serve the whole range;
+            or it returns something else than one tensor.
     """
-    inputs = example_inputs(shapes, hint, device)
+    inputs = example_inputs(shapes, example_sizes, device)
     try:
         with torch.no_grad():
             exported = torch.export.export(module, inputs, strict=False, dynamic_shapes=tuple(dynamic_shapes(shapes)))

@@ -1,8 +1,8 @@
-"""What compiled code depends on besides shapes and functions: the architecture, as a digest.
+"""Digest a module's architecture: what compiled code depends on besides shapes and functions.
 
-Two checkpoints with the same digest are served by one graph; two that differ in anything that could change the code (a
-head count, which no weight shows, or a padding mode) must differ here. The functions that the modules call are not
-part of it: a graph records those that it was captured from (`code_record`).
+One graph serves all checkpoints with the same digest. Two modules that differ in anything that could change the code (a
+head count, which no weight shows, or a padding mode) have different digests. The functions that the modules call are
+not part of it: a graph records those that it was captured from (`code_record`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 @dataclass(frozen=True)
 class Rules:
-    """How a host's modules are to be read.
+    """What a host's modules hold that is no architecture of theirs.
 
     Attributes:
-        placement: whether an attribute of that name says where a module's weights are, not what it computes.
+        placement: tells whether an attribute of that name places a module's weights and computes nothing.
         interchangeable: attributes, and global names as `module:name`, that hold one of several functions of the
-            host which compute the same; a graph has its own.
+            host which compute the same. A graph has its own.
         options: settings of the host that change what its modules compute, e.g. `upcast=True`.
         roots: packages whose functions the modules call, besides those that define the modules.
     """
@@ -61,7 +61,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 @functools.cache
 def _names_of(module_name: str) -> frozenset[str]:
-    """All names and strings that the functions of a Python module speak of, its classes' methods among them."""
+    """Return all names and strings in the code of a Python module's functions and methods."""
     found: set[str] = set()
 
     def walk(space: Any, depth: int) -> None:
@@ -76,8 +76,8 @@ def _names_of(module_name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def names_spoken_of(module: torch.nn.Module) -> frozenset[str]:
-    """Names of attributes that the code of a model's classes can read.
+def referenced_names(module: torch.nn.Module) -> frozenset[str]:
+    """Return the names of attributes that the code of a model's classes can read.
 
     An attribute that a custom node left behind on a module, and that no such code names, changes nothing.
     """
@@ -86,10 +86,14 @@ def names_spoken_of(module: torch.nn.Module) -> frozenset[str]:
     return frozenset[str]().union(*(_names_of(name) for name in modules))
 
 
-def attributes(module: torch.nn.Module, spoken_of: frozenset[str], rules: Rules) -> Iterator[Attribute]:
-    """The attributes of one module (not of its children) that its architecture consists of, in order."""
+def attributes(module: torch.nn.Module, referenced: frozenset[str], rules: Rules) -> Iterator[Attribute]:
+    """Yield the attributes of one module (not of its children) that belong to its architecture, in order.
+
+    Args:
+        referenced: from `referenced_names`, of the whole model.
+    """
     for name, value in sorted(vars(module).items()):
-        if name in OF_EVERY_MODULE or name not in spoken_of or name in rules.interchangeable or rules.placement(name):
+        if name in OF_EVERY_MODULE or name not in referenced or name in rules.interchangeable or rules.placement(name):
             continue
         if is_own_method(module, name, value):
             continue
@@ -99,7 +103,7 @@ def attributes(module: torch.nn.Module, spoken_of: frozenset[str], rules: Rules)
 
 
 def is_own_method(module: torch.nn.Module, name: str, value: Any) -> bool:
-    """Whether an instance attribute is the class's own method, bound to the module: it changes nothing."""
+    """Tell whether an instance attribute is the class's own method, bound to the module: it changes nothing."""
     function = getattr(value, "__func__", None)
     return (
         function is not None and value.__self__ is module and function is inspect.getattr_static(type(module), name, 0)
@@ -107,16 +111,16 @@ def is_own_method(module: torch.nn.Module, name: str, value: Any) -> bool:
 
 
 def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:
-    """Hex digest of a module's classes, configuration and weights' metadata."""
+    """Digest a module's classes, configuration and weights' metadata: 64 hex digits."""
     rules = rules or Rules()
-    spoken_of = names_spoken_of(module)
+    referenced = referenced_names(module)
     h = blake3()
     for option in rules.options:
         h.update(f"\noption {option}".encode())
     for name, child in module.named_modules():
         cls = type(child)
         h.update(f"\nmodule {name} {cls.__module__}.{cls.__qualname__}".encode())
-        for attribute in attributes(child, spoken_of, rules):
+        for attribute in attributes(child, referenced, rules):
             h.update(f"\n {attribute.name}={attribute.text}".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         h.update(f"\ntensor {name} {list(tensor.shape)} {list(tensor.stride())} {tensor.dtype}".encode())

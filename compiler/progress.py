@@ -1,4 +1,4 @@
-"""How far a compile is and how long it still takes, by what earlier compiles took on this machine."""
+"""Estimate how far a compile is and how long it still takes, from earlier compiles on this machine."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ _SCALING = ("capturing", "compiling")  # with the size of the model
 # Seconds without any earlier compile here: a small UNet on two cores, for each of its weights where that scales.
 _TYPICAL = {"starting": 3.0, "capturing": 0.02, "compiling": 0.12, "checking": 1.0}
 _LEAST_SECONDS = 0.2
-_SURE = 0.9  # of a stage: the last tenth is approached, not reached, by a stage that takes longer than expected
+_CERTAIN = 0.9  # of a stage: one that takes longer than expected approaches the last tenth and never reaches it
 
 
 def expected(known: Mapping[str, float], weights: int) -> dict[str, float]:
-    """Seconds for each stage of a compile of a model with so many weights.
+    """Return the seconds that each stage of a compile will probably take.
 
     Args:
-        known: what `per_weight` made of an earlier compile of the kind, as far as there was one.
+        known: from `per_weight`, of an earlier compile of the same kind; empty if there was none.
+        weights: how many the model has.
     """
     scale = {stage: max(weights, 1) if stage in _SCALING else 1 for stage in STAGES}
     return {s: max(known.get(s, _TYPICAL[s]) * scale[s], _LEAST_SECONDS) for s in STAGES}
 
 
 def per_weight(stages: Mapping[str, float], weights: int) -> dict[str, float]:
-    """What a compile's stages took, for each weight of the model where that scales with them."""
+    """Return the seconds that a compile's stages took, per weight of the model where they scale with it."""
     return {s: t / max(weights, 1) if s in _SCALING else t for s, t in stages.items() if s in STAGES}
 
 
@@ -46,37 +47,44 @@ class Progress:
 
 
 class Estimate:
-    """One compile's progress: the stages it has gone through, and how much of the present one is done."""
+    """Follow one compile through its stages.
+
+    Args:
+        expected: seconds for each stage.
+
+    Attributes:
+        stages: seconds of those that are over.
+    """
 
     def __init__(self, expected: Mapping[str, float]) -> None:
-        self.stages: dict[str, float] = {}  # seconds of those that are over
+        self.stages: dict[str, float] = {}
         self._expected = dict(expected)
         self._total = sum(expected.values())
         self._stage, self._began = STAGES[0], 0.0
         self._share, self._remaining = 0.0, self._total
 
-    def at(self, stage: str, seconds: float, parts_done: float = 0.0) -> Progress:
-        """What to tell the user.
+    def at(self, stage: str, seconds: float, regions_done: float = 0.0) -> Progress:
+        """Return the progress at a time.
 
         Args:
             seconds: since the compile began.
-            parts_done: share of the graph whose parts are compiled, in the stage that compiles.
+            regions_done: share of the graph whose regions are compiled, in the stage that compiles.
         """
         if stage != self._stage:
             self.stages[self._stage] = seconds - self._began
             self._stage, self._began = stage, seconds
         done = sum(self._expected[s] for s in STAGES[: STAGES.index(stage)])
-        within = max(_approach((seconds - self._began) / self._expected[stage]), parts_done)
+        within = max(_approach((seconds - self._began) / self._expected[stage]), regions_done)
         self._share = max(self._share, min((done + within * self._expected[stage]) / self._total, 1.0))
         pace = max(1.0, seconds / (self._share * self._total)) if self._share > 0.2 else 1.0
         self._remaining = min(self._remaining, (1 - self._share) * self._total * pace)
         return Progress(stage, seconds, self._share, self._remaining)
 
     def finish(self, seconds: float) -> None:
-        """The compile is over: its last stage counts in `stages`."""
+        """Count the last stage in `stages`: the compile is over."""
         self.stages[self._stage] = seconds - self._began
 
 
-def _approach(part: float) -> float:
-    """A share of the expected time as a share of the work: the same at first, never all of it."""
-    return part if part < _SURE else 1 - (1 - _SURE) * math.exp((_SURE - part) / (1 - _SURE) / 3)
+def _approach(share: float) -> float:
+    """Turn a share of the expected time into a share of the work: the same at first, never all of it."""
+    return share if share < _CERTAIN else 1 - (1 - _CERTAIN) * math.exp((_CERTAIN - share) / (1 - _CERTAIN) / 3)

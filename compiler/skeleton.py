@@ -1,8 +1,8 @@
-"""A module's structure without its weights, as bytes: how a model travels to the compiling process.
+"""Turn a module into a skeleton: the module without its weights, as bytes for the compiling process.
 
 Every tensor is replaced by its shape, stride and dtype, so a UNet of 5 GB travels as tens of kilobytes and
 compiling needs no second copy of the weights. The bytes are a pickle and go from a process to its own child
-only; nothing of the graph store is ever unpickled.
+only. Nothing of the graph store is ever unpickled.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def _bare(cls: type[torch.nn.Module]) -> torch.nn.Module:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out what custom nodes left behind on modules and no code of the model's classes speaks of."""
+    """Leaves out what custom nodes left behind on modules and no code of the model's classes refers to."""
 
     def __init__(self, file: io.BytesIO, module: torch.nn.Module) -> None:
         super().__init__(file, protocol=4)
-        self._spoken_of = fingerprint.names_spoken_of(module)
+        self._referenced = fingerprint.referenced_names(module)
 
     def reducer_override(self, obj: Any) -> Any:
         cls = type(obj)
@@ -42,7 +42,7 @@ class _Pickler(pickle.Pickler):
             name: value
             for name, value in vars(obj).items()
             if name in fingerprint.OF_EVERY_MODULE
-            or (name in self._spoken_of and not fingerprint.is_own_method(obj, name, value))
+            or (name in self._referenced and not fingerprint.is_own_method(obj, name, value))
         }
         return _bare, (cls,), state
 
@@ -78,7 +78,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dump(module: torch.nn.Module) -> bytes:
-    """The structure of `module` without weights.
+    """Return the skeleton of a module.
 
     Raises:
         CaptureError: the module holds something that cannot travel, e.g. a function local to another pack.
@@ -97,7 +97,7 @@ def dump(module: torch.nn.Module) -> bytes:
 
 
 def load(data: bytes, device: torch.device) -> torch.nn.Module:
-    """Rebuild a dumped module on `device` with zeros for weights (same shapes, strides, dtypes and sharing).
+    """Rebuild a dumped module on a device with zeros for weights (same shapes, strides, dtypes and sharing).
 
     The weights are to be read only: on a GPU they share memory.
     """

@@ -59,7 +59,7 @@ def compile_in_child(
         limit: seconds after which the child and its compilers are stopped, ten times as many where the job gives way
             to other processes; 0 is no limit.
         expected: seconds that each stage will probably take.
-        paused: whether the child and its compilers are to stand still for now (Linux). That time counts nowhere.
+        paused: tells whether the child and its compilers shall pause for now (Linux). That time counts nowhere.
 
     Raises:
         CompileError: capturing, compiling or the trial load failed, the child was killed or took too long. Its message
@@ -88,7 +88,7 @@ def _follow(
     regions: Mapping[str, float] = {}
     usable: Compiled | None = None
     while True:
-        child.pause(paused is not None and paused())
+        child.set_paused(paused is not None and paused())
         seconds = child.seconds
         watch(estimate.at(stage, seconds, _share_compiled(regions, child.staging)))
         if limit and seconds > limit:
@@ -124,7 +124,7 @@ def _share_compiled(regions: Mapping[str, float], staging: Path) -> float:
 
 
 class _Child:
-    """A compiling process with its compilers: what it reports, and how to pause and stop all of them.
+    """A compiling process with its compilers: what it reports, and how to pause and stop it.
 
     Raises:
         CompileError: the system could not start it.
@@ -176,8 +176,8 @@ class _Child:
         since = self._paused_since
         return self._paused_before + (time.perf_counter() - since if since is not None else 0.0)
 
-    def pause(self, wanted: bool) -> None:
-        """Have it stand still or go on. It goes on by itself when this process is gone."""
+    def set_paused(self, wanted: bool) -> None:
+        """Pause it or resume it (Linux). It resumes by itself when this process is gone."""
         # Until it reports, nothing would wake it when this process dies.
         wanted = wanted and self._has_reported
         if sys.platform != "linux" or wanted == (self._paused_since is not None):

@@ -58,8 +58,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _go_on_without_parent() -> None:
-    """Have Linux wake this process when its parent dies: one that stands still would otherwise do so for ever."""
+def _resume_without_parent() -> None:
+    """Have Linux wake this process when its parent dies: a paused one would otherwise never go on."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
@@ -219,7 +219,7 @@ def main(staging: Path, number: int | None = None) -> NoReturn:
     import_pack()
     worker = _MainWorker(staging, _redirect_output(staging / log_file(number)))
     _end_with_parent()
-    _go_on_without_parent()
+    _resume_without_parent()
     try:
         if number is None:
             worker.run()

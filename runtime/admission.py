@@ -1,7 +1,7 @@
 """Whether a compile may start: its memory on a GPU beside the host's, and more than an earlier try ran out of.
 
 A compile on a GPU takes a CUDA context for each of its processes and, in the first of them, the activations of one
-call; of the weights it holds no copy (`structure`). On the CPU none of this applies: pages there are swapped or
+call; of the weights it holds no copy (`compiler.skeleton`). On the CPU none of this applies: pages there are swapped or
 dropped, and a compiler's own memory is small beside a model's.
 """
 

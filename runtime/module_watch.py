@@ -128,7 +128,7 @@ class ModuleWatch:
     def _rebuild(self, module: torch.nn.Module) -> None:
         """Take everything down as it is now."""
         named = [*module.named_modules()]
-        spoken_of = fingerprint.names_spoken_of(module)
+        referenced = fingerprint.referenced_names(module)
         self._modules = [child for _, child in named[1:]]
         self._types = [type(child) for child in self._modules]
         self._states = [vars(child) for _, child in named]
@@ -150,11 +150,11 @@ class ModuleWatch:
         self.patched = ForwardHook("every module") if any(every_modules_hooks()) else None
         signature.append(self.patched)
         for (name, child), where in zip(named, self._where, strict=True):
-            signature.append((name, type(child), *fingerprint.attributes(child, spoken_of, self._rules)))
+            signature.append((name, type(child), *fingerprint.attributes(child, referenced, self._rules)))
             for key, value in vars(child).items():
                 if key in fingerprint.OF_EVERY_MODULE or self._rules.placement(key):
                     continue
-                if key in spoken_of or callable(value):
+                if key in referenced or callable(value):
                     if callable(value) or describe(value) is not None:
                         facts.append((vars(child), key))
                     found = self._patch(child, key, value, where)

@@ -39,7 +39,7 @@ def at_work(staging: Path) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-def test_a_compile_that_hangs_is_stopped_with_its_helpers(tmp_path: Path) -> None:
+def test_a_hanging_compile_is_stopped_with_its_workers(tmp_path: Path) -> None:
     seen: set[int] = set()
     job = Job(
         "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
@@ -57,7 +57,7 @@ def test_a_compile_that_hangs_is_stopped_with_its_helpers(tmp_path: Path) -> Non
         time.sleep(0.05)
 
 
-def test_a_compile_that_took_too_long_is_not_tried_again(tmp_path: Path, source: ModelSource) -> None:
+def test_a_compile_that_took_too_long_is_not_retried(tmp_path: Path, source: ModelSource) -> None:
     engine, told = Registry(Store(tmp_path), Limits(seconds=0.5)), list[Progress]()
     request = toy.request(toy.Toy(), source, state={"sleep": 600})
     refused = engine.obtain(request, "wait", told.append)
@@ -103,9 +103,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 @pytest.mark.parametrize("wanted", ["the same", "another"])
-def test_an_interrupt_ends_the_process_while_one_thread_compiles_and_another_preloads(
-    wanted: str, tmp_path: Path
-) -> None:
+def test_an_interrupt_ends_compiles_and_preloads(wanted: str, tmp_path: Path) -> None:
     script = _SERVER.format(tests=str(ROOT / "tests"))
     server = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path), wanted], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -167,8 +165,8 @@ def test_nothing_else_waits_for_a_compile(home: Path, source: ModelSource) -> No
     assert not thread.is_alive()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes stand still on Linux only")
-def test_a_compile_stands_still_while_it_is_told_to(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="processes can be paused on Linux only")
+def test_a_compile_pauses_as_long_as_it_is_told_to(tmp_path: Path) -> None:
     """Its time limit does not run on meanwhile."""
     states: list[tuple[bool, set[str]]] = []
     began, told = time.monotonic(), [False]
@@ -215,9 +213,9 @@ supervisor.compile_in_child(job, place, watch, paused=lambda: (place / "still").
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes stand still on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="processes can be paused on Linux only")
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_compile_that_stands_still_ends_with_its_parent(after: int, tmp_path: Path) -> None:
+def test_a_paused_compile_ends_with_its_parent(after: int, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     parent = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), str(after)], env=env)
     try:

@@ -27,12 +27,12 @@ def test_named_dimensions_keep_their_whole_range(multiple: int) -> None:
 PREFIX = "toy."
 
 
-def test_a_decision_on_a_size_is_refused_and_not_frozen() -> None:
+def test_a_branch_on_a_size_is_refused_and_not_frozen() -> None:
     with pytest.raises(CaptureError, match="could not be captured"):
         captured(toy.Fixed(), toy.shapes())
 
 
-def test_an_exact_range_may_decide_on_sizes() -> None:
+def test_an_exact_range_may_branch_on_sizes() -> None:
     spec = toy.ShapeRange(
         tuple(toy.Dim(n, s, s) for n, s in {"batch": 2, "height": 8, "width": 8, "context": 5}.items()),
         toy.shapes().inputs,

@@ -29,7 +29,7 @@ def test_what_compiled_code_relies_on_matters(change: str) -> None:
     assert digest(module) != digest(toy.Toy())
 
 
-def test_placement_attributes_are_left_out_only_where_the_rules_say_so() -> None:
+def test_rules_leave_out_placement_attributes() -> None:
     module = toy.Toy()
     module.heads = 7
     assert digest(module) != digest(toy.Toy())
@@ -37,7 +37,7 @@ def test_placement_attributes_are_left_out_only_where_the_rules_say_so() -> None
     assert digest(module, rules) == digest(toy.Toy(), rules)
 
 
-def test_an_attribute_that_no_code_of_the_model_names_does_not_matter() -> None:
+def test_unreferenced_attributes_do_not_matter() -> None:
     module = toy.Toy()
     module.inner.paddingX = (1, 2)  # type: ignore[assignment]
     module.original_forward = lambda x: x
@@ -46,11 +46,11 @@ def test_an_attribute_that_no_code_of_the_model_names_does_not_matter() -> None:
     assert digest(module) != digest(toy.Toy())
 
 
-def test_the_classs_own_method_bound_to_the_module_does_not_matter() -> None:
+def test_the_classs_own_bound_method_does_not_matter() -> None:
     module = toy.Toy()
     module.forward = module.forward  # type: ignore[method-assign]
     assert digest(module) == digest(toy.Toy())
 
 
-def test_a_setting_of_the_host_that_changes_code_matters() -> None:
+def test_a_host_setting_that_changes_code_matters() -> None:
     assert digest(toy.Toy(), Rules(options=("upcast=True",))) != digest(toy.Toy(), Rules(options=("upcast=False",)))

@@ -20,17 +20,17 @@ def test_a_compile_that_goes_as_expected_counts_evenly() -> None:
     assert estimate.at("compiling", 16).remaining == pytest.approx(11)
 
 
-def test_parts_that_are_done_sooner_than_expected_count() -> None:
+def test_regions_done_sooner_than_expected_count() -> None:
     estimate = Estimate(EXPECTED)
     for stage, seconds in (("starting", 2), ("capturing", 6)):
         estimate.at(stage, seconds)
     before = estimate.at("compiling", 6.1)
-    after = estimate.at("compiling", 6.2, parts_done=0.5)
+    after = estimate.at("compiling", 6.2, regions_done=0.5)
     assert after.share == pytest.approx((6 + 10) / 27)
     assert after.remaining < before.remaining - 5
 
 
-def test_a_stage_that_takes_ten_times_as_long_never_looks_done() -> None:
+def test_a_stage_that_takes_longer_never_looks_done() -> None:
     estimate = Estimate(EXPECTED)
     for stage, seconds in (("starting", 2), ("capturing", 6)):
         estimate.at(stage, seconds)
@@ -62,7 +62,7 @@ def test_stages_add_up_to_the_whole() -> None:
     assert estimate.stages == {"starting": 2.5, "capturing": 4.5, "compiling": 12.0, "checking": 1.0}
 
 
-def test_the_next_estimate_is_what_the_last_compile_took() -> None:
+def test_the_last_compile_is_the_next_estimate() -> None:
     stages = {"starting": 3.0, "capturing": 5.0, "compiling": 30.0, "checking": 1.0}
     known = per_weight(stages, 100)
     assert expected(known, 100) == stages
@@ -70,5 +70,5 @@ def test_the_next_estimate_is_what_the_last_compile_took() -> None:
     assert expected({}, 100) != expected(known, 100)
 
 
-def test_what_was_remembered_of_only_some_stages_leaves_the_usual_for_the_others() -> None:
+def test_unknown_stages_take_their_typical_time() -> None:
     assert expected({"compiling": 1.0}, 50) == {**expected({}, 50), "compiling": 50.0}

@@ -8,12 +8,12 @@ from onegraph.common.errors import CaptureError
 from onegraph.compiler import skeleton
 
 
-def test_a_structure_travels_without_weights() -> None:
+def test_a_skeleton_travels_without_weights() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
     assert len(skeleton.dump(module)) < 20_000
 
 
-def test_shapes_strides_and_dtypes_arrive_and_weights_do_not() -> None:
+def test_metadata_arrives_and_weights_do_not() -> None:
     module = toy.Toy()
     module.mix.weight = torch.nn.Parameter(module.mix.weight.t(), requires_grad=False)
     module.out.half()
@@ -24,7 +24,7 @@ def test_shapes_strides_and_dtypes_arrive_and_weights_do_not() -> None:
     assert all(bool((t == 0).all()) for t in arrived.state_dict().values())
 
 
-def test_a_rebuilt_module_computes_the_same_with_the_same_weights() -> None:
+def test_a_rebuilt_module_computes_the_same() -> None:
     module = toy.Toy(seed=3)
     arrived = skeleton.load(skeleton.dump(module), toy.CPU)
     arrived.load_state_dict(module.state_dict())
@@ -42,7 +42,7 @@ def test_shared_weights_stay_shared() -> None:
     assert arrived.c.weight is arrived.a.weight
 
 
-def test_a_function_local_to_another_pack_is_refused_in_words() -> None:
+def test_a_function_local_to_another_pack_is_refused() -> None:
     module = toy.Toy()
     module.forward = lambda *args: args  # type: ignore[method-assign]
     with pytest.raises(CaptureError, match="another custom node"):
