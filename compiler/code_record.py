@@ -78,7 +78,7 @@ def _counts(module: str, roots: Sequence[str]) -> bool:
     return module.startswith(_TORCH) or module.partition(".")[0] in roots
 
 
-def roots_of(module: torch.nn.Module, rules: Rules) -> tuple[str, ...]:
+def _roots_of(module: torch.nn.Module, rules: Rules) -> tuple[str, ...]:
     """Return the packages that a model's classes come from, torch apart."""
     found = {type(child).__module__.partition(".")[0] for child in module.modules()}
     return tuple(sorted((found | set(rules.roots)) - {"torch", "builtins"}))
@@ -218,7 +218,7 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
         CaptureError: none of the model's own functions was found again by the file that it stands in, so nobody could
             tell later whether they are still the same.
     """
-    roots = roots_of(module, rules)
+    roots = _roots_of(module, rules)
     functions: dict[str, tuple[str, str]] = {}
     references: dict[str, str] = {}
     for full, (owner, path) in _functions_that_ran(seen, roots).items():
