@@ -24,7 +24,7 @@ def fresh(base: Path, environment: dict[str, str]) -> Iterator[server.Server]:
         yield running
 
 
-def test_sixty_prompts_with_models_and_loras_in_turns_hold_no_more_memory(fresh: server.Server) -> None:
+def test_sixty_prompts_hold_no_more_memory(fresh: server.Server) -> None:
     """A graph used to keep every weight that it was ever bound to: 38 MB a prompt for these models of 20 MB."""
     process, resident = psutil.Process(fresh.pid), []
     for number in range(PROMPTS):

@@ -32,7 +32,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any] | None, str]] = [
 
 
 @pytest.mark.parametrize(("class_type", "on", "off", "reason"), CASES, ids=[case[0] for case in CASES])
-def test_a_pack_that_patches_a_model_between_two_prompts_gets_its_image(
+def test_a_model_patched_between_two_prompts(
     class_type: str, on: dict[str, Any], off: dict[str, Any] | None, reason: str, running: server.Server
 ) -> None:
     plain = running.run(txt2img())

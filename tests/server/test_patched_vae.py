@@ -27,7 +27,7 @@ REPLACE = {"class_type": "OneGraphTestReplaceVAEModel", "inputs": {}}
 SELECT_DEVICE = {"class_type": "SelectVAEDevice", "inputs": {"device": "default"}}
 
 
-def test_a_circular_copy_of_a_compiled_vae_is_circular_and_the_original_is_not(running: server.Server) -> None:
+def test_only_the_circular_copy_of_a_vae_is_circular(running: server.Server) -> None:
     plain = running.run(image(81))
     assert plain.text("vae").startswith(("decoder: compiled", "decoder: restored")), plain.error
     prompt = workflows.with_inputs(image(81, CIRCULAR_COPY), "OneGraphCompileVAE", when_missing="eager")
@@ -38,7 +38,7 @@ def test_a_circular_copy_of_a_compiled_vae_is_circular_and_the_original_is_not(r
     assert difference(running.run(workflows.without_onegraph(image(82))), running.run(image(82))) <= 2
 
 
-def test_a_node_that_replaces_first_stage_model_is_named_on_ours(running: server.Server) -> None:
+def test_replacing_first_stage_model_is_reported(running: server.Server) -> None:
     for number, node in enumerate((REPLACE, SELECT_DEVICE)):
         prompt = image(83 + number, node)
         result = running.run(prompt)
