@@ -24,7 +24,7 @@ WEAK = {"RescaleCFG", "Mahiro", "CFGZeroStar", "Epsilon Scaling", "compiled_agai
 MOST_SHRUNK = 5  # failures of one kind; more of them are most likely the same
 
 
-def test_a_random_workflow_gives_the_plain_workflows_image(
+def test_a_random_workflow_gives_the_plain_image(
     case: Case, bench: Bench, tally: Tally, pytestconfig: pytest.Config
 ) -> None:
     verdict = judge(bench, case)
@@ -77,7 +77,7 @@ def _another_seed(prompt: workflows.Prompt) -> workflows.Prompt:
     return workflows.with_inputs(prompt, "KSampler", seed=2)
 
 
-def test_another_image_is_reported_with_its_workflow_and_shrunk(bench: Bench) -> None:
+def test_another_image_is_reported_and_shrunk(bench: Bench) -> None:
     """The run with the nodes gets another seed: what would be a wrong image."""
     tally = Tally()
     verdict = judge(bench, MANY_THINGS, _another_seed)
@@ -94,7 +94,7 @@ def test_another_image_is_reported_with_its_workflow_and_shrunk(bench: Bench) ->
     assert tally.findings[0]["workflow"] == prompt_of(smallest)
 
 
-def test_an_error_of_the_run_with_the_nodes_alone_is_reported(bench: Bench) -> None:
+def test_an_error_with_the_nodes_alone_is_reported(bench: Bench) -> None:
     """The wrong width of text fails in the model."""
 
     def broken(prompt: workflows.Prompt) -> workflows.Prompt:
@@ -127,7 +127,7 @@ def test_a_run_that_is_all_eager_is_reported(bench: Bench) -> None:
     assert tally.problems() != []
 
 
-def test_a_case_is_the_same_in_every_process_and_survives_its_recipe() -> None:
+def test_a_case_is_the_same_in_every_process() -> None:
     drawn = [cases.draw(1, number) for number in range(200)]
     assert drawn == [cases.draw(1, number) for number in range(200)]
     for case in drawn:

@@ -45,7 +45,7 @@ def test_calls_are_replayed_from_the_third_step_on(calls: Calls, engine: Any) ->
     assert ", CUDA graphs hold " in node_text(), node_text()
 
 
-def test_captures_give_their_memory_back_when_everything_is_unloaded(calls: Calls, engine: Any) -> None:
+def test_unloading_everything_frees_captures(calls: Calls, engine: Any) -> None:
     import comfy.model_management as management
 
     fast = compiled(calls.model)
@@ -65,7 +65,7 @@ def test_captures_give_their_memory_back_when_everything_is_unloaded(calls: Call
     assert engine.counters.eager_calls == 0
 
 
-def test_captures_go_before_a_model_when_the_host_needs_room(calls: Calls, engine: Any) -> None:
+def test_captures_are_freed_before_a_model_has_to_go(calls: Calls, engine: Any) -> None:
     import comfy.model_management as management
 
     def loaded() -> list[str]:
@@ -150,9 +150,7 @@ def test_memory_that_runs_out_in_a_compiled_call(room: str, calls: Calls, engine
     assert relative_l2(served.output, eager) < BOUNDS[torch.float16]
 
 
-def test_a_compile_takes_no_more_than_it_is_admitted_for(
-    base: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compile_stays_within_what_was_admitted(base: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from onegraph.common.memory import in_words
     from onegraph.runtime import compiles as module
 

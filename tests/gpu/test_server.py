@@ -120,7 +120,7 @@ def test_after_free_everything_comes_back(running: server.Server) -> None:
     assert counted(running) == before
 
 
-def test_float8_weights_give_eagers_image_and_a_reason_if_eager(running: server.Server) -> None:
+def test_float8_weights_give_the_image_of_eager(running: server.Server) -> None:
     compiles = running.status()["compiles"]
     _, result = both(running, txt2img(seed=51, checkpoint=FLOAT8))
     print("float8:", result.text("2"))
@@ -129,7 +129,7 @@ def test_float8_weights_give_eagers_image_and_a_reason_if_eager(running: server.
     both(running, txt2img(seed=52, checkpoint=CHECKPOINT))
 
 
-def test_a_size_of_its_own_is_compiled_under_dynamic_vram(running: server.Server) -> None:
+def test_an_exact_size_compiles_under_dynamic_vram(running: server.Server) -> None:
     compiles, eager_calls = counted(running)
     for seed in (61, 62):
         result = both(running, txt2img(seed=seed, side=320, shapes="exact"))[1]

@@ -78,7 +78,7 @@ def differ(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
     assert min(relative_l2(x, y) for x, y in zip(a, b, strict=True)) > 0.1
 
 
-def test_one_graph_serves_sizes_prompts_cfg_and_batches(calls: Calls, engine: Any) -> None:
+def test_one_graph_serves_sizes_prompts_and_batches(calls: Calls, engine: Any) -> None:
     fast = compiled(calls.model)
     settings: list[dict[str, Any]] = [
         {},
@@ -142,7 +142,7 @@ def test_a_deep_model_is_compiled_in_parts(base: Path, engine: Any) -> None:
     assert len(json.loads(manifest.read_text())["files"]) > 1
 
 
-def test_two_halves_of_one_batch_do_not_overwrite_each_other(calls: Calls) -> None:
+def test_halves_of_a_batch_do_not_overwrite_each_other(calls: Calls) -> None:
     fast = compiled(calls.model)
     run(fast, batch=8, steps=MANY)  # sixteen at once: two calls of eight for each step
     whole = calls.check()[0]

@@ -47,7 +47,7 @@ def test_the_image_is_eagers(
         assert running.status()["compiles"] == 0
 
 
-def test_bfloat16_weights_are_as_close_to_float32_as_eagers(
+def test_bfloat16_is_as_close_to_float32_as_eager(
     base: Path, environment: dict[str, str], unet_graph: Callable[[torch.dtype], None], vae_graphs: None
 ) -> None:
     """bfloat16 moves pixels by more than any fixed bound that would still tell a wrong image."""

@@ -88,7 +88,7 @@ def test_the_first_step_compiles_with_progress(running: server.Server) -> None:
     ],
     ids=str,
 )
-def test_one_graph_serves_sizes_prompts_cfg_and_batches(change: dict, running: server.Server) -> None:
+def test_one_graph_serves_sizes_prompts_and_batches(change: dict, running: server.Server) -> None:
     prompt = txt2img(seed=3, **change)
     eager, result = both(running, prompt)
     assert difference(eager, result) <= 2
@@ -99,7 +99,7 @@ def test_one_graph_serves_sizes_prompts_cfg_and_batches(change: dict, running: s
 
 
 @needs_oneflow
-def test_oneflow_compiles_each_size_and_rebuilds_the_next_from_it(running: server.Server) -> None:
+def test_oneflow_rebuilds_the_next_size_from_the_first(running: server.Server) -> None:
     changes: list[dict] = [{}, {"width": 64, "height": 192}, {"text": LONG, "cfg": 1.0}]
     for number, change in enumerate(changes):
         prompt = txt2img(seed=3, backend="oneflow", **change)

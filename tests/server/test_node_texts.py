@@ -32,7 +32,7 @@ def two_images(seed: int, decodes: int) -> workflows.Prompt:
     return prompt
 
 
-def test_load_checkpoint_shows_every_sampling_and_decode_of_the_prompt(running: server.Server) -> None:
+def test_load_checkpoint_shows_every_run_of_the_prompt(running: server.Server) -> None:
     prompt = two_images(seed=91, decodes=4)
     (node,) = workflows.nodes(prompt, "OneGraphLoadCheckpoint")
     first = running.run(prompt)

@@ -59,13 +59,13 @@ def test_the_graph_is_restored_without_compiling(
     assert status["runs"]["2"]["restore_s"] > 0
 
 
-def test_a_checkpoint_first_seen_by_this_process_needs_no_compile_either(running: server.Server) -> None:
+def test_a_second_checkpoint_needs_no_compile(running: server.Server) -> None:
     prompt = txt2img(seed=32, checkpoint=SECOND)
     assert difference(running.run(workflows.without_onegraph(prompt)), running.run(prompt)) <= 2
     assert running.status()["compiles"] == 0
 
 
-def test_the_same_node_under_another_id_speaks_for_itself(running: server.Server) -> None:
+def test_a_node_under_another_id_shows_its_own_text(running: server.Server) -> None:
     """ComfyUI caches results by inputs; a cached one must not go on talking to the node it was made for."""
     prompt = txt2img(seed=51)
     running.run(prompt)
@@ -77,7 +77,7 @@ def test_the_same_node_under_another_id_speaks_for_itself(running: server.Server
     assert result.text("2") == ""
 
 
-def test_a_killed_compile_finishes_the_queue_item_eager(running: server.Server, base: Path, backend: str) -> None:
+def test_after_a_killed_compile_the_item_runs_eager(running: server.Server, base: Path, backend: str) -> None:
     before = graph_folders(base)
     killed_before = len([line for line in running.log.read_text().splitlines() if "was killed" in line])
     prompt = txt2img(seed=33, width=72, shapes="exact", backend=backend)
@@ -117,7 +117,7 @@ def test_an_interrupt_ends_a_compile_within_a_second(running: server.Server, bas
     assert running.run(txt2img(seed=35)).text("2").startswith("compiled, any size")
 
 
-def test_background_renders_eager_now_and_compiled_later(running: server.Server) -> None:
+def test_background_runs_eager_now_and_compiled_later(running: server.Server) -> None:
     prompt = txt2img(seed=36, width=88, shapes="exact", when_missing="background")
     eager = running.run(workflows.without_onegraph(prompt))
     first = running.run(prompt)

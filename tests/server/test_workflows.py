@@ -67,7 +67,7 @@ def reference(wf_base: Path, environment: dict[str, str]) -> server.Outcome:
     ("saved", "backend"),
     [pytest.param("refiner first", "oneflow", marks=[needs_oneflow, pytest.mark.full]), ("base first", "inductor")],
 )
-def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
+def test_base_and_refiner_share_a_vae_in_either_order(
     saved: str, backend: str, wf_base: Path, environment: dict[str, str], reference: server.Outcome
 ) -> None:
     """Graphs that tests before have made for the same architectures beside other checkpoints are taken over."""
@@ -91,9 +91,7 @@ def test_base_and_refiner_share_one_vae_saved_and_restored_in_either_order(
 
 
 @pytest.mark.parametrize("name", ["img2img", "eight_sizes_any", "eight_sizes_skip", "txt2img"])
-def test_a_workflow_uses_the_graphs_that_its_expectations_name(
-    name: str, wf_base: Path, environment: dict[str, str]
-) -> None:
+def test_a_workflow_uses_its_expected_graphs(name: str, wf_base: Path, environment: dict[str, str]) -> None:
     """Each in its own process, on the store that the test before has filled."""
     prompt, cases = small(name), expected(name)
     with server.running(wf_base, host.comfyui_path(), env=environment) as running:

@@ -94,13 +94,13 @@ def test_dependencies_point_one_way(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_private_names_of_torch_are_used_in_the_inductor_backend_only(path: Path) -> None:
+def test_only_the_inductor_backend_uses_private_torch(path: Path) -> None:
     text = path.read_text()
     if path.relative_to(ROOT).as_posix() not in INDUCTOR:
         assert not re.search(r"torch\.(\w+\.)*_[a-zA-Z]", text)
 
 
-def test_what_a_user_installs_moves_neither_torch_nor_numpy_nor_protobuf() -> None:
+def test_requirements_leave_the_hosts_packages_alone() -> None:
     lines = [line.partition("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines()]
     names = {line.split(">")[0].split("=")[0].strip().lower() for line in lines if line}
     assert names == {"blake3", "platformdirs", "pydantic", "rich", "typer"}

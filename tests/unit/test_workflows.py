@@ -14,7 +14,7 @@ NAMES = sorted(folder.name for folder in workflows.FOLDER.iterdir())
 _UI_ONLY = {"fixed", "image"}  # control_after_generate; the upload button of Load Image
 
 
-def test_every_template_is_tested_and_every_tested_workflow_is_a_template() -> None:
+def test_templates_and_tested_workflows_are_the_same() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.json")) == [f"onegraph_{name}" for name in NAMES]
 
 
