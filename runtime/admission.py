@@ -75,33 +75,33 @@ class Need:
     Attributes:
         calls: of the activations in the first compiling process.
         planned: of the host meanwhile.
-        helpers: how many processes would help.
+        workers: how many further processes would make the compile faster.
         context: of each process.
     """
 
     calls: int
     planned: int
-    helpers: int
+    workers: int
     context: int = CONTEXT_BYTES
 
     @property
     def least(self) -> int:
-        """What the compile takes without helpers."""
+        """What the compile takes without further workers."""
         return self.context + self.calls
 
 
 @dataclass(frozen=True)
 class Fits:
-    """A compile may start, with that many helpers."""
+    """A compile may start, with that many further workers."""
 
-    helpers: int
+    workers: int
 
 
 def admit(need: Need, free: int) -> Fits | Refused:
-    """Whether a compile fits into the free bytes beside what the host planned, with as many helpers as do."""
+    """Whether a compile fits into the free bytes beside what the host planned, with as many further workers as do."""
     left = free - need.planned - need.least
     if left >= 0:
-        return Fits(min(need.helpers, left // need.context))
+        return Fits(min(need.workers, left // need.context))
     return Refused(reasons.CompileDoesNotFit(need.least, need.planned, max(free, 0)))
 
 

@@ -204,7 +204,7 @@ class Compiles:
         fits = admission.admit(need, self._free_bytes(request.device))
         if isinstance(fits, admission.Fits):
             memory.give_back(request.device)
-            return dataclasses.replace(job, workers=fits.helpers)
+            return dataclasses.replace(job, workers=fits.workers)
         if request.idle is None:
             return fits
         later = dataclasses.replace(job, niceness=_BACKGROUND_NICENESS)
@@ -306,7 +306,7 @@ class Compiles:
 
         try:
             memory.give_back(request.device)
-            self._compile(request, dataclasses.replace(waiting.job, workers=fits.helpers), watch)
+            self._compile(request, dataclasses.replace(waiting.job, workers=fits.workers), watch)
         finally:
             self._background.pop(slot, None)
 
@@ -314,4 +314,5 @@ class Compiles:
 def _compile_kind(request: Request, job: Job) -> str:
     """What compiles have in common that take about as long for each weight."""
     exact = "exact" if all(dim.exact for dim in request.shapes.dims) else "any size"
+    # "helpers" as in the times that earlier versions left on this machine.
     return f"{job.component}, {job.backend}, {request.device.type}, {exact}, {job.workers} helpers"

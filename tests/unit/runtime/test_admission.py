@@ -25,7 +25,7 @@ NO_ROOM = Limits(poll_seconds=0.02, applies=lambda device: True, free=lambda dev
 
 
 def test_a_compile_fits_with_as_many_helpers_as_do() -> None:
-    need = Need(calls=GIB, planned=2 * GIB, helpers=3)
+    need = Need(calls=GIB, planned=2 * GIB, workers=3)
     alone = 3 * GIB + CONTEXT_BYTES
     assert admit(need, alone) == Fits(0)
     assert admit(need, alone + CONTEXT_BYTES) == Fits(1)
