@@ -1,0 +1,65 @@
+"""Sentences: why the store has no usable graph."""
+
+from __future__ import annotations
+
+import functools
+
+from .. import reasons
+from .base import text
+
+
+@text.register
+def _(r: reasons.NoGraph) -> str:
+    if not r.difference:
+        return "no graph is cached for this model yet"
+    return f"the graphs cached for this model differ in {r.difference}"
+
+
+@text.register
+def _(r: reasons.OtherKey) -> str:
+    return f"the graph in its folder differs in {r.difference}"
+
+
+@text.register
+def _(r: reasons.Damaged) -> str:
+    return f"the cached graph is damaged: {damage(r)}"
+
+
+@functools.singledispatch
+def damage(reason: reasons.Damaged) -> str:
+    """Describe what is wrong with an entry's files, in a clause that follows "damaged: ".
+
+    Raises:
+        TypeError: no sentence is registered for its class.
+    """
+    raise TypeError(f"no message for {type(reason).__name__}")
+
+
+@damage.register
+def _(r: reasons.MissingFile) -> str:
+    return f"its file {r.file} is missing"
+
+
+@damage.register
+def _(r: reasons.WrongSize) -> str:
+    return f"its file {r.file} has {r.got} bytes instead of {r.wanted}"
+
+
+@damage.register
+def _(r: reasons.DigestDiffers) -> str:
+    return f"the contents of its file {r.file} have changed"
+
+
+@damage.register
+def _(r: reasons.UnreadableFile) -> str:
+    return f"its file {r.file} cannot be read ({r.detail})"
+
+
+@damage.register
+def _(r: reasons.UnreadableManifest) -> str:
+    return f"its manifest cannot be read ({r.detail})"
+
+
+@text.register
+def _(r: reasons.DiedWhileLoading) -> str:
+    return "the cached graph was quarantined, because the process that loaded it last died meanwhile"
