@@ -27,18 +27,56 @@ from ..common.errors import in_brief
 
 log = logging.getLogger("onegraph.compiler")
 
-AFTER = 1  # calls of one shape before it is captured; 0: never. The first one warms up libraries and the allocator
-MOST = 8  # CUDA graphs of one function
-LARGEST_SHARE = 0.25  # of the free memory, that a call may need to be captured at all
-TRIM_SHARE = 0.25  # of the memory that is left after a run, above which CUDA graphs are given back
-WORTH_IT = 0.95  # replays must take less than this share of the calls' time, several after each other as in sampling
-LAUNCHING = 0.5  # share of a call's time, below which it does not wait for its launches and is not even tried
-MOST_NEEDED = 2  # times that the host may need the memory of captured calls before no more are captured
 _IN_A_ROW = 2  # calls that are timed
 _TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, but some sum in no fixed order
 
 Shapes = tuple[torch.Size, ...]
 Release = Literal["freed", "needed"]
+
+
+@dataclass(frozen=True)
+class CapturePolicy:
+    """When calls are captured.
+
+    Attributes:
+        after: calls of one shape before it is captured; 0: never. The first one warms up libraries and the allocator.
+        most: CUDA graphs of one function.
+        largest_share: of the free memory, that a call may need to be captured at all.
+        trim_share: of the memory that is left after a run, above which CUDA graphs are released.
+        worth_it: replays must take less than this share of the calls' time, several after each other as in sampling.
+        launching: share of a call's time, below which it does not wait for its launches and is not even tried.
+        most_needed: times that the host may need the memory of captured calls before no more are captured.
+    """
+
+    after: int = 1
+    most: int = 8
+    largest_share: float = 0.25
+    trim_share: float = 0.25
+    worth_it: float = 0.95
+    launching: float = 0.5
+    most_needed: int = 2
+
+
+NEVER = CapturePolicy(after=0)
+ALWAYS = CapturePolicy(worth_it=float("inf"), launching=0.0, largest_share=1.0)  # whether it pays or not
+
+_policy = CapturePolicy()
+
+
+def policy() -> CapturePolicy:
+    """The policy of this process."""
+    return _policy
+
+
+@contextlib.contextmanager
+def using(new: CapturePolicy) -> Iterator[None]:
+    """While this lasts another policy is the process's, e.g. to measure calls without CUDA graphs."""
+    global _policy
+    before, _policy = _policy, new
+    try:
+        yield
+    finally:
+        _policy = before
 
 
 @dataclass
@@ -87,7 +125,7 @@ class CudaGraphs:
         self.held_bytes = 0
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        if not self._allowed or not AFTER or inputs[0].device.type != "cuda":
+        if not self._allowed or not _policy.after or inputs[0].device.type != "cuda":
             return self._function(*inputs)
         shapes = tuple(t.shape for t in inputs)
         captured = self._captured.get(shapes)
@@ -103,7 +141,7 @@ class CudaGraphs:
         """Tell whether this call would be captured, if it is on a GPU."""
         shapes = tuple(t.shape for t in inputs)
         known = shapes in self._captured or shapes in self._refused
-        return self._allowed and not self._paused and 0 < AFTER <= self._calls[shapes] and not known
+        return self._allowed and not self._paused and 0 < _policy.after <= self._calls[shapes] and not known
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -129,7 +167,7 @@ class CudaGraphs:
             if self._device is not None and self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # a replay may be under way
             self._needed += why == "needed"
-            if self._needed > MOST_NEEDED:
+            if self._needed > _policy.most_needed:
                 self._allowed = False
             self.clear()
         return held
@@ -161,7 +199,7 @@ class CudaGraphs:
 
     def trim(self, available: int) -> None:
         """Clear if the CUDA graphs hold much in comparison with the bytes that are available without them."""
-        if self.held_bytes > TRIM_SHARE * available:
+        if self.held_bytes > _policy.trim_share * available:
             log.debug("CUDA graphs of %d MiB are given back", self.held_bytes >> 20)
             self._refused |= set(self._captured)
             self.clear()
@@ -178,8 +216,8 @@ class CudaGraphs:
         launched = time.perf_counter() - started
         torch.cuda.synchronize(device)
         needed = torch.cuda.max_memory_allocated(device) - before
-        waits = launched > LAUNCHING * (time.perf_counter() - started)
-        if not waits or needed > LARGEST_SHARE * torch.cuda.mem_get_info(device)[0]:
+        waits = launched > _policy.launching * (time.perf_counter() - started)
+        if not waits or needed > _policy.largest_share * torch.cuda.mem_get_info(device)[0]:
             return expected
         try:
             self._keep_if_it_pays(shapes, inputs, expected)
@@ -198,9 +236,9 @@ class CudaGraphs:
         self.held_bytes += max(0, free - torch.cuda.mem_get_info(device)[0])
         direct_s = _timed(lambda: self._function(*inputs), device)
         replay_s = _timed(lambda: captured.replay(inputs), device)
-        kept = distance <= _TOLERANCE and replay_s < WORTH_IT * direct_s
+        kept = distance <= _TOLERANCE and replay_s < _policy.worth_it * direct_s
         if kept:
-            if len(self._captured) >= MOST:
+            if len(self._captured) >= _policy.most:
                 oldest = next(iter(self._captured))
                 del self._captured[oldest]
                 self._calls[oldest] = 0

@@ -100,7 +100,7 @@ def measure(job: Job) -> Figures:
 
     from ..common import reasons
     from ..runtime import registry
-    from ..runtime.first_use import ANY_SPEED
+    from ..runtime.policy import ANY_SPEED
     from ..runtime.run_report import RunReport
     from .families.unet import Options, compile_model
     from .status import last_runs

@@ -28,8 +28,6 @@ from .run import HostRun
 log = logging.getLogger("onegraph.host")
 
 PIXELS = 8  # image pixels per latent unit, in the families compiled here
-PRELOAD_ON = ("cuda",)  # device types where a first call costs so much that it is worth to begin before it
-PRELOAD_ROOM = 6 << 30  # bytes of memory besides the model's own: preloading a graph early never competes for it
 
 
 @dataclass(frozen=True)
@@ -167,8 +165,9 @@ def preload(
     """
     try:
         device = patcher.load_device  # type: ignore[attr-defined]
-        room = patcher.model_size() + PRELOAD_ROOM  # type: ignore[attr-defined]
-        if device.type not in PRELOAD_ON or memory.unused_bytes(device) < room:
+        policy = registry().policy
+        room = patcher.model_size() + policy.preload_room  # type: ignore[attr-defined]
+        if device.type not in policy.preload_on or memory.unused_bytes(device) < room:
             return
         watch = watches.of(module, eligibility.rules())
         paged = dynamic_vram.paged(patcher, module, watch.version) if dynamic_vram.is_paged(patcher) else None
@@ -178,7 +177,7 @@ def preload(
         if isinstance(request, Request) and rebuilder(request.backend) is None:
             name = f"onegraph-preload-{request.key.digest}"
             # Not a daemon: a process that ends in the midst of it would leave the mark of a graph that takes it down.
-            threading.Thread(target=registry().preload, args=(request, PRELOAD_ROOM), name=name).start()
+            threading.Thread(target=registry().preload, args=(request, policy.preload_room), name=name).start()
     except Exception:  # never into the queue; the first call does without
         log.debug("no graph was preloaded", exc_info=True)
 

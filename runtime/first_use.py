@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -14,27 +14,9 @@ from ..common.reasons import Reason
 from ..graph_cache.entry import Entry
 from ..graph_cache.store import Store
 from . import faithfulness
+from .policy import Policy
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class FirstUsePolicy:
-    """When a graph is worth using.
-
-    Attributes:
-        slower: below this share of eager's speed it is not; 5 % is measurement noise.
-        slow_processes: how many processes must find a graph slower than eager before it is believed.
-        measuring_seconds: by device type. Beyond that a first use is not measured again: calls that long are hardly
-            noisy. On a GPU only the first calls take long, which load kernels and plans.
-    """
-
-    slower: float = 0.95
-    slow_processes: int = 3
-    measuring_seconds: Mapping[str, float] = field(default_factory=lambda: {"cpu": 2.0, "cuda": 20.0})
-
-
-ANY_SPEED = FirstUsePolicy(slower=0.0)  # for measuring: a slow graph is used like any other
 
 
 @dataclass(frozen=True)
@@ -70,9 +52,7 @@ class Failed:
 class FirstUseCheck:
     """What first uses of one graph on this machine showed, and those that are still due."""
 
-    def __init__(
-        self, store: Store, entry: Entry, policy: FirstUsePolicy, device: torch.device, environment: str
-    ) -> None:
+    def __init__(self, store: Store, entry: Entry, policy: Policy, device: torch.device, environment: str) -> None:
         self._store = store
         self._entry = entry
         self._policy = policy

@@ -23,7 +23,8 @@ from ..graph_cache.entry import Entry
 from ..graph_cache.store import Store
 from . import binding, faithfulness, live_code, out_of_memory, spot_check
 from .counters import Counters
-from .first_use import Failed, FirstUseCheck, FirstUsePolicy, Trial, timed
+from .first_use import Failed, FirstUseCheck, Trial, timed
+from .policy import Policy
 from .request import Request
 
 log = logging.getLogger("onegraph.runtime")
@@ -47,7 +48,7 @@ class GraphOptions:
         make_room: has other graphs release what only makes calls faster.
     """
 
-    policy: FirstUsePolicy = field(default_factory=FirstUsePolicy)
+    policy: Policy = field(default_factory=Policy)
     make_room: Callable[[], object] = lambda: None
 
 
@@ -92,7 +93,7 @@ class LoadedGraph:
         may_capture = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
         if runner.cuda_graphs is not None and not may_capture:
             runner.cuda_graphs.forbid()
-        self._schedule = spot_check.Schedule(spot_check.every())
+        self._schedule = spot_check.Schedule(spot_check.every(), options.policy.checks_share)
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
 
     # Memory -------------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ from .admission import Limits
 from .compiles import Compiles, Watch
 from .counters import Counters
 from .eviction import Eviction
-from .first_use import FirstUsePolicy
 from .loaded_graph import GraphOptions, LoadedGraph, Origin
+from .policy import Policy
 from .request import Request, Slot, WhenMissing
 
 log = logging.getLogger("onegraph.runtime")
@@ -50,11 +50,9 @@ class Registry:
         policy: when a graph is worth using.
     """
 
-    def __init__(
-        self, store: Store | None = None, limits: Limits | None = None, policy: FirstUsePolicy | None = None
-    ) -> None:
+    def __init__(self, store: Store | None = None, limits: Limits | None = None, policy: Policy | None = None) -> None:
         self.store = store or Store()
-        self.policy = policy or FirstUsePolicy()
+        self.policy = policy or Policy()
         self.counters = Counters()
         self.exact_compiles: dict[str, set[str]] = {}  # by architecture, keys that were compiled for one size
         self._graphs: dict[Slot, LoadedGraph] = {}

@@ -16,7 +16,6 @@ from ..common.shapes import ShapeRange
 
 EVERY_VARIABLE = "ONEGRAPH_CHECK_EVERY"
 EVERY = 200  # calls of a graph between two checks, at least
-SHARE = 0.004  # of the time spent in sampling that checks may take
 _LONGEST_STEP = 1.0  # seconds; a longer gap between calls was spent elsewhere
 _CROPPED = ("height", "width")
 
@@ -37,10 +36,12 @@ class Schedule:
 
     Attributes:
         every: calls between two checks at least; 0: never.
+        share: of the time spent in sampling that checks may take.
         cost_s: what the last check took.
     """
 
     every: int
+    share: float = 0.004
     cost_s: float = 0.0
     _calls: int = 0
     _busy_s: float = 0.0
@@ -52,7 +53,7 @@ class Schedule:
         self._busy_s += min(now - self._last, _LONGEST_STEP)
         self._last = now
         self._calls += 1
-        return 0 < self.every <= self._calls and self.cost_s <= SHARE * self._busy_s
+        return 0 < self.every <= self._calls and self.cost_s <= self.share * self._busy_s
 
     def checked(self, seconds: float) -> None:
         self.cost_s, self._calls, self._busy_s, self._last = seconds, 0, 0.0, time.perf_counter()

@@ -40,7 +40,7 @@ def main() -> None:
     from onegraph.backends.inductor import InductorRunner
     from onegraph.host import status
     from onegraph.host.families import unet as hook
-    from onegraph.runtime.first_use import ANY_SPEED
+    from onegraph.runtime.policy import ANY_SPEED
     from onegraph.runtime.registry import registry
 
     arrivals: list[float] = []

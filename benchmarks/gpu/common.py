@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,7 @@ def boot(device: str, work: Path) -> None:
     host.import_pack()
     host.boot(cpu=device == "cpu")
 
-    from onegraph.runtime.first_use import ANY_SPEED
+    from onegraph.runtime.policy import ANY_SPEED
     from onegraph.runtime.registry import registry
 
     registry().policy = ANY_SPEED  # a graph slower than eager is measured like any other; the table shows that it is
@@ -139,43 +138,27 @@ def write_checkpoints(bench: Bench) -> None:
     give_back()
 
 
-def _replay() -> Any:
-    """The pack's module that records and replays CUDA graphs: `AFTER` calls of one shape, 0 for never."""
-    return importlib.import_module("onegraph.backends.cuda_graphs")
-
-
-def replay_after() -> int:
-    return int(_replay().AFTER)
-
-
-@contextlib.contextmanager
-def never_replayed() -> Iterator[None]:
+def never_replayed() -> contextlib.AbstractContextManager[None]:
     """While this lasts, graphs launch each of their kernels themselves."""
-    replay = _replay()
-    before, replay.AFTER = replay.AFTER, 0
-    try:
-        yield
-    finally:
-        replay.AFTER = before
+    from onegraph.backends import cuda_graphs
+
+    return cuda_graphs.using(cuda_graphs.NEVER)
 
 
-@contextlib.contextmanager
-def always_replayed() -> Iterator[None]:
+def always_replayed() -> contextlib.AbstractContextManager[None]:
     """While this lasts, calls that come often are replayed whether that pays or not."""
-    replay = _replay()
-    before = replay.WORTH_IT, replay.LAUNCHING, replay.LARGEST_SHARE
-    replay.WORTH_IT, replay.LAUNCHING, replay.LARGEST_SHARE = float("inf"), 0.0, 1.0
-    try:
-        yield
-    finally:
-        replay.WORTH_IT, replay.LAUNCHING, replay.LARGEST_SHARE = before
+    from onegraph.backends import cuda_graphs
+
+    return cuda_graphs.using(cuda_graphs.ALWAYS)
 
 
 def replayed_ms(call: Callable[[], Any], rounds: int) -> float | None:
     """Median of a call that comes often enough to be replayed, or None when it is not replayed after all."""
-    counters = _replay().counters
+    from onegraph.backends import cuda_graphs
+
+    counters = cuda_graphs.counters
     before = counters.replayed_calls
-    found = median_ms({"call": call}, rounds, replay_after() + 3)["call"]
+    found = median_ms({"call": call}, rounds, cuda_graphs.policy().after + 3)["call"]
     return found if counters.replayed_calls - before >= rounds else None
 
 

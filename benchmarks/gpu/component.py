@@ -85,7 +85,7 @@ class Component(ABC):
         """Keep the request that the pack makes in `run`; `report` is the run's in the pack's own records."""
         from onegraph.graph_cache.store import Store
         from onegraph.host import status
-        from onegraph.runtime.first_use import ANY_SPEED
+        from onegraph.runtime.policy import ANY_SPEED
         from onegraph.runtime.registry import Registry
 
         request = recorded(run)

@@ -69,7 +69,7 @@ def engine(environment: dict[str, str]) -> Iterator[Any]:
 def _engine(environment: dict[str, str]) -> Any:
     """Tiny models gain little: whether a graph is fast enough is tested in tests/integration."""
     from onegraph.graph_cache.store import Store
-    from onegraph.runtime.first_use import ANY_SPEED
+    from onegraph.runtime.policy import ANY_SPEED
     from onegraph.runtime.registry import Registry
 
     return Registry(Store(Path(environment["ONEGRAPH_HOME"])), policy=ANY_SPEED)

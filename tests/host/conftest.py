@@ -17,7 +17,7 @@ from onegraph.host import resolutions, status  # noqa: E402
 from onegraph.host.families import unet as hook  # noqa: E402
 from onegraph.runtime import registry as registry_module  # noqa: E402
 from onegraph.runtime.counters import Counters  # noqa: E402
-from onegraph.runtime.first_use import ANY_SPEED  # noqa: E402
+from onegraph.runtime.policy import ANY_SPEED  # noqa: E402
 from onegraph.runtime.registry import Registry  # noqa: E402
 
 NODE = "7"

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +20,8 @@ from onegraph.graph_cache.first_use import FIRST_USE_FILE
 from onegraph.runtime import registry as registry_module
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.first_use import ANY_SPEED, FirstUseCheck, Trial
+from onegraph.runtime.first_use import FirstUseCheck, Trial
+from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
 from .conftest import compiled, said
@@ -378,10 +380,10 @@ def test_a_call_whose_surroundings_change_operations_runs_eager(
 
 
 def test_one_call_in_many_is_compared_with_eager(
-    model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
+    model: Any, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEGRAPH_CHECK_EVERY", "3")
-    monkeypatch.setattr("onegraph.runtime.spot_check.SHARE", 1e9)  # whatever the checks take on this machine
+    fresh_process.policy = replace(ANY_SPEED, checks_share=1e9)  # whatever the checks take on this machine
     for options in ({}, {"cfg": 1.0}):
         host.sample(compiled(model), steps=8, **options)
     assert counters.spot_checks == 5  # 16 calls, the first of each kind were compared anyway
@@ -393,7 +395,7 @@ def test_a_graph_that_goes_wrong_after_its_first_use_is_retired(
     cfg: float, model: Any, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEGRAPH_CHECK_EVERY", "4")
-    monkeypatch.setattr("onegraph.runtime.spot_check.SHARE", 1e9)
+    fresh_process.policy = replace(ANY_SPEED, checks_share=1e9)
     quarantined: list[Path] = []
     monkeypatch.setattr(fresh_process.store, "quarantine", quarantined.append)  # other tests use the graph
     fast, reference = compiled(model), host.sample(model, cfg=cfg)

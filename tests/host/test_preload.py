@@ -1,4 +1,4 @@
-"""Graphs taken up as soon as the node runs, in a thread: the first call finds them, and nothing else changes.
+"""Graphs preloaded as soon as the node runs, in a thread: the first call finds them, and nothing else changes.
 
 The pack does so on GPUs only; here the CPU counts as one.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ import pytest
 import torch
 from support import host
 
-from onegraph.host import component
 from onegraph.host import vae_hook as vae_hook
 from onegraph.host.families import unet as hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
 from .conftest import NODE, compiled, said
@@ -28,9 +29,8 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture(autouse=True)
-def preload_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(component, "PRELOAD_ON", ("cpu",))
-    monkeypatch.setattr(component, "PRELOAD_ROOM", 0)
+def preload_here(fresh_process: Registry) -> None:
+    fresh_process.policy = replace(ANY_SPEED, preload_on=("cpu",), preload_room=0)
 
 
 def test_the_first_call_finds_the_graph_loaded_and_warm(
@@ -71,7 +71,7 @@ def test_the_first_call_may_come_while_it_goes_on(
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
 
 
-def test_a_graph_that_cannot_warm_up_is_taken_up_by_the_first_call(
+def test_a_graph_that_cannot_warm_up_loads_at_the_first_call(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: LoadedGraph, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -85,7 +85,7 @@ def test_a_graph_that_cannot_warm_up_is_taken_up_by_the_first_call(
 
 
 @pytest.mark.parametrize("options", [{"shapes": "exact"}, {"backend": "off"}, {"backend": "oneflow"}])
-def test_only_what_the_first_call_will_surely_want_is_taken_up(
+def test_only_what_the_first_call_surely_wants_is_preloaded(
     options: dict[str, Any], model: Any, counters: Counters
 ) -> None:
     compiled(model, **options)
@@ -93,10 +93,8 @@ def test_only_what_the_first_call_will_surely_want_is_taken_up(
     assert (counters.preloads, counters.restores) == (0, 0)
 
 
-def test_nothing_is_taken_up_where_memory_is_short(
-    model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(component, "PRELOAD_ROOM", 1 << 60)
+def test_nothing_is_preloaded_where_memory_is_short(model: Any, counters: Counters, fresh_process: Registry) -> None:
+    fresh_process.policy = replace(fresh_process.policy, preload_room=1 << 60)
     compiled(model)
     host.wait_for_preloads()
     assert (counters.preloads, counters.restores) == (0, 0)

@@ -15,7 +15,7 @@ from onegraph.host import vae_hook
 from onegraph.host.families import unet
 from onegraph.runtime import registry as registry_module
 from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
 from .conftest import NODE

@@ -19,7 +19,7 @@ from onegraph.host import component, progress, status
 from onegraph.host import vae_hook as hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.first_use import ANY_SPEED
+from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
 NODE = "9"

@@ -24,7 +24,7 @@ def main(checkpoint: Path, dtype: str) -> None:
     from onegraph.host.families import unet as hook
     from onegraph.runtime import registry as registry_module
     from onegraph.runtime.faithfulness import relative_l2
-    from onegraph.runtime.first_use import ANY_SPEED
+    from onegraph.runtime.policy import ANY_SPEED
 
     registry_module.registry().policy = ANY_SPEED
     model: Any = host.load(checkpoint, dtype=getattr(torch, dtype))

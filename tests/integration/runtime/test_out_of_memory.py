@@ -15,8 +15,8 @@ from onegraph.common.shapes import Refused
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import out_of_memory
-from onegraph.runtime.first_use import ANY_SPEED
 from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
 HELD = 1 << 30

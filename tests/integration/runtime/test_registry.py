@@ -20,8 +20,8 @@ from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.manifest import MANIFEST_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.first_use import ANY_SPEED
 from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
 

@@ -28,7 +28,7 @@ def _trust_slow_graphs():
     """Tiny models gain little and machines are noisy: no graph is refused as slower than eager in tests."""
     for name, module in list(sys.modules.items()):
         if name.endswith(".runtime.registry"):
-            module.registry().policy = sys.modules[name.replace(".registry", ".first_use")].ANY_SPEED
+            module.registry().policy = sys.modules[name.replace(".registry", ".policy")].ANY_SPEED
 
 
 class TestTextEncode:

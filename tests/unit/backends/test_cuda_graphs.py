@@ -18,15 +18,15 @@ def _counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "counters", cuda_graphs.Counters())
 
 
-def test_a_call_is_due_when_its_shape_came_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_due_when_its_shape_came_often() -> None:
     function, x, other = CudaGraphs(double), (torch.ones(3),), (torch.ones(4),)
-    function._calls[(x[0].shape,)] = cuda_graphs.AFTER - 1
+    function._calls[(x[0].shape,)] = cuda_graphs.policy().after - 1
     assert not function.due(x)
     function._calls[(x[0].shape,)] += 1
     assert function.due(x)
     assert not function.due(other)
-    monkeypatch.setattr(cuda_graphs, "AFTER", 0)
-    assert not function.due(x)
+    with cuda_graphs.using(cuda_graphs.NEVER):
+        assert not function.due(x)
 
 
 @pytest.mark.parametrize("why", ["forbidden", "found not worth it"])
@@ -43,9 +43,9 @@ def test_a_call_is_never_due(why: str) -> None:
 def test_on_a_cpu_every_call_is_made_and_nothing_held() -> None:
     made = []
     function = CudaGraphs(lambda x: made.append(1) or double(x))
-    for value in range(3 * cuda_graphs.AFTER):
+    for value in range(3 * cuda_graphs.policy().after):
         assert function(torch.tensor([float(value)])).item() == 2 * value
-    assert len(made) == 3 * cuda_graphs.AFTER
+    assert len(made) == 3 * cuda_graphs.policy().after
     assert cuda_graphs.counters == cuda_graphs.Counters(captures=0, replayed_calls=0)
     assert function.held_bytes == 0
     assert not function.try_out(torch.ones(1))
@@ -73,10 +73,10 @@ def test_while_paused_nothing_is_captured_but_calls_count() -> None:
 def test_released_calls_are_captured_again_up_to_a_limit(why: str) -> None:
     function, x = CudaGraphs(double), (torch.ones(3),)
     assert function.release(why) == 0
-    for time in range(1, 2 * cuda_graphs.MOST_NEEDED):
-        function._calls[(x[0].shape,)] = cuda_graphs.AFTER
+    for time in range(1, 2 * cuda_graphs.policy().most_needed):
+        function._calls[(x[0].shape,)] = cuda_graphs.policy().after
         function.held_bytes = 1000
         assert function.release(why) == 1000
         assert function.held_bytes == 0
-        function._calls[(x[0].shape,)] = cuda_graphs.AFTER
-        assert function.due(x) == (why == "freed" or time <= cuda_graphs.MOST_NEEDED)
+        function._calls[(x[0].shape,)] = cuda_graphs.policy().after
+        assert function.due(x) == (why == "freed" or time <= cuda_graphs.policy().most_needed)
