@@ -24,7 +24,7 @@ GIB = 1 << 30
 NO_ROOM = Limits(poll_seconds=0.02, applies=lambda device: True, free=lambda device: 0)
 
 
-def test_a_compile_fits_with_as_many_helpers_as_do() -> None:
+def test_a_compile_fits_with_as_many_workers_as_do() -> None:
     need = Need(calls=GIB, planned=2 * GIB, workers=3)
     alone = 3 * GIB + CONTEXT_BYTES
     assert admit(need, alone) == Fits(0)
