@@ -3,7 +3,7 @@
 How a graph gets into a process:
 
 1. `lookup` finds its entry. It changes nothing.
-2. A hit in another model's folder is adopted by `adopt`; a broken entry is moved aside by `quarantine`.
+2. A hit in another model's folder is adopted by `adopt`; a broken entry is quarantined by `quarantine`.
 3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
 4. `loading` marks the moments in which a bad graph could take the process down. A marker that stays makes the entry
    broken for the next lookup.

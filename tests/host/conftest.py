@@ -109,6 +109,6 @@ def compiled(model: Any, **options: Any) -> Any:
     return hook.compile_model(model, hook.Options(**options), NODE)[0]
 
 
-def said() -> str:
-    """What the node said after the last run."""
+def node_text() -> str:
+    """What the node shows after the last run."""
     return status.last_runs[NODE].text()

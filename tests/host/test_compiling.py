@@ -14,7 +14,7 @@ from onegraph.host import progress
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 
-from .conftest import NODE, compiled, said
+from .conftest import NODE, compiled, node_text
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_an_interrupt_stops_the_compile_and_leaves_nothing_behind(
         host.sample(compiled(model), context_width=1280)
     assert counters.compiles == 0
     assert not list(checkpoint("tiny_refiner").parent.glob("tiny_refiner*.graphs"))
-    assert progress.texts[NODE] == said() == "stopped before the first step was done"
+    assert progress.texts[NODE] == node_text() == "stopped before the first step was done"
 
 
 def test_a_unet_without_class_labels(checkpoint: Callable[..., Path], counters: Counters) -> None:
@@ -78,11 +78,11 @@ def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., P
     model = host.load(checkpoint())
     reference = host.sample(model, height=64, width=64)
     assert relative_l2(host.sample(compiled(model, shapes="exact"), height=64, width=64), reference) < 1e-4
-    assert "64x64 batch 2 77 tokens" in said()
+    assert "64x64 batch 2 77 tokens" in node_text()
     assert counters.compiles == 1
     other = host.sample(compiled(model, shapes="exact", when_missing="eager"), height=72, width=64)
     assert torch.equal(other, host.sample(model, height=72, width=64))
-    assert said().startswith("eager: the graphs cached for this model differ in shapes")
+    assert node_text().startswith("eager: the graphs cached for this model differ in shapes")
     assert counters.compiles == 1
 
 

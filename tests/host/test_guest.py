@@ -21,7 +21,7 @@ from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.registry import Registry
 
-from .conftest import compiled, said
+from .conftest import compiled, node_text
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -70,7 +70,7 @@ def listed() -> list[str]:
 
 
 def test_what_they_hold_is_said(fast: Any) -> None:
-    assert said().endswith(", CUDA graphs hold 64 MiB"), said()
+    assert node_text().endswith(", CUDA graphs hold 64 MiB"), node_text()
     status = routes.status()
     assert status["captured_bytes"] == HELD
     assert [run["captured_bytes"] for run in status["runs"].values()] == [HELD]
@@ -87,7 +87,7 @@ def test_unloading_everything_releases_them_and_the_next_run_is_right(
     assert (held(fresh_process), listed()) == (0, [])
     assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
     assert (counters.eager_calls, listed()) == (0, ["SDXL"])
-    assert "CUDA graphs" not in said()
+    assert "CUDA graphs" not in node_text()
     hold(fresh_process)
     host.sample(fast)
     assert "OneGraphCudaGraphs" in listed()
@@ -215,9 +215,9 @@ def test_a_compile_on_a_gpu_hears_what_the_host_plans(
     fresh_process.compiles.limits = Limits(applies=lambda device: True, free=lambda device: 1 << 30)
     result = host.sample(compiled(model, shapes="exact"), height=72, width=88)
     assert torch.equal(result, host.sample(model, height=72, width=88))
-    assert said().startswith("eager: compiling needs 1."), said()
-    assert " of GPU memory beside the " in said()
-    assert said().endswith(" of this run, and 1.0 GiB are free; it compiles when the queue is empty"), said()
+    assert node_text().startswith("eager: compiling needs 1."), node_text()
+    assert " of GPU memory beside the " in node_text()
+    assert node_text().endswith(" of this run, and 1.0 GiB are free; it compiles when the queue is empty"), node_text()
     assert routes.status()["deferred_compiles"] == 1
     for place in list(fresh_process.compiles._deferred._items):
         fresh_process.compiles._deferred.take(place)

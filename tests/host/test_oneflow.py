@@ -86,7 +86,7 @@ def check(wrapped: torch.nn.Module, given: tuple[torch.Tensor, ...], folder: Pat
 def check_at_sizes(
     wrapped: torch.nn.Module, shapes: ShapeRange, calls: list[tuple[torch.Tensor, ...]], tmp_path: Path
 ) -> None:
-    """Capture once, for the first call; build the others from the program that was kept."""
+    """Capture once, for the first call; build the others from its program."""
     kept = tmp_path / "0"
     compile_at(wrapped, shapes, calls[0], kept)
     check(wrapped, calls[0], kept)

@@ -20,7 +20,7 @@ from onegraph.runtime.dispatch import MOST_EXACT
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.registry import Registry
 
-from .conftest import compiled, needs_oneflow, said
+from .conftest import compiled, needs_oneflow, node_text
 
 pytestmark = needs_oneflow
 SAME = 1e-4
@@ -32,8 +32,8 @@ def test_a_restore_neither_captures_nor_lowers(model: Any, counters: Counters) -
     assert relative_l2(host.sample(compiled(model, backend="oneflow")), host.sample(model)) < SAME
     assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0)
     assert oneflow.traces == before
-    assert said().startswith("restored in ")
-    assert said().endswith("(oneflow has no graphs for any size, so each size has its own)")
+    assert node_text().startswith("restored in ")
+    assert node_text().endswith("(oneflow has no graphs for any size, so each size has its own)")
 
 
 @pytest.mark.usefixtures("compiled_once_by_oneflow")
@@ -63,7 +63,7 @@ def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Coun
         assert relative_l2(host.sample(fast, **size), host.sample(model, **size)) < SAME
     assert counters.compiles == MOST_EXACT
     assert counters.reasons.total() == counters.eager_calls == 2 * (20 - MOST_EXACT)
-    assert said().startswith(f"eager: {MOST_EXACT} exact sizes were compiled already")
+    assert node_text().startswith(f"eager: {MOST_EXACT} exact sizes were compiled already")
     held = fresh_process.held_bytes()
     assert 0 < held < fresh_process.eviction.share * psutil.virtual_memory().total
     assert psutil.Process().memory_info().rss - resident < 1.25 * held + 200e6
@@ -105,10 +105,10 @@ def test_a_graph_that_would_not_fit_is_refused_with_the_figure(
 def test_bench_measures_one_backend_in_one_process(checkpoint: Callable[..., Path]) -> None:
     job = bench.Job(str(host.comfyui_path()), str(checkpoint()), "oneflow", 128, 128, True)
     figures = bench.measure(job)
-    assert figures.said.startswith("restored in ") and figures.restore_s is not None and figures.compile_s is None
+    assert figures.text.startswith("restored in ") and figures.restore_s is not None and figures.compile_s is None
     assert figures.first_s > 0 and figures.step_ms > 0
     eager = bench.measure(bench.Job(str(host.comfyui_path()), str(checkpoint()), "eager", 128, 128, True))
-    assert eager.said == "eager: nothing compiled"  # also where a graph is in the store
+    assert eager.text == "eager: nothing compiled"  # also where a graph is in the store
 
 
 def test_the_bench_command(checkpoint: Callable[..., Path], tmp_path: Path) -> None:

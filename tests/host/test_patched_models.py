@@ -24,7 +24,7 @@ from onegraph.runtime.first_use import FirstUseCheck, Trial
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
-from .conftest import compiled, said
+from .conftest import compiled, node_text
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 SAME = 1e-4
@@ -74,7 +74,7 @@ def test_changed_module_state_is_never_served_by_the_old_graph(
     reference = host.sample(model)
     assert_other(reference, plain)
     assert torch.equal(host.sample(fast), reference)
-    assert said().startswith("eager: ")
+    assert node_text().startswith("eager: ")
     assert counters.eager_calls == 2
 
 
@@ -188,7 +188,7 @@ def test_a_replaced_function_runs_eager_with_its_name(
         reference = host.sample(model)
         assert_other(reference, plain)
         assert torch.equal(host.sample(fast), reference)
-        assert said() == f"eager: another custom node replaced {name} (test_patched_models)"
+        assert node_text() == f"eager: another custom node replaced {name} (test_patched_models)"
     assert counters.eager_calls == 2
     assert_same(host.sample(fast), plain)  # and once it is gone, the graph is back
     assert (counters.eager_calls, counters.compiles) == (2, 0)
@@ -203,7 +203,7 @@ def test_a_method_put_on_one_module_runs_eager_with_its_place(attribute: str, mo
     reference = host.sample(model)
     assert_other(reference, plain)
     assert torch.equal(host.sample(fast), reference)
-    assert f"another custom node replaced the {attribute} of input_blocks.0.0 (Conv2d)" in said()
+    assert f"another custom node replaced the {attribute} of input_blocks.0.0 (Conv2d)" in node_text()
     assert counters.eager_calls == 2
 
 
@@ -228,7 +228,7 @@ def test_a_removed_bypass_lora_brings_the_graph_back(model: Any, counters: Count
     plain, reference = host.sample(model), host.sample(bypassed)
     assert_other(reference, plain)
     assert torch.equal(host.sample(compiled(bypassed)), reference)
-    assert "bypass_lora injects code into this model" in said()
+    assert "bypass_lora injects code into this model" in node_text()
     assert any("forward" in vars(module) for module in unet_of(model).modules())
     assert_same(host.sample(compiled(model)), plain)
     assert (counters.compiled_calls, counters.eager_calls) == (2, 2)
@@ -286,7 +286,7 @@ def test_what_a_wrapper_patches_around_one_call_is_seen_at_that_call(
     assert_other(reference, host.sample(model, steps=4))
     assert_same(host.sample(compiled(patched(model)), steps=4), reference)
     assert (counters.compiled_calls, counters.eager_calls) == (2, 2)
-    assert "2 of 4 calls" in said()
+    assert "2 of 4 calls" in node_text()
 
 
 def test_another_function_at_the_end_of_the_chain_runs_eager(model: Any, counters: Counters) -> None:
@@ -301,7 +301,7 @@ def test_another_function_at_the_end_of_the_chain_runs_eager(model: Any, counter
     reference = host.sample(swapped)
     assert_other(reference, host.sample(model))
     assert torch.equal(host.sample(compiled(swapped)), reference)
-    assert "replaced UNetModel._forward for this call" in said()
+    assert "replaced UNetModel._forward for this call" in node_text()
     assert counters.compiled_calls == 0
 
 
@@ -331,7 +331,7 @@ def test_a_call_that_is_differentiated_runs_eager(model: Any, counters: Counters
     gradients.clear()
     assert torch.equal(_sample_with_gradients(compiled(clone)), reference)
     assert all(torch.equal(a, b) and bool(a.any()) for a, b in zip(gradients, expected, strict=True))
-    assert "gradients are wanted through this call" in said()
+    assert "gradients are wanted through this call" in node_text()
     assert counters.compiled_calls == 0
 
 
@@ -372,7 +372,7 @@ def test_a_call_whose_surroundings_change_operations_runs_eager(
     reference = host.sample(clone)
     assert not torch.equal(reference, host.sample(model))
     assert torch.equal(host.sample(compiled(clone)), reference)
-    assert reason in said()
+    assert reason in node_text()
     assert counters.compiled_calls == 0
 
 
@@ -408,10 +408,10 @@ def test_a_graph_that_goes_wrong_after_its_first_use_is_retired(
         False, False, True,
     )  # fmt: skip
     host.sample(fast, steps=6, cfg=cfg)
-    assert "the graph failed a later check: it differs from eager" in said()
+    assert "the graph failed a later check: it differs from eager" in node_text()
     assert counters.spot_checks == 1 and len(quarantined) == 1
     assert torch.equal(host.sample(fast, cfg=cfg), reference)
-    assert said().startswith("eager: the graph failed a later check")
+    assert node_text().startswith("eager: the graph failed a later check")
 
 
 def test_another_version_of_the_host_has_the_graph_compared_again(

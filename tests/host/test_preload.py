@@ -23,7 +23,7 @@ from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
-from .conftest import NODE, compiled, said
+from .conftest import NODE, compiled, node_text
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -43,7 +43,7 @@ def test_the_first_call_finds_the_graph_loaded_and_warm(
     assert graph.fresh and graph._binding is None
     assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
-    assert said().startswith("restored in "), said()
+    assert node_text().startswith("restored in "), node_text()
     host.wait_for_preloads()
     assert counters.preloads == 1
 

@@ -1,4 +1,4 @@
-"""The SDXL refiner beside the base, sharing one VAE or each with its own; both graphs taken up in any order."""
+"""The SDXL refiner beside the base, sharing one VAE or each with its own; both graphs restored in any order."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.registry import Registry
 
-from .conftest import compiled, said
+from .conftest import compiled, node_text
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 SAME = 1e-4  # relative L2 of latents after two steps; measured 3e-5, another LoRA or seed is above 0.1
@@ -47,15 +47,15 @@ def test_one_process_any_size_prompt_cfg_and_batch_with_no_further_compile(model
     fast = compiled(model)
     for call in CALLS:
         assert_same(host.sample(fast, **call), host.sample(model, **call))
-        assert said().startswith(("compiled, any size", "restored in")), (call, said())
+        assert node_text().startswith(("compiled, any size", "restored in")), (call, node_text())
     assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0)
 
 
 def test_a_new_process_takes_the_graph_up(model: Any, counters: Counters) -> None:
     host.sample(compiled(model))
     assert (counters.compiles, counters.restores, counters.compiled_calls) == (0, 1, 2)
-    assert said().startswith("restored in ")
-    assert "any size 64-2048" in said()
+    assert node_text().startswith("restored in ")
+    assert "any size 64-2048" in node_text()
 
 
 def test_seeds_still_matter(model: Any) -> None:
@@ -84,7 +84,7 @@ def test_lora_on_weaker_off_and_on_again(
             fast = compiled(model, backend=backend)
             fast = with_lora(fast, lora, strength) if strength else fast
         result = host.sample(fast)
-        assert said().startswith(("compiled, ", "restored in")), said()
+        assert node_text().startswith(("compiled, ", "restored in")), node_text()
         assert_same(result, host.sample(patched))
         seen.append(result)
     assert_other(seen[0], seen[1])
@@ -301,8 +301,8 @@ def test_what_no_graph_honours_runs_eager_with_the_reason(
     reference = host.sample(change(model))
     torch.manual_seed(0)
     assert torch.equal(host.sample(compiled(change(model))), reference)
-    assert said().startswith("eager: ")
-    assert reason in said()
+    assert node_text().startswith("eager: ")
+    assert reason in node_text()
     assert (counters.compiled_calls, counters.eager_calls) == (0, 2)
 
 
@@ -318,8 +318,8 @@ def test_guidance_that_patches_some_calls_leaves_the_others_compiled(model: Any,
     guided = PerturbedAttentionGuidance.execute(model, scale=3.0).args[0]
     assert_same(host.sample(compiled(guided)), host.sample(guided))
     assert counters.compiled_calls == 2 and counters.eager_calls == 2
-    assert said().startswith("2 of 4 calls ")
-    assert "PerturbedAttentionGuidance replaces parts of this model (attn1)" in said()
+    assert node_text().startswith("2 of 4 calls ")
+    assert "PerturbedAttentionGuidance replaces parts of this model (attn1)" in node_text()
 
 
 def forward_hook(unet: torch.nn.Module) -> Any:
@@ -351,7 +351,7 @@ def test_a_changed_module_runs_eager_with_the_reason(
 ) -> None:
     change(model.model.diffusion_model)
     assert torch.equal(host.sample(compiled(model)), host.sample(model))
-    assert reason in said()
+    assert reason in node_text()
     assert counters.compiled_calls == 0
 
 
@@ -361,7 +361,7 @@ def test_a_replaced_class_method_is_noticed(model: Any, monkeypatch: pytest.Monk
     original = CrossAttention.forward
     monkeypatch.setattr(CrossAttention, "forward", lambda self, *args, **kwargs: original(self, *args, **kwargs) * 0.5)
     assert torch.equal(host.sample(compiled(model)), host.sample(model))
-    assert "another custom node replaced CrossAttention.forward" in said()
+    assert "another custom node replaced CrossAttention.forward" in node_text()
 
 
 @pytest.mark.parametrize("order", ["before the node", "after the node"])
@@ -375,7 +375,7 @@ def test_torch_compile_of_another_node_goes_first(order: str, model: Any, counte
 
     fast = compiled(jit(model)) if order == "before the node" else jit(compiled(model))
     assert_same(host.sample(fast), host.sample(model))
-    assert said() == "eager: another node runs this model through torch.compile"
+    assert node_text() == "eager: another node runs this model through torch.compile"
     assert counters.compiled_calls == 0
 
 
@@ -390,13 +390,13 @@ def test_a_call_that_fails_inside_the_graph_goes_on_eager(
     reference = host.sample(model)
     monkeypatch.setattr(LoadedGraph, "call", broken)
     assert torch.equal(host.sample(compiled(model)), reference)
-    assert "a compiled call failed (RuntimeError: the driver went away)" in said()
+    assert "a compiled call failed (RuntimeError: the driver went away)" in node_text()
     assert counters.eager_calls == 2
 
 
 def test_a_size_outside_the_range_says_so_in_pixels(model: Any, counters: Counters) -> None:
     host.sample(compiled(model), height=48, width=64, steps=1)
-    assert said() == "eager: height 48 is outside 64..2048 pixels (any size 64-2048)"
+    assert node_text() == "eager: height 48 is outside 64..2048 pixels (any size 64-2048)"
 
 
 @pytest.mark.parametrize(

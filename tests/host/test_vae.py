@@ -43,7 +43,7 @@ def compiled(vae: Any, **options: Any) -> Any:
     return hook.compile_vae(vae, hook.Options(**{"parts": "both", **options}), NODE)[0]
 
 
-def said(part: str = "decoder") -> str:
+def node_text(part: str = "decoder") -> str:
     return status.last_runs[f"{NODE}:{part}"].text()
 
 
@@ -69,7 +69,7 @@ def both_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
     # Other tests may have left either in the store; both are there now, and neither call ran eager.
     assert first is not None
     counters = first.counters
-    assert (counters.compiled_calls, counters.eager_calls) == (2, 0), (said(), said("encoder"))
+    assert (counters.compiled_calls, counters.eager_calls) == (2, 0), (node_text(), node_text("encoder"))
 
 
 def test_decode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters) -> None:
@@ -78,8 +78,8 @@ def test_decode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters)
         z = latents(*shape)
         assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
     assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0)
-    assert said().startswith("compiled, any size 16-2048")
-    assert said().endswith("(auto: one graph for any size)")
+    assert node_text().startswith("compiled, any size 16-2048")
+    assert node_text().endswith("(auto: one graph for any size)")
 
 
 def test_encode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters) -> None:
@@ -177,7 +177,7 @@ def test_tiles_are_served_by_a_kept_graph(vae: Any, counters: Counters) -> None:
     result = fast.decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
     assert relative_l2(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4)) < SAME
     assert counters.compiles == 0 and counters.compiled_calls > 4
-    assert "(tiles never compile)" in said()
+    assert "(tiles never compile)" in node_text()
     image = pixels(1, 160, 128)
     assert bool(torch.isfinite(fast.encode_tiled(image, tile_x=96, tile_y=96, overlap=16)).all())
     assert counters.eager_calls == 0
@@ -189,7 +189,7 @@ def test_tiles_never_compile(vae: Any, fresh_process: Registry, monkeypatch: pyt
     result = compiled(vae).decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
     assert torch.equal(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4))
     assert fresh_process.counters.compiles == fresh_process.counters.compiled_calls == 0
-    assert said() == "eager: no graph is cached for this model yet"
+    assert node_text() == "eager: no graph is cached for this model yet"
 
 
 def test_running_out_of_memory_falls_back_to_tiles_without_compiling(
@@ -209,7 +209,7 @@ def test_running_out_of_memory_falls_back_to_tiles_without_compiling(
     monkeypatch.setattr(hook.VaeHook, "serve", limited)
     result = fast.decode(z)
     assert result.shape == (1, 256, 256, 3) and bool(torch.isfinite(result).all())
-    assert "(tiles never compile)" in said()
+    assert "(tiles never compile)" in node_text()
     assert counters.compiles == 0
 
 
@@ -230,7 +230,7 @@ def test_changing_resolutions_compile_as_the_rule_promises(rule: str, vae: Any, 
     assert counters.compiles == 0
     assert counters.eager_calls == (10 if rule == "skip" else 0)
     if rule == "skip":
-        assert said() == "eager: skip: the resolution varies (10 so far)"
+        assert node_text() == "eager: skip: the resolution varies (10 so far)"
 
 
 def test_a_vae_that_overflows_says_so_and_a_graph_that_does_is_quarantined(
@@ -244,11 +244,11 @@ def test_a_vae_that_overflows_says_so_and_a_graph_that_does_is_quarantined(
         weight.mul_(1e38).mul_(1e3)
     result = fast.decode(latents())
     assert not bool(torch.isfinite(vae.decode(latents())).all()) or result.shape == (1, 128, 128, 3)
-    assert said() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
+    assert node_text() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
     assert all(graph.retired is None for graph in fresh_process.graphs())
     weight.copy_(kept)
     assert fast.decode(latents()).isfinite().all()
-    assert said().startswith("compiled, any size")
+    assert node_text().startswith("compiled, any size")
 
 
 def test_a_graph_that_is_not_finite_never_lets_its_result_out(
@@ -269,7 +269,7 @@ def test_a_graph_that_is_not_finite_never_lets_its_result_out(
     monkeypatch.setattr(graph, "_runner", NotFinite())
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
     assert torch.equal(fast.decode(latents()), vae.decode(latents()))
-    assert "not finite where eager's are; it is not used again" in said()
+    assert "not finite where eager's are; it is not used again" in node_text()
     assert torch.equal(fast.decode(latents()), vae.decode(latents()))
     assert graph.retired is not None and folder.exists()
 
@@ -282,7 +282,7 @@ def test_a_vae_without_an_encoder_refuses_to_encode(checkpoint: Callable[..., Pa
         with pytest.raises(NoEncoderError, match="no encoder, so it can only decode; load a complete VAE"):
             encode(pixels())
     fast.decode(latents())
-    assert said().startswith("restored in")
+    assert node_text().startswith("restored in")
     assert compiled(vae, parts="decoder").encode(pixels()).shape == (1, 4, 12, 12)  # not our business then
 
 

@@ -41,7 +41,7 @@ def compiled(vae: Any, **options: Any) -> Any:
     return hook.compile_vae(vae, hook.Options(**{"when_missing": "eager", **options}), NODE)[0]
 
 
-def said() -> str:
+def node_text() -> str:
     return status.last_runs[f"{NODE}:decoder"].text()
 
 
@@ -57,7 +57,7 @@ def decoder_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None
 
     with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first, torch.inference_mode():
         compiled(host.load_vae(checkpoint(vae="both")), when_missing="wait").decode(latents())
-    assert first is not None and first.counters.compiled_calls == 1, said()
+    assert first is not None and first.counters.compiled_calls == 1, node_text()
 
 
 def test_it_is_a_module_of_the_same_class_with_the_same_state(vae: Any) -> None:
@@ -109,7 +109,7 @@ def test_a_decoder_of_another_kind_runs_eager(vae: Any) -> None:
     fast.decode(z)
     fast.first_stage_model.decoder = Brighter(vae.first_stage_model.decoder)
     assert torch.equal(fast.decode(z), vae.decode(z))
-    assert said() == "eager: AutoencoderKL has an unusual encoder or decoder"
+    assert node_text() == "eager: AutoencoderKL has an unusual encoder or decoder"
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
@@ -120,7 +120,7 @@ def test_its_copies_decode_by_themselves_and_in_a_vae(copied: Callable[[Any], An
     assert torch.equal(other.decode(z), module.decode(z))
     fast.first_stage_model = other
     assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
-    assert said().startswith("restored in ")
+    assert node_text().startswith("restored in ")
 
 
 def test_it_is_pickled_as_the_plain_module(vae: Any) -> None:
@@ -183,7 +183,7 @@ def test_a_node_that_replaces_first_stage_model_is_told_on_ours(vae: Any, counte
     assert counters.eager_calls == 1
     again = compiled(other)
     assert relative_l2(again.decode(z), vae.decode(z)) < SAME
-    assert said().startswith("restored in ")
+    assert node_text().startswith("restored in ")
 
 
 def test_a_decode_that_another_node_wrapped_is_called_once_and_told(vae: Any) -> None:
@@ -202,14 +202,14 @@ def test_a_decode_that_another_node_wrapped_is_called_once_and_told(vae: Any) ->
     assert len(seen) == 2
     fast.first_stage_model.decode = lambda z: reference
     fast.decode(z)
-    assert said() == "eager: another node replaced this VAE's decode"
+    assert node_text() == "eager: another node replaced this VAE's decode"
 
 
 def test_options_of_a_call_are_the_modules_business(vae: Any, counters: Counters) -> None:
     vae.first_stage_model.decoder.forward = lambda z, brighter=0.0: torch.zeros(1, 3, 128, 128) + brighter
     result = compiled(vae).decode(latents(), vae_options={"brighter": 0.5})
     assert torch.equal(result, vae.decode(latents(), vae_options={"brighter": 0.5}))
-    assert said() == "eager: the workflow passes options to this VAE's decode"
+    assert node_text() == "eager: the workflow passes options to this VAE's decode"
 
 
 # Tiles ------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_one_tile_of_a_graph_that_is_not_finite_makes_the_image_eager(
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
     reference = vae.decode_tiled(z, **TILED)
     assert torch.equal(fast.decode_tiled(z, **TILED), reference)
-    assert said() == "eager: the graph returned values that are not finite where eager's are; it is not used again"
+    assert node_text() == "eager: the graph returned values that are not finite where eager's are; it is not used again"
     assert graph.retired is not None
     report = status.last_runs[f"{NODE}:decoder"]
     assert report.compiled_calls == 0 and report.calls == fresh_process.counters.eager_calls > 5
@@ -291,7 +291,7 @@ def test_tiles_by_which_the_vae_itself_overflows_do_not_retire_the_graph(vae: An
     fast.decode(z)
     vae.first_stage_model.decoder.conv_out.weight.mul_(1e38).mul_(1e3)
     fast.decode_tiled(z, **TILED)
-    assert said() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
+    assert node_text() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
     assert all(graph.retired is None for graph in fresh_process.graphs())
 
 

@@ -1,4 +1,4 @@
-"""The same engine with OneFlow: exact sizes, rebuilt from a kept graph without a capture, bounded memory."""
+"""The registry with OneFlow: exact sizes, rebuilt from a cached graph without a capture, bounded memory."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_live_graphs_stay_within_their_share_of_memory(
     request = toy.request(module, source, spec=toy.exact(height=12, batch=1), engine="oneflow")
     assert isinstance(
         Registry(engine.store, policy=ANY_SPEED).obtain(request, "wait", lambda progress: None), LoadedGraph
-    )  # it is kept
+    )  # it is cached
     # Room for one of them, not for both: the one that was not used for longest goes.
     monkeypatch.setattr(memory, "available_bytes", lambda device: 3 * needed - engine.held_bytes())
     other = engine.obtain(request, "eager", lambda progress: None)

@@ -1,4 +1,4 @@
-"""Looking up: what is a hit, what else is said, and that the store stays as it is."""
+"""Looking up: what is a hit, which reason a miss gives, and that the store stays as it is."""
 
 from __future__ import annotations
 
