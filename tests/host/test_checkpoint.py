@@ -43,12 +43,12 @@ def test_without_a_record_the_workflows_loader_tells(checkpoint: Callable[..., P
     assert where.source_of(model, model.model.diffusion_model, workflow, "3").path == path
 
 
-def test_a_loop_or_a_missing_node_in_the_workflow_ends_the_search() -> None:
+def test_a_loop_or_a_missing_node_ends_the_search() -> None:
     workflow = Workflow({"1": {"inputs": {"a": ["2", 0], "b": ["9", 0]}}, "2": {"inputs": {"a": ["1", 0]}}})
     assert where.workflow_path(workflow, "1") is None
 
 
-def test_else_a_fingerprint_of_the_weights_names_the_place(checkpoint: Callable[..., Path]) -> None:
+def test_without_a_path_a_weight_fingerprint_is_used(checkpoint: Callable[..., Path]) -> None:
     digests = []
     for seed in (1, 1, 2):
         model = host.load(checkpoint(seed=seed))

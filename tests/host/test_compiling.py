@@ -35,7 +35,7 @@ def interrupt_when(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return arrange
 
 
-def test_an_interrupt_stops_the_compile_and_leaves_nothing_behind(
+def test_an_interrupted_compile_leaves_nothing_behind(
     checkpoint: Callable[..., Path], interrupt_when: Callable[[str], None], counters: Counters
 ) -> None:
     import comfy.model_management
@@ -60,9 +60,7 @@ def test_a_unet_without_class_labels(checkpoint: Callable[..., Path], counters: 
     assert counters.compiled_calls == 6
 
 
-def test_weights_kept_in_half_precision_and_cast_at_each_use(
-    checkpoint: Callable[..., Path], counters: Counters
-) -> None:
+def test_half_precision_weights_are_cast_at_each_use(checkpoint: Callable[..., Path], counters: Counters) -> None:
     import comfy.sd
 
     options = {"dtype": torch.float16}
@@ -87,7 +85,7 @@ def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., P
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_unet_of_four_levels_is_captured_for_any_size(device: str) -> None:
+def test_a_four_level_unet_is_captured_for_any_size(device: str) -> None:
     """As SD 1.5 and the refiner have, whose lowest level has an eighth of the rows. Captured on the CPU both times."""
     import comfy.ops
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel

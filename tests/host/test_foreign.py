@@ -32,9 +32,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return seen
 
 
-def test_where_only_the_host_samples_the_first_call_is_checked_in_full(
-    model: Any, parts: list[int | None], counters: Counters
-) -> None:
+def test_the_hosts_sampling_is_checked_in_full_once(model: Any, parts: list[int | None], counters: Counters) -> None:
     from comfy_extras.nodes_easycache import EasyCacheNode
 
     host.sample(compiled(model), steps=4)
@@ -73,7 +71,7 @@ def with_callback(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("patched", [with_wrapper, with_cfg_function, with_apply_model_wrapper, with_callback])
-def test_a_function_of_another_node_has_every_call_checked_in_full(
+def test_another_nodes_function_has_all_calls_checked(
     patched: Callable[[Any], Any], model: Any, parts: list[int | None]
 ) -> None:
     host.sample(compiled(patched(model)), steps=3)
@@ -98,9 +96,7 @@ def _sample(model: Any, sampler: Any, callback: Any = None, guider_class: Any = 
 
 
 @pytest.mark.parametrize("what", ["nothing", "sampler", "callback", "guider"])
-def test_a_sampler_a_callback_or_a_guider_of_another_node_counts(
-    what: str, model: Any, parts: list[int | None]
-) -> None:
+def test_another_nodes_sampler_or_guider_counts(what: str, model: Any, parts: list[int | None]) -> None:
     import comfy.samplers
     from comfy.k_diffusion import sampling
 

@@ -77,7 +77,7 @@ def test_what_they_hold_is_said(fast: Any) -> None:
     assert listed() == ["OneGraphCudaGraphs", "SDXL"]
 
 
-def test_unloading_everything_releases_them_and_the_next_run_is_right(
+def test_after_unloading_everything_a_run_is_right(
     fast: Any, model: Any, fresh_process: Registry, counters: Counters
 ) -> None:
     """As `/free` does, and the host after any error for want of memory."""
@@ -115,7 +115,7 @@ def test_they_go_before_any_model_does(
     assert listed() == [name for name in before if name != "OneGraphCudaGraphs"]
 
 
-def test_a_model_that_leaves_the_device_takes_its_captures_along(fast: Any, fresh_process: Registry) -> None:
+def test_a_model_leaving_the_device_frees_captures(fast: Any, fresh_process: Registry) -> None:
     import comfy.model_management as management
 
     fast.detach(unpatch_all=False)  # a clone takes over
@@ -140,7 +140,7 @@ def test_a_model_that_runs_just_now_is_not_waited_for(fast: Any, fresh_process: 
     assert "OneGraphCudaGraphs" in listed()
 
 
-def test_everything_the_host_does_with_its_list_goes_on(
+def test_captures_survive_every_use_of_the_hosts_list(
     fast: Any, model: Any, fresh_process: Registry, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each use of current_loaded_models in comfy/model_management.py, with captures listed."""
@@ -224,7 +224,7 @@ def test_a_compile_on_a_gpu_hears_what_the_host_plans(
 
 
 @pytest.mark.parametrize(("tasks", "idle"), [(0, True), (1, False), (None, False)])
-def test_the_queue_is_idle_when_no_prompt_runs_or_waits(
+def test_the_queue_is_idle_if_no_prompt_runs_or_waits(
     tasks: int | None, idle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = types.SimpleNamespace(get_tasks_remaining=lambda: tasks)

@@ -158,7 +158,7 @@ def test_vaes(part: vae_hook.Part, make: Any, tmp_path: Path) -> None:
     check_at_sizes(wrapped, shapes, calls, tmp_path)
 
 
-def test_two_graphs_share_one_vae_and_both_see_its_changes(tmp_path: Path) -> None:
+def test_two_graphs_of_one_vae_both_see_its_changes(tmp_path: Path) -> None:
     vae = taesd()
     runners = {}
     for part, name in (("decoder", compile_client.VAE_DECODER), ("encoder", compile_client.VAE_ENCODER)):

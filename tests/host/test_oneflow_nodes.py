@@ -85,9 +85,7 @@ def test_encoder_and_decoder_together(checkpoint: Callable[..., Path], counters:
     assert (counters.compiles, counters.eager_calls, counters.compiled_calls) == (2, 0, 6)
 
 
-def test_a_graph_that_would_not_fit_is_refused_with_the_figure(
-    checkpoint: Callable[..., Path], counters: Counters
-) -> None:
+def test_a_graph_too_large_is_refused_with_the_figure(checkpoint: Callable[..., Path], counters: Counters) -> None:
     """A full-size encoder at 2048 pixels would hold hundreds of GiB; the refusal comes before anything is allocated."""
     plain = host.load_vae(checkpoint(vae="both"))
     options = vae_hook.Options(backend="oneflow", parts="encoder", dynamic_resolution="each size")

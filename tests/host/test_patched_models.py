@@ -63,7 +63,7 @@ def dilate(unet: Any) -> None:
 
 @pytest.mark.parametrize("change", [make_circular, swap_activation, dilate])
 @pytest.mark.parametrize("when", ["before the first run", "between runs"])
-def test_changed_module_state_is_never_served_by_the_old_graph(
+def test_changed_module_state_never_gets_the_old_graph(
     when: str, change: Callable[[Any], None], model: Any, counters: Counters
 ) -> None:
     fast = compiled(model, when_missing="eager")
@@ -120,7 +120,7 @@ def shadow(unet: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [make_circular, swap_activation, swap_block, hook, shadow])
-def test_a_change_in_the_middle_of_a_run_is_seen_at_that_call(
+def test_a_change_in_mid_run_is_seen_at_that_call(
     change: Callable[[Any], None], checkpoint: Callable[..., Path], counters: Counters
 ) -> None:
     plain, other = host.load(checkpoint()), host.load(checkpoint())
@@ -195,7 +195,7 @@ def test_a_replaced_function_runs_eager_with_its_name(
 
 
 @pytest.mark.parametrize("attribute", ["_conv_forward", "forward"])
-def test_a_method_put_on_one_module_runs_eager_with_its_place(attribute: str, model: Any, counters: Counters) -> None:
+def test_a_method_put_on_a_module_is_eager_and_named(attribute: str, model: Any, counters: Counters) -> None:
     conv = unet_of(model).input_blocks[0][0]
     fast, plain = compiled(model), host.sample(model)
     assert_same(host.sample(fast), plain)
@@ -207,7 +207,7 @@ def test_a_method_put_on_one_module_runs_eager_with_its_place(attribute: str, mo
     assert counters.eager_calls == 2
 
 
-def test_what_packs_leave_behind_when_switched_off_does_not_matter(model: Any, counters: Counters) -> None:
+def test_leftovers_of_switched_off_packs_do_not_matter(model: Any, counters: Counters) -> None:
     """Seamless-tiling packs bind the class's own method again and keep attributes of theirs on each convolution."""
     for conv in unet_of(model).modules():
         if isinstance(conv, torch.nn.Conv2d):
@@ -264,7 +264,7 @@ def function_replaced(unet: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("how", [forward_replaced, hooked, class_replaced, function_replaced])
-def test_what_a_wrapper_patches_around_one_call_is_seen_at_that_call(
+def test_a_patch_around_one_call_is_seen_at_that_call(
     how: Callable[[Any], contextlib.AbstractContextManager[None]], model: Any, counters: Counters
 ) -> None:
     """As block caches do, at every second call."""
@@ -289,7 +289,7 @@ def test_what_a_wrapper_patches_around_one_call_is_seen_at_that_call(
     assert "2 of 4 calls" in node_text()
 
 
-def test_another_function_at_the_end_of_the_chain_runs_eager(model: Any, counters: Counters) -> None:
+def test_a_replaced_end_of_the_chain_runs_eager(model: Any, counters: Counters) -> None:
     from comfy.patcher_extension import WrappersMP
 
     def swap(executor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -360,7 +360,7 @@ class Halving(TorchFunctionMode):
         (Halving, "watches or changes each operation of this call"),
     ],
 )
-def test_a_call_whose_surroundings_change_operations_runs_eager(
+def test_a_context_that_changes_operations_runs_eager(
     around: Callable[[], Any], reason: str, model: Any, counters: Counters
 ) -> None:
     def wrapper(apply_model: Any, arguments: dict[str, Any]) -> Any:
@@ -391,7 +391,7 @@ def test_one_call_in_many_is_compared_with_eager(
 
 
 @pytest.mark.parametrize("cfg", [7.0, 1.0])
-def test_a_graph_that_goes_wrong_after_its_first_use_is_retired(
+def test_a_graph_that_fails_after_first_use_is_retired(
     cfg: float, model: Any, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEGRAPH_CHECK_EVERY", "4")
@@ -414,7 +414,7 @@ def test_a_graph_that_goes_wrong_after_its_first_use_is_retired(
     assert node_text().startswith("eager: the graph failed a later check")
 
 
-def test_another_version_of_the_host_has_the_graph_compared_again(
+def test_a_new_host_version_compares_the_graph_again(
     model: Any, checkpoint: Callable[..., Path], graphs_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onegraph.graph_cache.store import Store
@@ -461,9 +461,7 @@ def dual_model_sample(first: Any, second: Any) -> torch.Tensor:
     return result
 
 
-def test_the_second_model_of_a_dual_model_guider_is_compiled(
-    checkpoint: Callable[..., Path], counters: Counters
-) -> None:
+def test_the_second_model_of_a_dual_guider_is_compiled(checkpoint: Callable[..., Path], counters: Counters) -> None:
     first, second = host.load(checkpoint(seed=1)), host.load(checkpoint(seed=2))
     reference = dual_model_sample(first, second)
     assert_same(dual_model_sample(compiled(first), compiled(second)), reference)
@@ -502,7 +500,7 @@ def test_weights_of_models_that_are_gone_are_freed(
     assert [ref() for ref in storages if ref() is not None] == []
 
 
-def test_binding_to_new_addresses_again_and_again_holds_no_memory(model: Any, counters: Counters) -> None:
+def test_rebinding_again_and_again_holds_no_memory(model: Any, counters: Counters) -> None:
     """Each bind used to keep all weights that it was given."""
     import psutil
 

@@ -33,9 +33,7 @@ def preload_here(fresh_process: Registry) -> None:
     fresh_process.policy = replace(ANY_SPEED, preload_on=("cpu",), preload_room=0)
 
 
-def test_the_first_call_finds_the_graph_loaded_and_warm(
-    model: Any, counters: Counters, fresh_process: Registry
-) -> None:
+def test_the_first_call_finds_a_loaded_and_warm_graph(model: Any, counters: Counters, fresh_process: Registry) -> None:
     fast = compiled(model)
     host.wait_for_preloads()
     assert (counters.preloads, counters.restores, counters.binds, counters.compiled_calls) == (1, 1, 0, 0)
@@ -71,7 +69,7 @@ def test_the_first_call_may_come_while_it_goes_on(
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
 
 
-def test_a_graph_that_cannot_warm_up_loads_at_the_first_call(
+def test_a_graph_that_cannot_warm_up_loads_later(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: LoadedGraph, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -85,9 +83,7 @@ def test_a_graph_that_cannot_warm_up_loads_at_the_first_call(
 
 
 @pytest.mark.parametrize("options", [{"shapes": "exact"}, {"backend": "off"}, {"backend": "oneflow"}])
-def test_only_what_the_first_call_surely_wants_is_preloaded(
-    options: dict[str, Any], model: Any, counters: Counters
-) -> None:
+def test_only_what_is_surely_needed_is_preloaded(options: dict[str, Any], model: Any, counters: Counters) -> None:
     compiled(model, **options)
     host.wait_for_preloads()
     assert (counters.preloads, counters.restores) == (0, 0)
@@ -100,7 +96,7 @@ def test_nothing_is_preloaded_where_memory_is_short(model: Any, counters: Counte
     assert (counters.preloads, counters.restores) == (0, 0)
 
 
-def test_a_model_without_a_graph_compiles_nothing_early(checkpoint: Callable[..., Path], counters: Counters) -> None:
+def test_a_model_without_a_graph_is_not_compiled_early(checkpoint: Callable[..., Path], counters: Counters) -> None:
     _, at_once = hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.Options(), NODE)
     host.wait_for_preloads()
     assert at_once.startswith("ready: ")
@@ -135,9 +131,7 @@ def test_a_vaes_graphs_are_preloaded_too(
     assert counters.preloads == 1
 
 
-def test_a_model_that_is_changed_after_its_graph_was_preloaded_is_not_served_by_it(
-    model: Any, counters: Counters
-) -> None:
+def test_a_model_changed_after_preload_is_not_served(model: Any, counters: Counters) -> None:
     fast, plain = compiled(model, when_missing="eager"), host.sample(model)
     host.wait_for_preloads()
     assert counters.preloads == 1

@@ -47,7 +47,7 @@ def picture(base: Any, refiner: Any, decoder: Any) -> Any:
 
 @pytest.mark.parametrize("order", ["base first", "refiner first"])
 @pytest.mark.parametrize("vaes", ["one vae", "each its own"])
-def test_base_and_refiner_are_taken_up_in_either_order_twice(
+def test_base_and_refiner_are_restored_in_either_order(
     order: str, vaes: str, checkpoint: Callable[..., Path], graphs_home: Path
 ) -> None:
     paths = [checkpoint("tiny_sdxl", vae="both"), checkpoint("tiny_refiner", vae="both")]

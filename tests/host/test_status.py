@@ -24,7 +24,7 @@ def _often_switched() -> Iterator[None]:
     progress.texts.clear()
 
 
-def test_the_status_is_read_while_runs_end_and_compiles_begin(fresh_process: Registry) -> None:
+def test_the_status_is_readable_while_runs_end(fresh_process: Registry) -> None:
     stop = threading.Event()
 
     def prompts() -> None:

@@ -43,7 +43,7 @@ CALLS: list[dict[str, Any]] = [
 ]
 
 
-def test_one_process_any_size_prompt_cfg_and_batch_with_no_further_compile(model: Any, counters: Counters) -> None:
+def test_any_call_in_one_process_needs_no_new_compile(model: Any, counters: Counters) -> None:
     fast = compiled(model)
     for call in CALLS:
         assert_same(host.sample(fast, **call), host.sample(model, **call))
@@ -93,7 +93,7 @@ def test_lora_on_weaker_off_and_on_again(
     assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0)
 
 
-def test_two_checkpoints_of_one_architecture_take_turns(
+def test_two_checkpoints_of_an_architecture_take_turns(
     checkpoint: Callable[..., Path], backend: str, counters: Counters
 ) -> None:
     first, second = host.load(checkpoint(seed=1)), host.load(checkpoint(seed=2))
@@ -107,9 +107,7 @@ def test_two_checkpoints_of_one_architecture_take_turns(
     assert (counters.compiles, counters.eager_calls) == (0, 0)
 
 
-def test_a_checkpoint_never_seen_before_takes_over_its_architectures_graph(
-    checkpoint: Callable[..., Path], counters: Counters
-) -> None:
+def test_a_new_checkpoint_has_a_cached_graph_restored(checkpoint: Callable[..., Path], counters: Counters) -> None:
     path = checkpoint(seed=3)
     model = host.load(path)
     assert_same(host.sample(compiled(model)), host.sample(model))
@@ -132,9 +130,7 @@ def test_only_the_output_bias_differs(
     assert counters.compiles == 0
 
 
-def test_a_sibling_without_the_node_stays_eager_and_untouched(
-    model: Any, backend: str, counters: Counters, tmp_path: Path
-) -> None:
+def test_a_sibling_without_the_node_stays_eager(model: Any, backend: str, counters: Counters, tmp_path: Path) -> None:
     lora = models.write_lora("tiny_sdxl", tmp_path / "lora.safetensors")
     fast, sibling = compiled(model, backend=backend), with_lora(model, lora, 1.0)
     reference, patched = host.sample(model), host.sample(sibling)
@@ -144,7 +140,7 @@ def test_a_sibling_without_the_node_stays_eager_and_untouched(
     assert counters.compiled_calls == 4
 
 
-def test_a_merged_model_computes_with_the_merged_weights(
+def test_a_merged_model_computes_with_merged_weights(
     checkpoint: Callable[..., Path], backend: str, counters: Counters
 ) -> None:
     from comfy_extras.nodes_model_merging import ModelMergeSimple
@@ -197,7 +193,7 @@ def test_weights_patched_in_place(model: Any, backend: str, counters: Counters, 
     assert (counters.compiles, counters.eager_calls) == (0, 0)
 
 
-def test_weights_that_moved_between_runs_are_found_again(model: Any, backend: str, counters: Counters) -> None:
+def test_weights_moved_between_runs_are_found_again(model: Any, backend: str, counters: Counters) -> None:
     import comfy.model_management
 
     fast, reference = compiled(model, backend=backend), host.sample(model)
@@ -294,7 +290,7 @@ def unknown_option(model: Any) -> Any:
         (unknown_option, "the workflow sets the model option some_new_feature"),
     ],
 )
-def test_what_no_graph_honours_runs_eager_with_the_reason(
+def test_what_no_graph_honours_is_eager_with_a_reason(
     change: Callable[[Any], Any], reason: str, model: Any, counters: Counters
 ) -> None:
     torch.manual_seed(0)
@@ -306,13 +302,13 @@ def test_what_no_graph_honours_runs_eager_with_the_reason(
     assert (counters.compiled_calls, counters.eager_calls) == (0, 2)
 
 
-def test_a_patch_that_is_removed_again_brings_the_graph_back(model: Any, counters: Counters) -> None:
+def test_removing_a_patch_brings_the_graph_back(model: Any, counters: Counters) -> None:
     host.sample(compiled(free_u(model)))
     assert_same(host.sample(compiled(model)), host.sample(model))
     assert counters.compiled_calls == 2
 
 
-def test_guidance_that_patches_some_calls_leaves_the_others_compiled(model: Any, counters: Counters) -> None:
+def test_guidance_leaves_unpatched_calls_compiled(model: Any, counters: Counters) -> None:
     from comfy_extras.nodes_pag import PerturbedAttentionGuidance
 
     guided = PerturbedAttentionGuidance.execute(model, scale=3.0).args[0]
@@ -379,7 +375,7 @@ def test_torch_compile_of_another_node_goes_first(order: str, model: Any, counte
     assert counters.compiled_calls == 0
 
 
-def test_a_call_that_fails_inside_the_graph_goes_on_eager(
+def test_a_call_that_fails_in_the_graph_goes_on_eager(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onegraph.runtime.loaded_graph import LoadedGraph
@@ -428,7 +424,7 @@ def test_the_input_model_is_not_changed(model: Any) -> None:
     assert not model.wrappers and not model.callbacks
 
 
-def test_what_goes_wrong_when_a_run_ends_does_not_reach_the_queue(
+def test_an_error_at_the_end_of_a_run_spares_the_queue(
     model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(self: Registry, device: torch.device) -> None:

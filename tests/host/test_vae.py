@@ -110,7 +110,7 @@ def as_dtype(vae: Any, dtype: torch.dtype) -> Iterator[Any]:
 @pytest.mark.parametrize(
     "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.full)], ids=["float32", "bfloat16"]
 )
-def test_fifty_images_through_both_are_finite_and_as_exact_as_eager(
+def test_fifty_images_are_finite_and_as_exact_as_eager(
     dtype: torch.dtype, vae: Any, checkpoint: Callable[..., Path], counters: Counters
 ) -> None:
     """The error against a run in higher precision is at most 1.5 times eager's own."""
@@ -146,7 +146,7 @@ def test_the_input_vae_is_not_changed(vae: Any) -> None:
     assert set(fast.get_sd()) == set(vae.get_sd())
 
 
-def test_two_nodes_on_one_vae_share_its_graph_and_its_weights(vae: Any, counters: Counters) -> None:
+def test_two_nodes_on_one_vae_share_graph_and_weights(vae: Any, counters: Counters) -> None:
     first, second = compiled(vae), compiled(vae, parts="decoder")
     z = latents()
     assert torch.equal(first.decode(z), second.decode(z))
@@ -192,7 +192,7 @@ def test_tiles_never_compile(vae: Any, fresh_process: Registry, monkeypatch: pyt
     assert node_text() == "eager: no graph is cached for this model yet"
 
 
-def test_running_out_of_memory_falls_back_to_tiles_without_compiling(
+def test_running_out_of_memory_tiles_without_compiling(
     vae: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import comfy.model_management
@@ -222,7 +222,7 @@ def test_a_batch_split_by_low_memory_is_served(vae: Any, counters: Counters, mon
 
 
 @pytest.mark.parametrize("rule", ["skip", "any size", "auto"])
-def test_changing_resolutions_compile_as_the_rule_promises(rule: str, vae: Any, counters: Counters) -> None:
+def test_changing_resolutions_compile_by_the_rule(rule: str, vae: Any, counters: Counters) -> None:
     fast = compiled(vae, dynamic_resolution=rule)
     for side in range(8, 18):
         z = latents(1, side, 10)
@@ -233,7 +233,7 @@ def test_changing_resolutions_compile_as_the_rule_promises(rule: str, vae: Any, 
         assert node_text() == "eager: skip: the resolution varies (10 so far)"
 
 
-def test_a_vae_that_overflows_says_so_and_a_graph_that_does_is_quarantined(
+def test_an_overflow_is_told_or_quarantines_the_graph(
     vae: Any, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = compiled(vae, when_missing="eager")
@@ -251,7 +251,7 @@ def test_a_vae_that_overflows_says_so_and_a_graph_that_does_is_quarantined(
     assert node_text().startswith("compiled, any size")
 
 
-def test_a_graph_that_is_not_finite_never_lets_its_result_out(
+def test_a_graph_that_is_not_finite_returns_nothing(
     vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = compiled(vae, when_missing="eager")

@@ -60,7 +60,7 @@ def decoder_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None
     assert first is not None and first.counters.compiled_calls == 1, node_text()
 
 
-def test_it_is_a_module_of_the_same_class_with_the_same_state(vae: Any) -> None:
+def test_it_is_a_module_of_the_same_class_and_state(vae: Any) -> None:
     module, proxy = vae.first_stage_model, compiled(vae).first_stage_model
     assert isinstance(proxy, type(module)) and callable(proxy) and repr(proxy) == repr(module)
     assert [n for n, _ in proxy.named_modules()] == [n for n, _ in module.named_modules()]
@@ -84,7 +84,7 @@ def test_attributes_set_on_it_are_the_modules(vae: Any) -> None:
     assert not [name for name in vars(module) if "onegraph" in name]
 
 
-def test_another_decoder_set_through_it_is_the_one_that_decodes(vae: Any) -> None:
+def test_another_decoder_set_through_it_decodes(vae: Any) -> None:
     fast, z = compiled(vae), latents()
     before = fast.decode(z)
     other = copy.deepcopy(vae.first_stage_model.decoder)
@@ -131,13 +131,13 @@ def test_it_is_pickled_as_the_plain_module(vae: Any) -> None:
     assert torch.equal(other.decode(z), module.decode(z))
 
 
-def test_a_shallow_copy_of_the_vae_is_served_by_the_graph(vae: Any, counters: Counters) -> None:
+def test_a_shallow_copy_of_the_vae_uses_the_graph(vae: Any, counters: Counters) -> None:
     other, z = copy.copy(compiled(vae)), latents()
     assert relative_l2(other.decode(z), vae.decode(z)) < SAME
     assert (counters.compiled_calls, counters.eager_calls) == (1, 0)
 
 
-def test_a_deep_copy_of_the_vae_is_served_by_the_graph_with_its_own_weights(vae: Any, counters: Counters) -> None:
+def test_a_deep_copy_is_served_with_its_own_weights(vae: Any, counters: Counters) -> None:
     fast, z = compiled(vae), latents()
     fast.decode(z)
     other = copy.deepcopy(fast)
@@ -161,7 +161,7 @@ def circular(vae: Any) -> Any:
     return vae
 
 
-def test_a_deep_copy_made_circular_is_circular_and_the_original_is_not(vae: Any, counters: Counters) -> None:
+def test_a_deep_copy_made_circular_spares_the_original(vae: Any, counters: Counters) -> None:
     fast, z = compiled(vae), latents()
     plain = fast.decode(z)
     other, reference = circular(copy.deepcopy(fast)), circular(copy.deepcopy(vae)).decode(z)
@@ -171,7 +171,7 @@ def test_a_deep_copy_made_circular_is_circular_and_the_original_is_not(vae: Any,
     assert (counters.compiled_calls, counters.eager_calls) == (2, 1)
 
 
-def test_a_node_that_replaces_first_stage_model_is_told_on_ours(vae: Any, counters: Counters) -> None:
+def test_replacing_first_stage_model_is_told_on_ours(vae: Any, counters: Counters) -> None:
     other, z = copy.copy(compiled(vae)), latents()
     other.patcher = other.patcher.clone()
     other.first_stage_model = other.patcher.model
@@ -186,7 +186,7 @@ def test_a_node_that_replaces_first_stage_model_is_told_on_ours(vae: Any, counte
     assert node_text().startswith("restored in ")
 
 
-def test_a_decode_that_another_node_wrapped_is_called_once_and_told(vae: Any) -> None:
+def test_a_wrapped_decode_is_called_once_and_told(vae: Any) -> None:
     fast, z, seen = compiled(vae), latents(), []
     original = fast.first_stage_model.decode
 
@@ -269,7 +269,7 @@ class NotFinite:
         return result
 
 
-def test_one_tile_of_a_graph_that_is_not_finite_makes_the_image_eager(
+def test_one_tile_not_finite_makes_the_image_eager(
     vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast, z = compiled(vae), latents(24, 20)
@@ -286,7 +286,7 @@ def test_one_tile_of_a_graph_that_is_not_finite_makes_the_image_eager(
     assert torch.equal(fast.decode_tiled(z, **TILED), reference)
 
 
-def test_tiles_by_which_the_vae_itself_overflows_do_not_retire_the_graph(vae: Any, fresh_process: Registry) -> None:
+def test_tiles_that_overflow_the_vae_retire_no_graph(vae: Any, fresh_process: Registry) -> None:
     fast, z = compiled(vae), latents(24, 20)
     fast.decode(z)
     vae.first_stage_model.decoder.conv_out.weight.mul_(1e38).mul_(1e3)
@@ -295,7 +295,7 @@ def test_tiles_by_which_the_vae_itself_overflows_do_not_retire_the_graph(vae: An
     assert all(graph.retired is None for graph in fresh_process.graphs())
 
 
-def test_encoding_tiles_once_more_draws_the_same_random_numbers(
+def test_encoding_tiles_again_draws_the_same_noise(
     vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vae.first_stage_model.regularization.sample = True
@@ -312,7 +312,7 @@ def test_encoding_tiles_once_more_draws_the_same_random_numbers(
     assert graph.retired is not None
 
 
-def test_the_attention_that_the_host_chose_is_no_part_of_the_architecture(vae: Any) -> None:
+def test_chosen_attention_is_not_in_the_architecture(vae: Any) -> None:
     """Which of its functions that is depends on options and packages; a graph has its own attention anyway."""
     from comfy.ldm.modules.diffusionmodules import model as blocks
 

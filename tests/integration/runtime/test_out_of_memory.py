@@ -79,16 +79,14 @@ def serve(engine: Registry, graph: LoadedGraph) -> Any:
     return served
 
 
-def test_the_captures_of_all_graphs_go_and_the_call_is_made_again(engine: Registry, graph: LoadedGraph) -> None:
+def test_all_captures_go_and_the_call_is_made_again(engine: Registry, graph: LoadedGraph) -> None:
     graph._runner = runner = Exhausting(graph._runner, 1)
     assert engine.captured_bytes() == engine.captured_bytes(toy.CPU) == 2 * HELD
     assert not isinstance(serve(engine, graph), Refused)
     assert (engine.captured_bytes(), runner.calls) == (0, 2)
 
 
-def test_when_that_is_not_enough_the_call_runs_eager_and_a_later_one_compiled(
-    engine: Registry, graph: LoadedGraph
-) -> None:
+def test_when_that_is_not_enough_one_call_runs_eager(engine: Registry, graph: LoadedGraph) -> None:
     graph._runner = runner = Exhausting(graph._runner, 2)
     refused = serve(engine, graph)
     assert refused.reason == MemoryRanOut()
@@ -113,7 +111,7 @@ def test_another_error_is_not_tried_again(engine: Registry, graph: LoadedGraph) 
     assert (runner.calls, engine.captured_bytes()) == (1, 2 * HELD)
 
 
-def test_a_graph_that_runs_just_now_keeps_its_captures_and_nobody_waits(engine: Registry, graph: LoadedGraph) -> None:
+def test_a_running_graph_keeps_its_captures(engine: Registry, graph: LoadedGraph) -> None:
     """The host may ask for memory in the midst of eager's reference at a first use, for one."""
     with graph._lock:
         assert engine.release_captures(toy.CPU, "needed") == HELD
@@ -123,7 +121,7 @@ def test_a_graph_that_runs_just_now_keeps_its_captures_and_nobody_waits(engine: 
 
 
 @pytest.mark.parametrize("ooms", [0, 1])
-def test_an_unnamed_error_is_memory_if_the_allocator_refused(ooms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unnamed_error_may_be_a_refused_allocation(ooms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """AOTInductor keeps the error to itself; on a GPU torch's allocator counts its refusals."""
     counted = iter([5, 5 + ooms])
     monkeypatch.setattr(out_of_memory, "_refusals", lambda device: next(counted))

@@ -55,7 +55,7 @@ def test_two_models_take_turns_on_one_graph(home: Path, source: ModelSource) -> 
     assert (engine.counters.restores, engine.counters.binds) == (1, 4)
 
 
-def test_the_first_use_is_compared_and_timed_once_per_machine(home: Path, source: ModelSource) -> None:
+def test_first_use_is_checked_once_per_machine(home: Path, source: ModelSource) -> None:
     engine, module, eager_calls = Registry(Store(home), policy=ANY_SPEED), toy.Toy(), []
     graph = engine.obtain(toy.request(module, source), "wait", ignore)
     assert isinstance(graph, LoadedGraph)
@@ -78,7 +78,7 @@ def test_the_first_use_is_compared_and_timed_once_per_machine(home: Path, source
     assert used(again) == used(again, 1) == 0
 
 
-def test_an_unfaithful_graph_is_quarantined_and_eager_answers(home: Path, source: ModelSource) -> None:
+def test_an_unfaithful_graph_is_quarantined(home: Path, source: ModelSource) -> None:
     engine, module, inputs = Registry(Store(home), policy=ANY_SPEED), toy.Toy(), toy.inputs()
     graph = engine.obtain(toy.request(module, source), "wait", ignore)
     assert isinstance(graph, LoadedGraph)
@@ -94,7 +94,7 @@ def test_an_unfaithful_graph_is_quarantined_and_eager_answers(home: Path, source
     assert engine.counters.compiles == 0
 
 
-def test_a_slow_graph_is_believed_after_three_processes(home: Path, source: ModelSource) -> None:
+def test_three_processes_confirm_that_a_graph_is_slow(home: Path, source: ModelSource) -> None:
     module, inputs = toy.Toy(), toy.inputs(4, 32, 32)
     instant = module(*inputs)  # an eager that costs nothing
     for attempt in range(4):
@@ -110,7 +110,7 @@ def test_a_slow_graph_is_believed_after_three_processes(home: Path, source: Mode
         assert eager.call_count == (0 if attempt == 3 else 4)
 
 
-def test_another_checkpoint_of_the_architecture_starts_at_once(home: Path, tmp_path: Path) -> None:
+def test_another_checkpoint_starts_at_once(home: Path, tmp_path: Path) -> None:
     store, engine = Store(home), Registry(Store(home), policy=ANY_SPEED)
     other = ModelSource(None, "fedcba987654")
     graph = engine.obtain(toy.request(toy.Toy(9), other), "wait", ignore)
@@ -136,7 +136,7 @@ def test_background_refuses_now_and_serves_later(tmp_path: Path, source: ModelSo
     assert not engine.store.compile_times.exists()  # one that gives way says nothing of how long others take
 
 
-def test_an_interrupt_ends_the_compile_and_leaves_nothing(tmp_path: Path, source: ModelSource) -> None:
+def test_an_interrupted_compile_leaves_nothing(tmp_path: Path, source: ModelSource) -> None:
     class Interrupted(BaseException):
         pass
 
@@ -151,7 +151,7 @@ def test_an_interrupt_ends_the_compile_and_leaves_nothing(tmp_path: Path, source
     assert engine.counters.compiles == 0
 
 
-def test_a_killed_compile_is_tried_once_more_and_then_remembered(tmp_path: Path, source: ModelSource) -> None:
+def test_a_killed_compile_is_retried_once(tmp_path: Path, source: ModelSource) -> None:
     engine = Registry(Store(tmp_path), policy=ANY_SPEED)
     state = {"die": int(signal.SIGABRT)}  # after SIGKILL it depends on memory: test_admission.py
     for _ in range(2):
@@ -177,7 +177,7 @@ def test_a_model_that_cannot_be_captured_says_so_once(tmp_path: Path, source: Mo
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
-def test_a_damaged_graph_is_moved_aside_and_compiled_anew_later(damage: str, home: Path, source: ModelSource) -> None:
+def test_a_damaged_graph_is_set_aside_and_recompiled(damage: str, home: Path, source: ModelSource) -> None:
     entry = next(Store(home).entries())
     file = entry.folder / ("manifest.json" if damage == "manifest" else "graph.aoti")
     data = file.read_bytes()
@@ -195,7 +195,7 @@ def test_a_damaged_graph_is_moved_aside_and_compiled_anew_later(damage: str, hom
     assert engine.obtain(toy.request(toy.Toy(), source), "eager", ignore) == Refused(NoGraph())
 
 
-def test_a_graph_is_taken_up_ahead_once_and_stays_unbound(home: Path, source: ModelSource) -> None:
+def test_a_graph_is_preloaded_once_and_stays_unbound(home: Path, source: ModelSource) -> None:
     engine, module = Registry(Store(home), policy=ANY_SPEED), toy.Toy(3)
     for _ in range(2):
         engine.preload(toy.request(module, source), 0)
@@ -207,7 +207,7 @@ def test_a_graph_is_taken_up_ahead_once_and_stays_unbound(home: Path, source: Mo
     assert (counters.restores, counters.binds, counters.compiles) == (1, 1, 0)
 
 
-def test_where_memory_has_become_short_a_graph_is_loaded_and_not_run_ahead(
+def test_without_memory_a_graph_is_loaded_but_not_run(
     home: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, module, warmed = Registry(Store(home), policy=ANY_SPEED), toy.Toy(3), []
@@ -216,7 +216,7 @@ def test_where_memory_has_become_short_a_graph_is_loaded_and_not_run_ahead(
     assert (engine.counters.preloads, engine.counters.restores, warmed) == (0, 1, [])
 
 
-def test_what_is_wrong_with_a_graph_taken_up_ahead_is_said_by_the_run(home: Path, source: ModelSource) -> None:
+def test_a_run_says_what_is_wrong_after_a_preload(home: Path, source: ModelSource) -> None:
     entry = next(Store(home).entries())
     file = entry.folder / "graph.aoti"
     file.write_bytes(file.read_bytes()[:100])
@@ -242,7 +242,7 @@ def _speaks(script: str, staging: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 6)", "pass"])
-def test_a_graph_survives_the_death_of_its_process_in_the_trial_that_follows_the_checks(
+def test_a_checked_graph_survives_a_death_in_the_trial(
     end: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Recording a call as a CUDA graph may abort the process; the graph is whole by then."""

@@ -58,7 +58,7 @@ def call(engine: Registry, graph: LoadedGraph, module: toy.Toy, **sizes: int) ->
     torch.testing.assert_close(served.output, module(*inputs), rtol=1e-5, atol=1e-6)
 
 
-def test_a_first_size_is_captured_and_another_is_rebuilt_from_it(engine: Registry, source: ModelSource) -> None:
+def test_a_second_size_is_rebuilt_from_the_first(engine: Registry, source: ModelSource) -> None:
     module, first, second = toy.Toy(3), list[str](), list[str]()
     call(engine, obtain(engine, module, source, first), module)
     call(engine, obtain(engine, module, source, second, height=12, batch=1), module, height=12, batch=1)
@@ -74,7 +74,7 @@ def test_a_new_process_restores_both(engine: Registry, source: ModelSource) -> N
     assert (engine.counters.compiles, engine.counters.restores) == (0, 2)
 
 
-def test_a_replaced_weight_and_one_written_to_are_never_stale(engine: Registry, source: ModelSource) -> None:
+def test_a_replaced_or_written_weight_is_never_stale(engine: Registry, source: ModelSource) -> None:
     module = toy.Toy(5)
     graph = obtain(engine, module, source)
     call(engine, graph, module)

@@ -51,14 +51,14 @@ def test_on_a_cpu_every_call_is_made_and_nothing_held() -> None:
     assert not function.try_out(torch.ones(1))
 
 
-def test_a_call_is_captured_from_the_second_of_its_shape_on() -> None:
+def test_a_call_is_captured_from_its_second_time_on() -> None:
     function, x = CudaGraphs(double), (torch.ones(3),)
     assert not function.due(x)
     function._calls[(x[0].shape,)] += 1
     assert function.due(x)
 
 
-def test_while_paused_nothing_is_captured_but_calls_count() -> None:
+def test_while_paused_calls_count_but_none_is_captured() -> None:
     function, x = CudaGraphs(double), (torch.ones(3),)
     with function.paused():
         function._calls[(x[0].shape,)] += 3
@@ -70,7 +70,7 @@ def test_while_paused_nothing_is_captured_but_calls_count() -> None:
 
 
 @pytest.mark.parametrize("why", ["freed", "needed"])
-def test_released_calls_are_captured_again_up_to_a_limit(why: str) -> None:
+def test_released_calls_are_captured_again_to_a_limit(why: str) -> None:
     function, x = CudaGraphs(double), (torch.ones(3),)
     assert function.release(why) == 0
     for time in range(1, 2 * cuda_graphs.policy().most_needed):

@@ -101,7 +101,7 @@ def test_a_copy_of_the_process_does_its_share(tmp_path: Path) -> None:
     assert called.exists()
 
 
-def test_there_are_never_more_copies_than_there_is_work(tmp_path: Path) -> None:
+def test_there_are_never_more_copies_than_jobs(tmp_path: Path) -> None:
     WorkerPool(tmp_path, copies=3).run(by_process(tmp_path, "a"))
     assert done_by(tmp_path) == {"a": os.getpid()}
 
@@ -111,7 +111,7 @@ def test_the_main_worker_does_what_a_copy_died_over(tmp_path: Path) -> None:
     assert done_by(tmp_path) == {"a": os.getpid(), "b": os.getpid()}
 
 
-def test_what_fails_in_a_copy_raises_in_the_main_worker(tmp_path: Path) -> None:
+def test_an_error_in_a_copy_raises_in_the_main_worker(tmp_path: Path) -> None:
     def fails() -> None:
         raise ValueError("no")
 

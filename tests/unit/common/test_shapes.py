@@ -15,7 +15,7 @@ def calls(batch: int = 2, height: int = 8, width: int = 8, context: int = 5, **c
     return [TensorCall(**x), TensorCall((batch, context, 8), "float32", "cpu")]  # type: ignore[arg-type]
 
 
-def test_a_call_inside_the_range_is_admitted_with_its_sizes() -> None:
+def test_a_call_in_range_is_admitted_with_its_sizes() -> None:
     assert toy.shapes().admits(calls(3, 9, 31, 64), "cpu") == Admitted(
         {"batch": 3, "height": 9, "width": 31, "context": 64}
     )
@@ -47,7 +47,7 @@ def test_multiples_are_kept() -> None:
     assert refused.text == "height 10 is not a multiple of 4"
 
 
-def test_an_exact_dimension_says_what_it_was_compiled_for() -> None:
+def test_an_exact_dimension_names_its_compiled_size() -> None:
     refusal = Dim("height", 8, 8).refusal(16)
     assert refusal == OtherSize("height", 16, 8)
     assert messages.text(refusal) == "height 16 is not the 8 it was compiled for"

@@ -153,7 +153,7 @@ def test_another_lora_is_noticed() -> None:
         assert torch.equal(module.big.weight, 3.0 * net.big.weight)
 
 
-def test_a_replaced_resident_weight_is_noticed_and_found_where_it_was() -> None:
+def test_a_replaced_resident_weight_keeps_its_address() -> None:
     """Recordings of a graph's calls need it at one address, and it may also change in place."""
     net, vbar = dynamic()
     run = paged(net, vbar, Host())
@@ -237,7 +237,7 @@ def test_a_small_weight_in_the_files_dtype_is_cast() -> None:
         assert torch.equal(module.small.weight, net.small.weight.float())
 
 
-def test_a_module_in_another_state_has_another_skeleton() -> None:
+def test_a_module_in_another_state_has_a_new_skeleton() -> None:
     net, vbar = dynamic()
     before = paged(net, vbar, Host()).skeleton
     assert paged(net, vbar, Host()).skeleton is before
@@ -247,7 +247,7 @@ def test_a_module_in_another_state_has_another_skeleton() -> None:
     assert fingerprint.digest(after) != fingerprint.digest(before)
 
 
-def test_a_method_bound_to_the_live_module_is_no_part_of_its_skeleton() -> None:
+def test_a_bound_method_is_no_part_of_a_skeleton() -> None:
     net, vbar = dynamic()
     net.small.forward = net.small.forward  # type: ignore[method-assign]
     assert "forward" not in vars(paged(net, vbar, Host()).skeleton.get_submodule("small"))

@@ -36,12 +36,12 @@ def test_skip_compiles_nothing_while_resolutions_vary(any_size: bool) -> None:
     assert shapes("skip", A, B, C, A, A, A, any_size=any_size) == ["none"] * 6
 
 
-def test_skip_compiles_for_a_workflow_that_stays_at_one_size() -> None:
+def test_skip_compiles_for_a_workflow_of_one_size() -> None:
     assert shapes("skip", A, A, A) == ["none", "exact", "exact"]
     assert shapes("skip", A, A, B, A) == ["none", "exact", "none", "none"]
 
 
-def test_auto_without_ranges_compiles_what_comes_up_twice_among_few_sizes() -> None:
+def test_auto_without_ranges_compiles_repeated_sizes() -> None:
     assert shapes("auto", A, A, B, B, any_size=False) == ["none", "exact", "none", "exact"]
     assert shapes("auto", A, B, C, D, E, A, any_size=False) == ["none"] * 6
 

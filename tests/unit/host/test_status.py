@@ -34,7 +34,7 @@ def eager(reason: str) -> RunReport:
     return report
 
 
-def test_a_node_for_one_thing_shows_its_run_in_place_of_the_introduction(prompt: Prompt) -> None:
+def test_a_run_takes_the_place_of_the_introduction(prompt: Prompt) -> None:
     assert status.introduced(NODE, {"": "ready"}) == "ready"
     assert status.added(NODE, "", eager("why")) == "eager: why"
     assert status.introduced("6", {"": "ready"}) == "ready"
@@ -48,7 +48,7 @@ def test_load_checkpoint_shows_model_and_vae(prompt: Prompt) -> None:
     assert status.added(NODE, "decoder", eager("c")) == "model: eager: b\ndecoder: eager: c\nencoder: eager: a"
 
 
-def test_all_runs_of_a_prompt_are_shown_and_equal_ones_once(prompt: Prompt) -> None:
+def test_all_runs_of_a_prompt_show_and_equal_ones_once(prompt: Prompt) -> None:
     for reason in ("a", "b", "a", "a"):
         text = status.added(NODE, "", eager(reason))
     assert text == "eager: a (3 runs)\neager: b"
@@ -56,7 +56,7 @@ def test_all_runs_of_a_prompt_are_shown_and_equal_ones_once(prompt: Prompt) -> N
     assert {run["part"] for run in status.all_runs()[NODE]} == {""}
 
 
-def test_a_new_prompt_starts_afresh_also_where_the_node_is_cached(prompt: Prompt) -> None:
+def test_a_new_prompt_starts_a_cached_node_afresh(prompt: Prompt) -> None:
     status.introduced(NODE, {"model": "ready", "VAE": "later"})
     status.added(NODE, "", eager("a"))
     status.added(NODE, "decoder", eager("a"))
@@ -71,7 +71,7 @@ def test_without_a_server_each_run_stands_alone(prompt: Prompt) -> None:
     assert status.added(NODE, "", eager("b")) == "eager: b"
 
 
-def test_progress_shows_below_the_runs_until_the_next_one(prompt: Prompt) -> None:
+def test_progress_shows_below_the_runs_until_the_next(prompt: Prompt) -> None:
     status.introduced(NODE, {"model": "ready", "VAE": "later"})
     assert status.with_progress(NODE, "compiling: 1 s") == "compiling: 1 s"
     status.added(NODE, "", eager("a"))
@@ -79,7 +79,7 @@ def test_progress_shows_below_the_runs_until_the_next_one(prompt: Prompt) -> Non
     assert status.added(NODE, "decoder", eager("b")) == "model: eager: a\ndecoder: eager: b"
 
 
-def test_of_many_different_runs_the_first_and_the_last_are_shown(prompt: Prompt) -> None:
+def test_the_first_and_last_of_many_runs_are_shown(prompt: Prompt) -> None:
     for number in range(300):
         text = status.added(NODE, "decoder", eager(str(number)))
     assert text.splitlines() == [
@@ -90,7 +90,7 @@ def test_of_many_different_runs_the_first_and_the_last_are_shown(prompt: Prompt)
     assert len(status.all_runs()[NODE]) == status.MOST_RUNS
 
 
-def test_texts_of_nodes_that_never_come_again_are_forgotten(prompt: Prompt) -> None:
+def test_texts_of_nodes_long_gone_are_forgotten(prompt: Prompt) -> None:
     for number in range(status.MOST_NODES + 10):
         status.added(str(number), "", eager("a"))
     assert len(status.all_runs()) == status.MOST_NODES

@@ -41,7 +41,7 @@ def test_a_compile_that_does_not_fit_says_the_figures() -> None:
     assert alone.text == "compiling needs 2.1 GiB of GPU memory, and 0 MiB are free"
 
 
-def test_the_estimate_goes_by_the_example_sizes_and_the_widest_layer() -> None:
+def test_the_estimate_uses_sizes_and_the_widest_layer() -> None:
     """SDXL at 1024x1024, batch 2, float16: ComfyUI's own estimate is 0.5 GiB, twice of that is to be free."""
     dims = (Dim("batch", 1, 8), Dim("height", 8, 256), Dim("width", 8, 256))
     shapes = ShapeRange(dims, (TensorSpec("x", ("batch", 4, "height", "width"), "float16"),))
@@ -80,7 +80,7 @@ def test_which_errors_say_that_memory_ran_out(error: Exception, cause: str) -> N
     assert memory.ran_out(outer) == cause
 
 
-def test_where_nobody_can_tell_whether_the_queue_is_idle_nothing_waits(tmp_path: Path, source: ModelSource) -> None:
+def test_nothing_waits_for_a_queue_of_unknown_state(tmp_path: Path, source: ModelSource) -> None:
     engine = Registry(Store(tmp_path), NO_ROOM)
     refused = engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
     assert isinstance(refused, Refused) and refused.text.endswith("0 MiB are free")

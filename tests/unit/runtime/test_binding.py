@@ -56,7 +56,7 @@ def removed(module: toy.Toy) -> None:
 
 
 @pytest.mark.parametrize("change", [replaced, moved, removed])
-def test_a_weight_that_is_no_longer_where_it_was_is_noticed(change) -> None:
+def test_a_weight_no_longer_where_it_was_is_noticed(change) -> None:
     module = toy.Toy()
     binding = bound(module)
     assert isinstance(binding, Binding)
@@ -64,7 +64,7 @@ def test_a_weight_that_is_no_longer_where_it_was_is_noticed(change) -> None:
     assert not binding.holds(module)
 
 
-def test_a_change_of_values_in_place_needs_no_rebinding() -> None:
+def test_changing_values_in_place_needs_no_rebinding() -> None:
     module = toy.Toy()
     binding = bound(module)
     assert isinstance(binding, Binding)
@@ -72,7 +72,7 @@ def test_a_change_of_values_in_place_needs_no_rebinding() -> None:
     assert binding.holds(module)
 
 
-def test_another_module_is_not_mistaken_for_the_bound_one() -> None:
+def test_another_module_is_not_taken_for_the_bound_one() -> None:
     binding = bound(toy.Toy())
     assert isinstance(binding, Binding)
     assert not binding.holds(toy.Toy())
@@ -126,7 +126,7 @@ def subclassed(module: toy.Toy) -> None:
         (removed, "no weight mix.bias"),
     ],
 )
-def test_a_weight_the_code_was_not_compiled_for_is_refused(change, reason: str) -> None:
+def test_a_weight_not_compiled_for_is_refused(change, reason: str) -> None:
     module = toy.Toy()
     change(module)
     refused = bound(module)

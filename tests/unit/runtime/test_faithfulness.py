@@ -25,7 +25,7 @@ def test_one_value_that_is_not_finite_is_unfaithful(value: float) -> None:
     assert compare(result, reference).reason == NotFinite()  # type: ignore[union-attr]
 
 
-def test_a_model_that_overflows_itself_is_not_the_graphs_fault() -> None:
+def test_a_models_own_overflow_is_not_the_graphs_fault() -> None:
     reference = torch.randn(64)
     reference[3] = math.inf
     assert isinstance(compare(reference.clone(), reference), Faithful)

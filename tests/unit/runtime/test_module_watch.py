@@ -30,7 +30,7 @@ CHANGES: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_changes_the_digest_changes_the_version(change: Callable[[Any], Any]) -> None:
+def test_what_changes_the_digest_changes_the_version(change: Callable[[Any], Any]) -> None:
     module = toy.Toy()
     watch, before = ModuleWatch(module, Rules()), digest(module)
     version = watch.refresh_fully(module)
@@ -52,7 +52,7 @@ def test_common_changes_are_seen_between_two_calls(change: Callable[[Any], Any])
 
 
 @pytest.mark.parametrize("change", CHANGES[:4])
-def test_a_look_at_one_part_after_the_other_finds_every_change(change: Callable[[Any], Any]) -> None:
+def test_looking_part_by_part_finds_every_change(change: Callable[[Any], Any]) -> None:
     module = toy.Toy()
     watch = ModuleWatch(module, Rules())
     version = watch.refresh(module)
@@ -90,7 +90,7 @@ def test_a_hook_on_every_module_counts() -> None:
     assert watch.patched is None
 
 
-def test_attributes_by_which_weights_are_placed_change_nothing() -> None:
+def test_attributes_that_place_weights_change_nothing() -> None:
     module = toy.Toy()
     watch = ModuleWatch(module, Rules(placement=lambda name: "comfy" in name))
     version = watch.refresh_fully(module)
@@ -102,7 +102,7 @@ def test_attributes_by_which_weights_are_placed_change_nothing() -> None:
     assert watch.refresh(module) != version
 
 
-def test_weights_of_another_dtype_are_noticed_at_the_start_of_a_run() -> None:
+def test_weights_of_another_dtype_are_noticed_by_a_run() -> None:
     module, watches = toy.Toy(), Watches()
     watch = watches.of(module, Rules())
     version = watch.version
@@ -124,7 +124,7 @@ def test_an_interchangeable_function_must_be_the_hosts() -> None:
     assert isinstance(watch.patched, ReplacedPart) and watch.patched.what == "choice"
 
 
-def test_a_watch_keeps_neither_the_module_nor_its_weights() -> None:
+def test_a_watch_keeps_neither_module_nor_weights() -> None:
     module, watches = toy.Toy(), Watches()
     watches.of(module, Rules()).architecture(module)
     gone = [weakref.ref(module), *(weakref.ref(p) for p in module.parameters())]
@@ -133,7 +133,7 @@ def test_a_watch_keeps_neither_the_module_nor_its_weights() -> None:
     assert [ref() for ref in gone if ref() is not None] == []
 
 
-def test_swapped_children_are_seen_with_their_own_weights() -> None:
+def test_swapped_children_are_seen_with_own_weights() -> None:
     """The metadata of the weights is that of the children there are now, not of those that were there before."""
     module, watches = toy.Toy(), Watches()
     watches.of(module, Rules())

@@ -18,7 +18,7 @@ def test_one_call_in_so_many_is_due() -> None:
     assert due == [False, False, True] * 3
 
 
-def test_a_check_that_cost_much_waits_until_it_is_a_small_share() -> None:
+def test_a_costly_check_waits_until_its_share_is_small() -> None:
     schedule = Schedule(every=1)
     assert schedule.due()
     schedule.checked(3600.0)

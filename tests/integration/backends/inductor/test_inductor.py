@@ -61,7 +61,7 @@ def test_one_graph_serves_the_whole_range(call: tuple[int, ...], runner: Inducto
     torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
 
 
-def test_loading_neither_probes_the_cpu_nor_needs_a_compiler(entry: Entry, tmp_path: Path) -> None:
+def test_loading_needs_no_cpu_probe_and_no_compiler(entry: Entry, tmp_path: Path) -> None:
     """A fresh process with an empty Inductor cache and no compiler on PATH loads and runs the graph."""
     script = """
 import json, subprocess, sys, torch
@@ -91,9 +91,7 @@ print(json.dumps({"started": started, "difference": float((runner(*inputs) - mod
     assert not (tmp_path / "cache").exists() or not any((tmp_path / "cache").rglob("*.so"))
 
 
-def test_the_graph_takes_wrong_strides_of_a_weight_silently_so_binding_refuses(
-    runner: InductorRunner, entry: Entry
-) -> None:
+def test_binding_refuses_wrong_strides_of_a_weight(runner: InductorRunner, entry: Entry) -> None:
     module, inputs = toy.Toy(), toy.inputs()
     module.mix.weight = torch.nn.Parameter(module.mix.weight.t(), requires_grad=False)
     runner.bind({toy.PREFIX + n: p for n, p in module.named_parameters()})
@@ -103,9 +101,7 @@ def test_the_graph_takes_wrong_strides_of_a_weight_silently_so_binding_refuses(
     assert "mix.weight" in refused.text
 
 
-def test_the_graph_keeps_addresses_so_a_replaced_weight_is_stale_until_rebound(
-    runner: InductorRunner, entry: Entry
-) -> None:
+def test_a_replaced_weight_is_stale_until_rebound(runner: InductorRunner, entry: Entry) -> None:
     module, inputs = toy.Toy(), toy.inputs()
     bound = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
     assert isinstance(bound, binding.Binding)
@@ -123,7 +119,7 @@ def test_values_changed_in_place_show_at_once(runner: InductorRunner, entry: Ent
     torch.testing.assert_close(runner(*inputs), module(*inputs))
 
 
-def test_a_runner_keeps_no_weight_that_it_was_ever_bound_to(runner: InductorRunner, entry: Entry) -> None:
+def test_a_runner_keeps_no_weight_it_was_bound_to(runner: InductorRunner, entry: Entry) -> None:
     """The loader itself keeps every tensor that it is given."""
     inputs, gone = toy.inputs(), []
     for seed in range(3):
@@ -144,7 +140,7 @@ def test_only_what_has_moved_is_bound_again(runner: InductorRunner, entry: Entry
     torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
 
 
-def test_weights_inside_a_larger_storage_are_read_at_their_place(runner: InductorRunner, entry: Entry) -> None:
+def test_weights_in_a_larger_storage_are_read_in_place(runner: InductorRunner, entry: Entry) -> None:
     module, inputs = toy.Toy(1), toy.inputs()
     whole = torch.randn(10_000)
     used = 16
@@ -175,7 +171,7 @@ print("done")
 
 
 @pytest.mark.parametrize("shapes", ["exact", "any size"])
-def test_a_graph_compiled_with_two_threads_runs_with_any_number(
+def test_a_graph_for_two_threads_runs_with_any_number(
     shapes: str, tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code for a fixed number of threads writes past its buffers where there are more (SIGSEGV)."""

@@ -83,7 +83,7 @@ def test_regions_that_repeat_are_there_once(store: Path) -> None:
     assert {c.name for c in entry.manifest.constants} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
 
 
-def test_a_graph_of_regions_serves_other_weights_and_sizes(store: Path) -> None:
+def test_regions_serve_other_weights_and_sizes(store: Path) -> None:
     engine, a, b = Registry(Store(store), policy=ANY_SPEED), deep(1), deep(2)
     graph = engine.obtain(toy.request(a, SOURCE), "eager", lambda _: None)
     assert isinstance(graph, LoadedGraph)

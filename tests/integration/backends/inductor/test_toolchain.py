@@ -45,7 +45,7 @@ def test_the_runtime_is_compiled_once_for_all(cache: Path, tmp_path: Path, caplo
     assert not [*cache.rglob("*.alone.cpp")]
 
 
-def test_where_the_shared_runtime_fails_regions_have_their_own(
+def test_regions_do_without_a_shared_runtime(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(toolchain, "_DECLARED", "\n#error another torch\n")

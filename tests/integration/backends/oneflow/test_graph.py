@@ -132,7 +132,7 @@ def test_half_precision_without_kernels_is_refused(tmp_path: Path) -> None:
         small(Call1(torch.nn.Linear(8, 8).half()), "float16", tmp_path)
 
 
-def test_half_precision_weights_that_the_model_casts_are_served(tmp_path: Path) -> None:
+def test_half_precision_weights_the_model_casts_work(tmp_path: Path) -> None:
     class Cast(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
@@ -157,7 +157,7 @@ def test_values_changed_in_place_show_at_once(runner: OneFlowRunner) -> None:
     assert difference(runner, module, given) < CLOSE
 
 
-def test_a_replaced_weight_gets_a_private_copy_and_the_old_one_is_never_written(runner: OneFlowRunner) -> None:
+def test_binding_a_new_weight_never_writes_the_old_one(runner: OneFlowRunner) -> None:
     block = Block()
     module, given = Call(block), inputs()
     runner.bind(weights(module))
@@ -204,9 +204,7 @@ def test_another_model_is_shared_and_not_copied(runner: OneFlowRunner) -> None:
         (None, "lacks the weight module.q.weight"),
     ],
 )
-def test_a_wrong_weight_is_refused_and_the_graph_keeps_what_it_had(
-    wrong: object, said: str, runner: OneFlowRunner
-) -> None:
+def test_a_refused_weight_leaves_the_graph_as_it_was(wrong: object, said: str, runner: OneFlowRunner) -> None:
     module, given = Call(Block()), inputs()
     runner.bind(weights(module))
     tensors = weights(module)
@@ -232,7 +230,7 @@ def test_a_wrong_input_is_refused(runner: OneFlowRunner) -> None:
 # Memory -------------------------------------------------------------------------------------------------------
 
 
-def test_a_graph_larger_than_the_free_memory_is_refused_before_it_is_built(built_once: Built, tmp_path: Path) -> None:
+def test_a_graph_larger_than_free_memory_is_not_built(built_once: Built, tmp_path: Path) -> None:
     needed = built_once.backend.estimate_memory(built_once.folder)
     assert needed > 10_000
     poor = OneFlowBackend(free_memory=lambda device: needed - 1)
@@ -280,9 +278,7 @@ def test_closing_lets_go_of_the_model(built_once: Built) -> None:
     assert storage.expired()
 
 
-def test_when_too_much_piles_up_living_graphs_make_room_and_go_on(
-    built_once: Built, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_living_graphs_make_room_for_garbage_and_go_on(built_once: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     module, given = Call(Block()), inputs()
     first, second = built_once.load(), built_once.load()
     for runner in (first, second):
@@ -295,7 +291,7 @@ def test_when_too_much_piles_up_living_graphs_make_room_and_go_on(
     second.close()
 
 
-def test_a_graph_dropped_without_closing_keeps_no_model_alive(built_once: Built) -> None:
+def test_a_graph_dropped_unclosed_keeps_no_model_alive(built_once: Built) -> None:
     module = Call(Block())
     runner = built_once.load()
     runner.bind(weights(module))
@@ -339,7 +335,7 @@ def test_a_description_that_does_not_fit_is_refused(change: dict[str, object], b
         built.load()
 
 
-def test_a_described_shape_that_the_job_does_not_have_is_refused(built: Built) -> None:
+def test_a_described_shape_the_job_lacks_is_refused(built: Built) -> None:
     path = built.folder / DESCRIPTION_FILE
     description = Description.model_validate_json(path.read_text())
     first, *others = description.weights

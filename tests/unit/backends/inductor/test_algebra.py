@@ -34,7 +34,7 @@ def test_what_varies_is_not_looked_at_twice(expression: sympy.Expr, monkeypatch:
     assert not algebra.simplified(expression).is_number
 
 
-def test_a_whole_made_of_quotient_and_remainder_stays_what_sympy_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quotient_and_remainder_stay_as_sympy_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code would be another one, if better, where this were called a constant."""
     assert algebra.is_constant(OPAQUE)
     assert not sympy.simplify(OPAQUE).is_number

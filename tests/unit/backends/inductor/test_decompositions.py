@@ -21,7 +21,7 @@ def test_the_group_norm_for_gpus_is_a_group_norm(shape: tuple[int, ...], affine:
 
 @pytest.mark.parametrize("mean", [0.0, 300.0])
 @pytest.mark.parametrize("outlier", [0.0, 1e3])
-def test_the_group_norm_for_gpus_is_exact_far_from_zero_and_beside_outliers(mean: float, outlier: float) -> None:
+def test_group_norm_for_gpus_is_exact_beside_outliers(mean: float, outlier: float) -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 4, 96, 80) + mean
     x[0, :, 0, 0] += outlier
@@ -50,7 +50,7 @@ def _error(result: torch.Tensor, heads: list[torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize("traced_at", [64, 100])
-def test_wide_attention_traced_at_one_size_is_right_at_all(traced_at: int) -> None:
+def test_wide_attention_traced_once_fits_all_sizes(traced_at: int) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     torch.manual_seed(0)
@@ -61,7 +61,7 @@ def test_wide_attention_traced_at_one_size_is_right_at_all(traced_at: int) -> No
 
 
 @pytest.mark.parametrize("size", [1e-18, 1e-3, 1e3, 1e18])
-def test_wide_attention_does_not_overflow_where_float16_would(size: float) -> None:
+def test_wide_attention_does_not_overflow_like_float16(size: float) -> None:
     torch.manual_seed(0)
     query, key, value = _heads(40)
     heads = [query * size, key / size, value]  # scores as before, from numbers that float16 has not
@@ -94,7 +94,7 @@ class _Upsampled(torch.nn.Module):
 
 @pytest.mark.parametrize("by_size", [False, True])
 @pytest.mark.parametrize("factor", [2, 3])
-def test_doubling_is_written_as_copies_and_anything_else_is_left_alone(factor: int, by_size: bool) -> None:
+def test_only_doubling_is_written_as_copies(factor: int, by_size: bool) -> None:
     module = _Upsampled(factor, by_size)
     height, width = (torch.export.Dim(name, min=2, max=64) for name in ("height", "width"))
     exported = torch.export.export(

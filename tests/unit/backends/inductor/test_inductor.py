@@ -30,7 +30,7 @@ def test_the_graph_checks_no_inputs_so_admission_does(wrong: dict[str, object]) 
     assert isinstance(toy.shapes().admits([TensorCall(**x), context], "cpu"), Refused)  # type: ignore[arg-type]
 
 
-def test_without_a_compiler_graphs_run_but_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_compiler_cached_graphs_still_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     backend = InductorBackend()
@@ -53,7 +53,7 @@ def test_the_target_names_what_machine_code_depends_on() -> None:
     assert target["torch"] == torch.__version__
 
 
-def test_our_decompositions_leave_torchs_table_as_it_was() -> None:
+def test_our_decompositions_leave_torchs_table_alone() -> None:
     from torch._inductor.decomposition import decompositions as table
 
     from onegraph.backends.inductor import decompositions, settings
@@ -110,14 +110,14 @@ def flags_for(device: str) -> list[str]:
     return flags
 
 
-def test_on_a_gpu_code_for_the_cpu_is_built_for_any_cpu() -> None:
+def test_cpu_code_beside_a_gpu_is_built_for_any_cpu() -> None:
     """Else another machine with the same card compiles again."""
     assert [f for f in flags_for("cuda") if f.startswith(("march", "mcpu"))] == [
         "march=x86-64" if platform.machine() == "x86_64" else "march=armv8-a"
     ]
 
 
-def test_kernels_for_a_cpu_are_built_for_this_one_at_the_level_that_compiles_sooner() -> None:
+def test_cpu_kernels_are_for_this_cpu_and_compile_soon() -> None:
     flags = flags_for("cpu")
     assert "O2" in flags
     assert "O3" not in flags

@@ -90,7 +90,7 @@ def test_a_block_at_another_size_is_another_type() -> None:
     assert types["wide"] != types["narrow"]
 
 
-def test_a_module_that_hardly_repeats_itself_stays_whole() -> None:
+def test_a_module_with_few_repeats_stays_whole() -> None:
     assert cut(exported(toy.Toy())) is None
     assert cut(exported(toy.Deep(wide=1, narrow=1))) is None
 
@@ -114,7 +114,7 @@ def test_the_format_of_a_plan_on_disk_stays() -> None:
     )
 
 
-def test_for_two_workers_a_graph_without_repeats_is_halved() -> None:
+def test_two_workers_halve_a_graph_without_repeats() -> None:
     module = toy.Deep(length=200, wide=1, narrow=0)
     graph = exported(module)
     assert cut(graph, 1, REGION_COSTS) is None

@@ -97,7 +97,7 @@ def both(model: torch.nn.Module) -> tuple[torch.export.ExportedProgram, int]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "a tuple", "a view"])
-def test_the_graph_is_the_same_and_few_blocks_are_traced(kind: str) -> None:
+def test_the_graph_is_the_same_with_few_blocks_traced(kind: str) -> None:
     model = Model(kind)
     program, traced = both(model)
     assert traced <= 3  # the first one's input is not laid out as an output is
@@ -137,12 +137,12 @@ def test_a_block_that_differs_is_traced_by_itself(change: Any) -> None:
         torch.testing.assert_close(program.module()(x, context), model(x, context))
 
 
-def test_blocks_that_compute_with_their_number_are_all_traced() -> None:
+def test_blocks_using_their_number_are_all_traced() -> None:
     _, traced = both(Model("counts"))
     assert traced == 6
 
 
-def test_blocks_that_leave_something_behind_are_all_traced() -> None:
+def test_blocks_with_side_effects_are_all_traced() -> None:
     _, traced = both(Model("remembers"))
     assert traced == 6
 
@@ -160,7 +160,7 @@ class Unregistered(torch.nn.Module):
         return x
 
 
-def test_blocks_that_the_model_does_not_register_are_traced() -> None:
+def test_unregistered_blocks_are_traced() -> None:
     model, x = Unregistered(), torch.randn(2, 3)
     whole = torch.export.export(model, (x,), strict=False)
     with repeats.traced_once():
@@ -186,7 +186,7 @@ def test_torch_traces_as_ever_afterwards() -> None:
     assert tracer.call_module is before
 
 
-def test_where_torch_lacks_something_every_block_is_traced(
+def test_an_incomplete_torch_has_every_block_traced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delattr("torch.fx.experimental.proxy_tensor.track_tensor_tree")

@@ -18,9 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_a_torch_that_keeps_its_runtime_elsewhere_is_left_alone(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_of_another_layout_is_left_alone(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import codecache
 
     usual = codecache.CppBuilder

@@ -47,7 +47,7 @@ def test_a_region_is_the_same_elsewhere(regions: list[GraphModule]) -> None:
             assert not weight.any()
 
 
-def test_sizes_have_their_range_and_their_hint_elsewhere(regions: list[GraphModule]) -> None:
+def test_sizes_keep_their_range_and_hint_elsewhere(regions: list[GraphModule]) -> None:
     there = transfer.load(transfer.dump(regions[0]), toy.CPU)
     for here, other in zip(
         regions[0].graph.find_nodes(op="placeholder"), there.graph.find_nodes(op="placeholder"), strict=True

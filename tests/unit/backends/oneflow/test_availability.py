@@ -31,11 +31,11 @@ def reason(device: str = "cpu") -> str:
     return refused.text
 
 
-def test_a_complete_installation_is_offered_for_the_cpu(packages: dict[str, str]) -> None:
+def test_a_complete_installation_is_offered_for_cpu(packages: dict[str, str]) -> None:
     assert OneFlowBackend().can_run(CPU).ok
 
 
-def test_without_oneflow_the_way_to_install_it_is_named(packages: dict[str, str]) -> None:
+def test_without_oneflow_the_way_to_install_is_named(packages: dict[str, str]) -> None:
     del packages["oneflow"]
     assert "pip install -r requirements-oneflow.txt" in reason()
 
