@@ -14,9 +14,9 @@ from support import models
 from onegraph.backends.oneflow import OneFlowBackend, counters
 from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import export
-from onegraph.host import compile_client
-from onegraph.host import vae_hook as vae_hook
+from onegraph.host import compile_client, vae_hook
 from onegraph.host.families import unet as unet_hook
+from onegraph.host.families import vae as family
 from onegraph.runtime.faithfulness import relative_l2
 
 CPU = torch.device("cpu")
@@ -154,7 +154,7 @@ def test_vaes(part: vae_hook.Part, make: Any, tmp_path: Path) -> None:
     )
     sizes = ((8, 8), (7, 12)) if part == "decoder" else ((64, 64), (56, 96))
     calls = [(torch.randn(1, 4 if part == "decoder" else 3, *size),) for size in sizes]
-    shapes = vae_hook._shape_range(part, calls[0][0], False, 1 if part == "decoder" else 8)[0]
+    shapes = family.shape_range(part, calls[0][0], False, 1 if part == "decoder" else 8)[0]
     check_at_sizes(wrapped, shapes, calls, tmp_path)
 
 
@@ -164,7 +164,7 @@ def test_two_graphs_of_one_vae_both_see_its_changes(tmp_path: Path) -> None:
     for part, name in (("decoder", compile_client.VAE_DECODER), ("encoder", compile_client.VAE_ENCODER)):
         wrapped = compile_client.wrap(name, vae)
         given = (torch.randn(1, 4, 8, 8) if part == "decoder" else torch.randn(1, 3, 64, 64),)
-        compile_at(wrapped, vae_hook._shape_range(part, given[0], True, 1)[0], given, tmp_path / part)  # type: ignore[arg-type]
+        compile_at(wrapped, family.shape_range(part, given[0], True, 1)[0], given, tmp_path / part)  # type: ignore[arg-type]
         runner = OneFlowBackend().load(tmp_path / part, CPU)
         runner.bind({n: weights(wrapped)[n] for n in runner.constant_names()})
         runners[part] = (wrapped, runner, given)

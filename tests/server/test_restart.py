@@ -123,7 +123,7 @@ def test_background_runs_eager_now_and_compiled_later(running: server.Server) ->
     first = running.run(prompt)
     assert difference(eager, first) == 0
     assert first.text("2") == "eager: compiling in the background; a later run uses the graph"
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 540
     while running.status()["background_compiles"] and time.monotonic() < deadline:
         time.sleep(0.5)
     again = workflows.with_inputs(prompt, "KSampler", seed=37)
