@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from support import host, models
 
 from onegraph.host.families import unet as hook
+from onegraph.host.families import unet as unet_module
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.registry import Registry
@@ -433,3 +435,25 @@ def test_an_error_at_the_end_of_a_run_spares_the_queue(
     monkeypatch.setattr(Registry, "trim", fails)
     assert torch.isfinite(host.sample(compiled(model))).all()
     assert "the end of a run could not be reported" in caplog.text
+
+
+def test_few_frames_stand_before_the_graph(model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From ComfyUI's chain of wrappers to the runner: whoever debugs a step reads these frames."""
+    from onegraph.backends.inductor.runner import InductorRunner
+
+    pack = Path(unet_module.__file__).resolve().parents[2]
+    found: list[list[str]] = []
+    call = InductorRunner.__call__
+
+    def recorded(self: InductorRunner, *inputs: torch.Tensor) -> torch.Tensor:
+        files = [(frame.name, Path(frame.filename).resolve()) for frame in traceback.extract_stack()[:-1]]
+        ours = [(name, file) for name, file in files if file.is_relative_to(pack)]
+        found.append(
+            [name for name, file in ours if file.relative_to(pack).parts[0] not in ("tests", "build", ".venv")]
+        )
+        return call(self, *inputs)
+
+    monkeypatch.setattr(InductorRunner, "__call__", recorded)
+    host.sample(compiled(model), steps=3)
+    assert counters.eager_calls == 0
+    assert found[-1] == ["wrapper", "_innermost", "call", "_serve", "call", "_run"]
