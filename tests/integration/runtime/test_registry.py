@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from unittest.mock import Mock
@@ -282,3 +284,38 @@ def test_where_capturing_took_the_process_down_it_ends(home: Path, source: Model
     assert Store(home).died_while_capturing(entry)
     graph = engine_with_graph()  # it is not quarantined, only never captured
     assert not may_capture(graph)
+
+
+def test_nobody_else_waits_for_a_compile(home: Path, source: ModelSource) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    engine, over = Registry(Store(home), policy=ANY_SPEED), threading.Event()
+
+    def watch(progress: Progress) -> None:
+        if over.is_set():
+            raise Interrupted
+
+    def compile_slowly() -> None:
+        with contextlib.suppress(Interrupted):
+            engine.obtain(toy.request(toy.Toy(), source, spec=toy.exact(), state={"sleep": 600}), "wait", watch)
+
+    thread = threading.Thread(target=compile_slowly)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not engine.compiles.under_way():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        engine.preload(toy.request(toy.Toy(), source), 0)
+        graph = engine.obtain(toy.request(toy.Toy(), source), "wait", ignore)
+        assert isinstance(graph, LoadedGraph)
+        call(engine, graph, toy.Toy())
+        assert engine.release_captures(toy.CPU, "needed") == 0
+        engine.release_orphans()
+        assert [found["component"] for found in engine.status()["compiling"]] == ["toy"]  # all the time
+    finally:
+        over.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert engine.counters.compiles == 0
