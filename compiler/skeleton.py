@@ -7,6 +7,7 @@ only. Nothing of the graph store is ever unpickled.
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 from typing import Any
@@ -19,10 +20,6 @@ from ..common.zeros import Zeros
 from . import fingerprint
 
 
-def _bare(cls: type[torch.nn.Module]) -> torch.nn.Module:
-    return cls.__new__(cls)
-
-
 class _Pickler(pickle.Pickler):
     """Leaves out what custom nodes left behind on modules and no code of the model's classes refers to."""
 
@@ -32,8 +29,9 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         cls = type(obj)
+        # Since torch 2.14 every module has a `__getstate__` of torch's own.
         usual = all(
-            getattr(cls, name, None) is getattr(object, name, None)
+            getattr(cls, name, None) in (getattr(object, name, None), getattr(torch.nn.Module, name, None))
             for name in ("__reduce_ex__", "__reduce__", "__getstate__")
         )
         if not isinstance(obj, torch.nn.Module) or not usual:
@@ -44,7 +42,8 @@ class _Pickler(pickle.Pickler):
             if name in fingerprint.OF_EVERY_MODULE
             or (name in self._referenced and not fingerprint.is_own_method(obj, name, value))
         }
-        return _bare, (cls,), state
+        # Not a function of the pack: the compiling process knows the pack by another name.
+        return copyreg.__newobj__, (cls,), state  # type: ignore[attr-defined]
 
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, torch.Tensor):

@@ -5,7 +5,7 @@ import torch
 from support import toy
 
 from onegraph.common.errors import CaptureError
-from onegraph.compiler import skeleton
+from onegraph.compiler import fingerprint, skeleton
 
 
 def test_a_skeleton_travels_without_weights() -> None:
@@ -54,7 +54,7 @@ def test_a_weight_of_a_foreign_tensor_class_is_refused() -> None:
         pass
 
     module = toy.Toy()
-    module.scale = torch.ones(3).as_subclass(Quantized)  # type: ignore[assignment]
+    module.heads = torch.ones(3).as_subclass(Quantized)  # type: ignore[assignment]
     with pytest.raises(CaptureError, match="Quantized"):
         skeleton.dump(module)
 
@@ -66,6 +66,17 @@ class _Unpicklable:
 
 def test_a_reason_names_no_absolute_path() -> None:
     module = toy.Toy()
-    module.foreign = _Unpicklable()
+    module.heads = _Unpicklable()  # type: ignore[assignment]
     with pytest.raises(CaptureError, match=r"cannot pickle <module 'some pack'>"):
         skeleton.dump(module)
+
+
+def test_what_a_custom_node_left_behind_stays_here() -> None:
+    module = toy.Toy()
+    module.left_behind = lambda: 0  # type: ignore[assignment]
+    module.inner.more = torch.ones(3)
+    data = skeleton.dump(module)
+    rebuilt = skeleton.load(data, torch.device("cpu"))
+    assert not hasattr(rebuilt, "left_behind") and not hasattr(rebuilt.inner, "more")
+    assert fingerprint.digest(rebuilt) == fingerprint.digest(toy.Toy())
+    assert b"onegraph" not in data  # the compiling process knows the pack by another name
