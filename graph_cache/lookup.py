@@ -1,8 +1,8 @@
 """Looking up a graph. Reads the store and changes nothing in it.
 
 An entry serves a key only if its manifest holds the very same key, `differs` has no objection, all its files are
-sound, and no process of this machine died while it loaded it. This model's own entries come first, then other
-models': graphs hold no weights, so they serve every model of the architecture.
+sound, and no two processes of this machine in a row died while they loaded it. This model's own entries come first,
+then other models': graphs hold no weights, so they serve every model of the architecture.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ How a graph gets into a process:
 1. `lookup` finds its entry. It changes nothing.
 2. A hit in another model's folder is adopted by `adopt`; a broken entry is moved aside by `quarantine`.
 3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
-4. `loading` marks the moments in which a bad graph could take the process down. A marker that stays makes the entry
-   broken for the next lookup.
+4. `loading` marks the moments in which a bad graph could take the process down. `note_death` counts a marker that
+   stayed; the second in a row makes the entry broken for the next lookup. `note_success` forgets the first.
 5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..common.reasons import Damaged
+from ..common.reasons import Damaged, DiedOnceWhileLoading
 from . import first_use
 from . import publish as publishing
 from . import quarantine as quarantining
@@ -152,6 +152,18 @@ class Store:
     def loading(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
         """Mark the moments in which a bad graph could take the process down; the marker stays if it does."""
         return self._markers.loading(entry.folder)
+
+    def note_death(self, entry: Entry) -> DiedOnceWhileLoading | None:
+        """Count a process that died while it loaded the entry. To be called before the entry is loaded.
+
+        Returns:
+            What to tell the user, once for each death.
+        """
+        return DiedOnceWhileLoading() if self._markers.note_death(entry.folder) else None
+
+    def note_success(self, entry: Entry) -> None:
+        """Forget deaths: a call of the entry went well, so that whatever ended those processes was something else."""
+        self._markers.clear_loading(entry.folder)
 
     def capturing(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
         """Mark the capture of a call as a CUDA graph, which is never tried again here if the process dies."""

@@ -182,6 +182,9 @@ class Registry:
                 crowded = self.eviction.make_room(request, entry)
                 if crowded is not None:
                     return Refused(crowded)
+                died = self.store.note_death(entry)
+                if died is not None:
+                    log.warning("%s: %s", entry.folder.name, messages.text(died))
                 with self.store.loading(entry):
                     runner = request.backend.load(entry.folder, request.device)
             except MemoryShortError as error:

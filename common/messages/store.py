@@ -63,3 +63,8 @@ def _(r: reasons.UnreadableManifest) -> str:
 @text.register
 def _(r: reasons.DiedWhileLoading) -> str:
     return "the cached graph was quarantined, because the process that loaded it last died meanwhile"
+
+
+@text.register
+def _(r: reasons.DiedOnceWhileLoading) -> str:
+    return "the process that loaded the cached graph last died meanwhile; it is tried once more"

@@ -65,6 +65,7 @@ from .graphs import (
 )
 from .store import (
     Damaged,
+    DiedOnceWhileLoading,
     DiedWhileLoading,
     DigestDiffers,
     MissingFile,
@@ -134,6 +135,7 @@ __all__ = [
     "CompilesInBackground",
     "ControlNet",
     "Damaged",
+    "DiedOnceWhileLoading",
     "DiedWhileLoading",
     "DigestDiffers",
     "DispatchMode",

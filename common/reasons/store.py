@@ -71,6 +71,13 @@ class UnreadableManifest(Damaged):
 
 @dataclass(frozen=True)
 class DiedWhileLoading(Reason):
-    """A process of this machine ended while it loaded the entry or called it for the first time."""
+    """Two processes of this machine ended, in a row, while they loaded the entry or called it for the first time."""
 
     code = "died_while_loading"
+
+
+@dataclass(frozen=True)
+class DiedOnceWhileLoading(Reason):
+    """One process ended so. That may be bad luck: the graph is tried once more, and only the log tells."""
+
+    code = "died_once_while_loading"

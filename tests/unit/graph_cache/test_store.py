@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.entries import die_while_loading, key, publish, snapshot
 
-from onegraph.common.reasons import DigestDiffers, UnreadableManifest
+from onegraph.common.reasons import DiedOnceWhileLoading, DiedWhileLoading, DigestDiffers, UnreadableManifest
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.integrity import Sound
-from onegraph.graph_cache.lookup import Hit, Miss
+from onegraph.graph_cache.lookup import Broken, Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -87,3 +87,36 @@ def test_every_entry_is_checked(store: Store, checkpoint: ModelSource, models: P
     assert found.pop(cut.folder) == DigestDiffers("graph.aoti")
     assert isinstance(found.pop(bare.folder), UnreadableManifest)
     assert not found
+
+
+def test_a_graph_survives_one_unlucky_kill(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    assert store.note_death(entry) is None
+    die_while_loading(store, entry)
+    before = snapshot(store.home, entry.folder)
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+    assert snapshot(store.home, entry.folder) == before  # a look-up counts nothing
+    assert store.note_death(entry) == DiedOnceWhileLoading()
+    assert store.note_death(entry) is None
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+    die_while_loading(store, entry)
+    assert store.lookup(key(), checkpoint) == Broken(entry.folder, DiedWhileLoading())
+
+
+def test_a_success_forgets_a_death(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    for _ in range(3):
+        die_while_loading(store, entry)
+        store.note_death(entry)
+        assert store.lookup(key(), checkpoint) == Hit(entry)
+        store.note_success(entry)
+
+
+def test_quarantine_forgets_deaths(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    for _ in range(2):
+        die_while_loading(store, entry)
+        store.note_death(entry)
+    assert isinstance(store.lookup(key(), checkpoint), Broken)
+    store.quarantine(entry.folder)
+    assert store.lookup(key(), checkpoint) == Hit(publish(store, checkpoint))
