@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,6 +13,18 @@ def write_synced(path: Path, text: str) -> None:
         f.write(text)
         f.flush()
         os.fsync(f.fileno())
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file in one step, so that nobody reads half of it. Raises OSError, with nothing left behind."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # `leftovers` knows the name
+    try:
+        write_synced(temporary, text)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Literal
 
 from pydantic import ValidationError
 
 from .entry import Entry
-from .files import write_synced
+from .files import replace_text
 from .layout import machine_id
 from .manifest import Strict
 
@@ -66,8 +65,6 @@ def remember(entry: Entry, result: FirstUse) -> None:
     """Write this machine's result. A read-only store is no error: the next process measures again."""
     try:
         machines = {**read_all(entry).machines, machine_id(): result}
-        temporary = entry.folder / f".{FIRST_USE_FILE}.{os.getpid()}"
-        write_synced(temporary, FirstUses(machines=machines).model_dump_json(indent=1))
-        temporary.replace(entry.folder / FIRST_USE_FILE)
+        replace_text(entry.folder / FIRST_USE_FILE, FirstUses(machines=machines).model_dump_json(indent=1))
     except OSError as error:
         log.debug("the first-use result of %s could not be recorded: %s", entry.folder, error)

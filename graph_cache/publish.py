@@ -7,14 +7,13 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ..common.tensor_meta import TensorMeta
-from . import first_use
+from . import first_use, leftovers
 from .entry import Entry, read
 from .files import sync_folder, write_synced
 from .first_use import FIRST_USE_FILE, FirstUses
@@ -25,8 +24,6 @@ from .manifest import MANIFEST_FILE, CodeRecord, Manifest
 from .quarantine import quarantine
 
 log = logging.getLogger("onegraph.graph_cache")
-
-_STALE_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -60,11 +57,9 @@ def staging(locations: Sequence[Path]) -> Iterator[Path]:
         OSError: no location can be written.
     """
     location = _writable(locations)
-    for old in location.glob(STAGING_PREFIX + "*"):
-        with contextlib.suppress(OSError):
-            if time.time() - old.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)
+    leftovers.sweep_staging(location)
     folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=location))
+    leftovers.own(folder)
     try:
         yield folder
     finally:

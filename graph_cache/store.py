@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..common.reasons import Damaged, DiedOnceWhileLoading
-from . import first_use
+from . import first_use, leftovers
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
@@ -105,6 +105,13 @@ class Store:
     def staging(self, source: ModelSource) -> contextlib.AbstractContextManager[Path]:
         """Give an empty folder on the file system of the model's graphs; gone when the block ends. Raises OSError."""
         return publishing.staging(self.locations(source))
+
+    def sweep(self, locations: Iterable[Path]) -> None:
+        """Remove what dead processes left behind in folders of `locations` and in the user's. Never raises OSError."""
+        for location in locations:
+            leftovers.sweep_staging(location)
+            leftovers.sweep_temporaries(location.glob("*/*/.*"))
+        leftovers.sweep_temporaries(self.home.glob(".*"))
 
     def publish(self, key: GraphKey, staged: Path, new: NewEntry) -> Entry:
         """Make the files in a folder from `staging` an entry.

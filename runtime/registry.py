@@ -26,6 +26,7 @@ from ..graph_cache.entry import Entry
 from ..graph_cache.key import GraphKey
 from ..graph_cache.lookup import Broken, Hit, Miss
 from ..graph_cache.manifest import Manifest
+from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Store
 from . import live_code
 from .admission import Limits
@@ -59,6 +60,7 @@ class Registry:
         self.eviction = Eviction(self._graphs)
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
         self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
+        self._swept: set[ModelSource] = set()  # whose folders were cleared of what former processes left
         self._locks: dict[Slot, threading.RLock] = {}
         self._lock = threading.Lock()
         self._restoring = threading.RLock()
@@ -138,6 +140,9 @@ class Registry:
         unable = request.backend.can_run(request.device).reason
         if unable is not None:
             return Refused(unable)
+        if request.source not in self._swept:
+            self._swept.add(request.source)
+            self.store.sweep(self.store.locations(request.source))
         replaced: list[Reason] = []
 
         def differs(manifest: Manifest) -> Reason | None:
