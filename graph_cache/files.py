@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 from pathlib import Path
+
+# What some network and FUSE file systems answer to the fsync of a folder.
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 def write_synced(path: Path, text: str) -> None:
@@ -28,10 +33,29 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a folder's names are on the disk. Raises OSError."""
+    """Wait until a folder's names are on the disk, where the file system can. Raises OSError."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno not in _CANNOT_SYNC:
+                raise
         finally:
             os.close(handle)
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Bytes that this user can still write on a folder's file system; None when that cannot be told.
+
+    Args:
+        folder: it need not exist.
+    """
+    for place in (folder, *folder.parents):
+        try:
+            return shutil.disk_usage(place).free
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None

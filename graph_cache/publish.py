@@ -15,7 +15,7 @@ from pathlib import Path
 from ..common.tensor_meta import TensorMeta
 from . import first_use, leftovers
 from .entry import Entry, read
-from .files import sync_folder, write_synced
+from .files import free_bytes, sync_folder, write_synced
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
@@ -24,6 +24,8 @@ from .manifest import MANIFEST_FILE, CodeRecord, Manifest
 from .quarantine import quarantine
 
 log = logging.getLogger("onegraph.graph_cache")
+
+_ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,16 @@ class NewEntry:
 
 @contextlib.contextmanager
 def staging(locations: Sequence[Path]) -> Iterator[Path]:
-    """Yield an empty folder in the first location that can be written; it is gone when the block ends.
+    """Yield an empty folder in the first location that can be written and has room; it is gone when the block ends.
+
+    Where none has room, it is the first that can be written.
 
     Raises:
         OSError: no location can be written.
     """
+    for location in locations:
+        leftovers.sweep_staging(location)
     location = _writable(locations)
-    leftovers.sweep_staging(location)
     folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=location))
     leftovers.own(folder)
     try:
@@ -71,15 +76,31 @@ def staging(locations: Sequence[Path]) -> Iterator[Path]:
 
 def _writable(locations: Sequence[Path]) -> Path:
     last: OSError | None = None
+    full: list[Path] = []
     for location in locations:
+        free = free_bytes(location)
+        if free is not None and free < _ROOM:
+            full.append(location)
+            log.debug("%d bytes are free in %s", free, location)
+            continue
         try:
-            location.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=location):
-                return location
+            return _made(location)
         except OSError as error:
             last = error
             log.debug("cannot store graphs in %s: %s", location, error)
+    for location in full:
+        try:
+            return _made(location)
+        except OSError as error:
+            last = error
     raise last or OSError("no folder for graphs")
+
+
+def _made(location: Path) -> Path:
+    """Make a location and try whether it can be written."""
+    location.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=location):
+        return location
 
 
 def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:

@@ -103,7 +103,10 @@ class Store:
     # Changing -----------------------------------------------------------------------------------------------
 
     def staging(self, source: ModelSource) -> contextlib.AbstractContextManager[Path]:
-        """Give an empty folder on the file system of the model's graphs; gone when the block ends. Raises OSError."""
+        """Give an empty folder for a new graph; gone when the block ends. Raises OSError.
+
+        It lies on the file system of the model's graphs, or in the user's folder where there is no room.
+        """
         return publishing.staging(self.locations(source))
 
     def sweep(self, locations: Iterable[Path]) -> None:

@@ -40,6 +40,7 @@ from .compiling import (
     TooManyExactSizes,
     TorchTooOld,
     TriedTooOften,
+    WaitsForDisk,
     WaitsForMemory,
     WrongDeviceType,
 )
@@ -223,6 +224,7 @@ __all__ = [
     "VaeOptions",
     "VaeOverflows",
     "VideoVae",
+    "WaitsForDisk",
     "WaitsForMemory",
     "WeightCast",
     "WeightComputed",
