@@ -1,4 +1,4 @@
-"""Processes that die while they load a graph: the next ones of a whole life, with a backend that only pretends."""
+"""Processes that die while they load a graph, told by registries with a backend that only pretends."""
 
 from __future__ import annotations
 
