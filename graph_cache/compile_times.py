@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeGuard
 
-from .files import replace_text
+from .files import read_regular, replace_text
+
+_MOST_BYTES = 1 << 20
 
 
 class CompileTimes:
@@ -33,7 +35,7 @@ class CompileTimes:
 
     def _read(self) -> dict[str, dict[str, float]]:
         try:
-            data = json.loads(self._file.read_text(encoding="utf-8"))
+            data = json.loads(read_regular(self._file, _MOST_BYTES))
         except (OSError, ValueError):
             return {}
         if not isinstance(data, dict):

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from .files import read_regular
 from .layout import machine_id
 
 State = Literal["alive", "dead", "unknown"]
@@ -59,8 +60,7 @@ def this_process() -> Owner:
 def read_owner(path: Path) -> Owner | None:
     """Read an owner from a file; None where none can be read."""
     try:
-        with path.open("rb") as f:
-            found = json.loads(f.read(_MOST_BYTES))
+        found = json.loads(read_regular(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or type(found.get("pid")) is not int or found["pid"] < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -12,16 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from ..common.messages import damage
+from ..common.reasons import Damaged, UnreadableNow
 from ..common.tensor_meta import TensorMeta
 from . import first_use, leftovers
 from .entry import Entry, read
-from .files import free_bytes, sync_folder, write_synced
+from .file_names import check_names
+from .files import free_bytes, open_regular, sync_folder, write_synced
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
-from .layout import STAGING_PREFIX, entry_name
-from .manifest import MANIFEST_FILE, CodeRecord, Manifest
-from .quarantine import quarantine
+from .layout import STAGING_PREFIX, entry_name, machine_id
+from .manifest import MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
+from .quarantine import of_key, quarantine
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -104,7 +108,7 @@ def _made(location: Path) -> Path:
 
 
 def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:
-    """Make the files in a staging folder an entry. Raises OSError."""
+    """Make the files in a staging folder an entry. Raises OSError, also where look-ups would refuse it."""
     manifest = Manifest(
         key=key.fields(),
         label=new.label,
@@ -116,17 +120,27 @@ def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         made_by=new.made_by,
     )
+    wrong = check_names(manifest)
+    if wrong is not None:
+        raise OSError(errno.EINVAL, damage(wrong))
     return _commit(key, staged, manifest, FirstUses())
 
 
 def adopt(key: GraphKey, staged: Path, entry: Entry) -> Entry:
-    """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError."""
+    """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError.
+
+    What this machine measured comes along, unless this model's graph of the key was quarantined here since.
+    """
+    results = first_use.read_all(entry)
+    if of_key(staged.parent / key.component, key):
+        machines = {name: result for name, result in results.machines.items() if name != machine_id()}
+        results = FirstUses(machines=machines)
     for name in entry.manifest.files:
         try:
             os.link(entry.folder / name, staged / name)
         except OSError:
             shutil.copyfile(entry.folder / name, staged / name)
-    return _commit(key, staged, entry.manifest, first_use.read_all(entry))
+    return _commit(key, staged, entry.manifest, results)
 
 
 def _commit(key: GraphKey, staged: Path, manifest: Manifest, results: FirstUses) -> Entry:
@@ -136,29 +150,35 @@ def _commit(key: GraphKey, staged: Path, manifest: Manifest, results: FirstUses)
         if leftover.name not in manifest.files:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     for file in manifest.files:
-        with (staged / file).open("rb") as f:
+        with open_regular(staged / file) as f:
             os.fsync(f.fileno())
     if results.machines:
         write_synced(staged / FIRST_USE_FILE, results.model_dump_json(indent=1))
-    write_synced(staged / MANIFEST_FILE, manifest.model_dump_json(indent=1))  # last: without it there is no entry
+    text = manifest.model_dump_json(indent=1)
+    if len(text.encode()) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"a manifest of more than {MOST_BYTES} bytes")
+    write_synced(staged / MANIFEST_FILE, text)  # last: without it there is no entry
     sync_folder(staged)
     staged.chmod(0o755)
     try:
         staged.rename(final)
     except OSError:
         there = read(final)
-        if isinstance(there, Entry) and _as_good(there, manifest):
+        state = _compared(there, manifest) if isinstance(there, Entry) else there
+        if isinstance(there, Entry) and isinstance(state, Sound):
             return there
+        if isinstance(state, UnreadableNow):
+            raise
         quarantine(final)
         staged.rename(final)
     sync_folder(final.parent)
     return Entry(final, manifest)
 
 
-def _as_good(there: Entry, manifest: Manifest) -> bool:
-    """Whether what another process published meanwhile is the same graph, and whole.
+def _compared(there: Entry, manifest: Manifest) -> Sound | Damaged | UnreadableNow | None:
+    """Whether what another process published meanwhile is whole; None if it is another graph.
 
     The name of a folder tells little: a key's digest is short, and people rename and copy folders.
     """
     same = there.manifest.key == manifest.key and there.manifest.code == manifest.code
-    return same and isinstance(check(there), Sound)
+    return check(there) if same else None

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..common.reasons import Damaged, DiedOnceWhileLoading
+from ..common.reasons import Damaged, DiedOnceWhileLoading, UnreadableNow
 from . import first_use, leftovers
 from . import publish as publishing
 from . import quarantine as quarantining
@@ -26,7 +26,7 @@ from .first_use import FirstUse
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import COMPILER_CACHE, Layout, machine_id, user_folder
-from .lookup import Broken, Differs, Hit, Lookup, Miss, no_objection
+from .lookup import Differs, Hit, Judged, Lookup, no_objection
 from .markers import Markers
 from .model_hash import ModelSource
 from .publish import NewEntry
@@ -57,7 +57,7 @@ class Store:
         source: ModelSource,
         neighbours: Iterable[Path] = (),
         differs: Differs = no_objection,
-    ) -> Hit | Miss | Broken:
+    ) -> Judged:
         """Look for the entry of a key. Changes nothing, on the disk or here.
 
         Args:
@@ -67,7 +67,7 @@ class Store:
 
         Returns:
             A hit, which may be another model's; or what was nearest; or an entry that is damaged or took a process
-            down.
+            down; or one that cannot be read now.
         """
         return self._lookup.lookup(key, source, neighbours, differs)
 
@@ -94,7 +94,7 @@ class Store:
             if isinstance(entry, Entry):
                 yield entry
 
-    def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, Sound | Damaged]]:
+    def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, Sound | Damaged | UnreadableNow]]:
         """Check the files of every entry, and name those whose manifest cannot be read."""
         for folder in self._layout.entry_folders(neighbours):
             entry = read(folder)

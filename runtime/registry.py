@@ -23,8 +23,9 @@ from ..common.reasons import FunctionReplaced, Reason
 from ..common.shapes import Refused
 from ..compiler import export
 from ..graph_cache.entry import Entry
+from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
-from ..graph_cache.lookup import Broken, Hit, Miss
+from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Store
@@ -81,7 +82,7 @@ class Registry:
         if self.loaded(request.key, request.device) is not None:
             return True
         found = self.store.lookup(request.key, request.source, request.neighbours, _code_difference)
-        return isinstance(found, Hit)
+        return isinstance(found, Hit | Unavailable)
 
     def _is_needed(self, request: Request) -> bool:
         return request.slot not in self._graphs and not self.has(request)
@@ -155,6 +156,8 @@ class Registry:
         if isinstance(found, Broken):
             self.store.quarantine(found.folder)
             return Refused(reasons.CompiledAgainLater(found.reason))
+        if isinstance(found, Unavailable):
+            return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
             return Refused(replaced[0], passing=True) if replaced else found
         graph = self._load(request, self.store.adopt(found, request.key, request.source), "restored")
@@ -195,6 +198,8 @@ class Registry:
             except MemoryShortError as error:
                 return Refused(reasons.LoadFailed(str(error)))
             except LoadError as error:
+                if is_passing(error.__cause__):
+                    return Refused(reasons.LoadFailed(str(error)), passing=True)
                 self.store.quarantine(entry.folder)
                 return Refused(reasons.LoadFailed(str(error)))
             options = GraphOptions(self.policy, functools.partial(self.release_captures, request.device, "needed"))
