@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from onegraph.common.reasons import (
     NotARegularFile,
     OtherKey,
     UnreadableManifest,
+    UnreadableNow,
     VaeCopied,
     WrongSize,
 )
@@ -266,3 +269,35 @@ def test_a_checkpoint_with_a_long_name(store: Store, models: Path) -> None:
     entry = publish(store, source)
     assert store.home in entry.folder.parents
     assert store.lookup(key(), source) == Hit(entry)
+
+
+def test_no_file_handles_left(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[0]), before[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        found = store.lookup(key(), checkpoint)
+        sibling = store.sibling(key(shapes={}), checkpoint)
+    assert isinstance(found, Unavailable)
+    assert found.reason.detail.startswith("[Errno 24] Too many open files")
+    assert sibling is None
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["graph.aoti", "manifest.json", "."])
+def test_an_entry_that_is_closed_to_this_user(name: str, store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    mode = (entry.folder / name).stat().st_mode
+    (entry.folder / name).chmod(0)
+    try:
+        assert isinstance(store.lookup(key(), checkpoint), Unavailable)
+        ((folder, state),) = store.check_all([entry.folder.parents[3]])
+        assert (folder, type(state)) == (entry.folder, UnreadableNow)
+    finally:
+        (entry.folder / name).chmod(mode)
+    assert store.lookup(key(), checkpoint) == Hit(entry)
