@@ -50,16 +50,21 @@ def list_graphs(folders: Folders = None) -> None:
 
 @app.command()
 def verify(folders: Folders = None) -> None:
-    """Check every file of every cached graph against its manifest. Exit code 1 when one is damaged."""
-    from ..common.messages import damage
-    from ..common.reasons import Damaged
+    """Check every file of every cached graph against its manifest. Exit code 1 unless all are sound."""
+    from ..common.messages import damage, text
+    from ..common.reasons import Damaged, UnreadableNow
+    from ..graph_cache.integrity import Sound
     from ..graph_cache.store import Store
 
-    damaged = 0
+    wrong = 0
     for folder, state in Store().check_all(folders or []):
-        damaged += isinstance(state, Damaged)
-        print_line(f"{f'damaged: {damage(state)}' if isinstance(state, Damaged) else 'sound'}  {folder}")
-    raise typer.Exit(1 if damaged else 0)
+        if isinstance(state, Damaged):
+            found = f"damaged: {damage(state)}"
+        else:
+            found = f"unreadable: {text(state)}" if isinstance(state, UnreadableNow) else "sound"
+        wrong += not isinstance(state, Sound)
+        print_line(f"{found}  {folder}")
+    raise typer.Exit(1 if wrong else 0)
 
 
 @app.command()

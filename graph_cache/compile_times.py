@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeGuard
+
+from .files import read_regular, replace_text
+
+_MOST_BYTES = 1 << 20
 
 
 class CompileTimes:
@@ -26,15 +29,13 @@ class CompileTimes:
 
     def remember(self, category: str, stages: Mapping[str, float]) -> None:
         """Write what a compile took. A file that cannot be written is no error: the next estimate is poorer."""
-        temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({**self._read(), category: dict(stages)}, indent=1), encoding="utf-8")
-            temporary.replace(self._file)
+            replace_text(self._file, json.dumps({**self._read(), category: dict(stages)}, indent=1))
 
     def _read(self) -> dict[str, dict[str, float]]:
         try:
-            data = json.loads(self._file.read_text(encoding="utf-8"))
+            data = json.loads(read_regular(self._file, _MOST_BYTES))
         except (OSError, ValueError):
             return {}
         if not isinstance(data, dict):

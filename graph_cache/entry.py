@@ -8,8 +8,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..common.errors import in_brief
-from ..common.reasons import UnreadableManifest
-from .manifest import MANIFEST_FILE, Manifest
+from ..common.reasons import Damaged, NotARegularFile, TooLarge, UnreadableManifest, UnreadableNow
+from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
+from .manifest import MANIFEST_FILE, MOST_BYTES, Manifest
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,22 @@ class Entry:
         return sum(f.bytes for f in self.manifest.files.values())
 
 
-def read(folder: Path) -> Entry | UnreadableManifest:
+def read(folder: Path) -> Entry | Damaged | UnreadableNow:
     """Read the entry in a folder, without checking its files."""
     try:
-        return Entry(folder, Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes()))
-    except (OSError, ValidationError) as error:
+        try:
+            return _read(folder)
+        except ValidationError:  # a manifest is damaged only if it reads so twice
+            return _read(folder)
+    except IrregularFileError:
+        return NotARegularFile(MANIFEST_FILE)
+    except OversizedFileError as error:
+        return TooLarge(MANIFEST_FILE, error.size, MOST_BYTES)
+    except (OSError, ValidationError, MemoryError) as error:
+        if is_passing(error):
+            return UnreadableNow(MANIFEST_FILE, in_brief(error))
         return UnreadableManifest(in_brief(error))
+
+
+def _read(folder: Path) -> Entry:
+    return Entry(folder, Manifest.model_validate_json(read_regular(folder / MANIFEST_FILE, MOST_BYTES)))

@@ -1,24 +1,134 @@
-"""Writing files so that they survive a power cut."""
+"""Reading files that may be anything, and writing files so that they survive a power cut."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+# What may be over at the next try: it tells nothing of the file. A lost connection of a network's file system is here
+# too, since its files are still there.
+_PASSING = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EACCES", "EAGAIN", "EBUSY", "ECONNRESET", "EDQUOT", "EHOSTDOWN", "EHOSTUNREACH", "EINTR", "EIO", "EMFILE",
+        "ENETDOWN", "ENETUNREACH", "ENFILE", "ENOBUFS", "ENOLCK", "ENOMEM", "ENOSPC", "ENOTCONN", "EPERM", "EREMOTEIO",
+        "ESHUTDOWN", "ESTALE", "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
+)  # fmt: skip
+# What some network and FUSE file systems answer to the fsync of a folder.
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+
+
+class IrregularFileError(OSError):
+    """Something else than a regular file: a link, a pipe, a device, a folder."""
+
+
+class OversizedFileError(OSError):
+    """A file is larger than it may be; `size` in bytes, as far as it was read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(errno.EFBIG, os.strerror(errno.EFBIG))
+        self.size = size
+
+
+def is_passing(error: BaseException | None) -> bool:
+    """Whether the next try may succeed: too many open files, no memory, a disk or network that failed."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Follows no link to one, and never waits for a pipe's other end.
+
+    Raises:
+        IrregularFileError: something else has that name.
+        OSError: it cannot be opened.
+    """
+    if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
+        raise IrregularFileError(errno.ELOOP, os.strerror(errno.ELOOP))
+    try:
+        handle = os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise IrregularFileError(error.errno, error.strerror) from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise IrregularFileError(errno.EINVAL, "not a regular file")
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Read a regular file of at most that many bytes.
+
+    Raises:
+        IrregularFileError: something else has that name.
+        OversizedFileError: it is larger.
+        OSError: it cannot be read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = b"" if size > most else file.read(most + 1)
+    if max(size, len(data)) > most:
+        raise OversizedFileError(max(size, len(data)))
+    return data
 
 
 def write_synced(path: Path, text: str) -> None:
     """Write a text file and wait until it is on the disk. Raises OSError."""
-    with path.open("w", encoding="utf-8") as f:
+    path.unlink(missing_ok=True)  # never through a link, and never into a pipe
+    with path.open("x", encoding="utf-8") as f:
         f.write(text)
         f.flush()
         os.fsync(f.fileno())
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file in one step, so that nobody reads half of it. Raises OSError, with nothing left behind."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # `leftovers` knows the name
+    try:
+        write_synced(temporary, text)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
 def sync_folder(folder: Path) -> None:
-    """Wait until a folder's names are on the disk. Raises OSError."""
+    """Wait until a folder's names are on the disk, where the file system can. Raises OSError."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno not in _CANNOT_SYNC:
+                raise
         finally:
             os.close(handle)
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Bytes that this user can still write on a folder's file system; None when that cannot be told.
+
+    Args:
+        folder: it need not exist.
+    """
+    for place in (folder, *folder.parents):
+        try:
+            return shutil.disk_usage(place).free
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None

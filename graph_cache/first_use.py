@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Literal
 
 from pydantic import ValidationError
 
 from .entry import Entry
-from .files import write_synced
+from .files import IrregularFileError, OversizedFileError, read_regular, replace_text
 from .layout import machine_id
 from .manifest import Strict
 
 log = logging.getLogger("onegraph.graph_cache")
 
 FIRST_USE_FILE = "outcome.json"
+_MOST_BYTES = 1 << 20
 
 
 class FirstUse(Strict):
@@ -52,8 +52,16 @@ class FirstUses(Strict):
 def read_all(entry: Entry) -> FirstUses:
     """Read the results of all machines; none where no readable file is there."""
     try:
-        return FirstUses.model_validate_json((entry.folder / FIRST_USE_FILE).read_bytes())
-    except (OSError, ValidationError):
+        return _read(entry)
+    except (OSError, MemoryError):
+        return FirstUses()
+
+
+def _read(entry: Entry) -> FirstUses:
+    """Raises OSError where results may be there that cannot be read; they are not to be overwritten."""
+    try:
+        return FirstUses.model_validate_json(read_regular(entry.folder / FIRST_USE_FILE, _MOST_BYTES))
+    except (FileNotFoundError, IrregularFileError, OversizedFileError, ValidationError):
         return FirstUses()
 
 
@@ -65,9 +73,7 @@ def read_here(entry: Entry) -> FirstUse:
 def remember(entry: Entry, result: FirstUse) -> None:
     """Write this machine's result. A read-only store is no error: the next process measures again."""
     try:
-        machines = {**read_all(entry).machines, machine_id(): result}
-        temporary = entry.folder / f".{FIRST_USE_FILE}.{os.getpid()}"
-        write_synced(temporary, FirstUses(machines=machines).model_dump_json(indent=1))
-        temporary.replace(entry.folder / FIRST_USE_FILE)
-    except OSError as error:
+        machines = {**_read(entry).machines, machine_id(): result}
+        replace_text(entry.folder / FIRST_USE_FILE, FirstUses(machines=machines).model_dump_json(indent=1))
+    except (OSError, MemoryError) as error:
         log.debug("the first-use result of %s could not be recorded: %s", entry.folder, error)

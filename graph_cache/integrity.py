@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
 
 from ..common.errors import in_brief
-from ..common.reasons import Damaged, DigestDiffers, MissingFile, UnreadableFile, WrongSize
+from ..common.reasons import (
+    Damaged,
+    DigestDiffers,
+    MissingFile,
+    NotARegularFile,
+    UnreadableFile,
+    UnreadableNow,
+    WrongSize,
+)
 from .entry import Entry
+from .file_names import check_names
+from .files import IrregularFileError, is_passing, open_regular
 from .manifest import FileRecord
+
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -19,23 +32,39 @@ class Sound:
 
 
 def record(path: Path) -> FileRecord:
-    """Measure a file: size and digest. Raises OSError."""
-    return FileRecord(bytes=path.stat().st_size, blake3=blake3(path.read_bytes()).hexdigest())
+    """Measure a regular file: size and digest. Raises OSError."""
+    digest, size = blake3(), 0
+    with open_regular(path) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return FileRecord(bytes=size, blake3=digest.hexdigest())
 
 
-def check(entry: Entry) -> Sound | Damaged:
+def check(entry: Entry) -> Sound | Damaged | UnreadableNow:
     """Compare every file with the manifest; the first that differs is returned."""
+    wrong = check_names(entry.manifest)
+    if wrong is not None:
+        return wrong
     for name, wanted in entry.manifest.files.items():
-        path = entry.folder / name
-        # A name that leads out of the folder, or a link, stands for a file that is not the entry's.
-        if Path(name).name != name or not path.is_file() or path.is_symlink():
-            return MissingFile(name)
         try:
-            size = path.stat().st_size
-            if size != wanted.bytes:
-                return WrongSize(name, size, wanted.bytes)
-            if record(path) != wanted:
-                return DigestDiffers(name)
-        except OSError as error:
-            return UnreadableFile(name, in_brief(error))
+            # A disk or network that fails for a moment may give other bytes: only what differs twice is damage.
+            differs = _compare(entry.folder / name, wanted) and _compare(entry.folder / name, wanted)
+        except (FileNotFoundError, NotADirectoryError):
+            return MissingFile(name)
+        except IrregularFileError:
+            return NotARegularFile(name)
+        except (OSError, MemoryError) as error:
+            return (UnreadableNow if is_passing(error) else UnreadableFile)(name, in_brief(error))
+        if differs is not None:
+            return differs
     return Sound()
+
+
+def _compare(path: Path, wanted: FileRecord) -> WrongSize | DigestDiffers | None:
+    """What differs between a file and its record. One of another size is not read. Raises OSError."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+    if size != wanted.bytes:
+        return WrongSize(path.name, size, wanted.bytes)
+    return DigestDiffers(path.name) if record(path) != wanted else None

@@ -6,7 +6,6 @@ Graphs of a model whose checkpoint is unknown, or whose folder cannot be written
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 import platformdirs
 from blake3 import blake3
 
+from .files import is_passing
 from .key import GraphKey
 from .manifest import MANIFEST_FILE, Manifest
 from .model_hash import ModelSource
@@ -39,9 +39,38 @@ def machine_id() -> str:
 
 
 def candidates(component: Path, digest: str) -> list[Path]:
-    """List the folders of a component whose names promise a key digest."""
+    """List the folders of a component whose names promise a key digest. Raises OSError like `visible`."""
+    return [folder for folder in visible(component) if f"-{digest}" in folder.name]
+
+
+def visible(folder: Path) -> list[Path]:
+    """List what lies in a folder, without hidden names; nothing where it is missing or closed to this user.
+
+    Raises:
+        OSError: it cannot be listed now, so that nobody knows what is in it.
+    """
+    return [path for path in _everything(folder) if not path.name.startswith(".")]
+
+
+def quarantined(component: Path, name: str = "") -> list[Path]:
+    """List the quarantined folders of a component, or those of one entry. Raises OSError like `visible`."""
+    prefix = f"{BROKEN_PREFIX}{name}-" if name else BROKEN_PREFIX
+    return [path for path in _everything(component) if path.name.startswith(prefix)]
+
+
+def _everything(folder: Path) -> list[Path]:
     try:
-        return sorted(p for p in component.glob(f"*-{digest}*") if not p.name.startswith("."))
+        return sorted(folder.iterdir())
+    except OSError as error:
+        # A user whom somebody else's folder is closed to has graphs in the own one.
+        if is_passing(error) and not isinstance(error, PermissionError):
+            raise
+        return []
+
+
+def _everything_now(folder: Path) -> list[Path]:
+    try:
+        return _everything(folder)
     except OSError:
         return []
 
@@ -89,18 +118,33 @@ class Layout:
         own = set(self.locations(source))
         seen: set[Path] = set()
         for root in [self.home, *dict.fromkeys(roots)]:
-            pattern = "*" if root == self.home else f"*{GRAPHS_SUFFIX}/*"
-            with contextlib.suppress(OSError):
-                for model in sorted(root.glob(pattern)):
-                    if model in own or model in seen:
-                        continue
-                    seen.add(model)
-                    yield model
+            for model in self._models(root):
+                if model in own or model in seen:
+                    continue
+                seen.add(model)
+                yield model
 
     def entry_folders(self, neighbours: Iterable[Path] = ()) -> Iterator[Path]:
         """Iterate over every folder with a manifest, in the user's folder and beside checkpoints in `neighbours`."""
         for root in [self.home, *neighbours]:
-            pattern = f"*/*/*/{MANIFEST_FILE}" if root == self.home else f"*{GRAPHS_SUFFIX}/*/*/*/{MANIFEST_FILE}"
-            for path in sorted(root.glob(pattern)):
-                if not path.parent.name.startswith("."):
-                    yield path.parent
+            for model in self._models(root):
+                for component in _everything_now(model):
+                    for entry in _everything_now(component):
+                        if not entry.name.startswith(".") and _may_be_there(entry / MANIFEST_FILE):
+                            yield entry
+
+    def _models(self, root: Path) -> list[Path]:
+        """List the folders of models below the user's folder, or beside the checkpoints in another."""
+        if root == self.home:
+            return _everything_now(root)
+        beside = (folder for folder in _everything_now(root) if folder.name.endswith(GRAPHS_SUFFIX))
+        return [model for folder in beside for model in _everything_now(folder)]
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether something has that name, or nobody can tell now."""
+    try:
+        path.lstat()
+    except OSError as error:
+        return is_passing(error)
+    return True

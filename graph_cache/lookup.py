@@ -1,24 +1,27 @@
 """Looking up a graph. Reads the store and changes nothing in it.
 
 An entry serves a key only if its manifest holds the very same key, `differs` has no objection, all its files are
-sound, and no process of this machine died while it loaded it. This model's own entries come first, then other
-models': graphs hold no weights, so they serve every model of the architecture.
+sound, and no two processes of this machine in a row died while they loaded it. This model's own entries come first,
+then other models': graphs hold no weights, so they serve every model of the architecture. One that
+equals what this model quarantined is passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason
+from ..common.errors import in_brief
+from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow
 from .entry import Entry, read
 from .integrity import Sound, check
 from .key import GraphKey, difference
-from .layout import Layout, candidates
+from .layout import Layout, candidates, visible
 from .manifest import Manifest
 from .markers import Markers
 from .model_hash import ModelSource
+from .quarantine import of_key
 
 # Why an entry of the wanted key cannot be used here all the same, or None.
 Differs = Callable[[Manifest], Reason | None]
@@ -56,6 +59,17 @@ class Broken:
 
 
 @dataclass(frozen=True)
+class Unavailable:
+    """An entry that may be the key's, or a folder of them, cannot be read now. A later look-up may find it."""
+
+    folder: Path
+    reason: UnreadableNow
+
+
+Judged = Hit | Miss | Broken | Unavailable
+
+
+@dataclass(frozen=True)
 class Lookup:
     """The places that look-ups read.
 
@@ -67,26 +81,29 @@ class Lookup:
     layout: Layout
     markers: Markers
 
-    def lookup(
-        self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs
-    ) -> Hit | Miss | Broken:
+    def lookup(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs) -> Judged:
         """Look for the entry of a key; see `Store.lookup`.
 
         Other models' broken entries are passed over: only a look-up for their own model judges them.
         """
         nearest: list[Reason] = []
-        for location in self.layout.locations(source):
-            component = location / key.component
-            for folder in candidates(component, key.digest):
-                judged = self._judge(folder, key, differs)
-                if not isinstance(judged, Miss):
+        unavailable: list[Unavailable] = []
+        components = [location / key.component for location in self.layout.locations(source)]
+        for component in components:
+            for judged in self._judge_all(component, key, differs):
+                if isinstance(judged, Hit | Broken):
                     return judged
-                nearest.append(judged.reason)
+                if isinstance(judged, Unavailable):
+                    unavailable.append(judged)
+                else:
+                    nearest.append(judged.reason)
             nearest += [NoGraph(d) for d in _differences(component, key) if d]
+        if unavailable:  # nothing may take its place
+            return unavailable[0]
+        bad = [manifest.files for component in components for manifest in of_key(component, key)]
         for location in self.layout.other_models(source, neighbours):
-            for folder in candidates(location / key.component, key.digest):
-                judged = self._judge(folder, key, differs)
-                if isinstance(judged, Hit):
+            for judged in self._judge_all(location / key.component, key, differs):
+                if isinstance(judged, Hit) and judged.entry.manifest.files not in bad:
                     return Hit(judged.entry, foreign=True)
         return Miss(nearest[0] if nearest else NoGraph())
 
@@ -101,8 +118,19 @@ class Lookup:
                     return entry
         return None
 
-    def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Hit | Miss | Broken:
+    def _judge_all(self, component: Path, key: GraphKey, differs: Differs) -> Iterator[Judged]:
+        try:
+            folders = candidates(component, key.digest)
+        except OSError as error:
+            yield Unavailable(component, UnreadableNow(component.name, in_brief(error)))
+            return
+        for folder in folders:
+            yield self._judge(folder, key, differs)
+
+    def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Judged:
         entry = read(folder)
+        if isinstance(entry, UnreadableNow):
+            return Unavailable(folder, entry)
         if not isinstance(entry, Entry):
             return Broken(folder, entry)
         if entry.manifest.key != key.fields():
@@ -111,6 +139,8 @@ class Lookup:
         if objection is not None:
             return Miss(objection)
         state = check(entry)
+        if isinstance(state, UnreadableNow):
+            return Unavailable(folder, state)
         if not isinstance(state, Sound):
             return Broken(folder, state)
         if self.markers.died_while_loading(folder):
@@ -119,7 +149,11 @@ class Lookup:
 
 
 def _entries(component: Path) -> Iterable[Entry]:
-    found = (read(folder) for folder in sorted(component.glob("*")) if not folder.name.startswith("."))
+    try:
+        folders = visible(component)
+    except OSError:
+        return []
+    found = (read(folder) for folder in folders)
     return (entry for entry in found if isinstance(entry, Entry))
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ..common.tensor_meta import TensorMeta
 
 MANIFEST_FILE = "manifest.json"
+MOST_BYTES = 4 << 20  # of a manifest; the largest of a UNet has a few hundred kilobytes
 _CAPTURABLE_FILE = "replays"  # in entries of older versions whose calls may be captured as CUDA graphs
 
 

@@ -1,25 +1,46 @@
 """Crash markers: one file per process while it does what a bad graph could take the process down with.
 
 A marker whose process is gone tells that the process died meanwhile. Markers lie in the user's graph folder, since an
-entry's own folder may be read-only: `<home>/<.loading | .recording>/<machine>-<entry>/<process id>`.
+entry's own folder may be read-only: `<home>/<.loading | .recording>/<machine>-<entry>/<nonce>`, whose content is the
+process. Versions before named them by the process id and left them empty.
+
+One death may be bad luck: somebody ended the process, or memory ran out. `note_death` makes its marker a record, and
+only the next death without a successful call in between condemns the entry.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
 
 from .layout import machine_id
+from .liveness import Owner, new_nonce, read_owner, runs, state, this_process
 
 log = logging.getLogger("onegraph.graph_cache")
 
 _LOADING = ".loading"
 _CAPTURING = ".recording"  # its name on disk since before these calls were named captures
+_RECORDED = ".death"  # suffix of a marker whose death was noted
+_MOST_DEATHS = 2
+
+
+@dataclass(frozen=True)
+class _Death:
+    """What a dead process left behind.
+
+    Attributes:
+        process: by which the several markers of one process are one death.
+        recorded: whether a later process noted it.
+    """
+
+    file: Path
+    process: Owner | str
+    recorded: bool
 
 
 class Markers:
@@ -34,61 +55,69 @@ class Markers:
 
     def loading(self, folder: Path) -> contextlib.AbstractContextManager[None]:
         """Mark that this process loads an entry or calls it for the first time."""
-        return self._marked(self._folder(_LOADING, folder))
+        return _marked(self._folder(_LOADING, folder))
 
     def capturing(self, folder: Path) -> contextlib.AbstractContextManager[None]:
         """Mark that this process captures a call of an entry as a CUDA graph."""
-        return self._marked(self._folder(_CAPTURING, folder))
+        return _marked(self._folder(_CAPTURING, folder))
 
     def died_while_loading(self, folder: Path) -> bool:
-        """Whether a process of this machine ended while it loaded the entry."""
-        return bool(_left_behind(self._folder(_LOADING, folder)))
+        """Whether two processes of this machine ended, one after the other, while they loaded the entry."""
+        return len({death.process for death in _deaths(self._folder(_LOADING, folder))}) >= _MOST_DEATHS
 
     def died_while_capturing(self, folder: Path) -> bool:
         """Whether a process of this machine ended while it captured a call of the entry."""
-        return bool(_left_behind(self._folder(_CAPTURING, folder)))
+        return bool(_deaths(self._folder(_CAPTURING, folder)))
+
+    def note_death(self, folder: Path) -> bool:
+        """Record what dead processes left behind; whether there was anything new."""
+        new = [death.file for death in _deaths(self._folder(_LOADING, folder)) if not death.recorded]
+        for marker in new:
+            with contextlib.suppress(OSError):  # another process notes it, too, or nothing can be written here
+                marker.rename(marker.with_name(marker.name + _RECORDED))
+        return bool(new)
 
     def clear_loading(self, folder: Path) -> None:
-        """Remove what dead processes left behind, so that the next entry in the folder is judged by itself."""
-        for marker in _left_behind(self._folder(_LOADING, folder)):
+        """Forget all deaths, so that the entry in the folder is judged by what comes."""
+        for death in _deaths(self._folder(_LOADING, folder)):
             with contextlib.suppress(OSError):
-                marker.unlink(missing_ok=True)
+                death.file.unlink(missing_ok=True)
 
     def _folder(self, activity: str, entry: Path) -> Path:
         name = blake3(str(entry.resolve()).encode()).hexdigest(length=8)
         return self._home / activity / f"{machine_id()}-{name}"
 
-    @contextlib.contextmanager
-    def _marked(self, folder: Path) -> Iterator[None]:
-        marker = folder / str(os.getpid())
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            marker.touch()
-        except OSError as error:
-            log.debug("no crash marker %s: %s", marker, error)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                marker.unlink(missing_ok=True)
 
-
-def _left_behind(folder: Path) -> list[Path]:
-    """The markers whose processes are gone. Other files, such as a file manager's, are none."""
+@contextlib.contextmanager
+def _marked(folder: Path) -> Iterator[None]:
+    marker = folder / new_nonce()
     try:
-        return [marker for marker in folder.iterdir() if marker.name.isdecimal() and not _alive(int(marker.name))]
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.write_text(this_process().to_text(), encoding="utf-8")
+    except OSError as error:
+        log.debug("no crash marker %s: %s", marker, error)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            marker.unlink(missing_ok=True)
+
+
+def _deaths(folder: Path) -> list[_Death]:
+    """The markers and records of processes that are gone. Other files, such as a file manager's, are none."""
+    try:
+        found = [_death(file) for file in folder.iterdir()]
     except OSError:
         return []
+    return [death for death in found if death is not None]
 
 
-def _alive(pid: int) -> bool:
-    """Whether a process of that id runs; True when that cannot be told."""
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
+def _death(file: Path) -> _Death | None:
+    recorded = file.name.endswith(_RECORDED)
+    name = file.name.removesuffix(_RECORDED)
+    if name.isdecimal():
+        return _Death(file, name, recorded) if recorded or not runs(int(name)) else None
+    owner = read_owner(file)
+    if owner is None or not (recorded or state(owner) == "dead"):
+        return None
+    return _Death(file, owner, recorded)

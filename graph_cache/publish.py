@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from ..common.messages import damage
+from ..common.reasons import Damaged, UnreadableNow
 from ..common.tensor_meta import TensorMeta
-from . import first_use
+from . import first_use, leftovers
 from .entry import Entry, read
-from .files import sync_folder, write_synced
+from .file_names import check_names
+from .files import free_bytes, open_regular, sync_folder, write_synced
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
-from .layout import STAGING_PREFIX, entry_name
-from .manifest import MANIFEST_FILE, CodeRecord, Manifest
-from .quarantine import quarantine
+from .layout import STAGING_PREFIX, entry_name, machine_id
+from .manifest import MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
+from .quarantine import of_key, quarantine
 
 log = logging.getLogger("onegraph.graph_cache")
 
-_STALE_SECONDS = 24 * 3600
+_ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,18 @@ class NewEntry:
 
 @contextlib.contextmanager
 def staging(locations: Sequence[Path]) -> Iterator[Path]:
-    """Yield an empty folder in the first location that can be written; it is gone when the block ends.
+    """Yield an empty folder in the first location that can be written and has room; it is gone when the block ends.
+
+    Where none has room, it is the first that can be written.
 
     Raises:
         OSError: no location can be written.
     """
+    for location in locations:
+        leftovers.sweep_staging(location)
     location = _writable(locations)
-    for old in location.glob(STAGING_PREFIX + "*"):
-        with contextlib.suppress(OSError):
-            if time.time() - old.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=location))
+    leftovers.own(folder)
     try:
         yield folder
     finally:
@@ -76,19 +80,35 @@ def staging(locations: Sequence[Path]) -> Iterator[Path]:
 
 def _writable(locations: Sequence[Path]) -> Path:
     last: OSError | None = None
+    full: list[Path] = []
     for location in locations:
+        free = free_bytes(location)
+        if free is not None and free < _ROOM:
+            full.append(location)
+            log.debug("%d bytes are free in %s", free, location)
+            continue
         try:
-            location.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=location):
-                return location
+            return _made(location)
         except OSError as error:
             last = error
             log.debug("cannot store graphs in %s: %s", location, error)
+    for location in full:
+        try:
+            return _made(location)
+        except OSError as error:
+            last = error
     raise last or OSError("no folder for graphs")
 
 
+def _made(location: Path) -> Path:
+    """Make a location and try whether it can be written."""
+    location.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=location):
+        return location
+
+
 def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:
-    """Make the files in a staging folder an entry. Raises OSError."""
+    """Make the files in a staging folder an entry. Raises OSError, also where look-ups would refuse it."""
     manifest = Manifest(
         key=key.fields(),
         label=new.label,
@@ -100,17 +120,27 @@ def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         made_by=new.made_by,
     )
+    wrong = check_names(manifest)
+    if wrong is not None:
+        raise OSError(errno.EINVAL, damage(wrong))
     return _commit(key, staged, manifest, FirstUses())
 
 
 def adopt(key: GraphKey, staged: Path, entry: Entry) -> Entry:
-    """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError."""
+    """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError.
+
+    What this machine measured comes along, unless this model's graph of the key was quarantined here since.
+    """
+    results = first_use.read_all(entry)
+    if of_key(staged.parent / key.component, key):
+        machines = {name: result for name, result in results.machines.items() if name != machine_id()}
+        results = FirstUses(machines=machines)
     for name in entry.manifest.files:
         try:
             os.link(entry.folder / name, staged / name)
         except OSError:
             shutil.copyfile(entry.folder / name, staged / name)
-    return _commit(key, staged, entry.manifest, first_use.read_all(entry))
+    return _commit(key, staged, entry.manifest, results)
 
 
 def _commit(key: GraphKey, staged: Path, manifest: Manifest, results: FirstUses) -> Entry:
@@ -120,29 +150,35 @@ def _commit(key: GraphKey, staged: Path, manifest: Manifest, results: FirstUses)
         if leftover.name not in manifest.files:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     for file in manifest.files:
-        with (staged / file).open("rb") as f:
+        with open_regular(staged / file) as f:
             os.fsync(f.fileno())
     if results.machines:
         write_synced(staged / FIRST_USE_FILE, results.model_dump_json(indent=1))
-    write_synced(staged / MANIFEST_FILE, manifest.model_dump_json(indent=1))  # last: without it there is no entry
+    text = manifest.model_dump_json(indent=1)
+    if len(text.encode()) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"a manifest of more than {MOST_BYTES} bytes")
+    write_synced(staged / MANIFEST_FILE, text)  # last: without it there is no entry
     sync_folder(staged)
     staged.chmod(0o755)
     try:
         staged.rename(final)
     except OSError:
         there = read(final)
-        if isinstance(there, Entry) and _as_good(there, manifest):
+        state = _compared(there, manifest) if isinstance(there, Entry) else there
+        if isinstance(there, Entry) and isinstance(state, Sound):
             return there
+        if isinstance(state, UnreadableNow):
+            raise
         quarantine(final)
         staged.rename(final)
     sync_folder(final.parent)
     return Entry(final, manifest)
 
 
-def _as_good(there: Entry, manifest: Manifest) -> bool:
-    """Whether what another process published meanwhile is the same graph, and whole.
+def _compared(there: Entry, manifest: Manifest) -> Sound | Damaged | UnreadableNow | None:
+    """Whether what another process published meanwhile is whole; None if it is another graph.
 
     The name of a folder tells little: a key's digest is short, and people rename and copy folders.
     """
     same = there.manifest.key == manifest.key and there.manifest.code == manifest.code
-    return same and isinstance(check(there), Sound)
+    return check(there) if same else None

@@ -5,8 +5,8 @@ How a graph gets into a process:
 1. `lookup` finds its entry. It changes nothing.
 2. A hit in another model's folder is adopted by `adopt`; a broken entry is quarantined by `quarantine`.
 3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
-4. `loading` marks the moments in which a bad graph could take the process down. A marker that stays makes the entry
-   broken for the next lookup.
+4. `loading` marks the moments in which a bad graph could take the process down. `note_death` counts a marker that
+   stayed; the second in a row makes the entry broken for the next lookup. `note_success` forgets the first.
 5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
@@ -17,8 +17,8 @@ import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..common.reasons import Damaged
-from . import first_use
+from ..common.reasons import Damaged, DiedOnceWhileLoading, UnreadableNow
+from . import first_use, leftovers
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
@@ -26,7 +26,7 @@ from .first_use import FirstUse
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import COMPILER_CACHE, Layout, machine_id, user_folder
-from .lookup import Broken, Differs, Hit, Lookup, Miss, no_objection
+from .lookup import Differs, Hit, Judged, Lookup, no_objection
 from .markers import Markers
 from .model_hash import ModelSource
 from .publish import NewEntry
@@ -57,7 +57,7 @@ class Store:
         source: ModelSource,
         neighbours: Iterable[Path] = (),
         differs: Differs = no_objection,
-    ) -> Hit | Miss | Broken:
+    ) -> Judged:
         """Look for the entry of a key. Changes nothing, on the disk or here.
 
         Args:
@@ -67,7 +67,7 @@ class Store:
 
         Returns:
             A hit, which may be another model's; or what was nearest; or an entry that is damaged or took a process
-            down.
+            down; or one that cannot be read now.
         """
         return self._lookup.lookup(key, source, neighbours, differs)
 
@@ -94,7 +94,7 @@ class Store:
             if isinstance(entry, Entry):
                 yield entry
 
-    def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, Sound | Damaged]]:
+    def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, Sound | Damaged | UnreadableNow]]:
         """Check the files of every entry, and name those whose manifest cannot be read."""
         for folder in self._layout.entry_folders(neighbours):
             entry = read(folder)
@@ -103,8 +103,18 @@ class Store:
     # Changing -----------------------------------------------------------------------------------------------
 
     def staging(self, source: ModelSource) -> contextlib.AbstractContextManager[Path]:
-        """Give an empty folder on the file system of the model's graphs; gone when the block ends. Raises OSError."""
+        """Give an empty folder for a new graph; gone when the block ends. Raises OSError.
+
+        It lies on the file system of the model's graphs, or in the user's folder where there is no room.
+        """
         return publishing.staging(self.locations(source))
+
+    def sweep(self, locations: Iterable[Path]) -> None:
+        """Remove what dead processes left behind in folders of `locations` and in the user's. Never raises OSError."""
+        for location in locations:
+            leftovers.sweep_staging(location)
+            leftovers.sweep_temporaries(location.glob("*/*/.*"))
+        leftovers.sweep_temporaries(self.home.glob(".*"))
 
     def publish(self, key: GraphKey, staged: Path, new: NewEntry) -> Entry:
         """Make the files in a folder from `staging` an entry.
@@ -152,6 +162,18 @@ class Store:
     def loading(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
         """Mark the moments in which a bad graph could take the process down; the marker stays if it does."""
         return self._markers.loading(entry.folder)
+
+    def note_death(self, entry: Entry) -> DiedOnceWhileLoading | None:
+        """Count a process that died while it loaded the entry. To be called before the entry is loaded.
+
+        Returns:
+            What to tell the user, once for each death.
+        """
+        return DiedOnceWhileLoading() if self._markers.note_death(entry.folder) else None
+
+    def note_success(self, entry: Entry) -> None:
+        """Forget deaths: a call of the entry went well, so that whatever ended those processes was something else."""
+        self._markers.clear_loading(entry.folder)
 
     def capturing(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
         """Mark the capture of a call as a CUDA graph, which is never tried again here if the process dies."""

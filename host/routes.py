@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+import functools
+import ipaddress
+import re
 from collections import Counter
 from typing import Any
 
 from ..backends import cuda_graphs
 from ..common import messages
+from ..common.errors import without_paths
 from ..runtime.registry import registry
 from . import progress
 from . import status as node_status
+
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^][/@?#:\s]+))(?::[0-9]{1,5})?", re.ASCII)
+_shortened = functools.lru_cache(maxsize=4096)(without_paths)
+
+
+def is_same_host(header: str | None, listen: str) -> bool:
+    """Whether a request is meant for this machine by an address that no web site can have.
+
+    A browser sends the name of the site whose page asks. A site whose name leads to this machine (DNS rebinding) is of
+    one origin with the server for the browser, and could read any answer.
+
+    Args:
+        header: the request's Host; None where it has none, which no browser's does.
+        listen: the addresses or names that the server was told to listen on, separated by commas.
+    """
+    if header is None:
+        return True
+    found = _HOST.fullmatch(header.strip())
+    if found is None:
+        return False
+    host = _normalized(found[1] or found[2])
+    if host == "localhost" or host in {_normalized(name) for name in listen.split(",")}:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _normalized(host: str) -> str:
+    return host.strip().lower().removesuffix(".")
+
+
+def texts_without_paths(value: Any) -> Any:
+    """Reduce each absolute path in the texts of a JSON value, keys too, to its last component.
+
+    Numbers whose keys become equal are added.
+    """
+    if isinstance(value, str):
+        return _shortened(value)
+    if isinstance(value, list):
+        return [texts_without_paths(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found: dict[Any, Any] = {}
+    for key, item in value.items():
+        name, shown = texts_without_paths(key), texts_without_paths(item)
+        before = found.get(name)
+        numbers = isinstance(before, int | float) and isinstance(shown, int | float)
+        found[name] = before + shown if numbers else shown
+    return found
 
 
 def status() -> dict[str, Any]:
@@ -24,7 +80,7 @@ def status() -> dict[str, Any]:
     for reason, calls in counters.reasons.copy().items():
         eager[messages.text(reason)] += calls
         codes[reason.code] += calls
-    return {
+    found: dict[str, Any] = {
         "compiles": counters.compiles,
         "restores": counters.restores,
         "preloads": counters.preloads,
@@ -39,11 +95,14 @@ def status() -> dict[str, Any]:
         "all_runs": node_status.all_runs(),
         "said": progress.texts.copy(),
     }
+    shown: dict[str, Any] = texts_without_paths(found)
+    return shown
 
 
 def register() -> None:
     """Add the route to ComfyUI's server; without a server (in-process use) there is nothing to do."""
     from aiohttp import web
+    from comfy.cli_args import args
     from server import PromptServer
 
     server = getattr(PromptServer, "instance", None)
@@ -52,4 +111,6 @@ def register() -> None:
 
     @server.routes.get("/onegraph/status")
     async def get_status(request: web.Request) -> web.Response:
+        if not is_same_host(request.headers.get("Host"), args.listen):
+            return web.Response(status=403)
         return web.json_response(status())

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
 from ..graph_cache.publish import NewEntry
 from ..graph_cache.store import Store
-from . import admission
+from . import admission, disk
 from .admission import Limits
 from .counters import Counters
 from .deferred import Deferred
@@ -93,6 +94,7 @@ class Compiles:
         self._failures: dict[Slot, Reason] = {}
         self._kills: Counter[Slot] = Counter()
         self._shortages: dict[Slot, admission.Shortage] = {}
+        self._unsaved: dict[Slot, disk.DiskShortage] = {}
         self._background: dict[Slot, tuple[threading.Thread, float]] = {}
         self._under_way: dict[Slot, _UnderWay] = {}
         self._deferred: Deferred[Slot, _Waiting] = Deferred(self._may_start, self._start_deferred, limits.poll_seconds)
@@ -194,6 +196,10 @@ class Compiles:
     def _admit(self, request: Request, job: Job) -> Job | Refused:
         """The job as it may start now, or why it may not; then it is put off until the host is idle, if that helps."""
         self._deferred.take(request.slot)
+        unsaved = self._unsaved.get(request.slot)
+        refused = None if unsaved is None else unsaved.again()
+        if refused is not None:
+            return refused
         short = self._shortages.get(request.slot)
         refused = None if short is None else short.again(self.limits.free(short.device))
         if refused is not None:
@@ -227,8 +233,10 @@ class Compiles:
             self._under_way[slot] = dataclasses.replace(started, progress=now)
             watch(now)
 
+        target = None
         try:
             with self._store.staging(request.source) as staging:
+                target = staging.parent
                 expected = progress.expected(times.of(kind), job.weights)
                 paused = request.busy if job.niceness and request.device.type == "cuda" else None
                 compiled = compile_in_child(job, staging, follow, self.limits.seconds, expected, paused)
@@ -247,13 +255,22 @@ class Compiles:
         except CompileError as error:
             return self._failed(request, error)
         except OSError as error:
-            return self.remember_failure(None, reasons.NotSaved(in_brief(error)), error)
+            return self._not_saved(slot, error, target)
         finally:
             self._under_way.pop(slot, None)
         self._shortages.pop(slot, None)
+        self._unsaved.pop(slot, None)
         self._counters.compiles += 1
         log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
         return entry
+
+    def _not_saved(self, slot: Slot, error: OSError, target: Path | None) -> Refused:
+        """Refuse, and remember what a compile took in vain; `target` is None where none began."""
+        reason = reasons.NotSaved(in_brief(error))
+        unsaved = None if target is None else disk.shortage(reason, target)
+        if unsaved is not None:
+            self._unsaved[slot] = unsaved
+        return self.remember_failure(None, reason, error)
 
     def _failed(self, request: Request, error: CompileError) -> Refused:
         slot, reason = request.slot, reasons.CompileFailed(str(error))

@@ -212,7 +212,9 @@ class LoadedGraph:
             except torch.OutOfMemoryError as error:
                 log.info("a compiled call ran out of memory: %s", str(error).partition("\n")[0])
                 return Refused(reasons.MemoryRanOut())
-            self.fresh = False
+            if self.fresh:
+                self.fresh = False
+                self._store.note_success(self.entry)
             slower = self.first_use.slower()
             if slower is not None and self._runner.held_bytes:
                 self.retired = slower  # not used in this process, so its memory goes back as far as it does

@@ -23,9 +23,11 @@ from ..common.reasons import FunctionReplaced, Reason
 from ..common.shapes import Refused
 from ..compiler import export
 from ..graph_cache.entry import Entry
+from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
-from ..graph_cache.lookup import Broken, Hit, Miss
+from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from ..graph_cache.manifest import Manifest
+from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Store
 from . import live_code
 from .admission import Limits
@@ -59,6 +61,7 @@ class Registry:
         self.eviction = Eviction(self._graphs)
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
         self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
+        self._swept: set[ModelSource] = set()  # whose folders were cleared of what former processes left
         self._locks: dict[Slot, threading.RLock] = {}
         self._lock = threading.Lock()
         self._restoring = threading.RLock()
@@ -79,7 +82,7 @@ class Registry:
         if self.loaded(request.key, request.device) is not None:
             return True
         found = self.store.lookup(request.key, request.source, request.neighbours, _code_difference)
-        return isinstance(found, Hit)
+        return isinstance(found, Hit | Unavailable)
 
     def _is_needed(self, request: Request) -> bool:
         return request.slot not in self._graphs and not self.has(request)
@@ -138,6 +141,9 @@ class Registry:
         unable = request.backend.can_run(request.device).reason
         if unable is not None:
             return Refused(unable)
+        if request.source not in self._swept:
+            self._swept.add(request.source)
+            self.store.sweep(self.store.locations(request.source))
         replaced: list[Reason] = []
 
         def differs(manifest: Manifest) -> Reason | None:
@@ -150,6 +156,8 @@ class Registry:
         if isinstance(found, Broken):
             self.store.quarantine(found.folder)
             return Refused(reasons.CompiledAgainLater(found.reason))
+        if isinstance(found, Unavailable):
+            return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
             return Refused(replaced[0], passing=True) if replaced else found
         graph = self._load(request, self.store.adopt(found, request.key, request.source), "restored")
@@ -182,11 +190,16 @@ class Registry:
                 crowded = self.eviction.make_room(request, entry)
                 if crowded is not None:
                     return Refused(crowded)
+                died = self.store.note_death(entry)
+                if died is not None:
+                    log.warning("%s: %s", entry.folder.name, messages.text(died))
                 with self.store.loading(entry):
                     runner = request.backend.load(entry.folder, request.device)
             except MemoryShortError as error:
                 return Refused(reasons.LoadFailed(str(error)))
             except LoadError as error:
+                if is_passing(error.__cause__):
+                    return Refused(reasons.LoadFailed(str(error)), passing=True)
                 self.store.quarantine(entry.folder)
                 return Refused(reasons.LoadFailed(str(error)))
             options = GraphOptions(self.policy, functools.partial(self.release_captures, request.device, "needed"))

@@ -87,6 +87,11 @@ def _(r: reasons.WaitsForMemory) -> str:
 
 
 @text.register
+def _(r: reasons.WaitsForDisk) -> str:
+    return f"{text(r.because)} It is tried again when {in_words(r.wanted)} of the disk are free."
+
+
+@text.register
 def _(r: reasons.NeedsRestart) -> str:
     return f"{text(r.because)}; restart ComfyUI to use the graph"
 

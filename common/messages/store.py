@@ -60,6 +60,41 @@ def _(r: reasons.UnreadableManifest) -> str:
     return f"its manifest cannot be read ({r.detail})"
 
 
+@damage.register
+def _(r: reasons.TooLarge) -> str:
+    return f"its file {r.file} has {r.size} bytes, more than the {r.most} that are read"
+
+
+@damage.register
+def _(r: reasons.NotARegularFile) -> str:
+    return f"its {r.file} is a link, a pipe or a folder instead of a file"
+
+
+@damage.register
+def _(r: reasons.EmptyEntry) -> str:
+    return "its manifest lists no files"
+
+
+@damage.register
+def _(r: reasons.BadFileName) -> str:
+    return f"its manifest lists a file name that is not allowed ({r.file!a})"
+
+
+@damage.register
+def _(r: reasons.ForeignFile) -> str:
+    return f"its manifest lists the file {r.file}, which its backend does not write"
+
+
+@text.register
+def _(r: reasons.UnreadableNow) -> str:
+    return f"the cached graph's file {r.file} cannot be read at the moment ({r.detail})"
+
+
 @text.register
 def _(r: reasons.DiedWhileLoading) -> str:
     return "the cached graph was quarantined, because the process that loaded it last died meanwhile"
+
+
+@text.register
+def _(r: reasons.DiedOnceWhileLoading) -> str:
+    return "the process that loaded the cached graph last died meanwhile; it is tried once more"

@@ -140,6 +140,15 @@ class WaitsForMemory(Reason):
 
 
 @dataclass(frozen=True)
+class WaitsForDisk(Reason):
+    """A compiled graph could not be saved, and no more of the disk is free; `wanted` in bytes."""
+
+    code = "waits_for_disk"
+    because: Reason
+    wanted: int
+
+
+@dataclass(frozen=True)
 class NeedsRestart(Reason):
     code = "needs_restart"
     because: Reason

@@ -32,7 +32,7 @@ class Damaged(Reason):
 
 @dataclass(frozen=True)
 class MissingFile(Damaged):
-    """A file is not there, or something else is in its place."""
+    """A file is not there."""
 
     code = "missing_file"
     file: str
@@ -70,7 +70,67 @@ class UnreadableManifest(Damaged):
 
 
 @dataclass(frozen=True)
+class TooLarge(Damaged):
+    """A file is larger than any of its kind; sizes in bytes."""
+
+    code = "file_too_large"
+    file: str
+    size: int
+    most: int
+
+
+@dataclass(frozen=True)
+class NotARegularFile(Damaged):
+    """A link, a pipe, a device or a folder is in a file's place."""
+
+    code = "not_a_regular_file"
+    file: str
+
+
+@dataclass(frozen=True)
+class EmptyEntry(Damaged):
+    """The manifest lists no file."""
+
+    code = "empty_entry"
+
+
+@dataclass(frozen=True)
+class BadFileName(Damaged):
+    """The manifest lists a name that is too long or leads elsewhere; `file` is its beginning."""
+
+    code = "bad_file_name"
+    file: str
+
+
+@dataclass(frozen=True)
+class ForeignFile(Damaged):
+    """The manifest lists a file that its backend does not write."""
+
+    code = "foreign_file"
+    file: str
+
+
+@dataclass(frozen=True)
+class UnreadableNow(Reason):
+    """An entry's files could not be read for a cause that may pass: no memory, too many open files, a lost disk.
+
+    It tells nothing of the entry, which stays where it is.
+    """
+
+    code = "unreadable_now"
+    file: str
+    detail: str
+
+
+@dataclass(frozen=True)
 class DiedWhileLoading(Reason):
-    """A process of this machine ended while it loaded the entry or called it for the first time."""
+    """Two processes of this machine ended, in a row, while they loaded the entry or called it for the first time."""
 
     code = "died_while_loading"
+
+
+@dataclass(frozen=True)
+class DiedOnceWhileLoading(Reason):
+    """One process ended so. That may be bad luck: the graph is tried once more, and only the log tells."""
+
+    code = "died_once_while_loading"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from support.entries import key, new_entry, publish
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
+from onegraph.graph_cache import integrity
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -93,6 +95,15 @@ def test_verify_names_each_damaged_graph(store: Store) -> None:
     assert second.startswith("damaged: its manifest cannot be read (") and second.endswith(f"  {folders['b']}")
     assert third == f"sound  {folders['c']}"
     assert (folders["a"] / "graph.aoti").exists()  # it only reports
+
+
+def test_verify_tells_unreadable_from_damaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = publish(store, ModelSource(None, "fedcba987654")).folder
+    monkeypatch.setattr(integrity, "record", mock.Mock(side_effect=OSError(5, "Input/output error")))
+    done = onegraph(store, "verify")
+    assert done.exit_code == 1
+    sentence = "the cached graph's file graph.aoti cannot be read at the moment ([Errno 5] Input/output error)"
+    assert done.stdout == f"unreadable: {sentence}  {folder}\n"
 
 
 def test_doctor_lists_every_backend(store: Store) -> None:

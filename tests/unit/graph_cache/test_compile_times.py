@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,11 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     home.write_text("no folder")
     CompileTimes(home / "times.json").remember("unet", {"compiling": 7.0})
     assert home.read_text() == "no folder"
+
+
+def test_a_pipe_in_its_place_holds_up_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "times.json")
+    times = CompileTimes(tmp_path / "times.json")
+    assert times.of("unet") == {}
+    times.remember("unet", {"compiling": 7.0})
+    assert times.of("unet") == {"compiling": 7.0}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from support.entries import publish
@@ -55,3 +58,37 @@ def test_an_entry_that_is_gone_is_no_error(store: Store, entry: Entry) -> None:
     store.quarantine(entry.folder)
     store.remember(entry, FirstUse(eager_ms=1.0))
     assert not entry.folder.exists()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("make", [pipe, endless, huge])
+def test_what_is_no_result_is_replaced(make: Callable[[Path], None], store: Store, entry: Entry) -> None:
+    make(entry.folder / "outcome.json")
+    assert store.first_use(entry) == FirstUse()
+    store.remember(entry, FirstUse(eager_ms=1.0))
+    assert store.first_use(entry) == FirstUse(eager_ms=1.0)
+
+
+def test_results_unreadable_now_are_kept(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.remember(entry, FirstUse(eager_ms=1.0))
+
+    def fails(path: Path, most: int) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first_use, "read_regular", fails)
+        assert store.first_use(entry) == FirstUse()
+        store.remember(entry, FirstUse(eager_ms=2.0))
+    assert store.first_use(entry) == FirstUse(eager_ms=1.0)

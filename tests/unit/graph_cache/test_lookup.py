@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.entries import die_while_loading, key, publish, snapshot
 
 from onegraph.common.messages import text
-from onegraph.common.reasons import DiedWhileLoading, NoGraph, OtherKey, UnreadableManifest, VaeCopied, WrongSize
+from onegraph.common.reasons import (
+    BadFileName,
+    DiedWhileLoading,
+    NoGraph,
+    NotARegularFile,
+    OtherKey,
+    UnreadableManifest,
+    UnreadableNow,
+    VaeCopied,
+    WrongSize,
+)
 from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.key import FORMAT, GraphKey
-from onegraph.graph_cache.lookup import Broken, Hit, Miss
+from onegraph.graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -96,6 +111,8 @@ def test_an_entry_whose_loading_died_is_broken(store: Store, checkpoint: ModelSo
     with store.loading(entry):  # this process is alive and knows what it does
         assert store.lookup(key(), checkpoint) == Hit(entry)
     die_while_loading(store, entry)
+    assert store.lookup(key(), checkpoint) == Hit(entry)  # once may be bad luck
+    die_while_loading(store, entry)
     found = store.lookup(key(), checkpoint)
     assert found == Broken(entry.folder, DiedWhileLoading())
     assert store.lookup(key(), checkpoint) == found  # until it is quarantined
@@ -160,3 +177,127 @@ def test_a_sibling_differs_in_its_shapes_alone(store: Store, checkpoint: ModelSo
     assert store.sibling(key(), checkpoint) == own
     (own.folder / "graph.aoti").write_bytes(b"damaged")
     assert store.sibling(key(), checkpoint) == other
+
+
+def unreadable_now(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have one file of an entry fail to open, as with too many open files."""
+    really = os.open
+
+    def fails(path: Path, *args: int, **more: int) -> int:
+        if Path(path) == folder / name:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return really(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", fails)
+
+
+@pytest.mark.parametrize("name", ["graph.aoti", "manifest.json"])
+def test_an_entry_that_cannot_be_read_now(
+    name: str, store: Store, checkpoint: ModelSource, tuned: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = publish(store, checkpoint)
+    publish(store, tuned)  # which must not be adopted over it
+    with monkeypatch.context() as patch:
+        unreadable_now(entry.folder, name, patch)
+        found = store.lookup(key(), checkpoint)
+        assert isinstance(found, Unavailable)
+        assert (found.folder, found.reason.file) == (entry.folder, name)
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+
+
+def test_a_foreign_entry_unreadable_now_is_passed_over(
+    store: Store, checkpoint: ModelSource, tuned: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = publish(store, checkpoint)
+    unreadable_now(entry.folder, "graph.aoti", monkeypatch)
+    assert store.lookup(key(), tuned) == Miss(NoGraph())
+    assert store.sibling(key(shapes={}), tuned) is None
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EMFILE, Unavailable), (errno.EACCES, Miss), (errno.ENOENT, Miss)])
+def test_a_component_that_cannot_be_listed(
+    number: int, kind: type, store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is closed to this user is as none; one that fails for now may hold the graph."""
+    component = publish(store, checkpoint).folder.parent
+    really = Path.iterdir
+
+    def fails(path: Path) -> Iterator[Path]:
+        if path == component:
+            raise OSError(number, os.strerror(number), str(path))
+        return really(path)
+
+    monkeypatch.setattr(Path, "iterdir", fails)
+    assert isinstance(store.lookup(key(), checkpoint), kind)
+    assert store.sibling(key(), checkpoint) is None
+
+
+def hang(folder: Path) -> None:
+    """Put pipes, which nobody writes to, in the place of all files of an entry."""
+    for path in folder.iterdir():
+        path.unlink()
+        os.mkfifo(path)
+
+
+def test_a_pipe_never_holds_up_the_store(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    entry = publish(store, checkpoint)
+    store.remember(entry, FirstUse(eager_ms=1.0))
+    hang(entry.folder)
+    assert store.lookup(key(), checkpoint) == Broken(entry.folder, NotARegularFile("manifest.json"))
+    assert store.sibling(key(shapes={}), checkpoint) is None
+    assert list(store.entries([models])) == []
+    assert dict(store.check_all([models])) == {entry.folder: NotARegularFile("manifest.json")}
+    assert store.first_use(entry) == FirstUse()
+
+
+def test_a_long_name_is_an_error_nowhere(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    entry = publish(store, checkpoint)
+    (files,) = entry.manifest.files.values()
+    tampered = entry.manifest.model_copy(update={"files": {300 * "x": files}})
+    (entry.folder / "manifest.json").write_text(tampered.model_dump_json())
+    bad = BadFileName(100 * "x")
+    assert store.lookup(key(), checkpoint) == Broken(entry.folder, bad)
+    assert store.sibling(key(shapes={}), checkpoint) is None
+    assert [found.manifest for found in store.entries([models])] == [tampered]
+    assert dict(store.check_all([models])) == {entry.folder: bad}
+
+
+def test_a_checkpoint_with_a_long_name(store: Store, models: Path) -> None:
+    """Its folder of graphs has a name that is too long, so they go to the user's."""
+    source = ModelSource(models / f"{250 * 'x'}.ckpt", "0123456789ab")
+    assert store.lookup(key(), source) == Miss(NoGraph())
+    entry = publish(store, source)
+    assert store.home in entry.folder.parents
+    assert store.lookup(key(), source) == Hit(entry)
+
+
+def test_no_file_handles_left(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[0]), before[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        found = store.lookup(key(), checkpoint)
+        sibling = store.sibling(key(shapes={}), checkpoint)
+    assert isinstance(found, Unavailable)
+    assert found.reason.detail.startswith("[Errno 24] Too many open files")
+    assert sibling is None
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["graph.aoti", "manifest.json", "."])
+def test_an_entry_that_is_closed_to_this_user(name: str, store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    mode = (entry.folder / name).stat().st_mode
+    (entry.folder / name).chmod(0)
+    try:
+        assert isinstance(store.lookup(key(), checkpoint), Unavailable)
+        ((folder, state),) = store.check_all([entry.folder.parents[3]])
+        assert (folder, type(state)) == (entry.folder, UnreadableNow)
+    finally:
+        (entry.folder / name).chmod(mode)
+    assert store.lookup(key(), checkpoint) == Hit(entry)

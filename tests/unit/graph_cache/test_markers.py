@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from onegraph.graph_cache import liveness
+from onegraph.graph_cache.liveness import this_process
 from onegraph.graph_cache.markers import Markers
 
 
@@ -16,8 +21,19 @@ def markers(tmp_path: Path) -> Markers:
     return Markers(tmp_path / "home")
 
 
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    return tmp_path / "entry"
+
+
 def files(home: Path) -> list[Path]:
     return [path for path in home.rglob("*") if path.is_file()]
+
+
+def in_a_process(action: Callable[[], None]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=action)
+    process.start()
+    process.join()
 
 
 def test_a_marker_goes_even_after_an_error(markers: Markers, tmp_path: Path) -> None:
@@ -42,9 +58,9 @@ def test_a_dead_process_leaves_its_marker(markers: Markers, tmp_path: Path) -> N
         with markers.capturing(entry), markers.loading(entry):
             os._exit(1)
 
-    process = multiprocessing.get_context("fork").Process(target=die)
-    process.start()
-    process.join()
+    in_a_process(die)
+    assert markers.died_while_capturing(entry) and not markers.died_while_loading(entry)  # once may be bad luck
+    in_a_process(die)
     assert markers.died_while_loading(entry) and markers.died_while_capturing(entry)
     assert not markers.died_while_loading(tmp_path / "another")
     markers.clear_loading(entry)
@@ -72,3 +88,101 @@ def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder")
     with Markers(tmp_path / "home").loading(tmp_path / "entry"):
         pass
+
+
+def left(markers: Markers, entry: Path, text: str | None, name: str = "m-1") -> Path:
+    """A marker of a process that was there before."""
+    with markers.loading(entry):
+        folder = files(markers._home)[0].parent
+    (folder / name).write_text(text or "")
+    return folder / name
+
+
+def marker(**changes: object) -> str:
+    """The content of this process' marker, with some of its fields changed."""
+    return json.dumps(json.loads(this_process().to_text()) | changes)
+
+
+OTHERS = [
+    ({}, 0),
+    ({"started": "1"}, 1),  # its id was given to another process
+    ({"boot": "another"}, 1),
+    ({"boot": "another", "namespace": "pid:[1]"}, 1),
+    ({"namespace": "pid:[1]"}, 0),  # of another container: nobody knows
+    ({"namespace": "pid:[1]", "started": "1"}, 0),
+    ({"machine": "another", "boot": "another"}, 0),
+    ({"pid": "1"}, 0),
+    ({"pid": -1}, 0),
+    ({"started": 1}, 0),
+]
+
+
+@pytest.mark.parametrize(("changes", "deaths"), OTHERS, ids=str)
+def test_whose_marker_tells_of_a_death(changes: dict[str, object], deaths: int, markers: Markers, entry: Path) -> None:
+    left(markers, entry, marker(**changes))
+    assert markers.note_death(entry) == bool(deaths)
+
+
+def test_one_process_dies_once(markers: Markers, entry: Path) -> None:
+    for name in ("m-1", "m-2"):  # it loaded the graph on two devices
+        left(markers, entry, marker(started="1"), name)
+    assert not markers.died_while_loading(entry)
+    assert markers.note_death(entry) and not markers.note_death(entry)
+    assert not markers.died_while_loading(entry)
+
+
+def test_the_second_death_in_a_row_counts(markers: Markers, entry: Path) -> None:
+    left(markers, entry, marker(started="1"))
+    assert markers.note_death(entry)
+    left(markers, entry, marker(started="2"))
+    assert markers.died_while_loading(entry)
+    markers.clear_loading(entry)
+    left(markers, entry, marker(started="3"))
+    assert not markers.died_while_loading(entry)
+
+
+def test_markers_of_former_versions_count(markers: Markers, entry: Path) -> None:
+    dead = multiprocessing.get_context("fork").Process(target=int)
+    dead.start()
+    dead.join()
+    left(markers, entry, None, str(os.getpid()))
+    assert not markers.note_death(entry)
+    left(markers, entry, None, str(dead.pid))
+    assert not markers.died_while_loading(entry)
+    assert markers.note_death(entry)
+    left(markers, entry, None, str(dead.pid))
+    assert not markers.died_while_loading(entry)  # the very same process
+    left(markers, entry, marker(boot="another"))
+    assert markers.died_while_loading(entry)
+
+
+def test_a_zombie_is_dead() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        started = liveness._stat(child)[1]
+        owner = dataclasses.replace(this_process(), pid=child, started=started)
+        assert liveness.state(owner) == ("dead" if started else "alive")
+    finally:
+        os.waitpid(child, 0)
+
+
+def test_without_proc_the_id_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(liveness, "_PROC", tmp_path)
+    assert this_process() == liveness.Owner(os.getpid(), liveness.machine_id())
+    assert liveness.state(this_process()) == "alive"
+    monkeypatch.setattr(liveness, "runs", lambda pid: False)
+    assert liveness.state(this_process()) == "dead"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 4000, "null", '{"pid": true}', "\udcff"])
+def test_a_damaged_owner_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "owner").write_text(text, errors="surrogateescape")
+    assert liveness.read_owner(tmp_path / "owner") is None
+
+
+def test_an_owner_is_read_as_written(tmp_path: Path) -> None:
+    (tmp_path / "owner").write_text(this_process().to_text())
+    assert liveness.read_owner(tmp_path / "owner") == this_process()

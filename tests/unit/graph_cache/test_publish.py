@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import threading
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 from support.entries import key, new_entry, publish
 
 from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.files import IrregularFileError
+from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.integrity import Sound, check
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Hit
@@ -106,3 +110,32 @@ def test_a_file_in_the_way_is_replaced(store: Store, checkpoint: ModelSource) ->
     store.quarantine(final)
     final.write_text("no folder")
     assert check(publish(store, checkpoint)) == Sound()
+
+
+def test_a_graph_that_no_lookup_takes_is_not_saved(store: Store, checkpoint: ModelSource) -> None:
+    for files in ((), ("graph.aoti", "compile.log")):
+        with pytest.raises(OSError, match="its manifest lists"):
+            publish(store, checkpoint, new=dataclasses.replace(new_entry(), files=files))
+    assert list(store.entries()) == []
+
+
+def test_a_huge_manifest_is_not_saved(store: Store, checkpoint: ModelSource) -> None:
+    with pytest.raises(OSError, match="manifest of more than 4194304 bytes"):
+        publish(store, checkpoint, new=new_entry(label=(4 << 20) * "x"))
+
+
+def test_a_link_in_staging_is_no_file(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"code")
+    with store.staging(checkpoint) as staged:
+        (staged / "graph.aoti").symlink_to(tmp_path / "outside")
+        with pytest.raises(IrregularFileError):
+            store.publish(key(), staged, new_entry())
+
+
+def test_nothing_is_written_through_a_link(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
+    entry, outside = publish(store, checkpoint), tmp_path / "outside"
+    outside.write_text("mine")
+    (entry.folder / f".outcome.json.{os.getpid()}").symlink_to(outside)
+    store.remember(entry, FirstUse(eager_ms=1.0))
+    assert outside.read_text() == "mine"
+    assert store.first_use(entry) == FirstUse(eager_ms=1.0)

@@ -9,10 +9,20 @@ from pathlib import Path
 import pytest
 from support.entries import die_while_loading, key, publish, snapshot
 
-from onegraph.common.reasons import DigestDiffers, UnreadableManifest
+from onegraph.common.reasons import (
+    DiedOnceWhileLoading,
+    DiedWhileLoading,
+    DigestDiffers,
+    NoGraph,
+    UnreadableManifest,
+    UnreadableNow,
+)
+from onegraph.graph_cache import first_use
+from onegraph.graph_cache import publish as publishing
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.integrity import Sound
-from onegraph.graph_cache.lookup import Hit, Miss
+from onegraph.graph_cache.lookup import Broken, Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -87,3 +97,106 @@ def test_every_entry_is_checked(store: Store, checkpoint: ModelSource, models: P
     assert found.pop(cut.folder) == DigestDiffers("graph.aoti")
     assert isinstance(found.pop(bare.folder), UnreadableManifest)
     assert not found
+
+
+def test_a_graph_survives_one_unlucky_kill(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    assert store.note_death(entry) is None
+    die_while_loading(store, entry)
+    before = snapshot(store.home, entry.folder)
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+    assert snapshot(store.home, entry.folder) == before  # a look-up counts nothing
+    assert store.note_death(entry) == DiedOnceWhileLoading()
+    assert store.note_death(entry) is None
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+    die_while_loading(store, entry)
+    assert store.lookup(key(), checkpoint) == Broken(entry.folder, DiedWhileLoading())
+
+
+def test_a_success_forgets_a_death(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    for _ in range(3):
+        die_while_loading(store, entry)
+        store.note_death(entry)
+        assert store.lookup(key(), checkpoint) == Hit(entry)
+        store.note_success(entry)
+
+
+def test_quarantine_forgets_deaths(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    for _ in range(2):
+        die_while_loading(store, entry)
+        store.note_death(entry)
+    assert isinstance(store.lookup(key(), checkpoint), Broken)
+    store.quarantine(entry.folder)
+    again = publish(store, checkpoint)
+    assert store.lookup(key(), checkpoint) == Hit(again)
+
+
+def adopted(store: Store, source: ModelSource) -> Entry:
+    found = store.lookup(key(), source)
+    assert isinstance(found, Hit)
+    assert found.foreign
+    return store.adopt(found, key(), source)
+
+
+def test_what_was_quarantined_is_not_adopted_again(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    store.quarantine(adopted(store, tuned).folder)
+    assert store.lookup(key(), tuned) == Miss(NoGraph())
+    assert store.lookup(key(), checkpoint) == Hit(entry)  # its own model judges it
+    other = publish(store, ModelSource(None, "aaaaaaaaaaaa"), content=b"another")
+    assert store.lookup(key(), tuned) == Hit(other, foreign=True)
+
+
+def test_another_keys_quarantine_does_not_count(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    store.quarantine(publish(store, tuned, key(dtype="float16")).folder)
+    assert store.lookup(key(), tuned) == Hit(entry, foreign=True)
+
+
+def test_a_copied_result_is_no_evidence(
+    store: Store, checkpoint: ModelSource, tuned: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After this model's own graph went wrong here, the next one is compared anew on this machine."""
+    entry = publish(store, checkpoint)
+    store.remember(entry, FirstUse(checked={"n": 1e-6}))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(first_use, "machine_id", lambda: "another")
+        store.remember(entry, FirstUse(checked={"n": 2e-6}))
+    store.quarantine(publish(store, tuned, content=b"own").folder)
+    own = adopted(store, tuned)
+    assert store.first_use(own) == FirstUse()
+    assert set(first_use.read_all(own).machines) == {"another"}
+    assert store.first_use(entry).checked == {"n": 1e-6}
+
+
+def test_an_entry_unreadable_now_is_not_replaced(
+    store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = publish(store, checkpoint)
+    really = publishing.read
+
+    def unreadable(folder: Path) -> object:
+        return UnreadableNow("manifest.json", "too many open files") if folder == entry.folder else really(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "read", unreadable)
+        with pytest.raises(OSError, match="not empty"):
+            publish(store, checkpoint, content=b"another")
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+
+
+def test_one_bad_folder_hides_no_other(store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = publish(store, checkpoint)
+    lost = publish(store, ModelSource(None, "aaaaaaaaaaaa")).folder.parent
+    really = Path.iterdir
+
+    def fails(path: Path) -> Iterator[Path]:
+        if path == lost:
+            raise OSError(5, "Input/output error")
+        return really(path)
+
+    monkeypatch.setattr(Path, "iterdir", fails)
+    assert checkpoint.path is not None
+    assert list(store.entries([checkpoint.path.parent])) == [entry]

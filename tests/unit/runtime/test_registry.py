@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
+import pytest
 from support import toy
+from support.entries import publish
 
-from onegraph.common.reasons import NoGraph
+from onegraph.common.errors import LoadError
+from onegraph.common.reasons import LoadFailed, NoGraph, UnreadableNow
 from onegraph.common.shapes import Refused
+from onegraph.graph_cache import integrity
+from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import registry as registry_module
 from onegraph.runtime.registry import Registry
+from onegraph.runtime.request import WhenMissing
 
 
 def test_eager_never_compiles(tmp_path: Path, source: ModelSource) -> None:
@@ -22,3 +29,34 @@ def test_eager_never_compiles(tmp_path: Path, source: ModelSource) -> None:
 
 def test_there_is_one_registry_per_process() -> None:
     assert registry_module.registry() is registry_module.registry()
+
+
+@pytest.mark.parametrize("when_missing", ["wait", "eager"])
+def test_a_graph_unreadable_now_is_tried_again(
+    when_missing: WhenMissing, tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, request = Registry(Store(tmp_path)), toy.request(toy.Toy(), source)
+    entry = publish(engine.store, source, request.key)
+    with monkeypatch.context() as patch:
+        patch.setattr(integrity, "record", mock.Mock(side_effect=OSError(24, "Too many open files")))
+        for _ in range(2):
+            refused = engine.obtain(request, when_missing, lambda progress: None)
+            assert refused == Refused(UnreadableNow("graph.aoti", "[Errno 24] Too many open files"), passing=True)
+        assert engine.has(request)
+    assert engine.store.lookup(request.key, source) == Hit(entry)  # neither quarantined nor compiled anew
+    assert engine.counters.compiles == 0
+
+
+@pytest.mark.parametrize(("cause", "kept"), [(OSError(24, "Too many open files"), True), (ValueError("bad"), False)])
+def test_a_load_that_may_pass_keeps_the_graph(
+    cause: Exception, kept: bool, tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*args: object) -> None:
+        raise LoadError("not loaded") from cause
+
+    engine, request = Registry(Store(tmp_path)), toy.request(toy.Toy(), source)
+    entry = publish(engine.store, source, request.key)
+    monkeypatch.setattr(type(request.backend), "load", load)
+    refused = engine.obtain(request, "eager", lambda progress: None)
+    assert refused == Refused(LoadFailed("not loaded"), passing=kept)
+    assert entry.folder.exists() == kept

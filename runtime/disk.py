@@ -1,0 +1,46 @@
+"""Graphs that were compiled and could not be saved: no compile again before clearly more of the disk is free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common import reasons
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from ..graph_cache.files import free_bytes
+
+_CLEARLY = 0.25  # more than was free then, and at least
+_CLEARLY_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class DiskShortage:
+    """A graph that could not be saved.
+
+    Attributes:
+        folder: where it was to be; it need not exist.
+        free: bytes that were free there, without the graph.
+    """
+
+    reason: Reason
+    folder: Path
+    free: int
+
+    @property
+    def wanted(self) -> int:
+        """Bytes that must be free for another try."""
+        return self.free + max(int(_CLEARLY * self.free), _CLEARLY_BYTES)
+
+    def again(self) -> Refused | None:
+        """None when another try makes sense now, else why not."""
+        free = free_bytes(self.folder)
+        if free is None or free >= self.wanted:
+            return None
+        return Refused(reasons.WaitsForDisk(self.reason, self.wanted))
+
+
+def shortage(reason: Reason, folder: Path) -> DiskShortage | None:
+    """What to remember of a graph that could not be saved; None where nobody knows what is free there."""
+    free = free_bytes(folder)
+    return None if free is None else DiskShortage(reason, folder, free)

@@ -1,0 +1,132 @@
+"""Processes that die while they load a graph, told by registries with a backend that only pretends."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import multiprocessing
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support import toy
+
+from onegraph.backends.base import AVAILABLE
+from onegraph.common.reasons import CompiledAgainLater, DiedWhileLoading
+from onegraph.common.shapes import Refused
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.publish import NewEntry
+from onegraph.graph_cache.store import Store
+from onegraph.runtime.loaded_graph import LoadedGraph, Result
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry
+from onegraph.runtime.request import Request
+
+INPUTS = (torch.zeros(2, 4, 8, 8), torch.zeros(2, 5, 8))
+
+
+class Runner:
+    """Computes with the module itself."""
+
+    reads_in_place = True
+    cuda_graphs = None
+    held_bytes = 0
+
+    def __init__(self, module: torch.nn.Module, *, deadly: bool = False) -> None:
+        self._module, self._deadly = module, deadly
+
+    def bind(self, tensors: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        if self._deadly:
+            os._exit(1)
+        result: torch.Tensor = self._module(*inputs)
+        return result
+
+
+class Life:
+    """What processes do with one graph, each with a registry of its own."""
+
+    def __init__(self, home: Path, source: ModelSource) -> None:
+        self.module = toy.Toy()
+        self.store = Store(home)
+        self.request = toy.request(self.module, source)
+        with self.store.staging(source) as staged:
+            (staged / "graph.aoti").write_bytes(b"code")
+            new = NewEntry("any size", ("graph.aoti",), (), compile_seconds=1.0, made_by="0")
+            self.entry = self.store.publish(self.request.key, staged, new)
+
+    def obtain(self, *, deadly: bool = False) -> LoadedGraph | Refused:
+        backend: Any = SimpleNamespace(
+            name="inductor",
+            can_run=lambda device: AVAILABLE,
+            estimate_memory=lambda folder: 0,
+            load=lambda folder, device: Runner(self.module, deadly=deadly),
+        )
+        request: Request = dataclasses.replace(self.request, backend=backend)
+        return Registry(Store(self.store.home), policy=ANY_SPEED).obtain(request, "eager", lambda progress: None)
+
+    def call(self, *, deadly: bool = False) -> Result | Refused:
+        graph = self.obtain(deadly=deadly)
+        if isinstance(graph, Refused):
+            return graph
+        sizes = {"batch": 2, "height": 8, "width": 8, "context": 5}
+        counters: Any = SimpleNamespace(binds=0, compiled_calls=0, spot_checks=0)
+        return graph.call(self.module, INPUTS, sizes, self.module, counters)
+
+    def die(self) -> None:
+        process = multiprocessing.get_context("fork").Process(target=self.call, kwargs={"deadly": True})
+        process.start()
+        process.join()
+        assert process.exitcode == 1
+
+
+@pytest.fixture
+def life(tmp_path: Path, source: ModelSource) -> Life:
+    return Life(tmp_path / "home", source)
+
+
+def test_after_one_death_the_graph_is_tried_again(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    life.die()
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(life.call(), Result)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "the process that loaded the cached graph last died meanwhile; it is tried once more"
+    ]
+    caplog.clear()
+    assert isinstance(life.call(), Result)
+    assert not caplog.records
+
+
+def test_after_two_deaths_it_is_set_aside(life: Life) -> None:
+    life.die()
+    life.die()
+    assert life.call() == Refused(CompiledAgainLater(DiedWhileLoading()))
+    assert not life.entry.folder.exists()
+
+
+def test_loading_alone_is_no_success(life: Life) -> None:
+    life.die()
+    assert isinstance(life.obtain(), LoadedGraph)
+    life.die()
+    assert isinstance(life.call(), Refused)
+
+
+def test_a_call_that_went_well_forgets_the_death(life: Life) -> None:
+    for _ in range(3):
+        life.die()
+        assert isinstance(life.call(), Result)
+
+
+def test_a_start_clears_what_the_dead_left(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[list[Path]] = []
+    monkeypatch.setattr(Store, "sweep", lambda store, locations: swept.append(locations))
+    assert isinstance(life.obtain(), LoadedGraph)
+    assert swept == [life.store.locations(life.request.source)]
