@@ -45,14 +45,14 @@ class Figures:
     """What one process saw.
 
     Attributes:
-        text: what the node would show.
+        said: what the node would show; the name in the file that `onegraph bench` writes.
         first_s: the first step, with compiling or restoring, seconds.
         compile_s, restore_s: of that, when it was done, seconds.
         step_ms: mean of the later steps, milliseconds.
         memory_bytes: what sampling added at its peak: of the process on a CPU, allocated on a GPU.
     """
 
-    text: str
+    said: str
     first_s: float
     compile_s: float | None
     restore_s: float | None
@@ -129,7 +129,7 @@ def measure(job: Job) -> Figures:
     first = RunReport(eager=Counter({reasons.NothingCompiled(): 1})) if backend == "off" else last_runs["bench"]
     stamps.insert(0, started)
     return Figures(
-        text=first.text(),
+        said=first.text(),
         first_s=stamps[1] - stamps[0],
         compile_s=first.compile_s,
         restore_s=first.restore_s,

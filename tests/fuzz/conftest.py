@@ -24,7 +24,7 @@ from support.fuzz.workflow import (
 
 REPORT = host.ROOT / "build" / "fuzz" / "report.json"
 RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order
-DEFAULT_CASES, DEFAULT_SEED = 40, 1
+DEFAULT_CASES, DEFAULT_SEED = 30, 1
 COMPILING = 1200  # seconds
 _tally = pytest.StashKey[Tally]()
 _drawn = pytest.StashKey[list[Case]]()

@@ -112,6 +112,7 @@ def unet_shapes(given: tuple[torch.Tensor, ...], shapes: unet_hook.Shapes) -> Sh
     return unet_hook.shape_range(shapes, x, context, labels[0] if labels else None, CPU, 2)[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["tiny_sd15", "tiny_sdxl", "tiny_refiner"])
 def test_unets_at_three_sizes(name: str, tmp_path: Path) -> None:
     config = models.UNETS[name]
@@ -178,6 +179,7 @@ def test_two_graphs_of_one_vae_both_see_its_changes(tmp_path: Path) -> None:
     runner.close()
 
 
+@pytest.mark.full
 def test_the_full_size_sd15_unet(tmp_path: Path) -> None:
     """At a latent of 16x16, captured for exactly that: about 4 GB, most of it weights."""
     import comfy.ops

@@ -103,10 +103,10 @@ def test_a_graph_too_large_is_refused_with_the_figure(checkpoint: Callable[..., 
 def test_bench_measures_one_backend_in_one_process(checkpoint: Callable[..., Path]) -> None:
     job = bench.Job(str(host.comfyui_path()), str(checkpoint()), "oneflow", 128, 128, True)
     figures = bench.measure(job)
-    assert figures.text.startswith("restored in ") and figures.restore_s is not None and figures.compile_s is None
+    assert figures.said.startswith("restored in ") and figures.restore_s is not None and figures.compile_s is None
     assert figures.first_s > 0 and figures.step_ms > 0
     eager = bench.measure(bench.Job(str(host.comfyui_path()), str(checkpoint()), "eager", 128, 128, True))
-    assert eager.text == "eager: nothing compiled"  # also where a graph is in the store
+    assert eager.said == "eager: nothing compiled"  # also where a graph is in the store
 
 
 def test_the_bench_command(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
