@@ -26,6 +26,7 @@ LAYERS = ("unit", "integration", "host", "server", "fuzz", "gpu")
 LANES = (("unit", "integration", "host"), ("server", "fuzz", "gpu"))  # run side by side; each runs its layers in turn
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
+FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
 NO_TEST_COLLECTED = 5  # pytest's exit status
 
 
@@ -68,6 +69,13 @@ def judge(layer: str, code: int, passed: int, failed: int, skipped: int) -> str:
     return f"killed by signal {-code}" if code < 0 else f"pytest ended with status {code}"
 
 
+def layer_arguments(layer: str, full: bool, given: list[str]) -> list[str]:
+    """Return pytest's arguments for a layer: those given, after what leaves the long tests out or asks for more."""
+    if full:
+        return [*FULL.get(layer, ()), *given]
+    return given if "-m" in given else ["-m", "not full", *given]
+
+
 def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outcome:
     """Run tests/<layer>. With a number of threads its output is printed at its end, else as it comes."""
     report = ROOT / "build" / "test" / f"{layer}.xml"
@@ -101,15 +109,17 @@ def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outco
     return Outcome(layer, passed, failed, skipped, time.monotonic() - began, trouble)
 
 
-def run_layers(layers: list[str], extra: list[str]) -> list[Outcome]:
+def run_layers(layers: list[str], full: bool, given: list[str]) -> list[Outcome]:
     """Run the layers, two at a time where there are as many cores, and return the outcomes in their order."""
     lanes = [lane for lane in ([layer for layer in lane if layer in layers] for lane in LANES) if lane]
     cores = os.cpu_count() or 1
     if len(lanes) == 1 or cores == 1:
-        return [run_layer(layer, extra) for layer in layers]
+        return [run_layer(layer, layer_arguments(layer, full, given)) for layer in layers]
     threads = cores // len(lanes)
     with ThreadPoolExecutor(len(lanes)) as pool:
-        done = pool.map(lambda lane: [run_layer(layer, extra, threads) for layer in lane], lanes)
+        done = pool.map(
+            lambda lane: [run_layer(layer, layer_arguments(layer, full, given), threads) for layer in lane], lanes
+        )
         outcomes = {one.name: one for lane in done for one in lane}
     return [outcomes[layer] for layer in layers]
 
@@ -180,8 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lint: {outcomes[0].trouble or 'clean'}")
         return 0 if outcomes[0].good else 1
     chosen = [layer for layer in present if layer in options.layers or not options.layers]
-    extra = words[split + 1 :]
-    outcomes += run_layers(chosen, extra if options.full or "-m" in extra else ["-m", "not full", *extra])
+    outcomes += run_layers(chosen, options.full, words[split + 1 :])
     width = min(shutil.get_terminal_size().columns, 80)
     print("\n" + "=" * width + "\n" + table(outcomes), flush=True)
     return 0 if chosen and all(one.good for one in outcomes) else 1
