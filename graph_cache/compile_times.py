@@ -30,7 +30,7 @@ class CompileTimes:
     def remember(self, category: str, stages: Mapping[str, float]) -> None:
         """Write what a compile took. A file that cannot be written is no error: the next estimate is poorer."""
         with contextlib.suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             replace_text(self._file, json.dumps({**self._read(), category: dict(stages)}, indent=1))
 
     def _read(self) -> dict[str, dict[str, float]]:

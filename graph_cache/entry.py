@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,10 +15,15 @@ from .manifest import MANIFEST_FILE, MOST_BYTES, Manifest
 
 @dataclass(frozen=True)
 class Entry:
-    """A published graph: its folder and its manifest."""
+    """A published graph: its folder and its manifest.
+
+    Attributes:
+        text: the manifest's bytes as they were read, which its signature is over.
+    """
 
     folder: Path
     manifest: Manifest
+    text: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def bytes(self) -> int:
@@ -44,4 +49,5 @@ def read(folder: Path) -> Entry | Damaged | UnreadableNow:
 
 
 def _read(folder: Path) -> Entry:
-    return Entry(folder, Manifest.model_validate_json(read_regular(folder / MANIFEST_FILE, MOST_BYTES)))
+    data = read_regular(folder / MANIFEST_FILE, MOST_BYTES)
+    return Entry(folder, Manifest.model_validate_json(data), data)

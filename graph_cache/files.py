@@ -85,12 +85,16 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def write_synced(path: Path, text: str) -> None:
-    """Write a text file and wait until it is on the disk. Raises OSError."""
+    """Write a text file that nobody else may change, and wait until it is on the disk. Raises OSError."""
     path.unlink(missing_ok=True)  # never through a link, and never into a pipe
-    with path.open("x", encoding="utf-8") as f:
+    with open(path, "x", encoding="utf-8", opener=_closed_to_others) as f:
         f.write(text)
         f.flush()
         os.fsync(f.fileno())
+
+
+def _closed_to_others(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -1,9 +1,9 @@
 """Looking up a graph. Reads the store and changes nothing in it.
 
-An entry serves a key only if its manifest holds the very same key, `differs` has no objection, all its files are
-sound, and no two processes of this machine in a row died while they loaded it. This model's own entries come first,
-then other models': graphs hold no weights, so they serve every model of the architecture. One that
-equals what this model quarantined is passed over.
+An entry serves a key only if it is this user's own (see `signing`), its manifest holds the very same key, `differs` has
+no objection, all its files are sound, and no two processes of this machine in a row died while they loaded it. This
+model's own entries come first, then other models': graphs hold no weights, so they serve every model of the
+architecture. One that equals what this model quarantined is passed over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.errors import in_brief
-from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow
+from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow, Untrusted
 from .entry import Entry, read
 from .integrity import Sound, check
 from .key import GraphKey, difference
@@ -22,6 +22,7 @@ from .manifest import Manifest
 from .markers import Markers
 from .model_hash import ModelSource
 from .quarantine import of_key
+from .signing import Signer
 
 # Why an entry of the wanted key cannot be used here all the same, or None.
 Differs = Callable[[Manifest], Reason | None]
@@ -76,10 +77,12 @@ class Lookup:
     Attributes:
         layout: where entries may live.
         markers: which entries took a process down.
+        signer: which entries are this user's own; others are passed over and stay as they are.
     """
 
     layout: Layout
     markers: Markers
+    signer: Signer
 
     def lookup(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs) -> Judged:
         """Look for the entry of a key; see `Store.lookup`.
@@ -114,7 +117,7 @@ class Lookup:
             for entry in _entries(location / key.component):
                 if _without_shapes(entry.manifest.key) != wanted or differs(entry.manifest) is not None:
                     continue
-                if isinstance(check(entry), Sound):
+                if self.signer.judge(entry) is None and isinstance(check(entry), Sound):
                     return entry
         return None
 
@@ -132,7 +135,10 @@ class Lookup:
         if isinstance(entry, UnreadableNow):
             return Unavailable(folder, entry)
         if not isinstance(entry, Entry):
-            return Broken(folder, entry)
+            return self._untrusted(folder, self.signer.judge_unread(folder)) or Broken(folder, entry)
+        untrusted = self._untrusted(folder, self.signer.judge(entry))
+        if untrusted is not None:
+            return untrusted
         if entry.manifest.key != key.fields():
             return Miss(OtherKey(difference(key.fields(), entry.manifest.key)))
         objection = differs(entry.manifest)
@@ -146,6 +152,13 @@ class Lookup:
         if self.markers.died_while_loading(folder):
             return Broken(folder, DiedWhileLoading())
         return Hit(entry)
+
+    @staticmethod
+    def _untrusted(folder: Path, why: Untrusted | UnreadableNow | None) -> Miss | Unavailable | None:
+        """An entry that is not this user's own is as none, and one that may be it waits."""
+        if isinstance(why, UnreadableNow):
+            return Unavailable(folder, why)
+        return Miss(why) if why is not None else None
 
 
 def _entries(component: Path) -> Iterable[Entry]:

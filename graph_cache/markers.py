@@ -92,6 +92,7 @@ class Markers:
 def _marked(folder: Path) -> Iterator[None]:
     marker = folder / new_nonce()
     try:
+        folder.parents[1].mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         marker.write_text(this_process().to_text(), encoding="utf-8")
     except OSError as error:

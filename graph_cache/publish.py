@@ -16,16 +16,18 @@ from pathlib import Path
 from ..common.messages import damage
 from ..common.reasons import Damaged, UnreadableNow
 from ..common.tensor_meta import TensorMeta
-from . import first_use, leftovers
+from . import first_use, leftovers, ownership
 from .entry import Entry, read
 from .file_names import check_names
-from .files import free_bytes, open_regular, sync_folder, write_synced
+from .files import free_bytes, open_regular, read_regular, sync_folder, write_synced
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
 from .layout import STAGING_PREFIX, entry_name, machine_id
+from .liveness import new_nonce
 from .manifest import MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
 from .quarantine import of_key, quarantine
+from .signing import SIGNATURE_FILE, Signer
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -101,14 +103,15 @@ def _writable(locations: Sequence[Path]) -> Path:
 
 
 def _made(location: Path) -> Path:
-    """Make a location and try whether it can be written."""
-    location.mkdir(parents=True, exist_ok=True)
+    """Make a location and try whether this user can write it, and nobody else."""
+    for folder in (location.parent, location):
+        ownership.make_folder(folder)
     with tempfile.TemporaryFile(dir=location):
         return location
 
 
-def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:
-    """Make the files in a staging folder an entry. Raises OSError, also where look-ups would refuse it."""
+def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry:
+    """Make the files in a staging folder a signed entry. Raises OSError, also where look-ups would refuse it."""
     manifest = Manifest(
         key=key.fields(),
         label=new.label,
@@ -123,13 +126,18 @@ def publish(key: GraphKey, staged: Path, new: NewEntry) -> Entry:
     wrong = check_names(manifest)
     if wrong is not None:
         raise OSError(errno.EINVAL, damage(wrong))
-    return _commit(key, staged, manifest, FirstUses())
+    data = manifest.model_dump_json(indent=1).encode()
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"a manifest of more than {MOST_BYTES} bytes")
+    signature = signer.sign(data).model_dump_json(indent=1)
+    return _commit(key, _Staged(staged, manifest, data, signature, FirstUses()), signer)
 
 
-def adopt(key: GraphKey, staged: Path, entry: Entry) -> Entry:
+def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError.
 
-    What this machine measured comes along, unless this model's graph of the key was quarantined here since.
+    Its manifest stays as it is byte by byte, and so its signature stays right. What this machine measured comes along,
+    unless this model's graph of the key was quarantined here since.
     """
     results = first_use.read_all(entry)
     if of_key(staged.parent / key.component, key):
@@ -140,39 +148,80 @@ def adopt(key: GraphKey, staged: Path, entry: Entry) -> Entry:
             os.link(entry.folder / name, staged / name)
         except OSError:
             shutil.copyfile(entry.folder / name, staged / name)
-    return _commit(key, staged, entry.manifest, results)
+    signature = read_regular(entry.folder / SIGNATURE_FILE, MOST_BYTES).decode()
+    return _commit(key, _Staged(staged, entry.manifest, entry.text, signature, results), signer)
 
 
-def _commit(key: GraphKey, staged: Path, manifest: Manifest, results: FirstUses) -> Entry:
+@dataclass(frozen=True)
+class _Staged:
+    """What becomes an entry.
+
+    Attributes:
+        text: the manifest's bytes.
+        signature: over them, as in its file.
+        results: of first uses.
+    """
+
+    folder: Path
+    manifest: Manifest
+    text: bytes
+    signature: str
+    results: FirstUses
+
+
+def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
+    staged, manifest = new.folder, new.manifest
     final = staged.parent / key.component / entry_name(key, manifest)
-    final.parent.mkdir(parents=True, exist_ok=True)
+    ownership.make_folder(final.parent)
     for leftover in list(staged.iterdir()):
         if leftover.name not in manifest.files:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     for file in manifest.files:
         with open_regular(staged / file) as f:
             os.fsync(f.fileno())
-    if results.machines:
-        write_synced(staged / FIRST_USE_FILE, results.model_dump_json(indent=1))
-    text = manifest.model_dump_json(indent=1)
-    if len(text.encode()) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"a manifest of more than {MOST_BYTES} bytes")
-    write_synced(staged / MANIFEST_FILE, text)  # last: without it there is no entry
+    if new.results.machines:
+        write_synced(staged / FIRST_USE_FILE, new.results.model_dump_json(indent=1))
+    write_synced(staged / SIGNATURE_FILE, new.signature)
+    write_synced(staged / MANIFEST_FILE, new.text.decode())  # last: without it there is no entry
+    for path in staged.iterdir():
+        ownership.close_file(path)
     sync_folder(staged)
     staged.chmod(0o755)
     try:
         staged.rename(final)
     except OSError:
+        final = _own_place(final, signer)
         there = read(final)
         state = _compared(there, manifest) if isinstance(there, Entry) else there
         if isinstance(there, Entry) and isinstance(state, Sound):
             return there
         if isinstance(state, UnreadableNow):
             raise
-        quarantine(final)
+        if final.exists():
+            quarantine(final)
         staged.rename(final)
     sync_folder(final.parent)
-    return Entry(final, manifest)
+    return Entry(final, manifest, new.text)
+
+
+def _own_place(final: Path, signer: Signer) -> Path:
+    """Give the place of an entry, or one beside it where another user's entry, which nobody here touches, has it.
+
+    Raises:
+        OSError: nobody can tell now whose entry it is.
+    """
+    for place in (final, final.with_name(f"{final.name}-{signer.sign(b'').key}")):
+        try:
+            (place / MANIFEST_FILE).lstat()
+        except (FileNotFoundError, NotADirectoryError):  # no entry
+            return place
+        there = read(place)
+        why = signer.judge(there) if isinstance(there, Entry) else signer.judge_unread(place)
+        if why is None:
+            return place
+        if isinstance(why, UnreadableNow):
+            raise OSError(why.detail)
+    return final.with_name(f"{final.name}-{new_nonce()}")
 
 
 def _compared(there: Entry, manifest: Manifest) -> Sound | Damaged | UnreadableNow | None:

@@ -2,11 +2,12 @@
 
 How a graph gets into a process:
 
-1. `lookup` finds its entry. It changes nothing.
+1. `lookup` finds its entry, if this user's installation signed it. It changes nothing.
 2. A hit in another model's folder is adopted by `adopt`; a broken entry is quarantined by `quarantine`.
 3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
-4. `loading` marks the moments in which a bad graph could take the process down. `note_death` counts a marker that
-   stayed; the second in a row makes the entry broken for the next lookup. `note_success` forgets the first.
+4. `private` gives a copy of the entry for loading, and `loading` marks the moments in which a bad graph could take the
+   process down. `note_death` counts a marker that stayed; the second in a row makes the entry broken for the next
+   lookup. `note_success` forgets the first.
 5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
@@ -17,11 +18,12 @@ import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..common.reasons import Damaged, DiedOnceWhileLoading, UnreadableNow
+from ..common.reasons import Damaged, DiedOnceWhileLoading, Reason, UnreadableNow, Unsigned, Untrusted
 from . import first_use, leftovers
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
+from .files import replace_text
 from .first_use import FirstUse
 from .integrity import Sound, check
 from .key import GraphKey
@@ -29,9 +31,13 @@ from .layout import COMPILER_CACHE, Layout, machine_id, user_folder
 from .lookup import Differs, Hit, Judged, Lookup, no_objection
 from .markers import Markers
 from .model_hash import ModelSource
+from .private_copy import COPIES_FOLDER, private_copy
 from .publish import NewEntry
+from .signing import SIGNATURE_FILE, Signer
 
 log = logging.getLogger("onegraph.graph_cache")
+
+State = Sound | Damaged | UnreadableNow | Untrusted
 
 
 class Store:
@@ -47,7 +53,8 @@ class Store:
         self.compile_times = self.home / f"{machine_id()}-compile-times.json"
         self._layout = Layout(self.home)
         self._markers = Markers(self.home)
-        self._lookup = Lookup(self._layout, self._markers)
+        self._signer = Signer(self.home)
+        self._lookup = Lookup(self._layout, self._markers, self._signer)
 
     # Looking up ---------------------------------------------------------------------------------------------
 
@@ -94,20 +101,53 @@ class Store:
             if isinstance(entry, Entry):
                 yield entry
 
-    def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, Sound | Damaged | UnreadableNow]]:
-        """Check the files of every entry, and name those whose manifest cannot be read."""
+    def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
+        """Check the owner, signature and files of every entry, and name those whose manifest cannot be read."""
         for folder in self._layout.entry_folders(neighbours):
             entry = read(folder)
-            yield folder, check(entry) if isinstance(entry, Entry) else entry
+            yield folder, (self.trust(entry) or check(entry)) if isinstance(entry, Entry) else entry
+
+    def trust(self, entry: Entry) -> Untrusted | UnreadableNow | None:
+        """Say why an entry is never loaded: others may write it, or this user's installation did not sign it."""
+        return self._signer.judge(entry)
+
+    def sign_own(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
+        """Sign the entries without a signature that are whole, of this user, and that nobody else may write.
+
+        Yields:
+            Each entry that had no right signature, and why it was not signed; `Sound` where it is signed now.
+
+        Raises:
+            OSError: a signature cannot be written, or the key is refused.
+        """
+        for folder in self._layout.entry_folders(neighbours):
+            entry = read(folder)
+            if not isinstance(entry, Entry):
+                yield folder, entry
+                continue
+            why = self._signer.judge(entry)
+            if why is None:
+                continue
+            state = check(entry) if isinstance(why, Unsigned) else why
+            if isinstance(state, Sound):
+                replace_text(folder / SIGNATURE_FILE, self._signer.sign(entry.text).model_dump_json(indent=1))
+                state = self._signer.judge(entry) or state
+            yield folder, state
 
     # Changing -----------------------------------------------------------------------------------------------
 
-    def staging(self, source: ModelSource) -> contextlib.AbstractContextManager[Path]:
-        """Give an empty folder for a new graph; gone when the block ends. Raises OSError.
+    @contextlib.contextmanager
+    def staging(self, source: ModelSource) -> Iterator[Path]:
+        """Give an empty folder for a new graph; gone when the block ends.
 
         It lies on the file system of the model's graphs, or in the user's folder where there is no room.
+
+        Raises:
+            OSError: no folder can be written, or the graph could not be signed.
         """
-        return publishing.staging(self.locations(source))
+        self._signer.key()  # before anything is compiled in vain
+        with publishing.staging(self.locations(source)) as staged:
+            yield staged
 
     def sweep(self, locations: Iterable[Path]) -> None:
         """Remove what dead processes left behind in folders of `locations` and in the user's. Never raises OSError."""
@@ -115,6 +155,7 @@ class Store:
             leftovers.sweep_staging(location)
             leftovers.sweep_temporaries(location.glob("*/*/.*"))
         leftovers.sweep_temporaries(self.home.glob(".*"))
+        leftovers.sweep_staging(self.home / COPIES_FOLDER)
 
     def publish(self, key: GraphKey, staged: Path, new: NewEntry) -> Entry:
         """Make the files in a folder from `staging` an entry.
@@ -125,7 +166,7 @@ class Store:
         Raises:
             OSError: the files cannot be written or moved.
         """
-        return publishing.publish(key, staged, new)
+        return publishing.publish(key, staged, new, self._signer)
 
     def adopt(self, hit: Hit, key: GraphKey, source: ModelSource) -> Entry:
         """Take another model's entry over into this model's folder, by hard links where they work.
@@ -137,7 +178,7 @@ class Store:
             return hit.entry
         try:
             with self.staging(source) as staged:
-                return publishing.adopt(key, staged, hit.entry)
+                return publishing.adopt(key, staged, hit.entry, self._signer)
         except OSError as error:
             log.debug("%s is used where it is: %s", hit.entry.folder, error)
             return hit.entry
@@ -146,6 +187,22 @@ class Store:
         """Move an entry aside, so that nobody loads it again. Never raises OSError."""
         self._markers.clear_loading(folder)
         quarantining.quarantine(folder)
+
+    @contextlib.contextmanager
+    def private(self, entry: Entry) -> Iterator[Path | Reason]:
+        """Give a folder with a copy of an entry's files that nobody else can change; gone when the block ends.
+
+        Owner, signature and digests are checked once more, the digests of what was copied.
+
+        Yields:
+            The folder; or why the entry must not be loaded: `Damaged`, `Untrusted` or `UnreadableNow`.
+        """
+        why = self.trust(entry)
+        if why is not None:
+            yield why
+            return
+        with private_copy(self.home, entry) as copy:
+            yield copy
 
     # First use ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ..backends import rebuilder
 from ..backends.cuda_graphs import Release
 from ..common import memory, messages, reasons
 from ..common.errors import LoadError, MemoryShortError
-from ..common.reasons import FunctionReplaced, Reason
+from ..common.reasons import Damaged, FunctionReplaced, Reason
 from ..common.shapes import Refused
 from ..compiler import export
 from ..graph_cache.entry import Entry
@@ -193,8 +193,11 @@ class Registry:
                 died = self.store.note_death(entry)
                 if died is not None:
                     log.warning("%s: %s", entry.folder.name, messages.text(died))
-                with self.store.loading(entry):
-                    runner = request.backend.load(entry.folder, request.device)
+                with self.store.private(entry) as folder:
+                    if isinstance(folder, Reason):
+                        return self._not_loaded(entry, folder)
+                    with self.store.loading(entry):
+                        runner = request.backend.load(folder, request.device)
             except MemoryShortError as error:
                 return Refused(reasons.LoadFailed(str(error)))
             except LoadError as error:
@@ -206,6 +209,13 @@ class Registry:
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
             return graph
+
+    def _not_loaded(self, entry: Entry, why: Reason) -> Refused:
+        """What to say of an entry that changed after it was looked up."""
+        if not isinstance(why, Damaged):
+            return Refused(why, passing=True)
+        self.store.quarantine(entry.folder)
+        return Refused(reasons.CompiledAgainLater(why))
 
     # Preloading ---------------------------------------------------------------------------------------------
 

@@ -91,6 +91,43 @@ def _(r: reasons.UnreadableNow) -> str:
 
 
 @text.register
+def _(r: reasons.Untrusted) -> str:
+    return "the cached graph is not known to be this user's own"
+
+
+@text.register
+def _(r: reasons.Unsigned) -> str:
+    return "the cached graph has no signature; `onegraph import --mine` signs this user's own graphs"
+
+
+@text.register
+def _(r: reasons.WrongSignature) -> str:
+    return "the cached graph was signed by another installation, or was changed since"
+
+
+@text.register
+def _(r: reasons.ForeignOwner) -> str:
+    return f"the cached graph belongs to another user ({r.owner})"
+
+
+@text.register
+def _(r: reasons.WritableByOthers) -> str:
+    return f"other users may write {r.path}, where graphs are cached"
+
+
+_KEY_FAULTS = {
+    "open": "other users may read it; remove it, and graphs are compiled anew",
+    "foreign": "it belongs to another user",
+    "damaged": "it is no key; remove it, and graphs are compiled anew",
+}
+
+
+@text.register
+def _(r: reasons.SigningKeyRefused) -> str:
+    return f"signing.key in the graph folder is refused: {_KEY_FAULTS[r.fault]}"
+
+
+@text.register
 def _(r: reasons.DiedWhileLoading) -> str:
     return "the cached graph was quarantined, because the process that loaded it last died meanwhile"
 

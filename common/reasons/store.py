@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .base import Reason
 
@@ -120,6 +121,51 @@ class UnreadableNow(Reason):
     code = "unreadable_now"
     file: str
     detail: str
+
+
+@dataclass(frozen=True)
+class Untrusted(Reason):
+    """An entry is not known to be this user's own; each way has a class of its own. It is never loaded nor touched."""
+
+    code = "untrusted"
+
+
+@dataclass(frozen=True)
+class Unsigned(Untrusted):
+    """It has no signature."""
+
+    code = "unsigned"
+
+
+@dataclass(frozen=True)
+class WrongSignature(Untrusted):
+    """Another key signed it, or its manifest has changed since."""
+
+    code = "wrong_signature"
+
+
+@dataclass(frozen=True)
+class ForeignOwner(Untrusted):
+    """A file or folder of it belongs to another user than this one or root."""
+
+    code = "foreign_owner"
+    owner: str
+
+
+@dataclass(frozen=True)
+class WritableByOthers(Untrusted):
+    """The group or all users may write a file or folder of it; `path` is its name."""
+
+    code = "writable_by_others"
+    path: str
+
+
+@dataclass(frozen=True)
+class SigningKeyRefused(Untrusted):
+    """The user's key is of no use: others may read it, another user owns it, or it is no key."""
+
+    code = "signing_key_refused"
+    fault: Literal["open", "foreign", "damaged"]
 
 
 @dataclass(frozen=True)

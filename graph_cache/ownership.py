@@ -1,0 +1,98 @@
+"""Who may write an entry: its files, its folder, and the three folders above it that belong to the store.
+
+On POSIX systems only. Elsewhere nothing is refused, since the user's profile is closed to others there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from pathlib import Path
+
+from ..common.messages import text
+from ..common.reasons import ForeignOwner, UnreadableNow, WritableByOthers
+from .files import is_passing
+
+log = logging.getLogger("onegraph.graph_cache")
+
+POSIX = os.name == "posix"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_FOLDERS_ABOVE = 3  # component, model hash, and `.graphs` or the user's folder
+
+
+def check(folder: Path) -> ForeignOwner | WritableByOthers | UnreadableNow | None:
+    """Say which part of an entry others than this user and root own or may write; None where there is none."""
+    if not POSIX:
+        return None
+    path = folder
+    try:
+        for path in [*reversed(folder.parents[:_FOLDERS_ABOVE]), folder]:
+            wrong = _check_folder(path)
+            if wrong is not None:
+                return wrong
+        with os.scandir(folder) as found:
+            for item in found:
+                path = folder / item.name
+                wrong = _judge(item.stat(follow_symlinks=False), item.name)
+                if wrong is not None:
+                    return wrong
+    except OSError as error:
+        # What is not there is missed by whoever reads it.
+        return UnreadableNow(path.name, os.strerror(error.errno or 0)) if is_passing(error) else None
+    return None
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of the store that only this user may write, or see that one that is there is such.
+
+    One of ours that a umask of 002 opened to its group is closed to it. One that is open to all is so on purpose.
+
+    Raises:
+        OSError: it cannot be made, or others may write it.
+    """
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not POSIX:
+        return
+    found = folder.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & _OTHERS_WRITE == stat.S_IWGRP:
+        with contextlib.suppress(OSError):
+            folder.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
+            log.debug("%s is closed to its group", folder)
+    wrong = _check_folder(folder)
+    if wrong is not None:
+        raise OSError(text(wrong))
+
+
+def close_file(path: Path) -> None:
+    """Take from others the right to write a new file. Raises OSError."""
+    mode = path.lstat().st_mode
+    if POSIX and stat.S_ISREG(mode) and mode & _OTHERS_WRITE:
+        path.chmod(stat.S_IMODE(mode) & ~_OTHERS_WRITE)
+
+
+def _check_folder(folder: Path) -> ForeignOwner | WritableByOthers | None:
+    """A link's own owner counts as well as that of the folder it leads to."""
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return _judge(found, folder.name) or _judge(folder.stat(), folder.name)
+    return _judge(found, folder.name)
+
+
+def _judge(found: os.stat_result, name: str) -> ForeignOwner | WritableByOthers | None:
+    if found.st_uid not in (0, os.geteuid()):
+        return ForeignOwner(owner_name(found.st_uid))
+    if not stat.S_ISLNK(found.st_mode) and found.st_mode & _OTHERS_WRITE:  # the mode of a link means nothing
+        return WritableByOthers(name)
+    return None
+
+
+def owner_name(uid: int) -> str:
+    """Name a user, by number where the system does not know one."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return str(uid)

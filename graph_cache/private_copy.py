@@ -1,0 +1,86 @@
+"""Private copies: what is loaded is what was checked, although others may hold the entry's files open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from blake3 import blake3
+
+from ..common.errors import in_brief
+from ..common.reasons import Damaged, DigestDiffers, MissingFile, NotARegularFile, UnreadableNow, WrongSize
+from . import leftovers, ownership
+from .entry import Entry
+from .files import IrregularFileError, open_regular
+from .layout import STAGING_PREFIX
+from .manifest import FileRecord
+
+COPIES_FOLDER = ".loading-copies"  # below the user's folder
+_CHUNK = 1 << 20
+
+
+@contextlib.contextmanager
+def private_copy(home: Path, entry: Entry) -> Iterator[Path | Damaged | UnreadableNow]:
+    """Copy an entry's files into a folder that is closed to others, checking each on the way; gone at the end.
+
+    It lies in the user's folder, or in the system's for temporary files where that one cannot take it.
+
+    Yields:
+        The folder; or what is wrong with a file.
+    """
+    last = UnreadableNow(COPIES_FOLDER, "")
+    for base in (home / COPIES_FOLDER, None):
+        try:
+            if base is not None:
+                ownership.make_folder(base.parent)
+                ownership.make_folder(base)
+            folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=base))
+        except OSError as error:
+            last = UnreadableNow(COPIES_FOLDER, in_brief(error))
+            continue
+        leftovers.own(folder)
+        try:
+            wrong = _copy_all(entry, folder)
+            if isinstance(wrong, UnreadableNow):
+                last = wrong
+                continue
+            yield folder if wrong is None else wrong
+            return
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    yield last
+
+
+def _copy_all(entry: Entry, folder: Path) -> Damaged | UnreadableNow | None:
+    for name, wanted in entry.manifest.files.items():
+        try:
+            # As in `integrity`: only what differs twice is damage.
+            wrong = _copy(entry.folder / name, folder / name, wanted)
+            wrong = wrong and _copy(entry.folder / name, folder / name, wanted)
+        except FileNotFoundError:
+            return MissingFile(name)
+        except IrregularFileError:
+            return NotARegularFile(name)
+        except (OSError, MemoryError) as error:
+            return UnreadableNow(name, in_brief(error))
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _copy(source: Path, target: Path, wanted: FileRecord) -> WrongSize | DigestDiffers | None:
+    """Copy a file, and compare what was copied with its record. Raises OSError."""
+    digest, size = blake3(), 0
+    with open_regular(source) as reading, target.open("wb") as writing:
+        found = os.fstat(reading.fileno()).st_size
+        if found != wanted.bytes:
+            return WrongSize(source.name, found, wanted.bytes)
+        while size <= wanted.bytes and (chunk := reading.read(_CHUNK)):
+            digest.update(chunk)
+            size += len(chunk)
+            writing.write(chunk)
+    return None if size == wanted.bytes and digest.hexdigest() == wanted.blake3 else DigestDiffers(source.name)
