@@ -9,9 +9,10 @@ from pathlib import Path
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
-from onegraph.graph_cache.manifest import CodeRecord
+from onegraph.graph_cache.manifest import MANIFEST_FILE, CodeRecord, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
+from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
 from onegraph.graph_cache.store import Store
 
 CONSTANTS = (TensorMeta(name="unet.out.bias", shape=(4,), stride=(1,), dtype="float32"),)
@@ -47,6 +48,13 @@ def publish(
         (staged / "graph.aoti").write_bytes(content)
         (staged / "compile.log").write_text("not part of the entry")
         return store.publish(wanted or key(), staged, new or new_entry())
+
+
+def rewrite(store: Store, entry: Entry, manifest: Manifest) -> None:
+    """Give an entry another manifest, signed like the first."""
+    data = manifest.model_dump_json().encode()
+    (entry.folder / SIGNATURE_FILE).write_text(Signer(store.home).sign(data).model_dump_json())
+    (entry.folder / MANIFEST_FILE).write_bytes(data)
 
 
 def die_while_loading(store: Store, entry: Entry) -> None:

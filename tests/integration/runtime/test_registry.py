@@ -13,13 +13,13 @@ from unittest.mock import Mock
 import pytest
 import torch
 from support import toy
+from support.entries import rewrite
 
 from onegraph.common.reasons import NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler import skeleton, supervisor
 from onegraph.compiler.job import Checked, Client, Job, to_json
 from onegraph.compiler.progress import Progress
-from onegraph.graph_cache.manifest import MANIFEST_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.loaded_graph import LoadedGraph
@@ -271,7 +271,7 @@ def test_where_capturing_took_the_process_down_it_ends(home: Path, source: Model
     entry = engine_with_graph().entry
     assert not may_capture(engine_with_graph())  # the compile did not try it, on a CPU
     manifest = entry.manifest.model_copy(update={"cuda_graphs": True})
-    (entry.folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    rewrite(Store(home), entry, manifest)
     assert may_capture(engine_with_graph())
     folder = str(entry.folder)
     script = (

@@ -9,11 +9,13 @@ from unittest import mock
 
 import pytest
 import torch
-from support.entries import key, new_entry, publish
+from support.entries import key, new_entry, publish, snapshot
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
+from onegraph.common.reasons import Unsigned
 from onegraph.graph_cache import integrity
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -39,7 +41,7 @@ def onegraph(store: Store, *arguments: object, columns: int = 240) -> Result:
 def test_the_command_runs_as_installed(store: Store) -> None:
     command = [sys.executable, "-c", "from onegraph.cli import main; main()", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name in ("ls", "verify", "bench", "doctor"))
+    assert all(name in done.stdout for name in ("ls", "verify", "import", "bench", "doctor"))
 
 
 def test_ls_of_an_empty_store(store: Store) -> None:
@@ -55,9 +57,9 @@ def test_ls_shows_what_is_known_of_a_graph(store: Store, checkpoint: ModelSource
     store.remember(used, FirstUse(checked={"1": 1e-6, "n": 2e-6}, eager_ms=3.0, compiled_ms=2.0))
     done = onegraph(store, "ls", tmp_path / "models")
     lines = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in done.stdout.splitlines()]
-    shapes = "any size 512-2048"
-    assert ["home/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MB", "2.0e-06", "1.50x"] in lines
-    assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.5 MB", "not used yet", ""] in lines
+    shapes, measured, unmeasured = "any size 512-2048", ("2.0e-06", "1.50x"), ("not used yet", "")
+    assert ["home/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MB", *measured, "signed"] in lines
+    assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.5 MB", *unmeasured, "signed"] in lines
     assert done.stdout.splitlines()[-1].startswith("2 graphs, 1.5 MB; graph folder ")
 
 
@@ -104,6 +106,69 @@ def test_verify_tells_unreadable_from_damaged(store: Store, monkeypatch: pytest.
     assert done.exit_code == 1
     sentence = "the cached graph's file graph.aoti cannot be read at the moment ([Errno 5] Input/output error)"
     assert done.stdout == f"unreadable: {sentence}  {folder}\n"
+
+
+def unsigned(store: Store, model: str) -> Entry:
+    """An entry as older versions left them."""
+    entry = publish(store, ModelSource(None, model))
+    (entry.folder / "signature.json").unlink()
+    return entry
+
+
+def test_ls_and_verify_tell_what_is_not_trusted(store: Store) -> None:
+    bare, open_ = unsigned(store, "aaaaaaaaaaaa").folder, publish(store, ModelSource(None, "bbbbbbbbbbbb")).folder
+    changed = publish(store, ModelSource(None, "cccccccccccc")).folder
+    (open_ / "graph.aoti").chmod(0o666)
+    (changed / "manifest.json").write_bytes((changed / "manifest.json").read_bytes() + b"\n")
+    done = onegraph(store, "ls")
+    assert all(f" {state} " in done.stdout for state in ("unsigned", "writable by others", "wrong signature"))
+    done = onegraph(store, "verify")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines() == [
+        "not trusted: the cached graph has no signature; `onegraph import --mine` signs this user's own graphs"
+        f"  {bare}",
+        f"not trusted: other users may write graph.aoti, where graphs are cached  {open_}",
+        f"not trusted: the cached graph was signed by another installation, or was changed since  {changed}",
+    ]
+
+
+def test_import_signs_own_graphs_once(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
+    home, beside = unsigned(store, "aaaaaaaaaaaa"), publish(store, checkpoint)
+    (beside.folder / "signature.json").unlink()
+    done = onegraph(store, "import", "--mine", tmp_path / "models")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [f"signed  {home.folder}", f"signed  {beside.folder}", "2 graphs signed"]
+    assert [store.trust(entry) for entry in (home, beside)] == [None, None]
+    assert onegraph(store, "import", "--mine", tmp_path / "models").stdout == "0 graphs signed\n"
+    assert onegraph(store, "verify", tmp_path / "models").exit_code == 0
+
+
+def test_import_leaves_the_rest_as_it_is(store: Store) -> None:
+    damaged, open_ = unsigned(store, "aaaaaaaaaaaa").folder, unsigned(store, "bbbbbbbbbbbb").folder
+    (damaged / "graph.aoti").write_bytes(b"")
+    open_.parent.chmod(0o777)
+    before = snapshot(store.home)
+    done = onegraph(store, "import", "--mine")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        f"left as it is, damaged: its file graph.aoti has 0 bytes instead of 4  {damaged}",
+        f"left as it is, not trusted: other users may write unet, where graphs are cached  {open_}",
+        "0 graphs signed",
+    ]
+    assert snapshot(store.home) == before
+
+
+def test_import_needs_to_be_told_what(store: Store) -> None:
+    entry = unsigned(store, "aaaaaaaaaaaa")
+    assert onegraph(store, "import").exit_code == 2
+    assert store.trust(entry) == Unsigned()
+
+
+def test_import_tells_that_the_key_is_refused(store: Store) -> None:
+    unsigned(store, "aaaaaaaaaaaa")
+    (store.home / "signing.key").chmod(0o644)
+    done = onegraph(store, "import", "--mine")
+    assert "signing.key in the graph folder is refused: other users may read it" in done.stdout
 
 
 def test_doctor_lists_every_backend(store: Store) -> None:

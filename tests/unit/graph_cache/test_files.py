@@ -13,6 +13,7 @@ from onegraph.graph_cache import publish as publishing
 from onegraph.graph_cache.files import free_bytes, sync_folder
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.signing import Signer
 from onegraph.graph_cache.store import Store
 
 
@@ -53,6 +54,7 @@ def test_a_full_disk_is_better_than_none(
     monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource
 ) -> None:
     beside, home = store.locations(checkpoint)
-    store.home.write_text("no folder")
+    Signer(store.home).key()
+    home.write_text("no folder")
     monkeypatch.setattr(publishing, "free_bytes", {beside: 0, home: 1 << 30}.get)
     assert beside in publish(store, checkpoint).folder.parents

@@ -193,7 +193,7 @@ def test_a_long_name_is_no_error(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["manifest.json", "outcome.json", "graph.so", "part.aoti", "part1.aoti.py", "graph.json"]
+    "name", ["manifest.json", "outcome.json", "signature.json", "graph.so", "part.aoti", "part1.aoti.py", "graph.json"]
 )
 def test_a_file_that_the_backend_does_not_write(name: str, entry: Entry) -> None:
     assert check(listing(entry, FILE, name)) == reasons.ForeignFile(name)

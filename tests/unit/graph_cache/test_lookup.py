@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.entries import die_while_loading, key, publish, snapshot
+from support.entries import die_while_loading, key, publish, rewrite, snapshot
 
 from onegraph.common.messages import text
 from onegraph.common.reasons import (
@@ -22,6 +22,7 @@ from onegraph.common.reasons import (
     UnreadableManifest,
     UnreadableNow,
     VaeCopied,
+    WrongSignature,
     WrongSize,
 )
 from onegraph.graph_cache.entry import Entry
@@ -236,13 +237,17 @@ def hang(folder: Path) -> None:
     """Put pipes, which nobody writes to, in the place of all files of an entry."""
     for path in folder.iterdir():
         path.unlink()
-        os.mkfifo(path)
+        os.mkfifo(path, 0o600)
 
 
 def test_a_pipe_never_holds_up_the_store(store: Store, checkpoint: ModelSource, models: Path) -> None:
     entry = publish(store, checkpoint)
     store.remember(entry, FirstUse(eager_ms=1.0))
+    signature = (entry.folder / "signature.json").read_bytes()
     hang(entry.folder)
+    assert store.lookup(key(), checkpoint) == Miss(WrongSignature())
+    (entry.folder / "signature.json").unlink()
+    (entry.folder / "signature.json").write_bytes(signature)
     assert store.lookup(key(), checkpoint) == Broken(entry.folder, NotARegularFile("manifest.json"))
     assert store.sibling(key(shapes={}), checkpoint) is None
     assert list(store.entries([models])) == []
@@ -254,7 +259,7 @@ def test_a_long_name_is_an_error_nowhere(store: Store, checkpoint: ModelSource, 
     entry = publish(store, checkpoint)
     (files,) = entry.manifest.files.values()
     tampered = entry.manifest.model_copy(update={"files": {300 * "x": files}})
-    (entry.folder / "manifest.json").write_text(tampered.model_dump_json())
+    rewrite(store, entry, tampered)
     bad = BadFileName(100 * "x")
     assert store.lookup(key(), checkpoint) == Broken(entry.folder, bad)
     assert store.sibling(key(shapes={}), checkpoint) is None

@@ -1,0 +1,119 @@
+"""Folders and files that others may write or own are refused, and the store makes none such."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.entries import key, publish, snapshot
+
+from onegraph.common import reasons
+from onegraph.common.messages import text
+from onegraph.graph_cache import ownership
+from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.lookup import Hit, Miss
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+OTHER = 12345  # nobody's number
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+PARTS = ["graph.aoti", "manifest.json", "signature.json", "outcome.json", ".", "..", "../..", "../../.."]
+
+
+@pytest.fixture
+def entry(store: Store, checkpoint: ModelSource) -> Entry:
+    made = publish(store, checkpoint)
+    store.remember(made, FirstUse(eager_ms=1.0))
+    return made
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("bit", [0o020, 0o002])
+def test_what_others_may_write_is_no_hit(
+    part: str, bit: int, store: Store, checkpoint: ModelSource, tuned: ModelSource, entry: Entry
+) -> None:
+    path = (entry.folder / part).resolve()
+    path.chmod(path.stat().st_mode | bit)
+    before = snapshot(entry.folder)
+    assert store.lookup(key(), checkpoint) == Miss(reasons.WritableByOthers(path.name))
+    assert store.lookup(key(), tuned) == Miss(reasons.NoGraph())
+    assert store.sibling(key(shapes={}), checkpoint) is None
+    assert snapshot(entry.folder) == before
+    assert text(reasons.WritableByOthers("x.graphs")) == "other users may write x.graphs, where graphs are cached"
+
+
+@as_root
+@pytest.mark.parametrize("part", PARTS)
+def test_what_another_user_owns_is_no_hit(part: str, store: Store, checkpoint: ModelSource, entry: Entry) -> None:
+    os.chown(entry.folder / part, OTHER, OTHER)
+    assert store.lookup(key(), checkpoint) == Miss(reasons.ForeignOwner(str(OTHER)))
+    assert store.sibling(key(shapes={}), checkpoint) is None
+    assert text(reasons.ForeignOwner("eve")) == "the cached graph belongs to another user (eve)"
+
+
+def test_roots_files_are_as_good_as_own(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    wrong = ownership.check(entry.folder)
+    assert wrong is None if entry.folder.stat().st_uid == 0 else isinstance(wrong, reasons.ForeignOwner)
+
+
+@as_root
+def test_a_link_of_another_user_is_no_hit(store: Store, checkpoint: ModelSource, entry: Entry, tmp_path: Path) -> None:
+    graphs = entry.folder.parents[2]
+    graphs.rename(tmp_path / "moved")
+    graphs.symlink_to(tmp_path / "moved")
+    assert isinstance(store.lookup(key(), checkpoint), Hit)  # this user's own link
+    os.chown(graphs, OTHER, OTHER, follow_symlinks=False)
+    assert store.lookup(key(), checkpoint) == Miss(reasons.ForeignOwner(str(OTHER)))
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_loose_umask_leaves_the_store_closed(
+    store: Store, checkpoint: ModelSource, tuned: ModelSource, models: Path
+) -> None:
+    assert ownership.check(publish(store, checkpoint).folder) is None
+    found = store.lookup(key(), tuned)
+    assert isinstance(found, Hit)
+    adopted = store.adopt(found, key(), tuned)
+    with store.loading(adopted):
+        pass
+    at_home = publish(store, ModelSource(None, "aaaaaaaaaaaa"))
+    for made in (adopted, at_home):
+        store.remember(made, FirstUse(eager_ms=1.0))
+    assert store.lookup(key(), tuned) == Hit(adopted)
+    assert store.lookup(key(), ModelSource(None, "aaaaaaaaaaaa")) == Hit(at_home)
+
+
+def test_an_old_folder_is_closed_to_its_group(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    (models / "photo.graphs").mkdir()
+    (models / "photo.graphs").chmod(0o775)
+    entry = publish(store, checkpoint)
+    assert entry.folder.is_relative_to(models)
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+
+
+def test_a_folder_open_to_all_is_not_used(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    """As on file systems without modes: graphs go to the user's folder instead."""
+    (models / "photo.graphs").mkdir()
+    (models / "photo.graphs").chmod(0o777)
+    entry = publish(store, checkpoint)
+    assert entry.folder.is_relative_to(store.home)
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+    assert (models / "photo.graphs").stat().st_mode & 0o777 == 0o777
+
+
+def test_no_folder_but_open_ones(store: Store) -> None:
+    store.home.mkdir()
+    store.home.chmod(0o777)
+    with pytest.raises(OSError, match="other users may write home, where graphs are cached"):
+        publish(store, ModelSource(None, "aaaaaaaaaaaa"))
