@@ -50,7 +50,7 @@ class Job:
         constants: the weights that the graph in `rebuild_from` reads.
         code: the functions that the graph in `rebuild_from` was captured from. It stays in the server.
         workers: how many processes compile regions of the graph besides the main worker.
-        cache: folder for what compilers share between compiles, where the user chose none.
+        cache: folder for what compilers share between compiles, where the user chose none; None: they share nothing.
         weights: how many the model has, for the estimate. It stays in the server.
     """
 

@@ -165,8 +165,8 @@ class _MainWorker:
         self.report(Stage("starting"))
         job = _read_job(self._staging)
         cache = job.cache if "TORCHINDUCTOR_CACHE_DIR" not in os.environ else None
-        if cache is not None:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+        # Without a folder to share, one that goes with the staging folder; torch's default is known to all users.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache or self._staging / "compiler-cache"))
         if job.niceness:
             _give_way(job.niceness)
         pool = self._pool(job)

@@ -65,6 +65,13 @@ def make_folder(folder: Path) -> None:
         raise OSError(text(wrong))
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder of the store that nobody else may even list, in one that only this user may write. Raises OSError."""
+    make_folder(folder.parent)
+    make_folder(folder)
+    folder.chmod(0o700)
+
+
 def close_file(path: Path) -> None:
     """Take from others the right to write a new file. Raises OSError."""
     mode = path.lstat().st_mode

@@ -36,8 +36,7 @@ def private_copy(home: Path, entry: Entry) -> Iterator[Path | Damaged | Unreadab
     for base in (home / COPIES_FOLDER, None):
         try:
             if base is not None:
-                ownership.make_folder(base.parent)
-                ownership.make_folder(base)
+                ownership.make_private(base)
             folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=base))
         except OSError as error:
             last = UnreadableNow(COPIES_FOLDER, in_brief(error))

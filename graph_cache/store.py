@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..common.reasons import Damaged, DiedOnceWhileLoading, Reason, UnreadableNow, Unsigned, Untrusted
-from . import first_use, leftovers
+from . import first_use, leftovers, ownership
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
@@ -49,7 +49,6 @@ class Store:
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or user_folder()
-        self.compiler_cache = self.home / COMPILER_CACHE
         self.compile_times = self.home / f"{machine_id()}-compile-times.json"
         self._layout = Layout(self.home)
         self._markers = Markers(self.home)
@@ -148,6 +147,15 @@ class Store:
         self._signer.key()  # before anything is compiled in vain
         with publishing.staging(self.locations(source)) as staged:
             yield staged
+
+    def make_compiler_cache(self) -> Path | None:
+        """Make the folder for what compiles share, native code too; None where others may write it."""
+        try:
+            ownership.make_private(self.home / COMPILER_CACHE)
+        except OSError as error:
+            log.debug("compiles share nothing: %s", error)
+            return None
+        return self.home / COMPILER_CACHE
 
     def sweep(self, locations: Iterable[Path]) -> None:
         """Remove what dead processes left behind in folders of `locations` and in the user's. Never raises OSError."""

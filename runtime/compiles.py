@@ -189,7 +189,7 @@ class Compiles:
             constants=manifest.constants if manifest else (),
             code=manifest.code if manifest else None,
             workers=0 if alone else request.backend.workers(weights, request.device),
-            cache=self._store.compiler_cache,
+            cache=self._store.make_compiler_cache(),
             weights=weights,
         )
 
