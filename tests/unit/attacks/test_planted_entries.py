@@ -14,6 +14,7 @@ import torch
 from support import toy
 from support.entries import publish, snapshot
 
+from onegraph.common.reasons import WritableByOthers
 from onegraph.common.shapes import Refused
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
@@ -260,3 +261,21 @@ def test_a_change_after_the_lookup_is_seen(scene: Scene, monkeypatch: pytest.Mon
     refused = registry.obtain(request, "eager", lambda progress: None)
     assert isinstance(refused, Refused)
     assert "have changed" in refused.text
+
+
+def test_a_folder_opened_after_the_lookup_is_seen(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = publish(scene.store, scene.source, scene.wanted, content=b"good")
+    request, really = toy.request(toy.Toy(), scene.source), Store.note_death
+
+    def opened(store: Store, entry: Entry) -> object:
+        own.folder.chmod(0o777)
+        return really(store, entry)
+
+    def load(*args: object) -> None:
+        raise AssertionError("native code was loaded")
+
+    monkeypatch.setattr(Store, "note_death", opened)
+    monkeypatch.setattr(type(request.backend), "load", load)
+    refused = Registry(scene.store).obtain(request, "eager", lambda progress: None)
+    assert refused == Refused(WritableByOthers(own.folder.name), passing=True)
+    assert own.folder.exists()

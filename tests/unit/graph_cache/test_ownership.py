@@ -117,3 +117,24 @@ def test_no_folder_but_open_ones(store: Store) -> None:
     store.home.chmod(0o777)
     with pytest.raises(OSError, match="other users may write home, where graphs are cached"):
         publish(store, ModelSource(None, "aaaaaaaaaaaa"))
+
+
+def test_what_compiles_share_is_closed_to_others(store: Store) -> None:
+    store.home.mkdir()
+    (store.home / "compiler-cache").mkdir(mode=0o755)
+    cache = store.make_compiler_cache()
+    assert cache == store.home / "compiler-cache"
+    assert cache.stat().st_mode & 0o777 == 0o700
+    cache.chmod(0o777)
+    assert store.make_compiler_cache() is None  # whatever is in it
+    cache.chmod(0o755)
+    store.home.chmod(0o777)
+    assert store.make_compiler_cache() is None
+
+
+@as_root
+def test_a_strangers_compiler_cache_is_not_used(store: Store) -> None:
+    cache = store.make_compiler_cache()
+    assert cache is not None
+    os.chown(cache, OTHER, OTHER)
+    assert store.make_compiler_cache() is None
