@@ -66,7 +66,7 @@ def make_folder(folder: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder of the store that nobody else may even list, in one that only this user may write. Raises OSError."""
+    """Make a folder that nobody else may list, in one that only this user may write. Raises OSError."""
     make_folder(folder.parent)
     make_folder(folder)
     folder.chmod(0o700)
