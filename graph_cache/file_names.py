@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..common.reasons import BadFileName, Damaged, EmptyEntry, ForeignFile
-from .manifest import Manifest
+from ..common.reasons import BadFileName, Damaged, EmptyEntry, ForeignFile, MissingFile
+from .manifest import CONSTANTS_FILE, Manifest
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # By backend. A test compares it with the names that the backends use.
@@ -15,7 +15,7 @@ WRITTEN: Mapping[str, re.Pattern[str]] = {
     "inductor": re.compile(r"graph\.aoti|part[0-9]{1,6}\.aoti|plan\.json|replays"),
     "oneflow": re.compile(r"graph\.oneflow|graph\.json|program\.json|replays"),
 }
-_OF_THE_STORE = re.compile(r"(manifest|outcome|signature)\.json", re.IGNORECASE)
+_OF_THE_STORE = re.compile(r"(manifest|outcome|signature|constants)\.json", re.IGNORECASE)
 
 
 def check_names(manifest: Manifest) -> Damaged | None:
@@ -23,13 +23,16 @@ def check_names(manifest: Manifest) -> Damaged | None:
 
     A backend that the table does not have may write any plain name that is not the store's own.
     """
-    if not manifest.files:
+    own = [CONSTANTS_FILE] if manifest.version > 1 else []
+    names = [name for name in manifest.files if name not in own]
+    if not names:
         return EmptyEntry()
     backend = manifest.key.get("backend")
     written = WRITTEN.get(backend) if isinstance(backend, str) else None
-    for name in manifest.files:
+    for name in names:
         if not _PLAIN.fullmatch(name):
             return BadFileName(name[:100])
         if _OF_THE_STORE.fullmatch(name) or (written is not None and not written.fullmatch(name)):
             return ForeignFile(name)
-    return None
+    missing = [name for name in own if name not in manifest.files]
+    return MissingFile(missing[0]) if missing else None

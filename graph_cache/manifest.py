@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ..common.tensor_meta import TensorMeta
 
 MANIFEST_FILE = "manifest.json"
-MOST_BYTES = 4 << 20  # of a manifest; the largest of a UNet has a few hundred kilobytes
+CONSTANTS_FILE = "constants.json"  # since version 2; see `constants`
+MOST_BYTES = 4 << 20  # of either; the largest of a UNet has a few hundred kilobytes
 _CAPTURABLE_FILE = "replays"  # in entries of older versions whose calls may be captured as CUDA graphs
 
 
@@ -53,11 +54,11 @@ class Manifest(Strict):
     """Everything known of a graph when it was compiled.
 
     Attributes:
-        version: layout of this file.
+        version: layout of this file. Entries of version 1 are read and used as they are.
         key: every field of the graph key; only these decide whether a look-up is a hit.
         label: the shapes for people, e.g. `any size 64-2048`.
         files: the graph's files by name.
-        constants: what `bind` must find in the live model.
+        constants: what `bind` must find in the live model, in version 1. Later it is a file, see `constants.read`.
         cuda_graphs: whether its calls may be captured as CUDA graphs, which was tried when it was compiled.
         code: the functions that the graph stands for; None where its backend rebuilt it from another graph's program.
         compile_seconds: wall time of capture, compile and trial load.
@@ -65,11 +66,11 @@ class Manifest(Strict):
         made_by: version of the pack.
     """
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     key: dict[str, Any]
     label: str
     files: dict[str, FileRecord]
-    constants: tuple[TensorMeta, ...]
+    constants: tuple[TensorMeta, ...] | None = None
     cuda_graphs: bool = False
     code: CodeRecord | None = None
     compile_seconds: float
@@ -83,3 +84,9 @@ class Manifest(Strict):
         if isinstance(data, dict) and "cuda_graphs" not in data and _CAPTURABLE_FILE in data.get("files", {}):
             return {**data, "cuda_graphs": True}
         return data
+
+    @model_validator(mode="after")
+    def _has_constants_once(self) -> Manifest:
+        if (self.constants is None) == (self.version == 1):
+            raise ValueError("constants belong to version 1")
+        return self

@@ -14,9 +14,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..common.messages import damage
-from ..common.reasons import Damaged, UnreadableNow
+from ..common.reasons import Damaged, ForeignFile, UnreadableNow
 from ..common.tensor_meta import TensorMeta
-from . import first_use, leftovers, ownership
+from . import constants, first_use, leftovers, ownership
 from .entry import Entry, read
 from .file_names import check_names
 from .files import free_bytes, open_regular, read_regular, sync_folder, write_synced
@@ -25,7 +25,7 @@ from .integrity import Sound, check, record
 from .key import GraphKey
 from .layout import STAGING_PREFIX, entry_name, machine_id
 from .liveness import new_nonce
-from .manifest import MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
+from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
 from .quarantine import of_key, quarantine
 from .signing import SIGNATURE_FILE, Signer
 
@@ -112,11 +112,14 @@ def _made(location: Path) -> Path:
 
 def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry:
     """Make the files in a staging folder a signed entry. Raises OSError, also where look-ups would refuse it."""
+    if CONSTANTS_FILE in new.files:
+        raise OSError(errno.EINVAL, damage(ForeignFile(CONSTANTS_FILE)))
+    constants.write(staged, new.constants)
+    names = [*sorted(new.files), CONSTANTS_FILE] if new.files else []
     manifest = Manifest(
         key=key.fields(),
         label=new.label,
-        files={name: record(staged / name) for name in sorted(new.files)},
-        constants=new.constants,
+        files={name: record(staged / name) for name in names},
         cuda_graphs=new.cuda_graphs,
         code=new.code,
         compile_seconds=round(new.compile_seconds, 3),
@@ -126,9 +129,10 @@ def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry
     wrong = check_names(manifest)
     if wrong is not None:
         raise OSError(errno.EINVAL, damage(wrong))
-    data = manifest.model_dump_json(indent=1).encode()
-    if len(data) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"a manifest of more than {MOST_BYTES} bytes")
+    data = manifest.model_dump_json(indent=1, exclude={"constants"}).encode()
+    for what, size in (("a manifest", len(data)), ("weights", manifest.files[CONSTANTS_FILE].bytes)):
+        if size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"{what} of more than {MOST_BYTES} bytes")
     signature = signer.sign(data).model_dump_json(indent=1)
     return _commit(key, _Staged(staged, manifest, data, signature, FirstUses()), signer)
 

@@ -5,9 +5,9 @@ How a graph gets into a process:
 1. `lookup` finds its entry, if this user's installation signed it. It changes nothing.
 2. A hit in another model's folder is adopted by `adopt`; a broken entry is quarantined by `quarantine`.
 3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
-4. `private` gives a copy of the entry for loading, and `loading` marks the moments in which a bad graph could take the
-   process down. `note_death` counts a marker that stayed; the second in a row makes the entry broken for the next
-   lookup. `note_success` forgets the first.
+4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the
+   moments in which a bad graph could take the process down. `note_death` counts a marker that stayed; the second in a
+   row makes the entry broken for the next lookup. `note_success` forgets the first.
 5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..common.reasons import Damaged, DiedOnceWhileLoading, Reason, UnreadableNow, Unsigned, Untrusted
-from . import first_use, leftovers, ownership
+from ..common.tensor_meta import TensorMeta
+from . import constants, first_use, leftovers, ownership
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
@@ -211,6 +212,17 @@ class Store:
             return
         with private_copy(self.home, entry) as copy:
             yield copy
+
+    def constants(self, entry: Entry, folder: Path | None = None) -> tuple[TensorMeta, ...]:
+        """Read the weights that a graph reads.
+
+        Args:
+            folder: with a copy of the entry's files, where they are not to be read from the entry itself.
+
+        Raises:
+            LoadError: they cannot be read, or are not those that were published.
+        """
+        return constants.read(entry.manifest, folder or entry.folder)
 
     # First use ----------------------------------------------------------------------------------------------
 

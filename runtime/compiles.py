@@ -17,7 +17,7 @@ import torch
 
 from .. import __version__
 from ..common import memory, reasons
-from ..common.errors import CaptureError, CompileError, in_brief
+from ..common.errors import CaptureError, CompileError, LoadError, in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler import progress, skeleton
@@ -163,6 +163,9 @@ class Compiles:
             job = self._job(request, when_missing, rebuild_from)
         except CaptureError as error:
             return self.remember_failure(request.slot, reasons.CaptureFailed(str(error)), error)
+        except LoadError as error:  # the other sizes' graph changed meanwhile
+            log.debug("%s is not rebuilt: %s", request.label, error)
+            return self.start(request, when_missing, watch, None)
         admitted = self._admit(request, job)
         if isinstance(admitted, Refused):
             return admitted
@@ -186,7 +189,7 @@ class Compiles:
             client=request.client,
             niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
             rebuild_from=rebuild_from.folder if rebuild_from else None,
-            constants=manifest.constants if manifest else (),
+            constants=self._store.constants(rebuild_from) if rebuild_from else (),
             code=manifest.code if manifest else None,
             workers=0 if alone else request.backend.workers(weights, request.device),
             cache=self._store.make_compiler_cache(),

@@ -18,6 +18,7 @@ from ..common import reasons
 from ..common.errors import BindError
 from ..common.reasons import Reason
 from ..common.shapes import Refused
+from ..common.tensor_meta import TensorMeta
 from ..common.zeros import zeros
 from ..graph_cache.entry import Entry
 from ..graph_cache.store import Store
@@ -45,9 +46,11 @@ class GraphOptions:
     """How a loaded graph is used.
 
     Attributes:
+        constants: the weights that the graph reads.
         make_room: has other graphs release what only makes calls faster.
     """
 
+    constants: tuple[TensorMeta, ...]
     policy: Policy = field(default_factory=Policy)
     make_room: Callable[[], object] = lambda: None
 
@@ -70,9 +73,8 @@ class LoadedGraph:
         request: Request,
         store: Store,
         origin: Origin,
-        options: GraphOptions | None = None,
+        options: GraphOptions,
     ) -> None:
-        options = options or GraphOptions()
         self.entry = entry
         self.origin = origin
         self.shapes = request.shapes
@@ -86,7 +88,7 @@ class LoadedGraph:
         self._prefix = request.prefix
         self._store = store
         self._make_room = options.make_room
-        self._constants = entry.manifest.constants
+        self._constants = options.constants
         self._binding: binding.Binding | None = None
         self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()

@@ -196,6 +196,7 @@ class Registry:
                 with self.store.private(entry) as folder:
                     if isinstance(folder, Reason):
                         return self._not_loaded(entry, folder)
+                    constants = self.store.constants(entry, folder)
                     with self.store.loading(entry):
                         runner = request.backend.load(folder, request.device)
             except MemoryShortError as error:
@@ -205,7 +206,8 @@ class Registry:
                     return Refused(reasons.LoadFailed(str(error)), passing=True)
                 self.store.quarantine(entry.folder)
                 return Refused(reasons.LoadFailed(str(error)))
-            options = GraphOptions(self.policy, functools.partial(self.release_captures, request.device, "needed"))
+            make_room = functools.partial(self.release_captures, request.device, "needed")
+            options = GraphOptions(constants, self.policy, make_room)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
             return graph

@@ -9,7 +9,7 @@ from pathlib import Path
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
-from onegraph.graph_cache.manifest import MANIFEST_FILE, CodeRecord, Manifest
+from onegraph.graph_cache.manifest import CONSTANTS_FILE, MANIFEST_FILE, CodeRecord, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
@@ -55,6 +55,16 @@ def rewrite(store: Store, entry: Entry, manifest: Manifest) -> None:
     data = manifest.model_dump_json().encode()
     (entry.folder / SIGNATURE_FILE).write_text(Signer(store.home).sign(data).model_dump_json())
     (entry.folder / MANIFEST_FILE).write_bytes(data)
+
+
+def as_version_1(store: Store, entry: Entry) -> Entry:
+    """Make an entry one of the versions whose manifests held the weights."""
+    files = {name: file for name, file in entry.manifest.files.items() if name != CONSTANTS_FILE}
+    changes = {"version": 1, "files": files, "constants": store.constants(entry)}
+    manifest = entry.manifest.model_copy(update=changes)
+    rewrite(store, entry, manifest)
+    (entry.folder / CONSTANTS_FILE).unlink()
+    return Entry(entry.folder, manifest, (entry.folder / MANIFEST_FILE).read_bytes())
 
 
 def die_while_loading(store: Store, entry: Entry) -> None:

@@ -31,7 +31,8 @@ def visible(folder: Path) -> list[Path]:
 
 def test_an_entry_holds_its_files_and_a_manifest(store: Store, checkpoint: ModelSource) -> None:
     entry = publish(store, checkpoint)
-    assert sorted(p.name for p in entry.folder.iterdir()) == ["graph.aoti", "manifest.json", "signature.json"]
+    names = ["constants.json", "graph.aoti", "manifest.json", "signature.json"]
+    assert sorted(p.name for p in entry.folder.iterdir()) == names
     assert entry.manifest.key == key().fields()
 
 

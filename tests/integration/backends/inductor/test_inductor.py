@@ -17,6 +17,7 @@ from support import toy
 from onegraph.backends.inductor import InductorBackend, InductorRunner
 from onegraph.common.shapes import Refused
 from onegraph.common.tensor_meta import TensorMeta
+from onegraph.graph_cache.constants import read as read_constants
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -36,7 +37,7 @@ def runner(entry: Entry) -> InductorRunner:
 
 
 def constants(entry: Entry) -> tuple[TensorMeta, ...]:
-    return entry.manifest.constants
+    return read_constants(entry.manifest, entry.folder)
 
 
 def run(runner: InductorRunner, entry: Entry, module: toy.Toy, *inputs: torch.Tensor) -> torch.Tensor:

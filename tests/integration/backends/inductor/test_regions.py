@@ -20,6 +20,7 @@ from onegraph.common.shapes import Refused
 from onegraph.compiler import export, worker
 from onegraph.compiler.job import Client, Job, write_job
 from onegraph.compiler.progress import Progress
+from onegraph.graph_cache.manifest import CONSTANTS_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.loaded_graph import LoadedGraph
@@ -78,9 +79,9 @@ def test_regions_that_repeat_are_there_once(store: Path) -> None:
     files = {path.name for path in entry.folder.iterdir()}
     parts = {name for name in files if name.endswith(".aoti")}
     assert PLAN_FILE in files
-    assert set(entry.manifest.files) == {PLAN_FILE, *parts}
+    assert set(entry.manifest.files) == {PLAN_FILE, CONSTANTS_FILE, *parts}
     assert len(parts) == 3  # of eight: six blocks, what is before them and what is after
-    assert {c.name for c in entry.manifest.constants} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
+    assert {c.name for c in Store(store).constants(entry)} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
 
 
 def test_regions_serve_other_weights_and_sizes(store: Path) -> None:

@@ -1,0 +1,134 @@
+"""The weights of a graph: a file of its entry, and in entries of version 1 a part of the manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from support.entries import CONSTANTS, as_version_1, key, new_entry, publish, rewrite
+
+from onegraph.common import reasons
+from onegraph.common.errors import LoadError
+from onegraph.graph_cache import constants
+from onegraph.graph_cache.entry import Entry, read
+from onegraph.graph_cache.files import is_passing
+from onegraph.graph_cache.integrity import Sound, check
+from onegraph.graph_cache.lookup import Broken, Hit
+from onegraph.graph_cache.manifest import CONSTANTS_FILE, MOST_BYTES
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+
+def altered(entry: Entry, **changes: object) -> Entry:
+    return Entry(entry.folder, entry.manifest.model_copy(update=changes))
+
+
+def test_weights_are_those_that_were_published(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    assert store.constants(entry) == CONSTANTS
+    assert entry.manifest.version == 2
+    assert "constants" not in json.loads((entry.folder / "manifest.json").read_text())
+    with store.private(entry) as copy:
+        assert isinstance(copy, Path)
+        assert store.constants(entry, copy) == CONSTANTS
+
+
+def test_a_lookup_reads_no_weights_of_other_keys(
+    store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, checkpoint)
+    monkeypatch.setattr(constants, "read_regular", lambda *args: pytest.fail("read"))
+    store.lookup(key(architecture="bb"), checkpoint)
+    assert isinstance(store.lookup(key(), checkpoint), Hit)
+
+
+def test_entries_of_version_1_are_used(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
+    old = as_version_1(store, publish(store, checkpoint))
+    assert not (old.folder / CONSTANTS_FILE).exists()
+    assert store.lookup(key(), checkpoint) == Hit(old)
+    assert check(old) == Sound()
+    hit = store.lookup(key(), tuned)
+    assert hit == Hit(old, foreign=True)
+    adopted = store.adopt(hit, key(), tuned)
+    assert store.lookup(key(), tuned) == Hit(adopted)
+    for entry in (old, adopted):
+        with store.private(entry) as copy:
+            assert isinstance(copy, Path)
+            assert store.constants(entry, copy) == CONSTANTS
+
+
+def test_entries_of_version_1_are_signed_once(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    old = as_version_1(store, publish(store, checkpoint))
+    (old.folder / "signature.json").unlink()
+    assert dict(store.sign_own([models])) == {old.folder: Sound()}
+    assert store.lookup(key(), checkpoint) == Hit(old)
+
+
+def test_an_adopted_entry_has_its_weights(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
+    publish(store, checkpoint)
+    hit = store.lookup(key(), tuned)
+    assert isinstance(hit, Hit)
+    assert store.constants(store.adopt(hit, key(), tuned)) == CONSTANTS
+
+
+def test_weights_that_were_changed_are_damage(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    file = entry.folder / CONSTANTS_FILE
+    file.write_bytes(file.read_bytes().replace(b"[4]", b"[8]"))
+    assert store.lookup(key(), checkpoint) == Broken(entry.folder, reasons.DigestDiffers(CONSTANTS_FILE))
+    with pytest.raises(LoadError, match="not the one that was published"):
+        store.constants(entry)
+    file.unlink()
+    assert check(entry) == reasons.MissingFile(CONSTANTS_FILE)
+    with pytest.raises(LoadError) as raised:
+        store.constants(entry)
+    assert not is_passing(raised.value.__cause__)
+
+
+def test_weights_unreadable_now_are_no_damage(
+    store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path, most: int) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    entry = publish(store, checkpoint)
+    monkeypatch.setattr(constants, "read_regular", fails)
+    with pytest.raises(LoadError) as raised:
+        store.constants(entry)
+    assert is_passing(raised.value.__cause__)
+
+
+def test_a_manifest_must_list_the_weights(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    files = {name: file for name, file in entry.manifest.files.items() if name != CONSTANTS_FILE}
+    assert check(altered(entry, files=files)) == reasons.MissingFile(CONSTANTS_FILE)
+    alone = {CONSTANTS_FILE: entry.manifest.files[CONSTANTS_FILE]}
+    assert check(altered(entry, files=alone)) == reasons.EmptyEntry()
+
+
+def test_version_1_has_no_file_of_weights(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    assert check(altered(entry, version=1, constants=CONSTANTS)) == reasons.ForeignFile(CONSTANTS_FILE)
+
+
+@pytest.mark.parametrize("change", [{"version": 1}, {"constants": CONSTANTS}, {"version": 3}])
+def test_weights_are_in_one_place(change: dict[str, object], store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    rewrite(store, entry, entry.manifest.model_copy(update=change))
+    assert isinstance(read(entry.folder), reasons.UnreadableManifest)
+
+
+def test_a_backend_cannot_write_the_weights(store: Store, checkpoint: ModelSource) -> None:
+    new = dataclasses.replace(new_entry(), files=("graph.aoti", CONSTANTS_FILE))
+    with pytest.raises(OSError, match=CONSTANTS_FILE):
+        publish(store, checkpoint, new=new)
+
+
+def test_weights_without_end_are_not_saved(store: Store, checkpoint: ModelSource) -> None:
+    huge = dataclasses.replace(CONSTANTS[0], name=MOST_BYTES * "x")
+    with pytest.raises(OSError, match="weights of more than 4194304 bytes"):
+        publish(store, checkpoint, new=dataclasses.replace(new_entry(), constants=(huge,)))
+    assert list(store.entries()) == []
