@@ -15,7 +15,7 @@ WRITTEN: Mapping[str, re.Pattern[str]] = {
     "inductor": re.compile(r"graph\.aoti|part[0-9]{1,6}\.aoti|plan\.json|replays"),
     "oneflow": re.compile(r"graph\.oneflow|graph\.json|program\.json|replays"),
 }
-_OF_THE_STORE = re.compile(r"(manifest|outcome|signature|constants)\.json", re.IGNORECASE)
+_OF_THE_STORE = re.compile(r"(manifest|outcome|signature|constants|publisher)\.json", re.IGNORECASE)
 
 
 def check_names(manifest: Manifest) -> Damaged | None:

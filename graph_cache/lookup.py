@@ -1,9 +1,10 @@
 """Looking up a graph. Reads the store and changes nothing in it.
 
-An entry serves a key only if it is this user's own (see `signing`), its manifest holds the very same key, `differs` has
-no objection, all its files are sound, and no two processes of this machine in a row died while they loaded it. This
-model's own entries come first, then other models': graphs hold no weights, so they serve every model of the
-architecture. One that equals what this model quarantined is passed over.
+An entry serves a key only if it is this user's own or a trusted publisher's (see `signing`), its manifest holds the
+very same key, `differs` has no objection, all its files are sound, and no two processes of this machine in a row died
+while they loaded it. This model's own entries come first, then other models': graphs hold no weights, so they serve
+every model of the architecture. One that equals what this model quarantined is passed over. A publisher's entry in a
+folder that this user does not own or cannot write counts as another model's: it is copied, and stays as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .manifest import Manifest
 from .markers import Markers
 from .model_hash import ModelSource
 from .quarantine import of_key
-from .signing import Signer
+from .signing import Signer, Trusted
 
 # Why an entry of the wanted key cannot be used here all the same, or None.
 Differs = Callable[[Manifest], Reason | None]
@@ -37,7 +38,7 @@ class Hit:
     """A sound entry for the key.
 
     Attributes:
-        foreign: whether it lies in another model's folder; `Store.adopt` makes it this model's too.
+        foreign: whether it is another model's or a publisher's; `Store.adopt` makes it this model's too.
     """
 
     entry: Entry
@@ -77,7 +78,7 @@ class Lookup:
     Attributes:
         layout: where entries may live.
         markers: which entries took a process down.
-        signer: which entries are this user's own; others are passed over and stay as they are.
+        signer: which entries are this user's own or published; others are passed over and stay as they are.
     """
 
     layout: Layout
@@ -91,9 +92,13 @@ class Lookup:
         """
         nearest: list[Reason] = []
         unavailable: list[Unavailable] = []
+        published: list[Hit] = []
         components = [location / key.component for location in self.layout.locations(source)]
         for component in components:
             for judged in self._judge_all(component, key, differs):
+                if isinstance(judged, Hit) and judged.foreign:
+                    published.append(judged)
+                    continue
                 if isinstance(judged, Hit | Broken):
                     return judged
                 if isinstance(judged, Unavailable):
@@ -101,9 +106,12 @@ class Lookup:
                 else:
                     nearest.append(judged.reason)
             nearest += [NoGraph(d) for d in _differences(component, key) if d]
+        bad = [manifest.files for component in components for manifest in of_key(component, key)]
+        for judged in published:
+            if judged.entry.manifest.files not in bad:
+                return judged
         if unavailable:  # nothing may take its place
             return unavailable[0]
-        bad = [manifest.files for component in components for manifest in of_key(component, key)]
         for location in self.layout.other_models(source, neighbours):
             for judged in self._judge_all(location / key.component, key, differs):
                 if isinstance(judged, Hit) and judged.entry.manifest.files not in bad:
@@ -117,7 +125,8 @@ class Lookup:
             for entry in _entries(location / key.component):
                 if _without_shapes(entry.manifest.key) != wanted or differs(entry.manifest) is not None:
                     continue
-                if self.signer.judge(entry) is None and isinstance(check(entry), Sound):
+                trusted = self.signer.provenance(entry)  # one that others may change cannot be rebuilt where it is
+                if isinstance(trusted, Trusted) and trusted.mine and isinstance(check(entry), Sound):
                     return entry
         return None
 
@@ -135,10 +144,11 @@ class Lookup:
         if isinstance(entry, UnreadableNow):
             return Unavailable(folder, entry)
         if not isinstance(entry, Entry):
-            return self._untrusted(folder, self.signer.judge_unread(folder)) or Broken(folder, entry)
-        untrusted = self._untrusted(folder, self.signer.judge(entry))
-        if untrusted is not None:
-            return untrusted
+            why = self.signer.judge_unread(folder)
+            return Broken(folder, entry) if why is None else self._untrusted(folder, why)
+        trusted = self.signer.provenance(entry)
+        if not isinstance(trusted, Trusted):
+            return self._untrusted(folder, trusted)
         if entry.manifest.key != key.fields():
             return Miss(OtherKey(difference(key.fields(), entry.manifest.key)))
         objection = differs(entry.manifest)
@@ -148,17 +158,15 @@ class Lookup:
         if isinstance(state, UnreadableNow):
             return Unavailable(folder, state)
         if not isinstance(state, Sound):
-            return Broken(folder, state)
+            return Broken(folder, state) if trusted.mine else Miss(state)
         if self.markers.died_while_loading(folder):
-            return Broken(folder, DiedWhileLoading())
-        return Hit(entry)
+            return Broken(folder, DiedWhileLoading()) if trusted.mine else Miss(DiedWhileLoading())
+        return Hit(entry, foreign=not trusted.mine)
 
     @staticmethod
-    def _untrusted(folder: Path, why: Untrusted | UnreadableNow | None) -> Miss | Unavailable | None:
-        """An entry that is not this user's own is as none, and one that may be it waits."""
-        if isinstance(why, UnreadableNow):
-            return Unavailable(folder, why)
-        return Miss(why) if why is not None else None
+    def _untrusted(folder: Path, why: Untrusted | UnreadableNow) -> Miss | Unavailable:
+        """An entry that is not trusted is as none, and one that may be it waits."""
+        return Unavailable(folder, why) if isinstance(why, UnreadableNow) else Miss(why)
 
 
 def _entries(component: Path) -> Iterable[Entry]:

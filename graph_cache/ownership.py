@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from ..common.messages import text
@@ -24,18 +25,39 @@ _FOLDERS_ABOVE = 3  # component, model hash, and `.graphs` or the user's folder
 
 def check(folder: Path) -> ForeignOwner | WritableByOthers | UnreadableNow | None:
     """Say which part of an entry others than this user and root own or may write; None where there is none."""
+    return _check(folder, _judge)
+
+
+def check_modes(folder: Path) -> ForeignOwner | WritableByOthers | UnreadableNow | None:
+    """Say which part of an entry others than its owner may write, whoever that is; None where there is none."""
+    return _check(folder, _judge_mode)
+
+
+def is_own(folder: Path) -> bool:
+    """Whether this user owns a folder and can write it, which nobody can on a read-only file system."""
+    try:
+        owned = not POSIX or folder.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+    return owned and os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+_Judge = Callable[[os.stat_result, str], ForeignOwner | WritableByOthers | None]
+
+
+def _check(folder: Path, judge: _Judge) -> ForeignOwner | WritableByOthers | UnreadableNow | None:
     if not POSIX:
         return None
     path = folder
     try:
         for path in [*reversed(folder.parents[:_FOLDERS_ABOVE]), folder]:
-            wrong = _check_folder(path)
+            wrong = _check_folder(path, judge)
             if wrong is not None:
                 return wrong
         with os.scandir(folder) as found:
             for item in found:
                 path = folder / item.name
-                wrong = _judge(item.stat(follow_symlinks=False), item.name)
+                wrong = judge(item.stat(follow_symlinks=False), item.name)
                 if wrong is not None:
                     return wrong
     except OSError as error:
@@ -79,20 +101,24 @@ def close_file(path: Path) -> None:
         path.chmod(stat.S_IMODE(mode) & ~_OTHERS_WRITE)
 
 
-def _check_folder(folder: Path) -> ForeignOwner | WritableByOthers | None:
-    """A link's own owner counts as well as that of the folder it leads to."""
-    found = folder.lstat()
-    if stat.S_ISLNK(found.st_mode):
-        return _judge(found, folder.name) or _judge(folder.stat(), folder.name)
-    return _judge(found, folder.name)
-
-
 def _judge(found: os.stat_result, name: str) -> ForeignOwner | WritableByOthers | None:
     if found.st_uid not in (0, os.geteuid()):
         return ForeignOwner(owner_name(found.st_uid))
+    return _judge_mode(found, name)
+
+
+def _judge_mode(found: os.stat_result, name: str) -> WritableByOthers | None:
     if not stat.S_ISLNK(found.st_mode) and found.st_mode & _OTHERS_WRITE:  # the mode of a link means nothing
         return WritableByOthers(name)
     return None
+
+
+def _check_folder(folder: Path, judge: _Judge = _judge) -> ForeignOwner | WritableByOthers | None:
+    """A link's own owner counts as well as that of the folder it leads to."""
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return judge(found, folder.name) or judge(folder.stat(), folder.name)
+    return judge(found, folder.name)
 
 
 def owner_name(uid: int) -> str:

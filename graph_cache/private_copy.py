@@ -24,6 +24,24 @@ _CHUNK = 1 << 20
 
 
 @contextlib.contextmanager
+def private_folder(home: Path) -> Iterator[Path]:
+    """Give an empty folder in the user's that is closed to others; gone at the end. Raises OSError."""
+    ownership.make_private(home / COPIES_FOLDER)
+    with _made_in(home / COPIES_FOLDER) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def _made_in(base: Path | None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=base))
+    leftovers.own(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def private_copy(home: Path, entry: Entry) -> Iterator[Path | Damaged | UnreadableNow]:
     """Copy an entry's files into a folder that is closed to others, checking each on the way; gone at the end.
 
@@ -34,27 +52,25 @@ def private_copy(home: Path, entry: Entry) -> Iterator[Path | Damaged | Unreadab
     """
     last = UnreadableNow(COPIES_FOLDER, "")
     for base in (home / COPIES_FOLDER, None):
-        try:
-            if base is not None:
-                ownership.make_private(base)
-            folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=base))
-        except OSError as error:
-            last = UnreadableNow(COPIES_FOLDER, in_brief(error))
-            continue
-        leftovers.own(folder)
-        try:
-            wrong = _copy_all(entry, folder)
+        with contextlib.ExitStack() as stack:
+            try:
+                if base is not None:
+                    ownership.make_private(base)
+                folder = stack.enter_context(_made_in(base))
+            except OSError as error:
+                last = UnreadableNow(COPIES_FOLDER, in_brief(error))
+                continue
+            wrong = copy_files(entry, folder)
             if isinstance(wrong, UnreadableNow):
                 last = wrong
                 continue
             yield folder if wrong is None else wrong
             return
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
     yield last
 
 
-def _copy_all(entry: Entry, folder: Path) -> Damaged | UnreadableNow | None:
+def copy_files(entry: Entry, folder: Path) -> Damaged | UnreadableNow | None:
+    """Copy an entry's files; say what is wrong with the first that is not what the manifest lists."""
     for name, wanted in entry.manifest.files.items():
         try:
             # As in `integrity`: only what differs twice is damage.

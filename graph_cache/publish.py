@@ -8,12 +8,12 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..common.messages import damage
+from ..common.messages import damage, text
 from ..common.reasons import Damaged, ForeignFile, UnreadableNow
 from ..common.tensor_meta import TensorMeta
 from . import constants, first_use, leftovers, ownership
@@ -26,8 +26,10 @@ from .key import GraphKey
 from .layout import STAGING_PREFIX, entry_name, machine_id
 from .liveness import new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
+from .private_copy import copy_files
+from .publishers import PUBLISHER_FILE
 from .quarantine import of_key, quarantine
-from .signing import SIGNATURE_FILE, Signer
+from .signing import SIGNATURE_FILE, Signer, Trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -133,16 +135,26 @@ def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry
     for what, size in (("a manifest", len(data)), ("weights", manifest.files[CONSTANTS_FILE].bytes)):
         if size > MOST_BYTES:
             raise OSError(errno.EFBIG, f"{what} of more than {MOST_BYTES} bytes")
-    signature = signer.sign(data).model_dump_json(indent=1)
-    return _commit(key, _Staged(staged, manifest, data, signature, FirstUses()), signer)
+    signatures = {SIGNATURE_FILE: signer.sign(data).model_dump_json(indent=1)}
+    return _commit(key, _Staged(staged, manifest, data, signatures, FirstUses()), signer)
 
 
 def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError.
 
-    Its manifest stays as it is byte by byte, and so its signature stays right. What this machine measured comes along,
-    unless this model's graph of the key was quarantined here since.
+    Its manifest stays as it is byte by byte, and so its signatures stay right. What this machine measured comes along,
+    unless this model's graph of the key was quarantined here since. Of a publisher's entry that is another user's, the
+    files and the signature are copied, and what others measured is no evidence.
     """
+    trusted = signer.provenance(entry)
+    if not isinstance(trusted, Trusted):
+        raise OSError(text(trusted))
+    names = [name for name in (SIGNATURE_FILE, PUBLISHER_FILE) if trusted.mine or name == PUBLISHER_FILE]
+    if not trusted.mine:
+        wrong = copy_files(entry, staged)
+        if wrong is not None:
+            raise OSError(text(wrong))
+        return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), FirstUses()), signer)
     results = first_use.read_all(entry)
     if of_key(staged.parent / key.component, key):
         machines = {name: result for name, result in results.machines.items() if name != machine_id()}
@@ -152,8 +164,37 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
             os.link(entry.folder / name, staged / name)
         except OSError:
             shutil.copyfile(entry.folder / name, staged / name)
-    signature = read_regular(entry.folder / SIGNATURE_FILE, MOST_BYTES).decode()
-    return _commit(key, _Staged(staged, entry.manifest, entry.text, signature, results), signer)
+    return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), results), signer)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A manifest that a publisher signed.
+
+    Attributes:
+        text: the manifest's bytes.
+        signatures: over them, by the names of their files.
+    """
+
+    manifest: Manifest
+    text: bytes
+    signatures: Mapping[str, str]
+
+
+def take_over(key: GraphKey, staged: Path, signed: Signed, signer: Signer) -> Entry:
+    """Make verified files in a staging folder an entry with this user's signature too. Raises OSError."""
+    own = {SIGNATURE_FILE: signer.sign(signed.text).model_dump_json(indent=1)}
+    new = _Staged(staged, signed.manifest, signed.text, {**own, **signed.signatures}, FirstUses())
+    return _commit(key, new, signer)
+
+
+def _signatures(entry: Entry, names: Sequence[str]) -> dict[str, str]:
+    """Read those of an entry's signatures that are there. Raises OSError."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = read_regular(entry.folder / name, MOST_BYTES).decode(errors="replace")
+    return found
 
 
 @dataclass(frozen=True)
@@ -162,14 +203,14 @@ class _Staged:
 
     Attributes:
         text: the manifest's bytes.
-        signature: over them, as in its file.
+        signatures: over them, by the names of their files.
         results: of first uses.
     """
 
     folder: Path
     manifest: Manifest
     text: bytes
-    signature: str
+    signatures: Mapping[str, str]
     results: FirstUses
 
 
@@ -185,7 +226,8 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
             os.fsync(f.fileno())
     if new.results.machines:
         write_synced(staged / FIRST_USE_FILE, new.results.model_dump_json(indent=1))
-    write_synced(staged / SIGNATURE_FILE, new.signature)
+    for name, signature in new.signatures.items():
+        write_synced(staged / name, signature)
     write_synced(staged / MANIFEST_FILE, new.text.decode())  # last: without it there is no entry
     for path in staged.iterdir():
         ownership.close_file(path)
@@ -220,11 +262,11 @@ def _own_place(final: Path, signer: Signer) -> Path:
         except (FileNotFoundError, NotADirectoryError):  # no entry
             return place
         there = read(place)
-        why = signer.judge(there) if isinstance(there, Entry) else signer.judge_unread(place)
-        if why is None:
+        whose = signer.provenance(there) if isinstance(there, Entry) else signer.judge_unread(place)
+        if whose is None or (isinstance(whose, Trusted) and whose.mine):
             return place
-        if isinstance(why, UnreadableNow):
-            raise OSError(why.detail)
+        if isinstance(whose, UnreadableNow):
+            raise OSError(whose.detail)
     return final.with_name(f"{final.name}-{new_nonce()}")
 
 

@@ -1,18 +1,12 @@
 """Signatures of entries: HMAC-SHA-256 over the manifest, whose digests cover all files, with a key of each user.
 
 The key lies in the user's folder, outside all entries, and is made at the first publishing. A graph is native code:
-only what this user's installation signed is ever loaded.
+only what this user's installation signed is ever loaded, or what a publisher signed whom this user trusts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
-import os
-import secrets
-import stat
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,19 +15,25 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from ..common.errors import in_brief
-from ..common.messages import text
-from ..common.reasons import SigningKeyRefused, UnreadableNow, Unsigned, Untrusted, WrongSignature
-from . import ownership
+from ..common.reasons import (
+    ForeignOwner,
+    SigningKeyRefused,
+    UnknownPublisher,
+    UnreadableNow,
+    Unsigned,
+    Untrusted,
+    WrongSignature,
+)
+from . import key_file, ownership
 from .entry import Entry
-from .files import IrregularFileError, OversizedFileError, is_passing, open_regular, read_regular
+from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
 from .manifest import Strict
+from .publishers import Published, Publishers
 
 SIGNATURE_FILE = "signature.json"
 KEY_FILE = "signing.key"
 
-_KEY_BYTES = 32
 _MOST_BYTES = 4096
-_WRITING_SECONDS = 1.0  # another process may be writing its key, where the file system has no hard links
 
 
 class Signature(Strict):
@@ -46,8 +46,21 @@ class Signature(Strict):
 
 
 @dataclass(frozen=True)
+class Trusted:
+    """An entry that may be loaded.
+
+    Attributes:
+        publisher: who signed it, where this user's installation did not; by the name that this user gave.
+        mine: whether this user's processes may change it. Of others' entries only a copy is ever made.
+    """
+
+    publisher: str | None = None
+    mine: bool = True
+
+
+@dataclass(frozen=True)
 class Signer:
-    """Signs and verifies with one user's key.
+    """Signs and verifies with one user's key, and knows the publishers whom the user trusts.
 
     Attributes:
         home: the user's folder, which holds the key.
@@ -56,19 +69,8 @@ class Signer:
     home: Path
 
     def key(self) -> bytes:
-        """Give the key; make it if there is none.
-
-        Raises:
-            OSError: it cannot be made or read, or it is refused.
-        """
-        found = self._read()
-        if found is None:
-            self.home.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _make(self.home / KEY_FILE)
-            found = self._read()
-        if isinstance(found, bytes):
-            return found
-        raise OSError(text(found) if found is not None else f"no {KEY_FILE}")
+        """Give the key; make it if there is none. Raises OSError like `key_file.obtain`."""
+        return key_file.obtain(self.home / KEY_FILE)
 
     def sign(self, manifest: bytes) -> Signature:
         """Sign a manifest's bytes. Raises OSError like `key`."""
@@ -76,8 +78,27 @@ class Signer:
         return Signature(key=_id(key), value=_hmac(key, manifest))
 
     def judge(self, entry: Entry) -> Untrusted | UnreadableNow | None:
-        """Say why an entry must not be loaded: others may write it, or it is not signed by this user; else None."""
-        return self._judge(entry.folder, entry.text)
+        """Say why an entry must not be loaded: others may write it, or nobody signed it whom this user trusts."""
+        found = self.provenance(entry)
+        return None if isinstance(found, Trusted) else found
+
+    def provenance(self, entry: Entry) -> Trusted | Untrusted | UnreadableNow:
+        """Say whose an entry is, or why it must not be loaded.
+
+        What a trusted publisher signed may belong to anybody, since it is loaded from a copy that is compared with the
+        signed digests. Nothing is trusted that all may write.
+        """
+        why = self._judge(entry.folder, entry.text)
+        if why is None:
+            return Trusted()
+        published = Publishers(self.home).judge(entry)
+        if isinstance(published, Published):
+            return ownership.check_modes(entry.folder) or Trusted(published.publisher, ownership.is_own(entry.folder))
+        if published is None or (
+            isinstance(published, UnknownPublisher) and not isinstance(why, Unsigned | ForeignOwner)
+        ):
+            return why
+        return published
 
     def judge_unread(self, folder: Path) -> Untrusted | UnreadableNow | None:
         """Say why a folder whose manifest cannot be read was never this user's entry, as far as can be told."""
@@ -91,7 +112,7 @@ class Signer:
         if not isinstance(signature, Signature):
             return signature
         try:
-            key = self._read()
+            key = key_file.read(self.home / KEY_FILE)
         except OSError as error:
             return UnreadableNow(KEY_FILE, in_brief(error))
         if isinstance(key, SigningKeyRefused):
@@ -101,27 +122,6 @@ class Signer:
         if manifest is not None and not hmac.compare_digest(signature.value, _hmac(key, manifest)):
             return WrongSignature()
         return None
-
-    def _read(self) -> bytes | SigningKeyRefused | None:
-        """Read the key; None where there is none. Raises OSError where nobody can tell now."""
-        until = time.monotonic() + _WRITING_SECONDS
-        while True:
-            try:
-                with open_regular(self.home / KEY_FILE) as file:
-                    found, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            except IrregularFileError:
-                return SigningKeyRefused("damaged")
-            if ownership.POSIX and found.st_uid != os.geteuid():
-                return SigningKeyRefused("foreign")
-            if ownership.POSIX and stat.S_IMODE(found.st_mode) & 0o077:
-                return SigningKeyRefused("open")
-            if len(key) == _KEY_BYTES:
-                return key
-            if len(key) > _KEY_BYTES or time.time() - found.st_mtime > 60 or time.monotonic() > until:
-                return SigningKeyRefused("damaged")
-            time.sleep(0.02)
 
 
 def _read_signature(folder: Path) -> Signature | Untrusted | UnreadableNow:
@@ -133,34 +133,6 @@ def _read_signature(folder: Path) -> Signature | Untrusted | UnreadableNow:
         return WrongSignature()
     except (OSError, MemoryError) as error:
         return UnreadableNow(SIGNATURE_FILE, in_brief(error)) if is_passing(error) else WrongSignature()
-
-
-def _make(path: Path) -> None:
-    """Write a new key, unless another process is faster; then that one's stays. Raises OSError."""
-    # `leftovers` knows the name; made with O_EXCL and mode 0600.
-    handle, temporary = tempfile.mkstemp(prefix=".signing.", suffix=f".json.{os.getpid()}", dir=path.parent)
-    key = secrets.token_bytes(_KEY_BYTES)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)  # in one step, and never over another's
-        except FileExistsError:
-            return
-        except OSError:  # no hard links here
-            with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private) as file:
-                file.write(key)
-                file.flush()
-                os.fsync(file.fileno())
-    finally:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _id(key: bytes) -> str:

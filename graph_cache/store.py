@@ -2,7 +2,7 @@
 
 How a graph gets into a process:
 
-1. `lookup` finds its entry, if this user's installation signed it. It changes nothing.
+1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing.
 2. A hit in another model's folder is adopted by `adopt`; a broken entry is quarantined by `quarantine`.
 3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
 4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the
@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..common.reasons import Damaged, DiedOnceWhileLoading, Reason, UnreadableNow, Unsigned, Untrusted
+from ..common.reasons import Damaged, DiedOnceWhileLoading, ForeignOwner, Reason, UnreadableNow, Unsigned, Untrusted
 from ..common.tensor_meta import TensorMeta
 from . import constants, first_use, leftovers, ownership
 from . import publish as publishing
@@ -34,7 +35,8 @@ from .markers import Markers
 from .model_hash import ModelSource
 from .private_copy import COPIES_FOLDER, private_copy
 from .publish import NewEntry
-from .signing import SIGNATURE_FILE, Signer
+from .publishers import PUBLISHER_FILE
+from .signing import SIGNATURE_FILE, Signer, Trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -108,8 +110,12 @@ class Store:
             yield folder, (self.trust(entry) or check(entry)) if isinstance(entry, Entry) else entry
 
     def trust(self, entry: Entry) -> Untrusted | UnreadableNow | None:
-        """Say why an entry is never loaded: others may write it, or this user's installation did not sign it."""
+        """Say why an entry is never loaded: others may write it, or nobody signed it whom this user trusts."""
         return self._signer.judge(entry)
+
+    def provenance(self, entry: Entry) -> Trusted | Untrusted | UnreadableNow:
+        """Say whose an entry is: this user's own or a trusted publisher's; or why it is never loaded."""
+        return self._signer.provenance(entry)
 
     def sign_own(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
         """Sign the entries without a signature that are whole, of this user, and that nobody else may write.
@@ -193,9 +199,10 @@ class Store:
             return hit.entry
 
     def quarantine(self, folder: Path) -> None:
-        """Move an entry aside, so that nobody loads it again. Never raises OSError."""
+        """Move an entry aside, so that nobody loads it again; not another user's. Never raises OSError."""
         self._markers.clear_loading(folder)
-        quarantining.quarantine(folder)
+        if not isinstance(ownership.check(folder), ForeignOwner):
+            quarantining.quarantine(folder)
 
     @contextlib.contextmanager
     def private(self, entry: Entry) -> Iterator[Path | Reason]:
@@ -227,7 +234,12 @@ class Store:
     # First use ----------------------------------------------------------------------------------------------
 
     def first_use(self, entry: Entry) -> FirstUse:
-        """Read what the first use on this machine showed; an empty result where there was none."""
+        """Read what the first use on this machine showed; an empty result where there was none.
+
+        What lies beside a publisher's graph in another user's folder is not signed, and shows nothing.
+        """
+        if os.path.lexists(entry.folder / PUBLISHER_FILE) and ownership.check(entry.folder) is not None:
+            return FirstUse()
         return first_use.read_here(entry)
 
     def remember(self, entry: Entry, result: FirstUse) -> None:

@@ -116,15 +116,44 @@ def _(r: reasons.WritableByOthers) -> str:
 
 
 _KEY_FAULTS = {
-    "open": "other users may read it; remove it, and graphs are compiled anew",
+    "open": "other users may read it; remove it, and {remedy}",
     "foreign": "it belongs to another user",
-    "damaged": "it is no key; remove it, and graphs are compiled anew",
+    "damaged": "it is no key; remove it, and {remedy}",
 }
+_KEY_REMEDIES = {"signing.key": "graphs are compiled anew"}
 
 
 @text.register
 def _(r: reasons.SigningKeyRefused) -> str:
-    return f"signing.key in the graph folder is refused: {_KEY_FAULTS[r.fault]}"
+    remedy = _KEY_REMEDIES.get(r.file, "the next export makes another")
+    return f"{r.file} in the graph folder is refused: {_KEY_FAULTS[r.fault].format(remedy=remedy)}"
+
+
+@text.register
+def _(r: reasons.UnknownPublisher) -> str:
+    return f"the cached graph was signed by a publisher who is not trusted here (key {r.key[:16]}...)"
+
+
+@text.register
+def _(r: reasons.WrongPublisherSignature) -> str:
+    return f"the cached graph names the trusted publisher {r.publisher}, but the signature is wrong"
+
+
+@text.register
+def _(r: reasons.NeedsCryptography) -> str:
+    return "signatures of publishers need the package cryptography, which `pip install cryptography` installs"
+
+
+_LIST_FAULTS = {
+    "open": "other users may write it; take that right away, and look through it",
+    "foreign": "it belongs to another user",
+    "damaged": "it is no such list; remove it, and trust the publishers anew",
+}
+
+
+@text.register
+def _(r: reasons.PublisherListRefused) -> str:
+    return f"trusted-publishers.json in the graph folder is refused: {_LIST_FAULTS[r.fault]}"
 
 
 @text.register

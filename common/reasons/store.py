@@ -162,9 +162,41 @@ class WritableByOthers(Untrusted):
 
 @dataclass(frozen=True)
 class SigningKeyRefused(Untrusted):
-    """The user's key is of no use: others may read it, another user owns it, or it is no key."""
+    """A key of the user is of no use: others may read it, another user owns it, or it is no key."""
 
     code = "signing_key_refused"
+    fault: Literal["open", "foreign", "damaged"]
+    file: str = "signing.key"
+
+
+@dataclass(frozen=True)
+class UnknownPublisher(Untrusted):
+    """A publisher signed it whom this user does not trust; `key` is the public key, 64 hex digits."""
+
+    code = "unknown_publisher"
+    key: str
+
+
+@dataclass(frozen=True)
+class WrongPublisherSignature(Untrusted):
+    """It names a publisher whom this user trusts, but the signature is not over this manifest."""
+
+    code = "wrong_publisher_signature"
+    publisher: str
+
+
+@dataclass(frozen=True)
+class NeedsCryptography(Untrusted):
+    """The package that signs for publishers and checks their signatures is not installed."""
+
+    code = "needs_cryptography"
+
+
+@dataclass(frozen=True)
+class PublisherListRefused(Untrusted):
+    """The list of trusted publishers is of no use: others may write it, another user owns it, or it is no list."""
+
+    code = "publisher_list_refused"
     fault: Literal["open", "foreign", "damaged"]
 
 

@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 from onegraph.common.tensor_meta import TensorMeta
+from onegraph.graph_cache import ed25519, exporting, key_file, trust_list
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.manifest import CONSTANTS_FILE, MANIFEST_FILE, CodeRecord, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
+from onegraph.graph_cache.publishers import Publishers
 from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
 from onegraph.graph_cache.store import Store
 
@@ -86,3 +88,22 @@ def snapshot(*folders: Path) -> dict[str, tuple[int, int, bytes]]:
         stat = path.lstat()
         found[str(path)] = stat.st_ino, stat.st_mtime_ns, path.read_bytes() if path.is_file() else b""
     return found
+
+
+def bake(store: Store, target: Path, *entries: Entry) -> str:
+    """Export entries as a bundle; the publisher's public key."""
+    private = key_file.obtain(store.home / "publisher.key")
+    left_out = [done for done in exporting.export(store, entries, target, private) if done.reason is not None]
+    assert left_out == []
+    return ed25519.public_key(private)
+
+
+def trust(store: Store, key: str, name: str = "fleet") -> None:
+    """Have a user trust a publisher."""
+    assert trust_list.add(Publishers(store.home), name, key) is None
+
+
+def give_away(folder: Path, uid: int) -> None:
+    """Make another user the owner of a folder and all that is in it. Only root can."""
+    for path in [folder, *folder.rglob("*")]:
+        os.chown(path, uid, uid, follow_symlinks=False)
