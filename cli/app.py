@@ -1,4 +1,4 @@
-"""Commands on the graph store and this machine: `onegraph ls`, `verify`, `import`, `bench`, `doctor`."""
+"""Commands on the graph store and this machine: `onegraph ls`, `verify`, `bench`, `doctor`; see `sharing` too."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .bench import bench
-from .output import print_line, print_table
+from .output import describe, print_line, print_table
+from .sharing import export_graphs, import_graphs, trust
 
 if TYPE_CHECKING:
     from ..common.reasons import UnreadableNow, Untrusted
-    from ..graph_cache.store import State
-
+    from ..graph_cache.signing import Trusted
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Compiled graphs of ComfyUI-OneGraph.")
 app.command()(bench)
+app.command("export")(export_graphs)
+app.command("import")(import_graphs)
+app.add_typer(trust, name="trust")
 
 Folders = Annotated[
     list[Path] | None, typer.Argument(help="Folders with checkpoints; the user's own graph folder is always included.")
@@ -46,7 +49,7 @@ def list_graphs(folders: Folders = None) -> None:
             _size(entry.bytes),
             f"{max(first_use.checked.values()):.1e}" if first_use.checked else "not used yet",
             f"{first_use.speedup:.2f}x" if first_use.speedup else "",
-            _trust(store.trust(entry)),
+            _trust(store.provenance(entry)),
         )
         rows.append(row)
     print_table(("model", "component", "shapes", "dtype", "backend", "size", "to eager", "speed", "state"), rows)
@@ -62,50 +65,16 @@ def verify(folders: Folders = None) -> None:
     wrong = 0
     for folder, state in Store().check_all(folders or []):
         wrong += not isinstance(state, Sound)
-        print_line(f"{_found(state)}  {folder}")
+        print_line(f"{describe(state)}  {folder}")
     raise typer.Exit(1 if wrong else 0)
 
 
-@app.command("import")
-def import_graphs(
-    mine: Annotated[bool, typer.Option("--mine", help="Sign your own graphs that have no signature.")] = False,
-    folders: Folders = None,
-) -> None:
-    """Sign cached graphs that have no signature, so that they are used. Only those that you know to be your own.
+def _trust(whose: Trusted | UnreadableNow | Untrusted) -> str:
+    from ..common.reasons import Reason
 
-    A graph is native code. Signed are whole graphs whose files and folders belong to you and that nobody else may
-    write; how they came there is for you to know.
-    """
-    from ..graph_cache.integrity import Sound
-    from ..graph_cache.store import Store
-
-    if not mine:
-        raise typer.BadParameter("Only --mine is known: it signs your own graphs.")
-    signed = 0
-    try:
-        for folder, state in Store().sign_own(folders or []):
-            signed += isinstance(state, Sound)
-            print_line(f"signed  {folder}" if isinstance(state, Sound) else f"left as it is, {_found(state)}  {folder}")
-    except OSError as error:
-        print_line(f"cannot sign: {error}")
-        raise typer.Exit(1) from error
-    print_line(f"{signed} graphs signed")
-
-
-def _found(state: State) -> str:
-    """What was found of an entry, in a word and a clause."""
-    from ..common.messages import damage, text
-    from ..common.reasons import Damaged, UnreadableNow, Untrusted
-
-    if isinstance(state, Damaged):
-        return f"damaged: {damage(state)}"
-    if isinstance(state, Untrusted):
-        return f"not trusted: {text(state)}"
-    return f"unreadable: {text(state)}" if isinstance(state, UnreadableNow) else "sound"
-
-
-def _trust(why: Untrusted | UnreadableNow | None) -> str:
-    return "signed" if why is None else why.code.replace("_", " ")
+    if isinstance(whose, Reason):
+        return whose.code.replace("_", " ")
+    return "signed" if whose.publisher is None else f"from {whose.publisher}"
 
 
 @app.command()

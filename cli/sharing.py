@@ -1,0 +1,209 @@
+"""Commands that give graphs to others and take them over: `onegraph export`, `import` and `trust`.
+
+Nothing else does: no node, no workflow and no route reaches what these call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from .output import describe, print_line
+
+if TYPE_CHECKING:
+    from ..common.reasons import Reason
+
+trust = typer.Typer(no_args_is_help=True, help="Publishers whose graphs are loaded here besides your own.")
+
+Publisher = Annotated[str, typer.Option(help="Which of your publisher's keys, by a name; made at its first export.")]
+
+
+@trust.command("add")
+def add_publisher(
+    name: Annotated[str, typer.Argument(help="What you call the publisher.")],
+    public_key: Annotated[str, typer.Argument(help="64 hex digits, which the publisher gave you in person.")],
+) -> None:
+    """Trust a publisher: graphs signed with that key run as native code on this machine."""
+    from ..graph_cache import trust_list
+    from ..graph_cache.layout import user_folder
+    from ..graph_cache.publishers import Publishers
+
+    with _plain_errors("trust the publisher"):
+        reason = trust_list.add(Publishers(user_folder()), name, public_key)
+    if reason is not None:
+        _refuse(reason)
+    print_line(f"{name} is trusted")
+
+
+@trust.command("list")
+def list_publishers() -> None:
+    """List the publishers that are trusted, with their public keys."""
+    from ..common.reasons import PublisherListRefused
+    from ..graph_cache.layout import user_folder
+    from ..graph_cache.publishers import Publishers
+
+    with _plain_errors("read the publishers"):
+        trusted = Publishers(user_folder()).trusted()
+    if isinstance(trusted, PublisherListRefused):
+        _refuse(trusted)
+    for name, key in sorted(trusted.items()):  # whole, to be compared and copied
+        print_line(f"{key}  {name}")
+    print_line(f"{len(trusted)} publishers trusted")
+
+
+@trust.command("remove")
+def remove_publisher(name: Annotated[str, typer.Argument(help="As `onegraph trust list` shows it.")]) -> None:
+    """Trust a publisher no longer. Graphs that you imported stay, since you signed them as your own."""
+    from ..common.reasons import PublisherListRefused, PublisherNotTrusted
+    from ..graph_cache import trust_list
+    from ..graph_cache.layout import user_folder
+    from ..graph_cache.publishers import Publishers
+
+    with _plain_errors("change the publishers"):
+        removed = trust_list.remove(Publishers(user_folder()), name)
+    if isinstance(removed, PublisherListRefused):
+        _refuse(removed)
+    if not removed:
+        _refuse(PublisherNotTrusted(name))
+    print_line(f"{name} is trusted no longer")
+
+
+@trust.command("show")
+def show_own_key(publisher: Publisher = "") -> None:
+    """Print your own public key, for those who are to trust you."""
+    from ..common.reasons import BadPublisherName, NoPublisherKey, SigningKeyRefused
+    from ..graph_cache import exporting
+    from ..graph_cache.layout import user_folder
+
+    path = exporting.key_path(user_folder(), publisher)
+    if isinstance(path, BadPublisherName):
+        _refuse(path)
+    with _plain_errors("read the key"):
+        key = exporting.public_key(path)
+    if key is None:
+        _refuse(NoPublisherKey())
+    if isinstance(key, SigningKeyRefused):
+        _refuse(key)
+    print_line(key)
+
+
+def export_graphs(
+    to: Annotated[Path, typer.Option("--to", help="A new file that ends in .tar, or a folder to add to.")],
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders with checkpoints or graphs, or of single graphs; else your graph folder."),
+    ] = None,
+    publisher: Publisher = "",
+) -> None:
+    """Write graphs for others, signed with your publisher's key: those that you may load yourself, each once.
+
+    Others run `onegraph trust add` with your public key, then `onegraph import --trust`. A folder can also be used
+    where it is, by all who trust you, as a store that is only read.
+    """
+    from ..common.reasons import BadPublisherName, NoSuchFolder, TargetExists
+    from ..graph_cache import ed25519, exporting, key_file
+    from ..graph_cache.store import Store
+
+    store = Store()
+    path = exporting.key_path(store.home, publisher)
+    if isinstance(path, BadPublisherName):
+        _refuse(path)
+    for folder in folders or []:
+        if not folder.is_dir():
+            _refuse(NoSuchFolder(folder.name))
+    if to.exists() and (to.suffix == exporting.TAR_SUFFIX or not to.is_dir()):
+        _refuse(TargetExists(to.name))
+    written = 0
+    with _plain_errors("export"):
+        ed25519.require()  # before a key is made in vain
+        entries = [entry for folder in folders or [store.home] for entry in exporting.find(folder)]
+        private = key_file.obtain(path) if entries else b""
+        for exported in exporting.export(store, entries, to, private) if entries else ():
+            written += exported.reason is None
+            what = "exported" if exported.reason is None else f"left out, {describe(exported.reason)}"
+            print_line(f"{what}  {exported.folder}")
+        if written:
+            name = publisher or "NAME"
+            print_line(f"Others trust these graphs after: onegraph trust add {name} {ed25519.public_key(private)}")
+    print_line(f"{written} graphs exported to {to}" if written else "0 graphs exported")
+    raise typer.Exit(0 if written else 1)
+
+
+def import_graphs(
+    mine: Annotated[bool, typer.Option("--mine", help="Sign your own graphs that have no signature.")] = False,
+    publisher: Annotated[
+        str, typer.Option("--trust", help="Take over what this trusted publisher exported: a file or a folder.")
+    ] = "",
+    paths: Annotated[list[Path] | None, typer.Argument(help="Folders with checkpoints; or what was exported.")] = None,
+) -> None:
+    """Take graphs over, so that they are used: your own of older versions, or those of a publisher whom you trust.
+
+    A graph is native code. With --mine, whole graphs are signed whose files and folders belong to you and that nobody
+    else may write; how they came there is for you to know. With --trust, every graph is verified against the
+    publisher's key before anything is written.
+    """
+    if mine == bool(publisher):
+        raise typer.BadParameter("Give either --mine, or --trust with a publisher's name.")
+    if mine:
+        _sign_own(paths or [])
+        return
+    if not paths:
+        raise typer.BadParameter("Name the file or the folder that the publisher exported.")
+    for path in paths:
+        _take_over(path, publisher)
+
+
+def _sign_own(folders: list[Path]) -> None:
+    from ..graph_cache.integrity import Sound
+    from ..graph_cache.store import Store
+
+    signed = 0
+    with _plain_errors("sign"):
+        for folder, state in Store().sign_own(folders):
+            signed += isinstance(state, Sound)
+            print_line(
+                f"signed  {folder}" if isinstance(state, Sound) else f"left as it is, {describe(state)}  {folder}"
+            )
+    print_line(f"{signed} graphs signed")
+
+
+def _take_over(path: Path, publisher: str) -> None:
+    from ..common.reasons import NoSuchFolder, Reason
+    from ..graph_cache import importing
+    from ..graph_cache.layout import user_folder
+    from ..graph_cache.signing import Signer
+
+    if not path.exists():
+        _refuse(NoSuchFolder(path.name))
+    with _plain_errors("import"):
+        taken = importing.import_bundle(Signer(user_folder()), path, publisher)
+    if isinstance(taken, Reason):
+        _refuse(taken)
+    for folder, new in taken:
+        print_line(f"{'imported' if new else 'there already'}  {folder}")
+    print_line(f"{sum(new for _, new in taken)} graphs imported")
+
+
+@contextmanager
+def _plain_errors(doing: str) -> Iterator[None]:
+    from ..common.reasons import NeedsCryptography
+    from ..graph_cache.ed25519 import NoCryptographyError
+
+    try:
+        yield
+    except NoCryptographyError:
+        _refuse(NeedsCryptography())
+    except OSError as error:
+        print_line(f"cannot {doing}: {error}")
+        raise typer.Exit(1) from error
+
+
+def _refuse(reason: Reason) -> NoReturn:
+    from ..common.messages import text
+
+    print_line(text(reason))
+    raise typer.Exit(1)
