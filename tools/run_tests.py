@@ -1,8 +1,9 @@
 """Run the checks and all test layers, and print the totals in the last line: `.venv/bin/python tools/run_tests.py`.
 
 Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
-layer that crashes must not hide the results of the others. Two layers run at a time, each on half of the cores: most of
-the time goes into compilers that use one core. A layer's output is then printed when the layer has ended.
+layer that crashes must not hide the results of the others. Three layers run at a time, each on its share of the cores:
+most of the time goes into compilers that use one core, and into waiting for servers. A layer's output is then printed
+when the layer has ended.
 
 `run_tests.py unit host` runs only these; what follows `--` goes to pytest, as in `run_tests.py unit -- -k store -x`.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("unit", "integration", "host", "server", "fuzz", "gpu")
-LANES = (("unit", "integration", "host"), ("server", "fuzz", "gpu"))  # run side by side; each runs its layers in turn
+LANES = (("host",), ("server", "unit"), ("integration", "fuzz", "gpu"))  # side by side; each runs its layers in turn
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
@@ -110,12 +111,12 @@ def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outco
 
 
 def run_layers(layers: list[str], full: bool, given: list[str]) -> list[Outcome]:
-    """Run the layers, two at a time where there are as many cores, and return the outcomes in their order."""
+    """Run the layers, a lane beside the other where there is more than one core, and return them in their order."""
     lanes = [lane for lane in ([layer for layer in lane if layer in layers] for lane in LANES) if lane]
     cores = os.cpu_count() or 1
     if len(lanes) == 1 or cores == 1:
         return [run_layer(layer, layer_arguments(layer, full, given)) for layer in layers]
-    threads = cores // len(lanes)
+    threads = max(cores // len(lanes), 1)
     with ThreadPoolExecutor(len(lanes)) as pool:
         done = pool.map(
             lambda lane: [run_layer(layer, layer_arguments(layer, full, given), threads) for layer in lane], lanes

@@ -5,7 +5,10 @@ Without a GPU every test is skipped, visibly; nothing here imports ComfyUI befor
 
 from __future__ import annotations
 
-import functools
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import torch
 from support import host, models, server
 
 CHECKPOINT, FLOAT8, LORA = "tiny_sdxl.safetensors", "tiny_sdxl_fp8.safetensors", "tiny_lora.safetensors"
+DEEP, REFINER = "deep_sdxl.safetensors", "tiny_refiner.safetensors"
 NODE = "7"
 # Relative L2 of one UNet call against eager; SDXL itself is at 1.5e-3 in float16. A wrong weight is above 0.1.
 BOUNDS = {torch.float16: 6e-3, torch.bfloat16: 4e-2}
@@ -75,33 +79,77 @@ def _engine(environment: dict[str, str]) -> Any:
     return Registry(Store(Path(environment["ONEGRAPH_HOME"])), policy=ANY_SPEED)
 
 
+class Compiles:
+    """The compiles that several tests share, side by side: each in a process of its own, all into one store.
+
+    One after the other they took longer than all tests together. They start when the first of them is waited for.
+    """
+
+    def __init__(self, jobs: dict[str, list[str]], environment: dict[str, str], logs: Path) -> None:
+        self._jobs, self._environment, self._logs = jobs, environment, logs
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._done: set[str] = set()
+
+    def wait(self, *names: str) -> None:
+        """Wait for the graphs of these names, or for all, and see that each was compiled and ran."""
+        if not self._running:
+            self._start()
+        for name in names or self._jobs:
+            if name in self._done:
+                continue
+            code = self._running[name].wait(timeout=400)
+            log = self._log(name).read_text(errors="replace")
+            assert code == 0, log[-4000:]
+            found = json.loads(log.splitlines()[-1])
+            graphs = 2 if name == "vae" else 1
+            counted = [found[key] for key in ("compiles", "compiled_calls", "eager_calls")]
+            assert counted == [graphs, graphs, 0], found
+            self._done.add(name)
+
+    def close(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        script = Path(__file__).parents[1] / "support" / "compile_process.py"
+        for name, arguments in self._jobs.items():
+            with self._log(name).open("wb") as out:
+                self._running[name] = subprocess.Popen(
+                    [sys.executable, str(script), *arguments],
+                    env={**os.environ, **self._environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                )
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+
 @pytest.fixture(scope="session")
-def unet_graph(base: Path, environment: dict[str, str]) -> Callable[[torch.dtype], None]:
-    """Call it to have the UNet's any-size graph of a dtype in the store: one compile, at the first call."""
-    from onegraph.runtime.registry import using
-
-    @functools.cache
-    def compile_once(dtype: torch.dtype) -> None:
-        with using(_engine(environment)) as engine:
-            host.sample(compiled(load(base, dtype)), steps=1, height=256, width=256)
-            assert engine is not None
-            counters = engine.counters
-            assert (counters.compiles, counters.compiled_calls, counters.eager_calls) == (1, 1, 0), node_text()
-
-    return compile_once
+def compiles(base: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiles]:
+    """What is compiled once for all tests."""
+    checkpoint = str(base / "models/checkpoints" / CHECKPOINT)
+    deep = str(models.write_checkpoint("deep_sdxl", base / "models/checkpoints" / DEEP))
+    refiner = str(models.write_checkpoint("tiny_refiner", base / "models/checkpoints" / REFINER))
+    jobs = {str(dtype): ["unet", checkpoint, str(dtype).removeprefix("torch.")] for dtype in DTYPES}
+    jobs |= {"vae": ["vae", checkpoint], "deep": ["unet", deep], "refiner": ["unet", refiner, "float16"]}
+    shared = Compiles(jobs, environment, tmp_path_factory.mktemp("compiles"))
+    yield shared
+    shared.close()
 
 
 @pytest.fixture(scope="session")
-def vae_graphs(base: Path, environment: dict[str, str]) -> None:
-    """The VAE's two any-size graphs are in the store: one compile each."""
-    from onegraph.runtime.registry import using
+def unet_graph(compiles: Compiles) -> Callable[[torch.dtype], None]:
+    """Call it to have the UNet's any-size graph of a dtype in the store."""
+    return lambda dtype: compiles.wait(str(dtype))
 
-    with using(_engine(environment)) as engine, torch.inference_mode():
-        vae = compiled_vae(host.load_vae(base / "models/checkpoints" / CHECKPOINT))
-        vae.decode(torch.zeros(1, 4, 32, 32))
-        vae.encode(torch.zeros(1, 256, 256, 3))
-        counters = engine.counters
-        assert (counters.compiles, counters.compiled_calls, counters.eager_calls) == (2, 2, 0), counters
+
+@pytest.fixture(scope="session")
+def vae_graphs(compiles: Compiles) -> None:
+    """The VAE's two any-size graphs are in the store."""
+    compiles.wait("vae")
 
 
 def load(base: Path, dtype: torch.dtype = torch.float16) -> Any:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support import host, models, server
 
-from .conftest import BOUNDS, LORA, compiled, load, node_text
+from .conftest import BOUNDS, LORA, Compiles, compiled, load, node_text
 from .images import txt2img
 from .test_unet import MANY, Calls, run
 
@@ -150,7 +150,10 @@ def test_memory_that_runs_out_in_a_compiled_call(room: str, calls: Calls, engine
     assert relative_l2(served.output, eager) < BOUNDS[torch.float16]
 
 
-def test_a_compile_stays_within_what_was_admitted(base: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compile_stays_within_what_was_admitted(
+    base: Path, compiles: Compiles, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiles.wait()  # all, for the whole GPU's memory is watched
     from onegraph.common.memory import in_words
     from onegraph.runtime import compiles as module
 

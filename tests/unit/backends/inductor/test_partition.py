@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -21,6 +22,12 @@ REGION_COSTS = 60
 def cut(graph: torch.export.ExportedProgram, workers: int = 1, region_costs: int = 4) -> Any:
     """As if regions cost little, which makes small graphs worth cutting."""
     return partition.cut(graph, CompileTime(workers, region_costs))
+
+
+@functools.cache
+def deep() -> torch.export.ExportedProgram:
+    """The default module's program, exported once: cutting changes no program."""
+    return exported(toy.Deep())
 
 
 def exported(module: torch.nn.Module, spec: Any = None) -> torch.export.ExportedProgram:
@@ -47,7 +54,7 @@ def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.
 
 @pytest.mark.parametrize("call", [(2, 8, 8, 5), (1, 4, 32, 64), (4, 17, 9, 1)])
 def test_the_regions_are_the_graph(call: tuple[int, ...]) -> None:
-    found = cut(exported(toy.Deep()))
+    found = cut(deep())
     assert found is not None
     plan, modules = found
     inputs = toy.inputs(*call)
@@ -68,7 +75,7 @@ def test_blocks_with_other_weights_are_one_region_type() -> None:
 
 
 def test_every_weight_is_some_regions_weight() -> None:
-    found = cut(exported(toy.Deep()))
+    found = cut(deep())
     assert found is not None
     used = {name for step in found[0].steps for name in step.weights}
     assert used == {toy.PREFIX + name for name, _ in toy.Deep().named_parameters()}
@@ -96,12 +103,12 @@ def test_a_module_with_few_repeats_stays_whole() -> None:
 
 
 def test_a_small_graph_stays_whole() -> None:
-    assert cut(exported(toy.Deep())) is not None
-    assert cut(exported(toy.Deep()), 1, 1000) is None
+    assert cut(deep()) is not None
+    assert cut(deep(), 1, 1000) is None
 
 
 def test_a_plan_is_the_same_after_a_file() -> None:
-    found = cut(exported(toy.Deep()))
+    found = cut(deep())
     assert found is not None
     assert Plan.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
 
