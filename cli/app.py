@@ -37,21 +37,22 @@ def list_graphs(folders: Folders = None) -> None:
     store = Store()
     rows: list[tuple[str, ...]] = []
     total = 0
-    for entry in store.entries(folders or []):
-        manifest, first_use = entry.manifest, store.first_use(entry)
+    for entry in store.listing(folders or []):
+        first_use = entry.first_use
         total += entry.bytes
         row = (
             f"{entry.folder.parents[2].name.removesuffix('.graphs')}/{entry.folder.parents[1].name}",
-            str(manifest.key.get("component", "")),
-            manifest.label,
-            str(manifest.key.get("dtype", "")),
-            str(manifest.key.get("backend", "")),
+            str(entry.key.get("component", "")),
+            entry.label,
+            str(entry.key.get("dtype", "")),
+            str(entry.key.get("backend", "")),
             _size(entry.bytes),
             f"{max(first_use.checked.values()):.1e}" if first_use.checked else "not used yet",
             f"{first_use.speedup:.2f}x" if first_use.speedup else "",
-            _trust(store.provenance(entry)),
+            _trust(entry.provenance),
         )
         rows.append(row)
+    store.save_index()
     print_table(("model", "component", "shapes", "dtype", "backend", "size", "to eager", "speed", "state"), rows)
     print_line(f"{len(rows)} graphs, {_size(total)}; graph folder {store.home}")
 

@@ -23,7 +23,7 @@ from .files import free_bytes, open_regular, read_regular, sync_folder, write_sy
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
-from .layout import STAGING_PREFIX, entry_name, machine_id
+from .layout import STAGING_PREFIX, entry_name, listed_now, machine_id
 from .liveness import new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
 from .private_copy import copy_files
@@ -155,8 +155,9 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
         if wrong is not None:
             raise OSError(text(wrong))
         return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), FirstUses()), signer)
-    results = first_use.read_all(entry)
-    if of_key(staged.parent / key.component, key):
+    results = first_use.read_all(entry.folder)
+    component = staged.parent / key.component
+    if of_key(component, listed_now(component), key):
         machines = {name: result for name, result in results.machines.items() if name != machine_id()}
         results = FirstUses(machines=machines)
     for name in entry.manifest.files:

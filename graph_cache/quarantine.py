@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from .entry import Entry, read
 from .key import GraphKey
-from .layout import BROKEN_PREFIX, quarantined
+from .layout import BROKEN_PREFIX, listed_now, of_digest
 from .manifest import Manifest
 
 
 def quarantine(folder: Path) -> None:
     """Move an entry aside. The latest one stays on the disk for inspection, older ones go. Never raises OSError."""
-    with contextlib.suppress(OSError):
-        for older in quarantined(folder.parent, folder.name):
-            shutil.rmtree(older, ignore_errors=True)
+    for name in listed_now(folder.parent):
+        if name.startswith(f"{BROKEN_PREFIX}{folder.name}-"):
+            shutil.rmtree(folder.with_name(name), ignore_errors=True)
     aside = folder.with_name(f"{BROKEN_PREFIX}{folder.name}-{time.time_ns():x}")
     try:
         folder.rename(aside)
@@ -25,10 +25,12 @@ def quarantine(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def of_key(component: Path, key: GraphKey) -> list[Manifest]:
-    """Read the manifests of a component's quarantined entries of a key, as far as they can be read."""
-    try:
-        entries = [read(folder) for folder in quarantined(component)]
-    except OSError:
-        return []
+def of_key(component: Path, names: Iterable[str], key: GraphKey) -> list[Manifest]:
+    """Read the manifests of a component's quarantined entries of a key, as far as they can be read.
+
+    Args:
+        names: of what lies in the component's folder.
+    """
+    found = [name for name in of_digest(names, key.digest) if name.startswith(BROKEN_PREFIX)]
+    entries = [read(component / name) for name in found]
     return [e.manifest for e in entries if isinstance(e, Entry) and e.manifest.key == key.fields()]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -27,15 +26,16 @@ from . import quarantine as quarantining
 from .entry import Entry, read
 from .files import replace_text
 from .first_use import FirstUse
+from .index import Index
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import COMPILER_CACHE, Layout, machine_id, user_folder
+from .listing import Listed, listing
 from .lookup import Differs, Hit, Judged, Lookup, no_objection
 from .markers import Markers
 from .model_hash import ModelSource
 from .private_copy import COPIES_FOLDER, private_copy
 from .publish import NewEntry
-from .publishers import PUBLISHER_FILE
 from .signing import SIGNATURE_FILE, Signer, Trusted
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -56,7 +56,8 @@ class Store:
         self._layout = Layout(self.home)
         self._markers = Markers(self.home)
         self._signer = Signer(self.home)
-        self._lookup = Lookup(self._layout, self._markers, self._signer)
+        self._index = Index(self.home, self._signer)
+        self._lookup = Lookup(self._layout, self._markers, self._signer, self._index)
 
     # Looking up ---------------------------------------------------------------------------------------------
 
@@ -102,6 +103,10 @@ class Store:
             entry = read(folder)
             if isinstance(entry, Entry):
                 yield entry
+
+    def listing(self, neighbours: Iterable[Path] = ()) -> Iterator[Listed]:
+        """Iterate over what is known of the same entries in short, which takes a small part of the time."""
+        return listing(self._layout, self._index, self._signer, neighbours)
 
     def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
         """Check the owner, signature and files of every entry, and name those whose manifest cannot be read."""
@@ -155,6 +160,10 @@ class Store:
         with publishing.staging(self.locations(source)) as staged:
             yield staged
 
+    def save_index(self) -> None:
+        """Write what look-ups and listings read, so that later processes need not. Never raises OSError."""
+        self._index.save()
+
     def make_compiler_cache(self) -> Path | None:
         """Make the folder for what compiles share, native code too; None where others may write it."""
         try:
@@ -171,6 +180,7 @@ class Store:
             leftovers.sweep_temporaries(location.glob("*/*/.*"))
         leftovers.sweep_temporaries(self.home.glob(".*"))
         leftovers.sweep_staging(self.home / COPIES_FOLDER)
+        self._index.sweep()
 
     def publish(self, key: GraphKey, staged: Path, new: NewEntry) -> Entry:
         """Make the files in a folder from `staging` an entry.
@@ -234,13 +244,8 @@ class Store:
     # First use ----------------------------------------------------------------------------------------------
 
     def first_use(self, entry: Entry) -> FirstUse:
-        """Read what the first use on this machine showed; an empty result where there was none.
-
-        What lies beside a publisher's graph in another user's folder is not signed, and shows nothing.
-        """
-        if os.path.lexists(entry.folder / PUBLISHER_FILE) and ownership.check(entry.folder) is not None:
-            return FirstUse()
-        return first_use.read_here(entry)
+        """Read what the first use on this machine showed; an empty result where there was none."""
+        return first_use.read_here(entry.folder)
 
     def remember(self, entry: Entry, result: FirstUse) -> None:
         """Record the first-use result of this machine. A read-only store is no error."""

@@ -159,6 +159,7 @@ class Registry:
         if isinstance(found, Unavailable):
             return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
+            self.store.save_index()  # what was read to tell what is nearest
             return Refused(replaced[0], passing=True) if replaced else found
         graph = self._load(request, self.store.adopt(found, request.key, request.source), "restored")
         self.counters.restores += isinstance(graph, LoadedGraph)
