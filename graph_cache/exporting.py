@@ -107,7 +107,9 @@ _Add = Callable[[_Signed], Reason | None]
 
 @contextlib.contextmanager
 def _folder(store: Store, target: Path) -> Iterator[_Add]:
-    target.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        target.mkdir(parents=True)
+        target.chmod(0o755)  # whatever the umask
     try:
         yield lambda new: _bake(target, new)
     finally:
@@ -115,6 +117,7 @@ def _folder(store: Store, target: Path) -> Iterator[_Add]:
         graphs = sorted("/".join(path.parts[-4:-1]) for path in made if not path.parent.name.startswith("."))
         if graphs:
             replace_text(target / BUNDLE_FILE, Listing(graphs=tuple(graphs)).model_dump_json(indent=1))
+            (target / BUNDLE_FILE).chmod(0o644)
 
 
 def _bake(target: Path, new: _Signed) -> Reason | None:

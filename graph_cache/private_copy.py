@@ -27,8 +27,12 @@ _CHUNK = 1 << 20
 def private_folder(home: Path) -> Iterator[Path]:
     """Give an empty folder in the user's that is closed to others; gone at the end. Raises OSError."""
     ownership.make_private(home / COPIES_FOLDER)
-    with _made_in(home / COPIES_FOLDER) as folder:
-        yield folder
+    try:
+        with _made_in(home / COPIES_FOLDER) as folder:
+            yield folder
+    finally:
+        with contextlib.suppress(OSError):  # other copies are in it
+            (home / COPIES_FOLDER).rmdir()
 
 
 @contextlib.contextmanager
