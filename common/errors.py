@@ -6,8 +6,8 @@ import re
 from typing import Literal
 
 # Why a compile failed, where that decides when it is tried again: memory of the system or of the device ran out, or
-# the time limit. Empty: something else.
-Cause = Literal["", "memory", "device memory", "time"]
+# the time limit, or somebody ended it. Empty: something else.
+Cause = Literal["", "memory", "device memory", "time", "stopped"]
 
 _BRIEF = 200
 # In quotes a path may hold spaces. Outside them it ends at a space or at what commonly follows a path in a message.
@@ -54,6 +54,10 @@ class CompileError(OneGraphError):
         super().__init__(message)
         self.lasting = lasting
         self.cause: Cause = cause
+
+
+class ChildDiedError(CompileError):
+    """The compiling process ended without a last word."""
 
 
 class LoadError(OneGraphError):

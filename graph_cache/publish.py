@@ -23,7 +23,7 @@ from .files import free_bytes, open_regular, read_regular, sync_folder, write_sy
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
-from .layout import STAGING_PREFIX, entry_name, listed_now, machine_id
+from .layout import entry_name, listed_now, machine_id
 from .liveness import new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
 from .private_copy import copy_files
@@ -71,12 +71,10 @@ def staging(locations: Sequence[Path]) -> Iterator[Path]:
     for location in locations:
         leftovers.sweep_staging(location)
     location = _writable(locations)
-    folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=location))
-    leftovers.own(folder)
     try:
-        yield folder
+        with leftovers.owned_folder(location) as folder:
+            yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         for empty in (location, location.parent):
             with contextlib.suppress(OSError):
                 empty.rmdir()
@@ -137,6 +135,12 @@ def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry
             raise OSError(errno.EFBIG, f"{what} of more than {MOST_BYTES} bytes")
     signatures = {SIGNATURE_FILE: signer.sign(data).model_dump_json(indent=1)}
     return _commit(key, _Staged(staged, manifest, data, signatures, FirstUses()), signer)
+
+
+def copy_files(new: NewEntry, staged: Path, again: Path) -> None:
+    """Copy a graph's files from one staging folder to another. Raises OSError."""
+    for name in new.files:
+        shutil.copyfile(staged / name, again / name)
 
 
 def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:

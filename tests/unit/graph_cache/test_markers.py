@@ -164,7 +164,7 @@ def test_a_zombie_is_dead() -> None:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         started = liveness._stat(child)[1]
         owner = dataclasses.replace(this_process(), pid=child, started=started)
-        assert liveness.state(owner) == ("dead" if started else "alive")
+        assert liveness.state(owner, Path("owner")) == ("dead" if started else "alive")
     finally:
         os.waitpid(child, 0)
 
@@ -172,9 +172,9 @@ def test_a_zombie_is_dead() -> None:
 def test_without_proc_the_id_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(liveness, "_PROC", tmp_path)
     assert this_process() == liveness.Owner(os.getpid(), liveness.machine_id())
-    assert liveness.state(this_process()) == "alive"
+    assert liveness.state(this_process(), tmp_path / "owner") == "alive"
     monkeypatch.setattr(liveness, "runs", lambda pid: False)
-    assert liveness.state(this_process()) == "dead"
+    assert liveness.state(this_process(), tmp_path / "owner") == "dead"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 4000, "null", '{"pid": true}', "\udcff"])
