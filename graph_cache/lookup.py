@@ -97,6 +97,7 @@ class Lookup:
         missed: dict[Path, list[Reason]] = {}
         unavailable: list[Unavailable] = []
         published: list[Hit] = []
+        broken: list[Broken] = []
         for location in self.layout.locations(source):
             component = location / key.component
             try:
@@ -108,13 +109,16 @@ class Lookup:
             for judged in self._judge_all(component, names[component], key, differs):
                 if isinstance(judged, Hit) and judged.foreign:
                     published.append(judged)
-                    continue
-                if isinstance(judged, Hit | Broken):
+                elif isinstance(judged, Hit):  # also beside a broken one, which may lie where it cannot be removed
                     return judged
-                if isinstance(judged, Unavailable):
+                elif isinstance(judged, Broken):
+                    broken.append(judged)
+                elif isinstance(judged, Unavailable):
                     unavailable.append(judged)
                 else:
                     missed[component].append(judged.reason)
+        if broken:
+            return broken[0]
         bad = [manifest.files for component in names for manifest in of_key(component, names[component], key)]
         for judged in published:
             if judged.entry.manifest.files not in bad:

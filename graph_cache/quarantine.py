@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterable
@@ -13,8 +14,12 @@ from .layout import BROKEN_PREFIX, listed_now, of_digest
 from .manifest import Manifest
 
 
-def quarantine(folder: Path) -> None:
-    """Move an entry aside. The latest one stays on the disk for inspection, older ones go. Never raises OSError."""
+def quarantine(folder: Path) -> bool:
+    """Move an entry aside. The latest one stays on the disk for inspection, older ones go. Never raises OSError.
+
+    Returns:
+        Whether it is out of the way; False where nothing can be changed.
+    """
     for name in listed_now(folder.parent):
         if name.startswith(f"{BROKEN_PREFIX}{folder.name}-"):
             shutil.rmtree(folder.with_name(name), ignore_errors=True)
@@ -23,6 +28,7 @@ def quarantine(folder: Path) -> None:
         folder.rename(aside)
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
+    return not os.path.lexists(folder)
 
 
 def of_key(component: Path, names: Iterable[str], key: GraphKey) -> list[Manifest]:

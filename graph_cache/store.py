@@ -24,6 +24,8 @@ from . import constants, first_use, leftovers, ownership
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
+from .failures import FOLDER as FAILURES_FOLDER
+from .failures import FailureFiles
 from .files import replace_text
 from .first_use import FirstUse
 from .index import Index
@@ -56,6 +58,7 @@ class Store:
         self._layout = Layout(self.home)
         self._markers = Markers(self.home)
         self._signer = Signer(self.home)
+        self.failures = FailureFiles(self.home)
         self._index = Index(self.home, self._signer)
         self._lookup = Lookup(self._layout, self._markers, self._signer, self._index)
 
@@ -179,11 +182,16 @@ class Store:
             leftovers.sweep_staging(location)
             leftovers.sweep_temporaries(location.glob("*/*/.*"))
         leftovers.sweep_temporaries(self.home.glob(".*"))
+        leftovers.sweep_temporaries((self.home / FAILURES_FOLDER).glob(".*"))
         leftovers.sweep_staging(self.home / COPIES_FOLDER)
         self._index.sweep()
+        leftovers.sweep_temporary_folders()
 
-    def publish(self, key: GraphKey, staged: Path, new: NewEntry) -> Entry:
+    def publish(self, key: GraphKey, staged: Path, new: NewEntry, source: ModelSource | None = None) -> Entry:
         """Make the files in a folder from `staging` an entry.
+
+        Args:
+            source: the model, whose other locations are tried where that fails.
 
         Returns:
             The new entry; or the same graph where another process published it meanwhile.
@@ -191,7 +199,17 @@ class Store:
         Raises:
             OSError: the files cannot be written or moved.
         """
-        return publishing.publish(key, staged, new, self._signer)
+        try:
+            return publishing.publish(key, staged, new, self._signer)
+        except OSError as error:
+            others = self.locations(source) if source is not None else []
+            for location in others:
+                if location != staged.parent:
+                    log.debug("%s is tried, since publishing failed: %s", location, error)
+                    with contextlib.suppress(OSError), publishing.staging([location]) as again:
+                        publishing.copy_files(new, staged, again)
+                        return publishing.publish(key, again, new, self._signer)
+            raise
 
     def adopt(self, hit: Hit, key: GraphKey, source: ModelSource) -> Entry:
         """Take another model's entry over into this model's folder, by hard links where they work.
@@ -208,11 +226,16 @@ class Store:
             log.debug("%s is used where it is: %s", hit.entry.folder, error)
             return hit.entry
 
-    def quarantine(self, folder: Path) -> None:
-        """Move an entry aside, so that nobody loads it again; not another user's. Never raises OSError."""
+    def quarantine(self, folder: Path) -> bool:
+        """Move an entry aside, so that nobody loads it again; not another user's. Never raises OSError.
+
+        Returns:
+            Whether it is out of the way. In a folder that cannot be changed it stays as broken as it is.
+        """
+        if isinstance(ownership.check(folder), ForeignOwner) or not quarantining.quarantine(folder):
+            return False
         self._markers.clear_loading(folder)
-        if not isinstance(ownership.check(folder), ForeignOwner):
-            quarantining.quarantine(folder)
+        return True
 
     @contextlib.contextmanager
     def private(self, entry: Entry) -> Iterator[Path | Reason]:
@@ -264,6 +287,10 @@ class Store:
             What to tell the user, once for each death.
         """
         return DiedOnceWhileLoading() if self._markers.note_death(entry.folder) else None
+
+    def died_once(self, entry: Entry) -> bool:
+        """Whether a process died while it loaded the entry, and no call of it went well since."""
+        return self._markers.died_once_while_loading(entry.folder)
 
     def note_success(self, entry: Entry) -> None:
         """Forget deaths: a call of the entry went well, so that whatever ended those processes was something else."""

@@ -48,11 +48,13 @@ class GraphOptions:
     Attributes:
         constants: the weights that the graph reads.
         make_room: has other graphs release what only makes calls faster.
+        remember_wrong: is told why the graph is quarantined.
     """
 
     constants: tuple[TensorMeta, ...]
     policy: Policy = field(default_factory=Policy)
     make_room: Callable[[], object] = lambda: None
+    remember_wrong: Callable[[Reason], object] = lambda reason: None
 
 
 class LoadedGraph:
@@ -88,6 +90,7 @@ class LoadedGraph:
         self._prefix = request.prefix
         self._store = store
         self._make_room = options.make_room
+        self._remember_wrong = options.remember_wrong
         self._constants = options.constants
         self._binding: binding.Binding | None = None
         self._version: int | None = None  # of the module when its weights were checked in full
@@ -293,4 +296,5 @@ class LoadedGraph:
         self._runner.close()
         log.warning("%s: %s", self.entry.folder.name, Refused(failed.reason).text)
         self._store.quarantine(self.entry.folder)
+        self._remember_wrong(failed.reason)
         return Result(failed.reference, failed.reason)

@@ -19,17 +19,17 @@ from ..backends import rebuilder
 from ..backends.cuda_graphs import Release
 from ..common import memory, messages, reasons
 from ..common.errors import LoadError, MemoryShortError
-from ..common.reasons import Damaged, FunctionReplaced, Reason
+from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason
 from ..common.shapes import Refused
 from ..compiler import export
-from ..graph_cache.entry import Entry
+from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
 from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Store
-from . import live_code
+from . import live_code, trial
 from .admission import Limits
 from .compiles import Compiles, Watch
 from .counters import Counters
@@ -106,7 +106,7 @@ class Registry:
             reason = self._preload_refusals.pop(slot, None)
             if reason is not None:
                 return Refused(reason)
-            restored = self._restore(request)
+            restored = self._restore(request, watch)
             if not isinstance(restored, Miss):
                 return restored
             if when_missing == "eager":
@@ -136,8 +136,12 @@ class Registry:
             return graph if graph.retired is None else Refused(graph.retired)
         return self.compiles.known(slot)
 
-    def _restore(self, request: Request) -> LoadedGraph | Refused | Miss:
-        """Load the graph from the store."""
+    def _restore(self, request: Request, watch: Watch | None = None) -> LoadedGraph | Refused | Miss:
+        """Load the graph from the store.
+
+        Args:
+            watch: follows a child process that tries the graph after a death; without it such a graph is not loaded.
+        """
         unable = request.backend.can_run(request.device).reason
         if unable is not None:
             return Refused(unable)
@@ -154,16 +158,47 @@ class Registry:
 
         found = self.store.lookup(request.key, request.source, request.neighbours, differs)
         if isinstance(found, Broken):
-            self.store.quarantine(found.folder)
-            return Refused(reasons.CompiledAgainLater(found.reason))
+            return self._broken(request, found)
         if isinstance(found, Unavailable):
             return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
             self.store.save_index()  # what was read to tell what is nearest
             return Refused(replaced[0], passing=True) if replaced else found
-        graph = self._load(request, self.store.adopt(found, request.key, request.source), "restored")
+        entry = self.store.adopt(found, request.key, request.source)
+        failed = self._try_after_death(request, entry, watch)
+        if failed is not None:
+            return failed
+        graph = self._load(request, entry, "restored")
         self.counters.restores += isinstance(graph, LoadedGraph)
         return graph
+
+    def _broken(self, request: Request, found: Broken) -> Refused | Miss:
+        """Quarantine an entry; where it lies in a folder that cannot be changed, another one takes its place."""
+        entry = read(found.folder)
+        if not self.store.quarantine(found.folder):
+            return Miss(found.reason)
+        if isinstance(found.reason, DiedWhileLoading) and isinstance(entry, Entry):
+            self.compiles.failures.remember_wrong(request, entry, found.reason)
+        return Refused(reasons.CompiledAgainLater(found.reason))
+
+    def _try_after_death(self, request: Request, entry: Entry, watch: Watch | None) -> Refused | None:
+        """Where a process died while it loaded the entry, let a child process load it first; why not to load it."""
+        died = self.store.note_death(entry)
+        if died is not None:
+            log.warning("%s: %s", entry.folder.name, messages.text(died))
+        if not self.store.died_once(entry):
+            return None
+        if watch is None:
+            return Refused(reasons.TrialPending(), passing=True)
+        tried = trial.in_child(request, entry, self.store, watch)
+        if isinstance(tried, trial.Failed):
+            log.warning("%s: %s", entry.folder.name, messages.text(tried.reason))
+            self.store.quarantine(entry.folder)
+            self.compiles.failures.remember_wrong(request, entry, tried.reason)
+            return Refused(reasons.CompiledAgainLater(tried.reason))
+        if isinstance(tried, trial.Undecided):
+            return self.compiles.refuse(request.slot, tried.reason) if tried.lasting else Refused(tried.reason)
+        return None
 
     def _compile(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
         unable = request.backend.can_compile(request.device).reason
@@ -182,7 +217,7 @@ class Registry:
         if isinstance(difference, FunctionReplaced):
             return Refused(difference, passing=True)
         if difference is not None:
-            return self.compiles.remember_failure(request.slot, reasons.NeedsRestart(difference))
+            return self.compiles.refuse(request.slot, reasons.NeedsRestart(difference))
         return self._load(request, compiled, "compiled")
 
     def _load(self, request: Request, entry: Entry, origin: Origin) -> LoadedGraph | Refused:
@@ -191,9 +226,6 @@ class Registry:
                 crowded = self.eviction.make_room(request, entry)
                 if crowded is not None:
                     return Refused(crowded)
-                died = self.store.note_death(entry)
-                if died is not None:
-                    log.warning("%s: %s", entry.folder.name, messages.text(died))
                 with self.store.private(entry) as folder:
                     if isinstance(folder, Reason):
                         return self._not_loaded(entry, folder)
@@ -202,13 +234,12 @@ class Registry:
                         runner = request.backend.load(folder, request.device)
             except MemoryShortError as error:
                 return Refused(reasons.LoadFailed(str(error)))
-            except LoadError as error:
-                if is_passing(error.__cause__):
-                    return Refused(reasons.LoadFailed(str(error)), passing=True)
-                self.store.quarantine(entry.folder)
-                return Refused(reasons.LoadFailed(str(error)))
+            except LoadError as error:  # its files are right: what it lacks is here, and may be there at the next run
+                return Refused(reasons.LoadFailed(str(error)), passing=is_passing(error.__cause__))
             make_room = functools.partial(self.release_captures, request.device, "needed")
-            options = GraphOptions(constants, self.policy, make_room)
+            bare = request.without_module()
+            wrong = functools.partial(self.compiles.failures.remember_wrong, bare, entry)
+            options = GraphOptions(constants, self.policy, make_room, wrong)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
             return graph
@@ -260,6 +291,7 @@ class Registry:
             graph.close()
             log.warning("%s: %s", graph.entry.folder.name, messages.text(reason))
             self.store.quarantine(graph.entry.folder)
+            self.compiles.failures.remember_wrong(request, graph.entry, reason)
 
     def release_orphans(self) -> None:
         """Release models that are gone. Called when a run starts, for a collector's callback could deadlock."""

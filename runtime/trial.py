@@ -1,0 +1,81 @@
+"""After a process died while it loaded a graph: a child process loads it first, where a crash costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..common import reasons
+from ..common.errors import ChildDiedError, CompileError, LoadError, in_brief
+from ..common.reasons import DiedInTrial, Reason, TrialPending
+from ..compiler.job import Job
+from ..compiler.supervisor import compile_in_child
+from ..graph_cache.entry import Entry
+from ..graph_cache.store import Store
+from .compiles import Watch
+from .request import Request
+
+SECONDS = 120.0  # as long as the queue waits at most; importing torch and a call at the smallest sizes take a few
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Nothing that the child process did tells against the graph."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The child process died too, or the graph computed nothing of use."""
+
+    reason: DiedInTrial
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """Nobody can tell: memory ran out, somebody ended the child process, or it took too long.
+
+    Attributes:
+        lasting: whether this process shall not try again.
+    """
+
+    reason: TrialPending
+    lasting: bool
+
+
+def in_child(request: Request, entry: Entry, store: Store, watch: Watch) -> Passed | Failed | Undecided:
+    """Load an entry in a child process and call it once, with weights of zeros at its smallest sizes.
+
+    Args:
+        watch: called at least every 0.1 s; what it raises (the user's interrupt) stops the child and goes through.
+    """
+    with store.private(entry) as folder:
+        if isinstance(folder, Reason):
+            return Passed()  # it is refused when it is loaded, like one whose weights cannot be read
+        try:
+            constants = store.constants(entry, folder)
+        except LoadError:
+            return Passed()
+        job = Job(
+            component=request.key.component,
+            backend=request.backend.name,
+            device=str(request.device),
+            shapes=request.shapes,
+            export_shapes=request.shapes,
+            example_sizes={},
+            skeleton=b"",
+            client=request.client,
+            constants=constants,
+            check_only=tuple(entry.manifest.files),
+        )
+        try:
+            compile_in_child(job, folder, watch, SECONDS)
+        except ChildDiedError as error:
+            if error.cause:  # it was ended from outside
+                return Undecided(TrialPending(in_brief(error)), lasting=False)
+            return Failed(reasons.DiedInTrial(in_brief(error)))
+        except CompileError as error:
+            if error.lasting and not error.cause:
+                return Failed(reasons.DiedInTrial(in_brief(error)))
+            return Undecided(TrialPending(in_brief(error)), lasting=error.cause == "time")
+        except OSError as error:
+            return Undecided(TrialPending(in_brief(error)), lasting=False)
+    return Passed()
