@@ -1,4 +1,4 @@
-"""Commands on the graph store and this machine: `onegraph ls`, `verify`, `bench`, `doctor`; see `sharing` too."""
+"""Commands on the graph store and this machine: `onegraph ls`, `verify`, `doctor`, and those of other modules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from .bench import bench
 from .output import describe, print_line, print_table
+from .retry import retry
 from .sharing import export_graphs, import_graphs, trust
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ..graph_cache.signing import Trusted
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Compiled graphs of ComfyUI-OneGraph.")
 app.command()(bench)
+app.command()(retry)
 app.command("export")(export_graphs)
 app.command("import")(import_graphs)
 app.add_typer(trust, name="trust")

@@ -114,7 +114,7 @@ class FailureFiles:
     def _drop_oldest(self) -> None:
         files = self._files()
         with contextlib.suppress(OSError):
-            for path in sorted(files, key=lambda path: path.lstat().st_mtime)[: len(files) - _MOST_FILES]:
+            for path in sorted(files, key=lambda path: path.lstat().st_mtime)[: max(0, len(files) - _MOST_FILES)]:
                 path.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:

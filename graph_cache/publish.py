@@ -137,7 +137,7 @@ def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry
     return _commit(key, _Staged(staged, manifest, data, signatures, FirstUses()), signer)
 
 
-def copy_files(new: NewEntry, staged: Path, again: Path) -> None:
+def restage(new: NewEntry, staged: Path, again: Path) -> None:
     """Copy a graph's files from one staging folder to another. Raises OSError."""
     for name in new.files:
         shutil.copyfile(staged / name, again / name)

@@ -207,7 +207,7 @@ class Store:
                 if location != staged.parent:
                     log.debug("%s is tried, since publishing failed: %s", location, error)
                     with contextlib.suppress(OSError), publishing.staging([location]) as again:
-                        publishing.copy_files(new, staged, again)
+                        publishing.restage(new, staged, again)
                         return publishing.publish(key, again, new, self._signer)
             raise
 

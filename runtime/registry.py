@@ -29,7 +29,7 @@ from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Store
-from . import live_code, trial
+from . import live_code
 from .admission import Limits
 from .compiles import Compiles, Watch
 from .counters import Counters
@@ -37,6 +37,7 @@ from .eviction import Eviction
 from .loaded_graph import GraphOptions, LoadedGraph, Origin
 from .policy import Policy
 from .request import Request, Slot, WhenMissing
+from .trial import Trials
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -60,6 +61,7 @@ class Registry:
         self._graphs: dict[Slot, LoadedGraph] = {}
         self.eviction = Eviction(self._graphs)
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
+        self._trials = Trials(self.store, self.compiles)
         self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
         self._swept: set[ModelSource] = set()  # whose folders were cleared of what former processes left
         self._locks: dict[Slot, threading.RLock] = {}
@@ -81,7 +83,7 @@ class Registry:
         """Whether a graph for the request is loaded or stored, so that nothing needs compiling."""
         if self.loaded(request.key, request.device) is not None:
             return True
-        found = self.store.lookup(request.key, request.source, request.neighbours, _code_difference)
+        found = self.store.lookup(request.key, request.source, request.neighbours, live_code.difference)
         return isinstance(found, Hit | Unavailable)
 
     def _is_needed(self, request: Request) -> bool:
@@ -137,11 +139,7 @@ class Registry:
         return self.compiles.known(slot)
 
     def _restore(self, request: Request, watch: Watch | None = None) -> LoadedGraph | Refused | Miss:
-        """Load the graph from the store.
-
-        Args:
-            watch: follows a child process that tries the graph after a death; without it such a graph is not loaded.
-        """
+        """Load the graph from the store; one that a child must try first (`Trials`) only with a `watch`."""
         unable = request.backend.can_run(request.device).reason
         if unable is not None:
             return Refused(unable)
@@ -151,7 +149,7 @@ class Registry:
         replaced: list[Reason] = []
 
         def differs(manifest: Manifest) -> Reason | None:
-            difference = _code_difference(manifest)
+            difference = live_code.difference(manifest)
             if isinstance(difference, FunctionReplaced):
                 replaced.append(difference)
             return difference
@@ -165,7 +163,7 @@ class Registry:
             self.store.save_index()  # what was read to tell what is nearest
             return Refused(replaced[0], passing=True) if replaced else found
         entry = self.store.adopt(found, request.key, request.source)
-        failed = self._try_after_death(request, entry, watch)
+        failed = self._trials.why_not(request, entry, watch)
         if failed is not None:
             return failed
         graph = self._load(request, entry, "restored")
@@ -181,25 +179,6 @@ class Registry:
             self.compiles.failures.remember_wrong(request, entry, found.reason)
         return Refused(reasons.CompiledAgainLater(found.reason))
 
-    def _try_after_death(self, request: Request, entry: Entry, watch: Watch | None) -> Refused | None:
-        """Where a process died while it loaded the entry, let a child process load it first; why not to load it."""
-        died = self.store.note_death(entry)
-        if died is not None:
-            log.warning("%s: %s", entry.folder.name, messages.text(died))
-        if not self.store.died_once(entry):
-            return None
-        if watch is None:
-            return Refused(reasons.TrialPending(), passing=True)
-        tried = trial.in_child(request, entry, self.store, watch)
-        if isinstance(tried, trial.Failed):
-            log.warning("%s: %s", entry.folder.name, messages.text(tried.reason))
-            self.store.quarantine(entry.folder)
-            self.compiles.failures.remember_wrong(request, entry, tried.reason)
-            return Refused(reasons.CompiledAgainLater(tried.reason))
-        if isinstance(tried, trial.Undecided):
-            return self.compiles.refuse(request.slot, tried.reason) if tried.lasting else Refused(tried.reason)
-        return None
-
     def _compile(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
         unable = request.backend.can_compile(request.device).reason
         if unable is not None:
@@ -209,11 +188,11 @@ class Registry:
             return Refused(foreign, passing=True)
         sibling = None
         if rebuilder(request.backend) is not None:
-            sibling = self.store.sibling(request.key, request.source, request.neighbours, _code_difference)
+            sibling = self.store.sibling(request.key, request.source, request.neighbours, live_code.difference)
         compiled = self.compiles.start(request, when_missing, watch, sibling)
         if isinstance(compiled, Refused):
             return compiled
-        difference = _code_difference(compiled.manifest)
+        difference = live_code.difference(compiled.manifest)
         if isinstance(difference, FunctionReplaced):
             return Refused(difference, passing=True)
         if difference is not None:
@@ -237,8 +216,7 @@ class Registry:
             except LoadError as error:  # its files are right: what it lacks is here, and may be there at the next run
                 return Refused(reasons.LoadFailed(str(error)), passing=is_passing(error.__cause__))
             make_room = functools.partial(self.release_captures, request.device, "needed")
-            bare = request.without_module()
-            wrong = functools.partial(self.compiles.failures.remember_wrong, bare, entry)
+            wrong = functools.partial(self.compiles.failures.remember_wrong, request.without_module(), entry)
             options = GraphOptions(constants, self.policy, make_room, wrong)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
@@ -339,11 +317,6 @@ class Registry:
             "deferred_compiles": self.compiles.deferred(),
             "captured_bytes": self.captured_bytes(),
         }
-
-
-def _code_difference(manifest: Manifest) -> live_code.Difference | None:
-    """What differs between the functions in place and those that a graph was captured from."""
-    return live_code.LiveCode(manifest.code).difference() if manifest.code is not None else None
 
 
 _current: Registry | None = None

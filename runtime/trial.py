@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
-from ..common import reasons
+from ..common import messages, reasons
 from ..common.errors import ChildDiedError, CompileError, LoadError, in_brief
 from ..common.reasons import DiedInTrial, Reason, TrialPending
+from ..common.shapes import Refused
 from ..compiler.job import Job
 from ..compiler.supervisor import compile_in_child
 from ..graph_cache.entry import Entry
 from ..graph_cache.store import Store
-from .compiles import Watch
+from .compiles import Compiles, Watch
 from .request import Request
 
+log = logging.getLogger("onegraph.runtime")
+
 SECONDS = 120.0  # as long as the queue waits at most; importing torch and a call at the smallest sizes take a few
+
+
+class Trials:
+    """Tries of graphs with which a process died."""
+
+    def __init__(self, store: Store, compiles: Compiles) -> None:
+        self._store = store
+        self._compiles = compiles
+
+    def why_not(self, request: Request, entry: Entry, watch: Watch | None) -> Refused | None:
+        """Where a process died while it loaded the entry, have a child try it; why it is not loaded here, or None.
+
+        Args:
+            watch: called at least every 0.1 s; what it raises (the user's interrupt) goes through. None: nobody waits
+                for a child.
+        """
+        died = self._store.note_death(entry)
+        if died is not None:
+            log.warning("%s: %s", entry.folder.name, messages.text(died))
+        if not self._store.died_once(entry):
+            return None
+        if watch is None:
+            return Refused(reasons.TrialPending(), passing=True)
+        tried = in_child(request, entry, self._store, watch)
+        if isinstance(tried, Failed):
+            log.warning("%s: %s", entry.folder.name, messages.text(tried.reason))
+            self._store.quarantine(entry.folder)
+            self._compiles.failures.remember_wrong(request, entry, tried.reason)
+            return Refused(reasons.CompiledAgainLater(tried.reason))
+        if isinstance(tried, Undecided):
+            return self._compiles.refuse(request.slot, tried.reason) if tried.lasting else Refused(tried.reason)
+        return None
 
 
 @dataclass(frozen=True)
