@@ -226,11 +226,19 @@ class Store:
             log.debug("%s is used where it is: %s", hit.entry.folder, error)
             return hit.entry
 
-    def quarantine(self, folder: Path) -> bool:
-        """Move an entry aside, so that nobody loads it again; not another user's. Never raises OSError.
+    def quarantine(self, folder: Path) -> None:
+        """Move an entry aside, so that nobody loads it again. Never raises OSError.
+
+        Where it cannot be moved, or is another user's, a record in the user's folder makes it broken for look-ups.
+        """
+        if not self.take_away(folder):
+            self._markers.condemn(folder)
+
+    def take_away(self, folder: Path) -> bool:
+        """Move an entry aside that look-ups find broken, unless it is another user's. Never raises OSError.
 
         Returns:
-            Whether it is out of the way. In a folder that cannot be changed it stays as broken as it is.
+            Whether it is out of the way.
         """
         if isinstance(ownership.check(folder), ForeignOwner) or not quarantining.quarantine(folder):
             return False

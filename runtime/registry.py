@@ -173,7 +173,7 @@ class Registry:
     def _broken(self, request: Request, found: Broken) -> Refused | Miss:
         """Quarantine an entry; where it lies in a folder that cannot be changed, another one takes its place."""
         entry = read(found.folder)
-        if not self.store.quarantine(found.folder):
+        if not self.store.take_away(found.folder):
             return Miss(found.reason)
         if isinstance(found.reason, DiedWhileLoading) and isinstance(entry, Entry):
             self.compiles.failures.remember_wrong(request, entry, found.reason)

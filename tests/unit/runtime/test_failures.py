@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from support import toy
+from support.entries import die_while_loading
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
@@ -25,7 +26,7 @@ from onegraph.graph_cache import publish as publishing
 from onegraph.graph_cache.failures import FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import compiles, disk, failures
+from onegraph.runtime import compiles, disk, failures, trial
 from onegraph.runtime.admission import Limits
 from onegraph.runtime.loaded_graph import LoadedGraph, Result
 from onegraph.runtime.policy import ANY_SPEED
@@ -340,6 +341,32 @@ def test_a_damaged_graph_in_a_closed_place_is_shadowed(
     again = world.obtain()
     assert isinstance(again, LoadedGraph) and again.entry.folder == shadow.entry.folder
     assert world.compiles == 2 and graph.entry.folder.exists()
+
+
+@pytest.mark.parametrize("by", ["first use", "crash"])
+def test_a_wrong_graph_in_a_closed_place_is_shadowed(
+    by: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    world.request = dataclasses.replace(world.request, source=ModelSource(models / "a.safetensors", "0123456789ab"))
+    with monkeypatch.context() as patch:
+        patch.setattr(compiles, "__version__", "0.0.1")  # baked by an older version
+        baked = world.obtain()
+    assert isinstance(baked, LoadedGraph)
+    read_only(models, monkeypatch)
+    if by == "crash":
+        die_while_loading(Store(world.home), baked.entry)
+        monkeypatch.setattr(trial, "compile_in_child", mock.Mock(side_effect=ChildDiedError("SIGSEGV", lasting=False)))
+        assert isinstance(world.refused(), reasons.CompiledAgainLater)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, "error", 1.0)
+            assert isinstance(world.call(world.obtain()), Result)
+    for _ in range(2):
+        shadow = world.obtain()
+        assert isinstance(shadow, LoadedGraph) and shadow.entry.folder.is_relative_to(world.home)
+    assert world.compiles == 2 and baked.entry.folder.exists()
 
 
 def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
