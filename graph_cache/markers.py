@@ -82,7 +82,7 @@ class Markers:
         return bool(new)
 
     def condemn(self, folder: Path) -> None:
-        """Have an entry count as one with which processes died, as long as nobody forgets that. Never raises OSError."""
+        """Have an entry count as one with which processes died, until that is forgotten. Never raises OSError."""
         place = self._folder(_LOADING, folder)
         with contextlib.suppress(OSError):
             place.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -219,7 +219,8 @@ class LoadedGraph:
                 return Refused(reasons.MemoryRanOut())
             if self.fresh:
                 self.fresh = False
-                self._store.note_success(self.entry)
+                if self.retired is None:
+                    self._store.note_success(self.entry)
             slower = self.first_use.slower()
             if slower is not None and self._runner.held_bytes:
                 self.retired = slower  # not used in this process, so its memory goes back as far as it does
