@@ -40,7 +40,6 @@ def list_graphs(folders: Folders = None) -> None:
     rows: list[tuple[str, ...]] = []
     total = 0
     for entry in store.listing(folders or []):
-        first_use = entry.first_use
         total += entry.bytes
         row = (
             f"{entry.folder.parents[2].name.removesuffix('.graphs')}/{entry.folder.parents[1].name}",
@@ -49,8 +48,8 @@ def list_graphs(folders: Folders = None) -> None:
             str(entry.key.get("dtype", "")),
             str(entry.key.get("backend", "")),
             _size(entry.bytes),
-            f"{max(first_use.checked.values()):.1e}" if first_use.checked else "not used yet",
-            f"{first_use.speedup:.2f}x" if first_use.speedup else "",
+            "not used yet" if entry.relative_l2 is None else f"{entry.relative_l2:.1e}",
+            f"{entry.speedup:.2f}x" if entry.speedup else "",
             _trust(entry.provenance),
         )
         rows.append(row)

@@ -76,7 +76,8 @@ def read_here(folder: Path) -> FirstUse:
     """
     if os.path.lexists(folder / PUBLISHER_FILE) and ownership.check(folder) is not None:
         return FirstUse()
-    return read_all(folder).machines.get(machine_id(), FirstUse())
+    machines = read_all(folder).machines
+    return machines.get(machine_id(), FirstUse()) if machines else FirstUse()
 
 
 def remember(entry: Entry, result: FirstUse) -> None:

@@ -18,7 +18,7 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..common.reasons import Damaged
@@ -46,11 +46,19 @@ class _Known:
         contents: as last read.
         listed: its names as they were listed then, in the file system's order.
         saved: what the file holds, as far as is known.
+        nearest: what `_nearest` found in these contents.
     """
 
     contents: Contents
     listed: list[str]
     saved: Contents | None
+    nearest: dict[Summary, tuple[str, str] | None] = field(default_factory=dict)
+
+    def find_nearest(self, wanted: Summary) -> tuple[str, str] | None:
+        """Look for a key once: the nodes of a workflow ask for the same ones again and again."""
+        if wanted not in self.nearest:
+            self.nearest[wanted] = _nearest(self.contents.rows, wanted)
+        return self.nearest[wanted]
 
 
 class Index:
@@ -74,40 +82,43 @@ class Index:
         Args:
             names: of what lies in the component's folder, as listed just now.
         """
-        rows, wanted = self._current(component, names).rows, Summary.of(key.fields())
-        found = _nearest(rows, wanted)
+        wanted, known = Summary.of(key.fields()), self._current(component, names)
+        found = known.find_nearest(wanted)
         if found is None:
             return None
-        stamp = rows[found[0]].stamp
-        if stamp is None or stamp != file_stamp(component / found[0] / MANIFEST_FILE):
+        stamp = known.contents.rows[found[0]].stamp
+        if stamp is None or stamp != file_stamp(f"{component}/{found[0]}", MANIFEST_FILE):
             found = _nearest(self.contents(component, names).rows, wanted)
         return found[1] if found is not None else None
 
     def siblings(self, component: Path, names: list[str], key: GraphKey) -> list[str]:
         """Name the entries that differ from a key in the shapes at most, as far as the index tells."""
         wanted = Summary.of(key.fields())
-        rows = self._current(component, names).rows
+        rows = self._current(component, names).contents.rows
         return [n for n, row in rows.items() if (row.architecture, row.others) == (wanted.architecture, wanted.others)]
 
     def contents(self, component: Path, names: list[str]) -> Contents:
         """Tell what the manifests of a component say, each compared with its file."""
-        known = self._recalled(component)
-        found = _compared(component, names, known.contents)
-        self._known[component] = replace(known, contents=found, listed=names)
-        return found
+        return self._compared(component, names).contents
 
-    def _current(self, component: Path, names: list[str]) -> Contents:
+    def _compared(self, component: Path, names: list[str]) -> _Known:
+        before = self._recalled(component)
+        known = _Known(_compared(component, names, before.contents), names, before.saved)
+        self._known[component] = known
+        return known
+
+    def _current(self, component: Path, names: list[str]) -> _Known:
         known = self._recalled(component)
         contents = known.contents
         if (
             contents.stamp is None
             or contents.stamp != _folder_stamp(component)
             or (names != known.listed and sorted(names) != contents.names)
-            or any(_may_be_read(component / name / MANIFEST_FILE, before) for name, before in contents.unread.items())
+            or any(_may_be_read(f"{component}/{name}", before) for name, before in contents.unread.items())
         ):
-            return self.contents(component, names)
-        self._known[component] = replace(known, listed=names)
-        return contents
+            return self._compared(component, names)
+        self._known[component] = known = replace(known, listed=names)
+        return known
 
     def _recalled(self, component: Path) -> _Known:
         """What this process knows, or another one wrote."""
@@ -119,12 +130,12 @@ class Index:
 
     # Writing ------------------------------------------------------------------------------------------------
 
-    def note_signatures(self, component: Path, right: Mapping[str, Stamp]) -> None:
-        """Note which signatures are right for the manifests as they were read, by the names of entries."""
+    def note(self, component: Path, before: Contents, rows: Mapping[str, Row]) -> None:
+        """Note what more is known of entries than `before`, unless another thread learnt other things meanwhile."""
         known = self._known.get(component)
-        if known is not None and right:
-            rows = {n: row._replace(signature=right.get(n, row.signature)) for n, row in known.contents.rows.items()}
-            self._known[component] = replace(known, contents=replace(known.contents, rows=rows))
+        if known is not None and known.contents is before and rows:
+            contents = replace(before, rows={**before.rows, **rows})
+            self._known[component] = _Known(contents, known.listed, known.saved)
 
     def save(self) -> None:
         """Write what this process read, for others. Never raises OSError."""
@@ -152,10 +163,10 @@ class Index:
         return self._folder / index_file.name_of(str(component))
 
 
-def file_stamp(path: Path) -> Stamp | None:
-    """Give what a later change of a file leaves another one of; None where that is not sure."""
+def file_stamp(folder: str, name: str) -> Stamp | None:
+    """Give what a later change of a file in a folder leaves another one of; None where that is not sure."""
     try:
-        found = path.lstat()
+        found = os.lstat(f"{folder}/{name}")
     except OSError:
         return None
     return _stamp(found) if stat.S_ISREG(found.st_mode) else None
@@ -175,15 +186,11 @@ def _stamp(found: os.stat_result) -> Stamp | None:
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
-def _may_be_read(path: Path, before: Stamp | None) -> bool:
+def _may_be_read(folder: str, before: Stamp | None) -> bool:
     """Whether there is a manifest that is not known to be damaged."""
     if before is not None:
-        return before != file_stamp(path)
-    try:
-        path.lstat()
-    except OSError:
-        return False
-    return True
+        return before != file_stamp(folder, MANIFEST_FILE)
+    return os.path.lexists(f"{folder}/{MANIFEST_FILE}")
 
 
 def _compared(component: Path, names: list[str], before: Contents) -> Contents:
@@ -191,7 +198,7 @@ def _compared(component: Path, names: list[str], before: Contents) -> Contents:
     rows: dict[str, Row] = {}
     unread: dict[str, Stamp | None] = {}
     for name in sorted(names):
-        manifest = file_stamp(component / name / MANIFEST_FILE)
+        manifest = file_stamp(f"{component}/{name}", MANIFEST_FILE)
         row = before.rows.get(name)
         if manifest is not None and row is not None and row.stamp == manifest:
             rows[name] = row
@@ -202,7 +209,7 @@ def _compared(component: Path, names: list[str], before: Contents) -> Contents:
             if isinstance(entry, Entry):
                 key = Summary.of(entry.manifest.key)
                 label, size = entry.manifest.label, entry.bytes
-                rows[name] = Row(manifest, None, key.others, key.architecture, key.shapes, label, size)
+                rows[name] = Row(manifest, None, None, key.others, key.architecture, key.shapes, label, size)
             else:
                 unread[name] = manifest if isinstance(entry, Damaged) else None
     return Contents(stamp, rows, unread)

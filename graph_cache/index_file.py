@@ -22,12 +22,27 @@ _WORTH = 8  # entries: reading the manifests of fewer takes no longer
 Stamp = tuple[int, int, int, int]
 
 
+class Used(NamedTuple):
+    """What a first-use result says of this machine.
+
+    Attributes:
+        stamp: of its file.
+        relative_l2: the largest found; None where nothing was compared.
+        speedup: over eager; None where that was not measured.
+    """
+
+    stamp: Stamp | None
+    relative_l2: float | None
+    speedup: float | None
+
+
 class Row(NamedTuple):
     """What an entry's manifest says.
 
     Attributes:
         stamp: of the manifest; None where it was too young to rely on.
         signature: stamp of the signature's file, where that was right for this manifest.
+        used: the first use, where that was read.
         others: the key without architecture and shapes, as JSON.
         architecture: as JSON.
         shapes: digest of the JSON.
@@ -37,6 +52,7 @@ class Row(NamedTuple):
 
     stamp: Stamp | None
     signature: Stamp | None
+    used: Used | None
     others: str
     architecture: str
     shapes: str
@@ -69,13 +85,19 @@ class Contents:
         return len(self.rows) >= _WORTH
 
 
+# A row with numbers of texts in place of `others` and `architecture`.
+_Row = tuple[
+    Stamp | None, Stamp | None, tuple[Stamp | None, float | None, float | None] | None, int, int, str, str, int
+]
+
+
 class _Body(Strict):
     """As in the file. `texts` are those that rows name by their numbers."""
 
     version: Literal[1] = 1
     stamp: Stamp | None
     texts: list[str]
-    rows: dict[str, tuple[Stamp | None, Stamp | None, int, int, str, str, int]]
+    rows: Mapping[str, _Row]
     unread: dict[str, Stamp | None]
 
 
@@ -91,7 +113,7 @@ def write(path: Path, component: str, contents: Contents, signer: Signer) -> boo
     for name, row in contents.rows.items():
         others = numbers.setdefault(row.others, len(numbers))
         architecture = numbers.setdefault(row.architecture, len(numbers))
-        rows[name] = (row.stamp, row.signature, others, architecture, row.shapes, row.label, row.bytes)
+        rows[name] = (row.stamp, row.signature, row.used, others, architecture, row.shapes, row.label, row.bytes)
     body = _Body(stamp=contents.stamp, texts=list(numbers), rows=rows, unread=dict(contents.unread))
     data = f"{json.dumps(component)}\n{body.model_dump_json()}".encode()
     mac = signer.mac(data)
@@ -113,8 +135,8 @@ def read(path: Path, component: str, signer: Signer) -> Contents | None:
             return None
         texts = body.texts
         rows = {
-            name: Row(stamp, signature, texts[others], texts[architecture], shapes, label, size)
-            for name, (stamp, signature, others, architecture, shapes, label, size) in body.rows.items()
+            name: Row(row[0], row[1], row[2] and Used(*row[2]), texts[row[3]], texts[row[4]], row[5], row[6], row[7])
+            for name, row in body.rows.items()
         }
     except (OSError, MemoryError, ValueError, IndexError):  # pydantic's are ValueErrors
         return None

@@ -6,6 +6,7 @@ Graphs of a model whose checkpoint is unknown, or whose folder cannot be written
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -33,6 +34,7 @@ def user_folder() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onegraph", appauthor=False))
 
 
+@functools.cache
 def machine_id() -> str:
     """Name this machine, since several may share one store."""
     return blake3(f"{platform.node()} {platform.machine()} {os.cpu_count()}".encode()).hexdigest(length=6)
@@ -63,7 +65,7 @@ def listed_now(folder: Path) -> list[str]:
 
 def visible(names: Iterable[str]) -> list[str]:
     """Leave out hidden names: quarantined entries, staging folders and what is no entry."""
-    return [name for name in names if not name.startswith(".")]
+    return [name for name in names if name[:1] != "."]
 
 
 def of_digest(names: Iterable[str], digest: str) -> list[str]:

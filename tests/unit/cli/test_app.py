@@ -121,7 +121,7 @@ def test_ls_and_verify_tell_what_is_not_trusted(store: Store) -> None:
     (open_ / "graph.aoti").chmod(0o666)
     (changed / "manifest.json").write_bytes((changed / "manifest.json").read_bytes() + b"\n")
     done = onegraph(store, "ls")
-    assert all(f" {state} " in done.stdout for state in ("unsigned", "writable by others", "wrong signature"))
+    assert all(f" {state}\n" in done.stdout for state in ("unsigned", "writable by others", "wrong signature"))
     done = onegraph(store, "verify")
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
