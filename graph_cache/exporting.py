@@ -75,12 +75,11 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
         OSError: the bundle cannot be written.
         NoCryptographyError: nothing can be signed.
     """
-    seen: set[bytes] = set()
+    written: set[bytes] = set()
     with (_tar if target.suffix == TAR_SUFFIX else _folder)(store, target) as add:
         for entry in entries:
-            if entry.text in seen:
+            if entry.text in written:
                 continue
-            seen.add(entry.text)
             reason: Reason | None = store.trust(entry)
             place = valid_place(entry.manifest.key, entry.manifest)
             model = entry.folder.parents[1].name
@@ -90,6 +89,8 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
                 signature = publishers.sign(private, entry.text).model_dump_json(indent=1)
                 model = model if _MODEL.fullmatch(model) else _OTHER_MODEL
                 reason = add(_Signed(entry, f"{model}/{place[0].component}/{place[1]}", signature))
+            if reason is None:
+                written.add(entry.text)
             yield Exported(entry.folder, reason)
 
 

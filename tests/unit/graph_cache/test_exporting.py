@@ -63,6 +63,9 @@ def test_one_file_for_each_graph(store: Store, entry: Entry, tuned: ModelSource,
     copy = store.adopt(found, key(), tuned)
     assert export(store, tmp_path / "x.tar", entry, copy) == [Exported(entry.folder)]
     assert len(graphs(contents(tmp_path / "x.tar"))) == 1
+    (entry.folder / "graph.aoti").unlink()
+    missing = reasons.MissingFile("graph.aoti")
+    assert export(store, tmp_path / "y.tar", entry, copy) == [Exported(entry.folder, missing), Exported(copy.folder)]
 
 
 @pytest.mark.parametrize("name", ["x.tar", "baked"])
