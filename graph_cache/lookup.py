@@ -3,8 +3,9 @@
 An entry serves a key only if it is this user's own or a trusted publisher's (see `signing`), its manifest holds the
 very same key, `differs` has no objection, all its files are sound, and no two processes of this machine in a row died
 while they loaded it. This model's own entries come first, then other models': graphs hold no weights, so they serve
-every model of the architecture. One that equals what this model quarantined is passed over. A publisher's entry in a
-folder that this user does not own or cannot write counts as another model's: it is copied, and stays as it is.
+every model of the architecture. One that equals what this model quarantined for what it did, not for damage, is passed
+over. A publisher's entry in a folder that this user does not own or cannot write counts as another model's: it is
+copied, and stays as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .layout import Layout, listed, listed_now, of_digest, visible
 from .manifest import Manifest
 from .markers import Markers
 from .model_hash import ModelSource
-from .quarantine import of_key
+from .quarantine import equals_one, of_key
 from .signing import Signer, Trusted
 
 # Why an entry of the wanted key cannot be used here all the same, or None.
@@ -119,16 +120,16 @@ class Lookup:
                     missed[component].append(judged.reason)
         if broken:
             return broken[0]
-        bad = [manifest.files for component in names for manifest in of_key(component, names[component], key)]
+        bad = [entry for component in names for entry in of_key(component, names[component], key)]
         for judged in published:
-            if judged.entry.manifest.files not in bad:
+            if not equals_one(judged.entry, bad):
                 return judged
         if unavailable:  # nothing may take its place
             return unavailable[0]
         for location in self.layout.other_models(source, neighbours):
             component = location / key.component
             for judged in self._judge_all(component, listed_now(component), key, differs):
-                if isinstance(judged, Hit) and judged.entry.manifest.files not in bad:
+                if isinstance(judged, Hit) and not equals_one(judged.entry, bad):
                     return Hit(judged.entry, foreign=True)
         for component, reasons in missed.items():
             nearest = None if reasons else self.index.nearest(component, visible(names[component]), key)

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .entry import Entry, read
+from .integrity import Sound, check
 from .key import GraphKey
 from .layout import BROKEN_PREFIX, listed_now, of_digest
-from .manifest import Manifest
 
 
 def quarantine(folder: Path) -> bool:
@@ -31,12 +31,17 @@ def quarantine(folder: Path) -> bool:
     return not os.path.lexists(folder)
 
 
-def of_key(component: Path, names: Iterable[str], key: GraphKey) -> list[Manifest]:
-    """Read the manifests of a component's quarantined entries of a key, as far as they can be read.
+def of_key(component: Path, names: Iterable[str], key: GraphKey) -> list[Entry]:
+    """Read a component's quarantined entries of a key, as far as they can be read.
 
     Args:
         names: of what lies in the component's folder.
     """
     found = [name for name in of_digest(names, key.digest) if name.startswith(BROKEN_PREFIX)]
     entries = [read(component / name) for name in found]
-    return [e.manifest for e in entries if isinstance(e, Entry) and e.manifest.key == key.fields()]
+    return [entry for entry in entries if isinstance(entry, Entry) and entry.manifest.key == key.fields()]
+
+
+def equals_one(entry: Entry, bad: Iterable[Entry]) -> bool:
+    """Whether an entry equals a quarantined one whose files are whole, so that what was wrong is the graph itself."""
+    return any(entry.manifest.files == b.manifest.files and isinstance(check(b), Sound) for b in bad)
