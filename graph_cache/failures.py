@@ -91,6 +91,7 @@ class FailureFiles:
         if not failures:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
+                self._folder.rmdir()
             return
         new = KeyFailures(component=key.component, label=label, failures=failures[-_MOST_FAILURES:])
         try:
@@ -110,6 +111,8 @@ class FailureFiles:
             path.unlink(missing_ok=True)
             if found is not None:
                 yield found
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
 
     def _drop_oldest(self) -> None:
         files = self._files()

@@ -140,8 +140,7 @@ class Failures:
         """Remember a graph that was quarantined because of what it computed or did."""
         if entry.manifest.made_by != __version__:  # this version may make a better one
             return
-        accident = isinstance(reason, reasons.SpotCheckFailed | reasons.DiedWhileLoading | reasons.DiedInTrial)
-        found = self._failure("again" if accident else "facts", reason, request)
+        found = self._failure("again" if _may_be_accident(reason) else "facts", reason, request)
         self._remember(request, found.model_copy(update={"model": request.source.digest}))
 
     def forget(self, request: Request) -> None:
@@ -171,10 +170,17 @@ class Failures:
         """What may matter to whether a graph can be compiled, by name. What the key holds is not here."""
         return {
             "onegraph": __version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "compiler": request.backend.compiler(),
             "driver": driver_version() if request.device.type == "cuda" else "",
             "host": request.environment,
             _TIMEOUT: f"{self._limits.seconds:g}",
             "places": " ".join(str(location) for location in self._store.locations(request.source)),
         }
+
+
+def _may_be_accident(reason: Reason) -> bool:
+    """Whether something else than the graph may have made it look wrong, so that another one is worth a compile."""
+    if isinstance(reason, reasons.FirstUseFailed):  # an input that gives no finite values says little
+        return isinstance(reason.because, reasons.EagerNotFinite)
+    return isinstance(reason, reasons.SpotCheckFailed | reasons.DiedWhileLoading | reasons.DiedInTrial)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..common import messages, reasons
 from ..common.errors import ChildDiedError, CompileError, LoadError, in_brief
@@ -18,6 +18,7 @@ from .request import Request
 
 log = logging.getLogger("onegraph.runtime")
 
+STAGE = "trying it in a child process, since one died with it"  # what the user reads meanwhile
 SECONDS = 120.0  # as long as the queue waits at most; importing torch and a call at the smallest sizes take a few
 
 
@@ -103,7 +104,7 @@ def in_child(request: Request, entry: Entry, store: Store, watch: Watch) -> Pass
             check_only=tuple(entry.manifest.files),
         )
         try:
-            compile_in_child(job, folder, watch, SECONDS)
+            compile_in_child(job, folder, lambda progress: watch(replace(progress, stage=STAGE)), SECONDS)
         except ChildDiedError as error:
             if error.cause:  # it was ended from outside
                 return Undecided(TrialPending(in_brief(error)), lasting=False)

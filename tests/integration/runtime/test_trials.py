@@ -19,10 +19,12 @@ from onegraph.common.reasons import CompiledAgainLater, DiedInTrial, NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.layout import STAGING_PREFIX
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.private_copy import COPIES_FOLDER
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.store import Store
+from onegraph.runtime import trial
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
@@ -42,7 +44,7 @@ def test_a_sound_graph_survives_a_death(home: Path, source: ModelSource) -> None
     engine, told = Registry(store, policy=ANY_SPEED), list[Progress]()
     graph = engine.obtain(toy.request(module, source), "wait", told.append)
     assert isinstance(graph, LoadedGraph), graph
-    assert {progress.stage for progress in told} >= {"checking"}
+    assert {progress.stage for progress in told} == {trial.STAGE}
     served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     assert not isinstance(served, Refused)
     torch.testing.assert_close(served.output, module(*inputs))
@@ -126,3 +128,39 @@ def test_a_second_process_compiles_nothing_in_vain(tmp_path: Path) -> None:
         assert "onegraph retry" in str(text)
     shutil.rmtree(tmp_path / "home" / ".failures")
     assert run()[:2] == ["compile_failed", True]
+
+
+COMPILE = """
+import sys
+from pathlib import Path
+import torch
+from support import toy
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+from onegraph.runtime.registry import Registry
+torch.set_grad_enabled(False)
+def watch(progress):
+    print("compiling", flush=True)
+Registry(Store(Path(sys.argv[1]))).obtain(
+    toy.request(toy.Toy(), ModelSource(None, "0123456789ab"), state={"sleep": 600}), "wait", watch)
+"""
+
+
+def test_a_killed_server_leaves_nothing_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, scratch = tmp_path / "home", tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(scratch)}
+    with subprocess.Popen(
+        [sys.executable, "-c", COMPILE, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as server:
+        assert server.stdout is not None and server.stdout.readline() == b"compiling\n"
+        server.kill()
+        server.stdout.read()
+    left = [path.name for path in scratch.iterdir()]
+    assert len(left) == 1 and left[0].startswith("onegraph-")
+    assert [*home.rglob(f"{STAGING_PREFIX}*")]
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    source = ModelSource(None, "0123456789ab")
+    refused = Registry(Store(home)).obtain(toy.request(toy.Toy(), source), "eager", lambda _: None)
+    assert refused == Refused(NoGraph())
+    assert [*scratch.iterdir()] == [] and not [*home.rglob(f"{STAGING_PREFIX}*")]

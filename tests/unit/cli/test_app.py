@@ -13,9 +13,11 @@ from support.entries import key, new_entry, publish, snapshot
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
-from onegraph.common.reasons import Unsigned
+from onegraph.common.reasons import CompileFailed, Unsigned
+from onegraph.common.stored_reasons import to_json
 from onegraph.graph_cache import integrity
 from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.failures import Failure
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -183,3 +185,16 @@ def test_bench_refuses_what_is_not_there(store: Store, tmp_path: Path) -> None:
     for arguments in (["x.safetensors", "--size", "big"], ["x.safetensors", "--backends", "tvm"], ["x.safetensors"]):
         done = onegraph(store, "bench", *arguments, "--comfyui", tmp_path)
         assert done.exit_code == 2
+
+
+def test_retry_tells_what_it_forgets(store: Store) -> None:
+    failed = Failure(kind="facts", reason=to_json(CompileFailed("The compiler said no.")))
+    later = Failure(kind="facts", reason={"code": "of_a_later_version"})
+    store.failures.write(key(), "any size [red]", (failed, later))
+    assert onegraph(store, "retry").output.splitlines() == [
+        "unet, any size [red]: The compiler said no.",
+        "unet, any size [red]: of another version of OneGraph",
+        "1 graphs are tried again",
+    ]
+    assert store.failures.read(key()) == ()
+    assert onegraph(store, "retry").output.splitlines() == ["0 graphs are tried again"]
