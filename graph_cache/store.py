@@ -3,11 +3,12 @@
 How a graph gets into a process:
 
 1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing.
-2. A hit in another model's folder is adopted by `adopt`; a broken entry is quarantined by `quarantine`.
+2. A hit in another model's folder is adopted by `adopt`; a broken one is moved aside by `take_away`.
 3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
 4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the
-   moments in which a bad graph could take the process down. `note_death` counts a marker that stayed; the second in a
-   row makes the entry broken for the next lookup. `note_success` forgets the first.
+   moments in which a bad graph could take the process down. `note_death` counts a marker that stayed. After the
+   first a child process tries the graph; the second in a row makes the entry broken for the next lookup.
+   `note_success` forgets the first.
 5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
