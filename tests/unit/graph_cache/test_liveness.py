@@ -23,12 +23,12 @@ from onegraph.graph_cache.store import Store
 # Loads an entry while it stages another, until it is killed: `HOME ENTRY NAME`.
 PROCESS = """
 import socket, sys
+if sys.argv[3]:
+    socket.sethostname(sys.argv[3])
 from pathlib import Path
 from onegraph.graph_cache.markers import Markers
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-if sys.argv[3]:
-    socket.sethostname(sys.argv[3])
 home = Path(sys.argv[1])
 with Store(home).staging(ModelSource(None, "0123456789ab")), Markers(home).loading(Path(sys.argv[2])):
     print("ready", flush=True)
