@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import Literal
 
 # Why a compile failed, where that decides when it is tried again: memory of the system or of the device ran out, or
-# the time limit, or somebody ended it. Empty: something else.
-Cause = Literal["", "memory", "device memory", "time", "stopped"]
+# a disk, or the time limit, or somebody ended it. Empty: something else.
+Cause = Literal["", "memory", "device memory", "disk", "time", "stopped"]
 
+_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
 _BRIEF = 200
 # In quotes a path may hold spaces. Outside them it ends at a space or at what commonly follows a path in a message.
 _QUOTED = re.compile(r"""(['"`])(?:[A-Za-z]:[\\/]|\\\\|/|~/)[^'"`\n]*[\\/][^'"`\n]*\1""")
@@ -32,6 +35,21 @@ def in_brief(error: BaseException, most: int = _BRIEF) -> str:
     """The first line of a foreign error's text for a reason, without absolute paths, or the error's type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return without_paths(lines[0])[:most] if lines else type(error).__name__
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether a disk had no room, according to an error or those that it came from, a compiler's text included."""
+    texts = [os.strerror(number).lower() for number in _FULL]
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, OSError) and current.errno in _FULL:
+            return True
+        if any(text in str(current).lower() for text in texts):
+            return True
+        current = current.__cause__ or current.__context__
+    return False
 
 
 class OneGraphError(Exception):

@@ -34,6 +34,7 @@ from .signing import SIGNATURE_FILE, Signer, Trusted
 log = logging.getLogger("onegraph.graph_cache")
 
 _ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
+_LEAST_ROOM = 1 << 20  # with less, nothing is compiled
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ class NewEntry:
 def staging(locations: Sequence[Path]) -> Iterator[Path]:
     """Yield an empty folder in the first location that can be written and has room; it is gone when the block ends.
 
-    Where none has room, it is the first that can be written.
+    Where none has room, it is the first that can be written and is not full.
 
     Raises:
-        OSError: no location can be written.
+        OSError: there is none.
     """
     for location in locations:
         leftovers.sweep_staging(location)
@@ -95,6 +96,9 @@ def _writable(locations: Sequence[Path]) -> Path:
             last = error
             log.debug("cannot store graphs in %s: %s", location, error)
     for location in full:
+        if (free_bytes(location) or 0) < _LEAST_ROOM:  # nothing would fit, not even a note that it was tried in vain
+            last = last or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            continue
         try:
             return _made(location)
         except OSError as error:

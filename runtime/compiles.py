@@ -245,7 +245,7 @@ class Compiles:
                 entry = self._store.publish(request.key, staging, made, request.source)
         except CompileError as error:
             failed = reasons.CompileFailed(str(error))
-            self.failures.remember_compile(request, failed, error)
+            self.failures.remember_compile(request, failed, error, target)
             return _refused(failed, error)
         except OSError as error:
             reason = reasons.NotSaved(in_brief(error))

@@ -7,6 +7,7 @@ is on the disk (`graph_cache.failures`), so that a new process knows it, and `on
 from __future__ import annotations
 
 import errno
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,17 @@ class Failures:
 
     # Remembering --------------------------------------------------------------------------------------------
 
-    def remember_compile(self, request: Request, reason: Reason, error: CompileError) -> None:
-        """Remember a compile that failed."""
+    def remember_compile(
+        self, request: Request, reason: Reason, error: CompileError, folder: Path | None = None
+    ) -> None:
+        """Remember a compile that failed.
+
+        Args:
+            folder: where the graph was to be.
+        """
+        if error.cause == "disk":
+            self._remember_full(request, reason, folder)
+            return
         short = admission.shortage(reason, error.cause, request.device, self._limits, None)
         if short is not None:
             killed = isinstance(error, ChildDiedError)
@@ -117,6 +127,14 @@ class Failures:
         if error.cause == "time":
             found = found.model_copy(update={"facts": found.facts | {_TIMEOUT: f"{self._limits.seconds:g}"}})
         self._remember(request, found)
+
+    def _remember_full(self, request: Request, reason: Reason, folder: Path | None) -> None:
+        """Remember that a disk was full: the graph's own, or that of temporary files, whichever has less room now."""
+        places = [Path(tempfile.gettempdir())] if folder is None else [folder, Path(tempfile.gettempdir())]
+        short = [found for found in (disk.shortage(reason, place) for place in places) if found is not None]
+        if short:
+            least = min(short, key=lambda one: one.free)
+            self._remember(request, self._failure("disk", reason, request, where=str(least.folder), free=least.free))
 
     def remember_capture(self, request: Request, reason: Reason) -> None:
         """Remember a model that cannot be captured."""

@@ -252,6 +252,26 @@ def test_a_full_disk_costs_one_compile_in_all(world: World, monkeypatch: pytest.
     assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 2
 
 
+@pytest.mark.parametrize("which", ["graphs", "temporary files"])
+def test_a_disk_that_was_full_meanwhile_is_waited_for(
+    which: str, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    free = [300 << 20]
+
+    def free_bytes(folder: Path) -> int:
+        return free[0] if folder.is_relative_to(world.home) == (which == "graphs") else 50 << 30
+
+    monkeypatch.setattr(disk, "free_bytes", free_bytes)
+    world.ends = CompileError("g++ found no room.", lasting=False, cause="disk")
+    assert isinstance(world.refused(), CompileFailed)
+    for _ in range(3):
+        assert world.refused() == reasons.WaitsForDisk(CompileFailed("g++ found no room."), 556 << 20)
+    assert world.compiles == 1
+    free[0] = 600 << 20
+    assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
+
+
 def test_what_cannot_be_saved_is_tried_a_day_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     unable(monkeypatch, errno.EIO)
     assert isinstance(world.refused(), reasons.NotSaved)
