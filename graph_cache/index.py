@@ -125,7 +125,7 @@ class Index:
         known = self._known.get(component)
         if known is not None:
             return known
-        saved = index_file.read(self._file(component), str(component), self._signer)
+        saved = index_file.read(self._file(component), self._signer)
         return _Known(saved or Contents(None, {}, {}), [], saved)
 
     # Writing ------------------------------------------------------------------------------------------------

@@ -122,17 +122,14 @@ def write(path: Path, component: str, contents: Contents, signer: Signer) -> boo
     return mac is not None
 
 
-def read(path: Path, component: str, signer: Signer) -> Contents | None:
+def read(path: Path, signer: Signer) -> Contents | None:
     """Read the file of a component; None where there is none that this user's installation wrote."""
     try:
         mac, _, data = read_regular(path, _MOST_BYTES).partition(b"\n")
         wanted = signer.mac(data)
         if wanted is None or not hmac.compare_digest(mac, wanted.encode()):
             return None
-        first, _, rest = data.partition(b"\n")
-        body = _Body.model_validate_json(rest)
-        if json.loads(first) != component:
-            return None
+        body = _Body.model_validate_json(data.partition(b"\n")[2])
         texts = body.texts
         rows = {
             name: Row(row[0], row[1], row[2] and Used(*row[2]), texts[row[3]], texts[row[4]], row[5], row[6], row[7])
