@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -198,3 +199,19 @@ def test_retry_tells_what_it_forgets(store: Store) -> None:
     ]
     assert store.failures.read(key()) == ()
     assert onegraph(store, "retry").output.splitlines() == ["0 graphs are tried again"]
+
+
+@pytest.mark.parametrize("command", [["ls"], ["verify"], ["trust", "list"], ["retry"], ["import", "--mine"]])
+def test_commands_on_files_load_no_torch(command: list[str], store: Store) -> None:
+    """It takes seconds and hundreds of megabytes."""
+    publish(store, ModelSource(None, "fedcba987654"))
+    program = (
+        "import sys\nfrom onegraph.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code, ended.code\n"
+        "print(sorted({'torch', 'numpy', 'sympy'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "ONEGRAPH_HOME": str(store.home)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
