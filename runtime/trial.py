@@ -112,7 +112,9 @@ def in_child(request: Request, entry: Entry, store: Store, watch: Watch) -> Pass
         except CompileError as error:
             if error.lasting and not error.cause:
                 return Failed(reasons.DiedInTrial(in_brief(error)))
-            return Undecided(TrialPending(in_brief(error)), lasting=error.cause == "time")
+            if error.cause == "time":
+                return Undecided(TrialPending(f"it took more than {SECONDS:.0f} s"), lasting=True)
+            return Undecided(TrialPending(in_brief(error)), lasting=False)
         except OSError as error:
             return Undecided(TrialPending(in_brief(error)), lasting=False)
     return Passed()

@@ -176,7 +176,7 @@ def test_a_child_that_hangs_is_waited_for_once(life: Life, children: Children) -
     life.die()
     engine, children.end = Registry(Store(life.store.home), policy=ANY_SPEED), CompileError("too long", cause="time")
     for _ in range(3):
-        assert life.obtain(engine=engine) == Refused(TrialPending("too long"))
+        assert life.obtain(engine=engine) == Refused(TrialPending("it took more than 120 s"))
     assert len(children.tried) == 1
     assert life.entry.folder.exists()
 
