@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.reasons import BadPublisherName, Reason, SigningKeyRefused, UnreadableManifest
+from ..common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists, UnreadableManifest
 from . import ed25519, key_file, publishers
 from . import publish as publishing
 from .bundle import BUNDLE_FILE, Listing
@@ -25,6 +25,7 @@ from .leftovers import OWNER_FILE
 from .manifest import MANIFEST_FILE
 from .private_copy import copy_files
 from .publishers import NAME, PUBLISHER_FILE
+from .signing import SIGNATURE_FILE
 from .store import Store
 
 TAR_SUFFIX = ".tar"
@@ -125,8 +126,14 @@ def _bake(target: Path, new: _Signed) -> Reason | None:
     """Put an entry into a folder by one rename; whoever loads graphs from it sees the old one or the new one."""
     final = target / new.place
     there = read(final)
+    same = isinstance(there, Entry) and there.text == new.entry.text
+    signed = os.path.lexists(final / SIGNATURE_FILE)
+    if signed or final.resolve() == new.entry.folder.resolve():  # in a store: it is signed where it lies, or stays
+        if not (signed and same):
+            return TargetExists(final.name)
+        replace_text(final / PUBLISHER_FILE, new.signature)
+        return None
     with contextlib.suppress(OSError):
-        same = isinstance(there, Entry) and there.text == new.entry.text
         if same and (final / PUBLISHER_FILE).read_text() == new.signature:
             return None
     with publishing.staging([final.parents[1]]) as staged:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.bundles import contents, graphs
-from support.entries import bake, key, new_entry, publish, snapshot
+from support.entries import bake, key, new_entry, publish, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.graph_cache import ed25519, exporting, key_file
@@ -114,6 +114,39 @@ def test_a_newer_graph_takes_the_older_ones_place(
     assert manifest.read_bytes() == newer.text
     assert (manifest.parent / "graph.aoti").read_bytes() == b"newer"
     assert not list((tmp_path / "baked").rglob(".staging-*"))
+
+
+def test_a_store_is_signed_where_it_lies(store: Store, entry: Entry, checkpoint: ModelSource) -> None:
+    """An export to the store itself adds a signature, and takes nothing away."""
+    store.remember(entry, FirstUse(eager_ms=1.0))
+    before = snapshot(*entry.folder.iterdir())
+    bake(store, entry.folder.parents[2], entry)
+    after = snapshot(*entry.folder.iterdir())
+    assert after.keys() - before.keys() == {str(entry.folder / "publisher.json")}
+    assert after.items() >= before.items()
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+    assert store.first_use(entry) == FirstUse(eager_ms=1.0)
+
+
+def test_an_own_graph_is_never_replaced(store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path) -> None:
+    other = Store(tmp_path / "other")
+    theirs = publish(other, ModelSource(None, checkpoint.digest), content=b"theirs")
+    before = snapshot(entry.folder)
+    assert export(other, entry.folder.parents[2], theirs) == [
+        Exported(theirs.folder, reasons.TargetExists(entry.folder.name))
+    ]
+    assert snapshot(entry.folder) == before
+
+
+def test_a_copy_of_anothers_keeps_its_signature(store: Store, entry: Entry, tmp_path: Path) -> None:
+    """Without which its user would not trust it any more."""
+    user = Store(tmp_path / "user")
+    trust(user, bake(store, user.home, entry))
+    (copy,) = user.entries()
+    before = snapshot(copy.folder)
+    assert export(user, user.home, copy) == [Exported(copy.folder, reasons.TargetExists(copy.folder.name))]
+    assert snapshot(copy.folder) == before
+    assert export(user, tmp_path / "x.tar", copy) == [Exported(copy.folder)]
 
 
 def test_others_can_read_a_folder(store: Store, entry: Entry, tmp_path: Path) -> None:
