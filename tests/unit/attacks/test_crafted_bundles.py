@@ -190,9 +190,9 @@ def test_nothing_that_no_manifest_names(name: str, scene: Scene) -> None:
 
 def test_a_file_that_ends_early(scene: Scene) -> None:
     whole = write_tar(scene.root / "x.tar", scene.files).read_bytes()
-    used = len(whole) - len(whole) % 512
     seen = set()
-    for end in [*range(512, used - 9 * 512, 512), 600, 1100]:
+    marked = len(whole.rstrip(b"\0")) // 512 * 512 + 512
+    for end in [*range(512, marked + 1024, 512), 600, 1100]:  # the last one has half of what marks the end
         (scene.root / "x.tar").write_bytes(whole[:end])
         found = refused(scene, scene.root / "x.tar")
         seen.add(type(found))
@@ -358,6 +358,7 @@ CRAFTS: list[tuple[str, Craft, Callable[[Scene], reasons.Reason] | type[reasons.
     ("long target", with_key(target={"device": 300 * "x"}), OUT_OF_PLACE),
     ("more in the key", with_key(evil=1), OUT_OF_PLACE),
     ("number for a string", with_key(dtype=1), OUT_OF_PLACE),
+    ("string for a number", with_key(format="3"), OUT_OF_PLACE),
 ]  # fmt: skip
 
 
