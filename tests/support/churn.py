@@ -112,11 +112,9 @@ def _live(case: Case, seed: int, seconds: float, harm: bool, connection: Connect
 
 
 def _harm(case: Case, chance: random.Random) -> None:
-    files = sorted(case.root.glob("models/*.graphs/*/unet/*/*.*"))
-    if not files:
-        return
-    path = chance.choice(files)
     with contextlib.suppress(OSError):  # somebody was faster
+        files = sorted(case.root.glob("models/*.graphs/*/unet/*/*.*"))
+        path = chance.choice(files) if files else case.root / "nothing" / "nothing"
         if chance.random() < 0.2:
             shutil.rmtree(path.parent)
         elif chance.random() < 0.5:
