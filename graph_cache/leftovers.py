@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .layout import STAGING_PREFIX
-from .liveness import State, owning, read_owner, runs, state
+from .liveness import WRITING_SECONDS, State, is_unfinished, owning, read_owner, runs, state
 
 log = logging.getLogger("onegraph.graph_cache")
 
 OWNER_FILE = ".owner"  # in a staging folder: whose it is
 
 _STALE_SECONDS = 24 * 3600  # of what has no owner, or one of another machine or container
-_WRITING_SECONDS = 60  # a temporary file is renamed at once, also by a machine whose processes nobody sees here
 _TEMPORARY_PREFIX = "onegraph-"  # of folders among other programs' temporary files
 _TEMPORARY = re.compile(r"\..+\.json\.([0-9]{1,19})", re.ASCII)
 
@@ -70,19 +69,32 @@ def sweep_temporaries(paths: Iterable[Path]) -> None:
         if name is None:
             continue
         age = _age(path)
-        if age > _STALE_SECONDS or (age > _WRITING_SECONDS and not runs(int(name[1]))):
+        if abs(age) > _STALE_SECONDS or (age > WRITING_SECONDS and not runs(int(name[1]))):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
 def _is_left_behind(folder: Path) -> bool:
     known = _state(folder)
-    return known == "dead" or (known == "unknown" and _age(folder) > _STALE_SECONDS)
+    return known == "dead" or (known == "unknown" and abs(_age(folder)) > _STALE_SECONDS)
 
 
 def _state(folder: Path) -> State:
     owner = read_owner(folder / OWNER_FILE)
-    return "unknown" if owner is None else state(owner, folder / OWNER_FILE)
+    if owner is None:
+        return "dead" if _is_unused(folder) else "unknown"
+    return state(owner, folder / OWNER_FILE)
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether a process made a folder and died before it wrote that it is its own, or anything else."""
+    try:
+        names = {path.name for path in folder.iterdir()}
+    except OSError:
+        return False
+    if names == {OWNER_FILE}:
+        return is_unfinished(folder / OWNER_FILE)
+    return not names and _age(folder) > WRITING_SECONDS
 
 
 def _is_own(folder: Path) -> bool:
@@ -94,7 +106,7 @@ def _is_own(folder: Path) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since a file or folder was changed; 0 when that cannot be told."""
+    """Seconds since a file or folder was changed, negative after the clock was turned back; 0 when nobody can tell."""
     try:
         return time.time() - path.lstat().st_mtime
     except OSError:

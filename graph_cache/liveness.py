@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -20,6 +22,8 @@ from .files import open_regular, read_regular
 from .layout import machine_id
 
 State = Literal["alive", "dead", "unknown"]
+
+WRITING_SECONDS = 60  # until then another machine, whose processes nobody sees here, may still write a small file
 
 _PROC = Path("/proc")
 _MOST_BYTES = 4096  # of an owner's text, which has about 200
@@ -53,6 +57,14 @@ class Owner:
 def new_nonce() -> str:
     """Make a name that no other process makes and that is no number."""
     return str(uuid.uuid4())
+
+
+def is_nonce(name: str) -> bool:
+    """Whether a name is one that `new_nonce` makes."""
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False
 
 
 def this_process() -> Owner:
@@ -116,6 +128,15 @@ def owning(path: Path) -> Iterator[None]:
     finally:
         if locked:
             os.close(handle)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a process made an owner's file and died before it wrote who it is; False while it may still do so."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0 and time.time() - found.st_mtime > WRITING_SECONDS
 
 
 def _lock(handle: int) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from .layout import machine_id
-from .liveness import Owner, new_nonce, owning, read_owner, runs, state, this_process
+from .liveness import Owner, is_nonce, is_unfinished, new_nonce, owning, read_owner, runs, state, this_process
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -92,9 +92,10 @@ class Markers:
 
     def clear_loading(self, folder: Path) -> None:
         """Forget all deaths, so that the entry in the folder is judged by what comes."""
-        for death in _deaths(self._folder(_LOADING, folder)):
+        place = self._folder(_LOADING, folder)
+        for file in [*(death.file for death in _deaths(place)), *_unfinished(place)]:
             with contextlib.suppress(OSError):
-                death.file.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
 
     def _folder(self, activity: str, entry: Path) -> Path:
         name = blake3(str(entry.resolve()).encode()).hexdigest(length=8)
@@ -140,6 +141,14 @@ def _deaths_in(folder: Path) -> list[_Death]:
     except OSError:
         return []
     return [death for death in found if death is not None]
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    """Markers of processes that died while they made them, and loaded nothing yet."""
+    try:
+        return [file for file in folder.iterdir() if is_nonce(file.name) and is_unfinished(file)]
+    except OSError:
+        return []
 
 
 def _death(file: Path) -> _Death | None:

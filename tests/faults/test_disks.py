@@ -74,10 +74,27 @@ def test_no_room_anywhere(compiled: Case, small: Path) -> None:
     assert case.leftovers() == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_a_disk_that_fails_when_all_is_written(number: int, empty: Case) -> None:
+LATE = [errno.ENOSPC, errno.EIO, errno.EDQUOT]  # what a disk says when all seemed to be written
+
+
+@pytest.mark.parametrize("number", LATE)
+def test_a_disk_that_fails_in_the_end(number: int, empty: Case) -> None:
+    """The user's folder, on another one, takes the graph."""
     report = live(empty, partial(nothing_saved, empty.models, number), runs=3).fine()
-    assert (report.compiles, report.compiled_calls) == (0, 0)
+    assert (report.compiles, report.codes) == (1, ())
+    assert empty.entry.folder.is_relative_to(empty.home)
+    live(empty).restored()
+    assert (empty.compiles, empty.leftovers()) == (1, [])
+
+
+@pytest.mark.parametrize("number", LATE)
+def test_disks_that_all_fail_in_the_end(number: int, empty: Case) -> None:
+    """One compile in vain, which later processes know of."""
+    with empty.store.staging(empty.source):  # so that there is a key
+        pass
+    for _ in range(2):
+        report = live(empty, partial(nothing_saved, empty.root, number), runs=3).fine()
+        assert (report.compiles, report.compiled_calls) == (0, 0)
     assert empty.compiles <= 1
     assert empty.leftovers() == []
 

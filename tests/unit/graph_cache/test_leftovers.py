@@ -53,6 +53,7 @@ LEFT = [
     ({"machine": "another", "boot": "another"}, 2 * DAY, False),
     (None, DAY / 2, True),
     (None, 2 * DAY, False),
+    (None, -2 * DAY, False),
 ]
 
 
@@ -69,6 +70,22 @@ def test_whose_staging_folder_goes(
         with store.staging(checkpoint):
             pass
     assert folder.exists() == stays
+
+
+@pytest.mark.parametrize(("age", "stays"), [(0, True), (120, False)])
+@pytest.mark.parametrize("names", [[], [OWNER_FILE], [OWNER_FILE, "graph.aoti"]], ids=len)
+def test_a_folder_whose_maker_died_at_once(
+    names: list[str], age: float, stays: bool, store: Store, checkpoint: ModelSource
+) -> None:
+    """Before it had written that the folder is its own. One in which more lies has an owner that nobody knows."""
+    folder = store.locations(checkpoint)[0] / ".staging-new"
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).touch()
+        aged(folder / name, age)
+    aged(folder, age)
+    store.sweep(store.locations(checkpoint))
+    assert folder.exists() == (stays or len(names) > 1)
 
 
 def test_a_staging_folder_names_its_owner(store: Store, checkpoint: ModelSource) -> None:
@@ -94,6 +111,7 @@ def test_temporary_files_of_dead_processes_go(store: Store, checkpoint: ModelSou
         aged(replaced(entry.folder / f".outcome.json.{dead}"), 120),
         aged(replaced(entry.folder / f".outcome.json.{os.getpid()}"), 2 * DAY),
         aged(replaced(home / f".0123-compile-times.json.{dead}"), 120),
+        aged(replaced(home / f".4567-compile-times.json.{dead}"), -2 * DAY),  # the clock was turned back
     ]
     stay = [
         replaced(entry.folder / f".other.json.{dead}"),  # another machine may be writing it

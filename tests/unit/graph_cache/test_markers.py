@@ -68,6 +68,21 @@ def test_a_dead_process_leaves_its_marker(markers: Markers, tmp_path: Path) -> N
     assert markers.died_while_capturing(entry)  # it is never tried again here
 
 
+def test_an_unfinished_marker_goes_after_a_success(markers: Markers, tmp_path: Path) -> None:
+    """Its process died before it wrote who it is, and so before it loaded anything."""
+    entry = tmp_path / "entry"
+    with markers.loading(entry):
+        (marker,) = files(tmp_path / "home")
+    old, new, other = marker, marker.with_name(liveness.new_nonce()), marker.with_name(".DS_Store")
+    for file in (old, new, other):
+        file.touch()
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    assert not markers.note_death(entry)
+    markers.clear_loading(entry)
+    assert sorted(files(tmp_path / "home")) == sorted([new, other])
+
+
 @pytest.mark.parametrize("name", [".DS_Store", "²", "9" * 30])
 def test_a_strangers_file_is_no_marker(name: str, markers: Markers, tmp_path: Path) -> None:
     entry = tmp_path / "entry"
