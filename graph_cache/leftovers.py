@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .layout import STAGING_PREFIX
 from .liveness import WRITING_SECONDS, State, is_unfinished, owning, read_owner, runs, state
+from .manifest import MANIFEST_FILE
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -44,7 +45,7 @@ def owned_folder(location: Path | None) -> Iterator[Path]:
                 log.debug("%s has no owner and goes by its age: %s", folder, error)
             yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
 
 
 def sweep_staging(location: Path) -> None:
@@ -52,14 +53,30 @@ def sweep_staging(location: Path) -> None:
     for folder in _found(location.glob(STAGING_PREFIX + "*")):
         if _is_left_behind(folder):
             log.debug("removing %s, which a process left behind", folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
 
 
 def sweep_temporary_folders() -> None:
     """Remove this user's folders of dead processes among the system's temporary files. Never raises OSError."""
     for folder in _found(Path(tempfile.gettempdir()).glob(_TEMPORARY_PREFIX + "*")):
         if _is_own(folder) and _state(folder) == "dead":
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, last what tells that it may go, for this process may die meanwhile."""
+    if folder.is_symlink():
+        return
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.name in (OWNER_FILE, MANIFEST_FILE):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep_temporaries(paths: Iterable[Path]) -> None:
@@ -82,19 +99,22 @@ def _is_left_behind(folder: Path) -> bool:
 def _state(folder: Path) -> State:
     owner = read_owner(folder / OWNER_FILE)
     if owner is None:
-        return "dead" if _is_unused(folder) else "unknown"
+        return "dead" if _is_dead_without_owner(folder) else "unknown"
     return state(owner, folder / OWNER_FILE)
 
 
-def _is_unused(folder: Path) -> bool:
-    """Whether a process made a folder and died before it wrote that it is its own, or anything else."""
+def _is_dead_without_owner(folder: Path) -> bool:
+    """Whether the process died just before it wrote that a folder is its own, or just before the folder's last name.
+
+    An entry loses its owner when it is whole, and then has its own name at once.
+    """
     try:
         names = {path.name for path in folder.iterdir()}
     except OSError:
         return False
     if names == {OWNER_FILE}:
         return is_unfinished(folder / OWNER_FILE)
-    return not names and _age(folder) > WRITING_SECONDS
+    return (not names or MANIFEST_FILE in names) and _age(folder) > WRITING_SECONDS
 
 
 def _is_own(folder: Path) -> bool:

@@ -228,7 +228,7 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     final = staged.parent / key.component / entry_name(key, manifest)
     ownership.make_folder(final.parent)
     for leftover in list(staged.iterdir()):
-        if leftover.name not in manifest.files:
+        if leftover.name not in manifest.files and leftover.name != leftovers.OWNER_FILE:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     for file in manifest.files:
         with open_regular(staged / file) as f:
@@ -238,6 +238,7 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     for name, signature in new.signatures.items():
         write_synced(staged / name, signature)
     write_synced(staged / MANIFEST_FILE, new.text.decode())  # last: without it there is no entry
+    (staged / leftovers.OWNER_FILE).unlink(missing_ok=True)
     for path in staged.iterdir():
         ownership.close_file(path)
     sync_folder(staged)

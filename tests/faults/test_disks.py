@@ -60,14 +60,14 @@ def test_no_room_beside_the_checkpoint(compiled: Case, tmp_path: Path) -> None:
 
 
 def test_no_room_anywhere(compiled: Case, small: Path) -> None:
-    """Compiled in vain at most once in each process, and again when there is room."""
+    """Compiled in vain once, and again when there is room."""
     case = new_case(small / "user", compiled.golden)
     filler = fill(small, 16 << 10)
-    for life in range(3):
+    for _ in range(3):
         report = live(case, runs=3).fine()
         assert report.compiled_calls == 0
         assert set(report.codes) <= {"not_saved", "waits_for_disk"}
-        assert case.compiles <= life + 1
+        assert case.compiles == 1
         assert case.leftovers() == []
     filler.unlink()
     live(case, runs=2).fine()
@@ -89,13 +89,13 @@ def test_a_disk_that_fails_in_the_end(number: int, empty: Case) -> None:
 
 @pytest.mark.parametrize("number", LATE)
 def test_disks_that_all_fail_in_the_end(number: int, empty: Case) -> None:
-    """One compile in vain, which later processes know of."""
+    """One compile in vain for each process: no other can know of it, since that cannot be written down either."""
     with empty.store.staging(empty.source):  # so that there is a key
         pass
-    for _ in range(2):
+    for life in range(2):
         report = live(empty, partial(nothing_saved, empty.root, number), runs=3).fine()
         assert (report.compiles, report.compiled_calls) == (0, 0)
-    assert empty.compiles <= 1
+        assert empty.compiles == life + 1
     assert empty.leftovers() == []
 
 
