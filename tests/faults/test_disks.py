@@ -67,7 +67,7 @@ def test_no_room_anywhere(compiled: Case, small: Path) -> None:
         report = live(case, runs=3).fine()
         assert report.compiled_calls == 0
         assert set(report.codes) <= {"not_saved", "waits_for_disk"}
-        assert case.compiles == 1
+        assert case.compiles <= 1
         assert case.leftovers() == []
     filler.unlink()
     live(case, runs=2).fine()
