@@ -17,7 +17,7 @@ from pathlib import Path
 from ..common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists, UnreadableManifest
 from . import ed25519, key_file, publishers
 from . import publish as publishing
-from .bundle import BUNDLE_FILE, Listing
+from .bundle import BUNDLE_FILE, GRAPH, Listing
 from .entry import Entry, read
 from .files import replace_text, sync_folder, write_synced
 from .importing import valid_place
@@ -77,6 +77,7 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
         NoCryptographyError: nothing can be signed.
     """
     written: set[bytes] = set()
+    placed: set[str] = set()
     with (_tar if target.suffix == TAR_SUFFIX else _folder)(store, target) as add:
         for entry in entries:
             if entry.text in written:
@@ -89,9 +90,11 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
             if reason is None and place is not None:
                 signature = publishers.sign(private, entry.text).model_dump_json(indent=1)
                 model = model if _MODEL.fullmatch(model) else _OTHER_MODEL
-                reason = add(_Signed(entry, f"{model}/{place[0].component}/{place[1]}", signature))
-            if reason is None:
-                written.add(entry.text)
+                new = _Signed(entry, f"{model}/{place[0].component}/{place[1]}", signature)
+                reason = TargetExists(place[1]) if new.place in placed else add(new)
+                if reason is None:
+                    written.add(entry.text)
+                    placed.add(new.place)
             yield Exported(entry.folder, reason)
 
 
@@ -116,7 +119,8 @@ def _folder(store: Store, target: Path) -> Iterator[_Add]:
         yield lambda new: _bake(target, new)
     finally:
         made = target.glob(f"*/*/*/{PUBLISHER_FILE}")
-        graphs = sorted("/".join(path.parts[-4:-1]) for path in made if not path.parent.name.startswith("."))
+        graphs = sorted("/".join(path.parts[-4:-1]) for path in made)
+        graphs = [graph for graph in graphs if re.fullmatch(GRAPH, graph)]  # no hidden one, such as a quarantined one
         if graphs:
             replace_text(target / BUNDLE_FILE, Listing(graphs=tuple(graphs)).model_dump_json(indent=1))
             (target / BUNDLE_FILE).chmod(0o644)
@@ -166,8 +170,6 @@ def _tar(store: Store, target: Path) -> Iterator[_Add]:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
 
                 def add(new: _Signed) -> Reason | None:
-                    if new.place in placed:
-                        return None
                     with store.private(new.entry) as files:
                         if isinstance(files, Reason):
                             return files

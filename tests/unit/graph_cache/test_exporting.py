@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,28 @@ def test_one_file_for_each_graph(store: Store, entry: Entry, tuned: ModelSource,
     (entry.folder / "graph.aoti").unlink()
     missing = reasons.MissingFile("graph.aoti")
     assert export(store, tmp_path / "y.tar", entry, copy) == [Exported(entry.folder, missing), Exported(copy.folder)]
+
+
+@pytest.mark.parametrize("name", ["x.tar", "baked"])
+def test_the_first_of_two_graphs_of_a_key(name: str, store: Store, entry: Entry, tmp_path: Path) -> None:
+    other = publish(store, ModelSource(None, "0123456789ab"), content=b"other")
+    second = reasons.TargetExists(entry.folder.name)
+    assert export(store, tmp_path / name, entry, other) == [Exported(entry.folder), Exported(other.folder, second)]
+    bundle = contents(tmp_path / name) if name == "x.tar" else {}
+    found = [data for file, data in bundle.items() if file.endswith("graph.aoti")]
+    found += [path.read_bytes() for path in (tmp_path / name).rglob("graph.aoti")]
+    assert found == [b"code"]
+
+
+def test_a_store_with_other_folders(store: Store, entry: Entry) -> None:
+    """What no bundle could list is left out of the list."""
+    copy = store.home / "My Model" / "unet"
+    copy.mkdir(parents=True)
+    shutil.copytree(entry.folder, copy / "x")
+    (copy / "x" / "publisher.json").write_text("{}")
+    bake(store, store.home, entry)
+    (listed,) = json.loads((store.home / "bundle.json").read_text())["graphs"]
+    assert listed.startswith("0123456789ab/unet/")
 
 
 @pytest.mark.parametrize("name", ["x.tar", "baked"])
