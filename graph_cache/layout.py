@@ -56,9 +56,9 @@ def listed(folder: Path) -> list[str]:
 
 
 def listed_now(folder: Path) -> list[str]:
-    """List the names in a folder, in order; none where it cannot be listed."""
+    """List the names in a folder, in no order; none where it cannot be listed."""
     try:
-        return sorted(listed(folder))
+        return listed(folder)
     except OSError:
         return []
 
@@ -126,23 +126,23 @@ class Layout:
         """Iterate over every folder with a manifest, in the user's folder and beside checkpoints in `neighbours`."""
         for root in [self.home, *neighbours]:
             for component in self.components(root):
-                for name in visible(listed_now(component)):
+                for name in sorted(visible(listed_now(component))):
                     if _may_be_there(component / name / MANIFEST_FILE):
                         yield component / name
 
     def components(self, root: Path) -> Iterator[Path]:
         """Iterate over the folders that hold entries, in the user's folder or beside the checkpoints in another."""
         for model in self._models(root):
-            for name in visible(listed_now(model)):
+            for name in sorted(visible(listed_now(model))):
                 yield model / name
 
     def _models(self, root: Path) -> list[Path]:
         """List the folders of models below the user's folder, or beside the checkpoints in another."""
-        names = visible(listed_now(root))
+        names = sorted(visible(listed_now(root)))
         if root == self.home:
             return [root / name for name in names]
         beside = [root / name for name in names if name.endswith(GRAPHS_SUFFIX)]
-        return [folder / name for folder in beside for name in visible(listed_now(folder))]
+        return [folder / name for folder in beside for name in sorted(visible(listed_now(folder)))]
 
 
 def _may_be_there(path: Path) -> bool:
