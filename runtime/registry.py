@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,6 +58,8 @@ class Registry:
         self.policy = policy or Policy()
         self.counters = Counters()
         self.exact_compiles: dict[str, set[str]] = {}  # by architecture, keys that were compiled for one size
+        # What clients that sit on a module itself know of it. Not on the module: it would refer to itself.
+        self.module_states: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
         self._graphs: dict[Slot, LoadedGraph] = {}
         self.eviction = Eviction(self._graphs)
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
