@@ -36,7 +36,8 @@ class Rules:
         roots: packages whose functions the modules call, besides those that define the modules.
         intercepted: methods of the model itself, not of its children, that the client takes calls by. It knows what
             stands there, and calls the class's own.
-        describe: the text of an attribute's value where that is configuration, else None.
+        describe: the text of an attribute's value where that is configuration, else None. Empty: the same as if the
+            attribute were not there.
     """
 
     placement: Callable[[str], bool] = lambda name: False
@@ -103,7 +104,7 @@ def attributes(module: torch.nn.Module, referenced: frozenset[str], rules: Rules
         if is_own_method(module, name, value):
             continue
         text = rules.describe(value)
-        if text is not None:
+        if text:
             yield Attribute(name, text)
 
 

@@ -74,6 +74,7 @@ class Component:
         report: of all calls so far.
         pipes: the pipelines that it is known to belong to.
         saved: why the graphs that were saved for it do not fit here, or None.
+        most_sizes: how many graphs for one size each it may have; None: as many as the runtime allows.
         choices: how often the options have changed: a run that began before is over.
     """
 
@@ -86,6 +87,7 @@ class Component:
         self.pipes: weakref.WeakSet[Any] = weakref.WeakSet()
         self.dispatcher = Dispatcher(self, family.unit(module))
         self.saved: Reason | None = None
+        self.most_sizes: int | None = None
         self.choices = 0
         self._digest: str | None = None
         self.interception = Interception(module, family.method, self.serve)
@@ -187,10 +189,19 @@ class Component:
             return make_request(self._asking(module), skeleton, architecture, backend, shaped, inputs[0])
 
         request = choice.choose(self.options.backend, inputs[0].device, build)
+        if isinstance(request, Request) and self._is_one_too_many(request):
+            request = Refused(reasons.TooManyExactSizes(self.most_sizes or 0, request.label))
         if isinstance(request, Request):
             run.requests[key] = request
             self.used.requests[request.key.digest] = request.without_module()
         return request
+
+    def _is_one_too_many(self, request: Request) -> bool:
+        if self.most_sizes is None or not request.shapes.dim("height").exact:
+            return False
+        known = self.used.requests.items()
+        others = [digest for digest, one in known if one.shapes.dim("height").exact and digest != request.key.digest]
+        return request.key.digest not in self.used.requests and len(others) >= self.most_sizes
 
     def _asking(self, module: torch.nn.Module) -> Asking:
         if self._digest is None:

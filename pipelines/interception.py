@@ -6,6 +6,7 @@ accelerate and diffusers that come later wrap this, and those that were there be
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +27,7 @@ class Interception:
     It refers to the module weakly: a module that refers to itself is freed late, and its memory with it.
 
     Attributes:
+        active: whether it takes calls; after `remove` it may be found below somebody else's wrapper.
         refusal: why no graph may stand in for what this stands before, or None.
         serve: how a call is run, given the method as it was.
     """
@@ -35,7 +37,12 @@ class Interception:
         self._method = method
         self._slot = _slot(module, method)
         self._before: Any = vars(module).get(self._slot)
+        self.active = True
         self.refusal: Reason | None = None
+        # Pipelines ask what a module's method takes. The method itself would refer to the module.
+        own = getattr(type(module), method)
+        self.__name__, self.__doc__ = method, own.__doc__
+        self.__signature__ = inspect.signature(self._original(module))
         if self._before is not None and not _is_own(module, method, self._before):
             self.refusal = reasons.MethodReplaced(method, live_code.custom_node(self._before))
         self.serve = serve
@@ -48,11 +55,14 @@ class Interception:
         """Take the module's calls from now on."""
         module = self._module()
         assert module is not None
-        vars(module)[self._slot] = self
+        self.active = True
+        if interception_of(module, self._method) is not self:
+            vars(module)[self._slot] = self
 
     def remove(self) -> None:
-        """Put back what was there, unless something else has been put over this since."""
+        """Put back what was there; below somebody else's wrapper, let calls through."""
         module = self._module()
+        self.active = False
         if module is None:
             return
         for slot in (self._slot, self._method, _ACCELERATE):
@@ -74,7 +84,9 @@ class Interception:
         if module is None:
             raise ReferenceError("the model of this method is gone")
         original = self._original(module)
-        if torch.compiler.is_compiling():  # the user's torch.compile or torch.export traces through here
+        if (
+            not self.active or torch.compiler.is_compiling()
+        ):  # the user's torch.compile or torch.export traces through here
             return original(*args, **kwargs)
         return self.serve(module, args, kwargs, original)
 

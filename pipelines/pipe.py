@@ -1,9 +1,9 @@
-"""compile_pipe: the modules of a pipeline, which of them are compiled, and the handle that tells of them."""
+"""compile_pipe and compile_module: which modules are compiled, and the handle that tells of them."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..common.errors import PipelineError
 from ..common.reasons import Reason
 from ..runtime.request import WhenMissing
 from .component import Component, Options
-from .families import FAMILIES, Family, Shapes, family_of
+from .families import Family, Shapes, family_of
 from .interception import interception_of
 from .report import ComponentReport, PipeReport
 
@@ -23,19 +23,36 @@ HANDLE = "onegraph"  # the attribute of a pipeline
 _HALVES = ("decoder", "encoder")
 
 
-def modules_of(pipe: Any) -> dict[str, torch.nn.Module]:
-    """A pipeline's modules by dotted name: its components, and the halves of a VAE instead of the VAE."""
+def modules_of(owner: Any) -> dict[str, torch.nn.Module]:
+    """The modules that calls may be taken of, by dotted name.
+
+    Args:
+        owner: a pipeline, whose components count, and of a VAE its halves; or a module.
+    """
+    if isinstance(owner, torch.nn.Module):
+        return _parts(owner, "")
     found: dict[str, torch.nn.Module] = {}
-    for name, part in pipe.components.items():
-        if not isinstance(part, torch.nn.Module):
-            continue
-        plain = getattr(part, "_orig_mod", part)  # of torch.compile
-        halves = {half: getattr(plain, half, None) for half in _HALVES}
-        if family_of(plain) is None and any(isinstance(h, torch.nn.Module) and family_of(h) for h in halves.values()):
-            found |= {f"{name}.{half}": h for half, h in halves.items() if isinstance(h, torch.nn.Module)}
-        else:
-            found[name] = part
+    for name, part in owner.components.items():
+        if isinstance(part, torch.nn.Module):
+            found |= _parts(part, name)
     return found
+
+
+def _parts(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
+    plain = unwrapped(module)
+    family = family_of(plain)
+    if family is not None:
+        return {name or family.component: module}
+    halves = {half: getattr(plain, half, None) for half in _HALVES}
+    parts = {f"{name}.{half}" if name else half: h for half, h in halves.items() if isinstance(h, torch.nn.Module)}
+    compiled = any(family_of(part) is not None for part in parts.values())
+    return parts if compiled else {name or type(plain).__name__: module}
+
+
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that torch.compile wrapped, or the module itself."""
+    inner = getattr(module, "_orig_mod", module)
+    return inner if isinstance(inner, torch.nn.Module) else module
 
 
 class Handle:
@@ -46,38 +63,48 @@ class Handle:
         eager: why the others are not.
     """
 
-    def __init__(self, pipe: Any) -> None:
-        self._pipe = weakref.ref(pipe)
+    def __init__(self, owner: Any) -> None:
+        self._owner = weakref.ref(owner)
         self.components: dict[str, Component] = {}
         self.eager: dict[str, Reason] = {}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Handle:
+        """A copy of a pipeline or module is not compiled."""
+        owner = self._owner()
+        return Handle(memo.get(id(owner), owner))
+
+    def __reduce__(self) -> Any:
+        return Handle, (self._owner(),)
+
     def report(self) -> PipeReport:
         """What ran compiled since the pipeline was compiled, what did not and why."""
-        pipe = self._pipe()
-        live = {} if pipe is None else modules_of(pipe)
+        owner = self._owner()
+        live = {} if owner is None else modules_of(owner)
         parts = [
-            ComponentReport.of(name, component.report, _compiled_by_torch(live.get(name)))
+            ComponentReport.of(name, component.report, _standing(component, live.get(name)))
             for name, component in self.components.items()
         ]
         parts += [ComponentReport(name, eager={reason: 0}) for name, reason in self.eager.items()]
         return PipeReport(tuple(parts))
 
     def remove(self) -> None:
-        """Have the pipeline's modules run as they did before `compile_pipe`."""
+        """Have all modules run as they did before they were compiled."""
         for component in self.components.values():
             component.interception.remove()
         self.components.clear()
 
 
-def _compiled_by_torch(module: torch.nn.Module | None) -> bool:
-    return module is not None and (
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-    )
+def _standing(component: Component, module: torch.nn.Module | None) -> Iterator[Reason]:
+    """Why a component runs eager whatever is called."""
+    if component.saved is not None:
+        yield component.saved
+    if module is not None and (unwrapped(module) is not module or vars(module).get("_compiled_call_impl") is not None):
+        yield reasons.TorchCompiled()
 
 
-def handle_of(pipe: Any) -> Handle | None:
-    """The handle of a pipeline that was compiled."""
-    found = vars(pipe).get(HANDLE)
+def handle_of(owner: Any) -> Handle | None:
+    """The handle of a pipeline or module that was compiled."""
+    found = vars(owner).get(HANDLE)
     return found if isinstance(found, Handle) else None
 
 
@@ -112,13 +139,64 @@ def compile_pipe(
         >>> pipe = compile_pipe(StableDiffusionXLPipeline.from_pretrained(folder))
         >>> image = pipe("a lighthouse").images[0]
     """
-    check_choices(backend, shapes, when_missing)
-    options = Options(backend, shapes, when_missing)
-    found = modules_of(pipe)
+    _take(pipe, Options(backend, shapes, when_missing), ignores)
+    return pipe
+
+
+def compile_module(
+    module: torch.nn.Module, *, backend: str = "auto", shapes: Shapes = "any size", when_missing: WhenMissing = "wait"
+) -> torch.nn.Module:
+    """Run a single module through graphs, as `compile_pipe` does a pipeline's.
+
+    Args:
+        module: a UNet2DConditionModel, an AutoencoderKL or AutoencoderTiny, or one of its halves. Another module stays
+            as it is, and `module.onegraph.report()` says so.
+        backend, shapes, when_missing: as for `compile_pipe`.
+
+    Returns:
+        The same module, with the attribute `onegraph` and the methods `save_graph(path)` and `load_graph(path)`, which
+        are `save_pipe` and `load_pipe` for this module.
+
+    Raises:
+        PipelineError: an argument is no choice.
+    """
+    from .saving import load_graph, save_graph
+
+    _take(module, Options(backend, shapes, when_missing), ())
+    vars(module)["save_graph"] = _ModuleMethod(module, save_graph)
+    vars(module)["load_graph"] = _ModuleMethod(module, load_graph)
+    return module
+
+
+class _ModuleMethod:
+    """A function of a module as its method, on the instance. It refers to the module weakly, as handles do."""
+
+    def __init__(self, module: torch.nn.Module, function: Callable[..., None]) -> None:
+        self._module = weakref.ref(module)
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __call__(self, path: str | Path, **options: Any) -> None:
+        self._function(self._module(), path, **options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ModuleMethod:
+        module = self._module()
+        copied = memo.get(id(module), module)
+        assert isinstance(copied, torch.nn.Module)
+        return _ModuleMethod(copied, self._function)
+
+    def __reduce__(self) -> Any:
+        return _ModuleMethod, (self._module(), self._function)
+
+
+def _take(owner: Any, options: Options, ignores: str | Sequence[str]) -> None:
+    """Take the calls of all modules of an owner that are not to be ignored."""
+    _check_choices(options)
+    found = modules_of(owner)
     left_out = _left_out(ignores, found)
-    handle = handle_of(pipe) or Handle(pipe)
+    handle = handle_of(owner) or Handle(owner)
     for name, module in found.items():
-        family = family_of(getattr(module, "_orig_mod", module))
+        family = family_of(unwrapped(module))
         if name in left_out:
             _release(handle, name)
             handle.eager[name] = reasons.Ignored()
@@ -126,28 +204,31 @@ def compile_pipe(
             handle.eager[name] = reasons.NotCompilable(type(module).__name__)
         else:
             handle.eager.pop(name, None)
-            handle.components[name] = attach(name, getattr(module, "_orig_mod", module), family, options)
-            handle.components[name].pipes.add(pipe)
-    setattr(pipe, HANDLE, handle)
-    return pipe
+            component = handle.components[name] = _attach(name, unwrapped(module), family, options)
+            if not isinstance(owner, torch.nn.Module):
+                component.pipes.add(owner)
+    vars(owner)[HANDLE] = handle
 
 
-def check_choices(backend: str, shapes: str, when_missing: str) -> None:
-    """Raise PipelineError for an argument that is no choice."""
-    choices = {"backend": ("auto", *known()), "shapes": ("any size", "exact")}
-    choices["when_missing"] = ("wait", "background", "eager")
-    given = {"backend": backend, "shapes": shapes, "when_missing": when_missing}
+def _check_choices(options: Options) -> None:
+    choices = {
+        "backend": ("auto", *known()),
+        "shapes": ("any size", "exact"),
+        "when_missing": ("wait", "background", "eager"),
+    }
     for name, allowed in choices.items():
-        if given[name] not in allowed:
-            raise PipelineError(f"{name} is {given[name]!r}; choose one of {', '.join(allowed)}.")
+        given = getattr(options, name)
+        if given not in allowed:
+            raise PipelineError(f"{name} is {given!r}; choose one of {', '.join(allowed)}.")
 
 
-def attach(name: str, module: torch.nn.Module, family: Family, options: Options) -> Component:
+def _attach(name: str, module: torch.nn.Module, family: Family, options: Options) -> Component:
     """Take the calls of a module; where they are taken already, the later choices count."""
     known_one = interception_of(module, family.method)
     component = getattr(known_one.serve, "__self__", None) if known_one is not None else None
     if isinstance(component, Component):
         component.set_options(options)
+        component.interception.install()
         return component
     component = Component(name, module, family, options)
     component.interception.install()
@@ -171,13 +252,3 @@ def _left_out(ignores: str | Sequence[str], found: dict[str, torch.nn.Module]) -
             raise PipelineError(f"The pipeline has no component {name!r} to ignore; it has {listed}.")
         left_out |= matching
     return left_out
-
-
-def compilable() -> Iterator[str]:
-    """The names of what is compiled, as in keys."""
-    yield from (family.component for family in FAMILIES)
-
-
-def folders_of(components: Sequence[Component]) -> tuple[Path, ...]:
-    """The folders of saved graphs that components look into."""
-    return tuple(dict.fromkeys(folder for component in components for folder in component.options.folders))

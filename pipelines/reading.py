@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ import torch
 from ..common import config_text, reasons
 from ..common.reasons import Reason
 from ..compiler.fingerprint import Rules
+from . import adapters
 
 # Where a module's weights are, and what its libraries note on it; none of it is computed with.
-_PLACEMENT = {
+_ON_TOP = {
     "_hf_hook",
     "_old_forward",
     "_diffusers_hook",
@@ -21,12 +23,16 @@ _PLACEMENT = {
     "peft_config",
     "hf_device_map",
     "hf_quantizer",
-    "_gradient_checkpointing_func",
     "original_attn_processors",
-    "_compiled_call_impl",
-    # The usual size of images: checkpoints of one architecture differ in it.
-    "sample_size",
+    "lora_scale",
+    "_safe_fusing",
+    "_prepare_lora_hotswap_kwargs",
+    "onegraph",
+    "save_graph",
+    "load_graph",
 }
+# The usual size of images: checkpoints of one architecture differ in it.
+_PLACEMENT = _ON_TOP | {"_gradient_checkpointing_func", "_compiled_call_impl", "sample_size"}
 _PROCESSORS = {"AttnProcessor", "AttnProcessor2_0", "FusedAttnProcessor2_0"}
 _PROCESSORS_HOME = "diffusers.models.attention_processor"
 _HOOKED = {"_hf_hook": "a hook of accelerate", "_diffusers_hook": "a hook of diffusers"}
@@ -41,7 +47,12 @@ def _is_processor(value: Any) -> bool:
 
 
 def describe(value: Any) -> str | None:
-    """As for any module; besides, a model's configuration and the processor of an attention layer."""
+    """As for any module; besides, a model's configuration and the processor of an attention layer.
+
+    What is turned off again, as FreeU may be, leaves attributes of None behind.
+    """
+    if value is None:
+        return ""
     if type(value).__name__ == "FrozenDict" and isinstance(value, dict):
         items = [(key, value[key]) for key in sorted(value) if not key.startswith("_") and not _is_placement(key)]
         return f"config({','.join(f'{key}={config_text.describe(one)}' for key, one in items)})"
@@ -57,38 +68,51 @@ def rules() -> Rules:
     return Rules(placement=_is_placement, roots=("diffusers",), intercepted=frozenset({"forward"}), describe=describe)
 
 
-def structure_refusal(module: torch.nn.Module) -> Reason | None:
-    """Why no graph serves a module with such parts, or None. To be asked again when its structure has changed."""
-    return next(_refusals(module), None)
+@dataclass(frozen=True)
+class Reading:
+    """What a module is to a graph, until it changes.
+
+    Attributes:
+        twin: the module as a graph is compiled for it: without what its libraries and this package put on it.
+        own_weights: whether the twin's weights have other names than the module's.
+        refusal: why no graph serves it, or None.
+        dropout: whether training mode makes a difference.
+    """
+
+    twin: torch.nn.Module
+    own_weights: bool
+    refusal: Reason | None
+    dropout: bool
+
+
+def read(module: torch.nn.Module) -> Reading:
+    """Look at all parts of a module. To be done again when it has changed."""
+    twin, own_weights, reason = _bare(module), False, None
+    found = adapters.first_of(module)
+    if found is not None:
+        reason = adapters.refusal(module)
+        if reason is None:
+            twin, own_weights = adapters.without(twin), True
+    dropout = any(isinstance(child, torch.nn.Dropout) and child.p > 0 for child in module.modules())
+    return Reading(twin, own_weights, reason or next(_refusals(module), None), dropout)
 
 
 def _refusals(module: torch.nn.Module) -> Iterator[Reason]:
     for name, child in module.named_modules():
-        library = type(child).__module__.partition(".")[0]
-        if library == "peft":
-            yield reasons.AdapterLayers(library, name)
+        state = vars(child)
         if child is not module:
             for attribute, what in _HOOKED.items():
-                if vars(child).get(attribute) is not None:
+                if state.get(attribute) is not None:
                     yield reasons.LibraryHook(what, name)
-        processor = vars(child).get("processor")
+        processor = getattr(child, "processor", None)
         if processor is not None and not (_is_processor(processor) and type(processor).__name__ in _PROCESSORS):
             yield reasons.AttentionProcessor(type(processor).__name__, name)
-        inner = getattr(child, "processor", None)
-        if isinstance(inner, torch.nn.Module):
-            yield reasons.AttentionProcessor(type(inner).__name__, name)
 
 
-def has_dropout(module: torch.nn.Module) -> bool:
-    """Whether training mode makes a difference."""
-    return any(isinstance(child, torch.nn.Dropout) and child.p > 0 for child in module.modules())
-
-
-def bare(module: torch.nn.Module) -> torch.nn.Module:
-    """The module without what its libraries and this package put on it: the same children and weights."""
+def _bare(module: torch.nn.Module) -> torch.nn.Module:
+    """The same children and weights in another object."""
     twin: torch.nn.Module = object.__new__(type(module))
-    leave_out = rules().intercepted | _PLACEMENT - {"sample_size"}
+    leave_out = rules().intercepted | _ON_TOP
     state = {name: value for name, value in vars(module).items() if name not in leave_out}
-    state["_gradient_checkpointing_func"] = None
     object.__setattr__(twin, "__dict__", state)
     return twin

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common import messages, reasons
+from ..common import messages
 from ..common.reasons import Reason
 from ..runtime.run_report import RunReport
 
@@ -33,11 +33,15 @@ class ComponentReport:
     speedup: float | None = None
 
     @classmethod
-    def of(cls, name: str, report: RunReport, compiled_by_torch: bool) -> ComponentReport:
-        """Copy what was counted."""
+    def of(cls, name: str, report: RunReport, standing: Iterable[Reason]) -> ComponentReport:
+        """Copy what was counted.
+
+        Args:
+            standing: reasons that hold whatever is called.
+        """
         eager: dict[Reason, int] = dict(report.eager)
-        if compiled_by_torch:
-            eager.setdefault(reasons.TorchCompiled(), 0)
+        for reason in standing:
+            eager.setdefault(reason, 0)
         return cls(name, report.compiled_calls, eager, report.label, report.compile_s, report.restore_s, report.speedup)
 
     @property

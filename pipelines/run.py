@@ -19,6 +19,28 @@ from ..runtime.registry import registry
 from ..runtime.run import Run
 from . import reading
 from .families import Family
+from .reading import Reading
+
+
+@dataclass
+class ModuleState:
+    """What this process knows of a module whose calls are taken, gone when the module is.
+
+    Attributes:
+        runs: the run under way in each thread, and by what the next one is told from it.
+        reading: what the module is to a graph, by its version.
+    """
+
+    watches: Watches = field(default_factory=Watches)
+    runs: dict[int, tuple[tuple[Any, ...], PipeRun]] = field(default_factory=dict)
+    reading: tuple[int, Reading] | None = None
+
+    def read(self, module: torch.nn.Module, version: int) -> Reading:
+        """The reading of a module of that version."""
+        known = self.reading
+        if known is None or known[0] != version:
+            known = self.reading = version, reading.read(module)
+        return known[1]
 
 
 @dataclass
@@ -28,52 +50,37 @@ class PipeRun(Run):
     Attributes:
         watch: on the module that runs.
         structure: why no graph serves a module that is built and configured like this, or None.
-        dropout: whether training mode makes a difference.
-        twin: the module as a graph is compiled for it.
     """
 
     watch: ModuleWatch | None = None
     live: weakref.ref[torch.nn.Module] | None = None
     structure: Reason | None = None
-    dropout: bool = False
-    twin: torch.nn.Module | None = None
+    reading: Reading | None = None
 
     def inspect(self, module: torch.nn.Module, family: Family) -> Reason | None:
         """Check the module; why no graph serves this call, or None."""
         if self.refusal is not None or self.watch is None:
             return self.refusal
         version = self.watch.refresh(module)
-        if version != self.version or self.twin is None:
+        if version != self.version or self.reading is None:
             self.version, self.bound, self.requests = version, set(), {}
-            self.twin = reading.bare(module)
-            self.structure = reading.structure_refusal(module) or self.watch.patched or family.config_refusal(module)
-            self.dropout = reading.has_dropout(module)
-        if module.training and self.dropout:
+            self.reading = state_of(module).read(module, version)
+            self.structure = self.reading.refusal or self.watch.patched or family.config_refusal(module)
+        if module.training and self.reading.dropout:
             return reasons.Dropout()
         return self.structure
 
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module without what sits on the instance."""
-        assert self.twin is not None
-        return self.twin
+        assert self.reading is not None
+        return self.reading.twin
 
     @contextlib.contextmanager
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
-        """The live module, whose weights a graph reads."""
-        live = None if self.live is None else self.live()
+        """The module whose weights a graph reads: the live one, where the names are its own."""
+        assert self.reading is not None
+        live = None if self.live is None or self.reading.own_weights else self.live()
         yield module if live is None else live
-
-
-@dataclass
-class ModuleState:
-    """What this process knows of a module whose calls are taken, gone when the module is.
-
-    Attributes:
-        runs: the run under way in each thread, and by what the next one is told from it.
-    """
-
-    watches: Watches = field(default_factory=Watches)
-    runs: dict[int, tuple[Any, PipeRun]] = field(default_factory=dict)
 
 
 def state_of(module: torch.nn.Module) -> ModuleState:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ..common import messages, reasons
 from ..common.errors import PipelineError, in_brief
@@ -26,7 +28,8 @@ from ..runtime.registry import registry
 from ..runtime.request import Request
 from .component import Component
 from .first_calls import first_calls
-from .pipe import Handle, compile_pipe, handle_of
+from .pipe import HANDLE, Handle, compile_pipe, handle_of
+from .report import ComponentReport
 
 log = logging.getLogger("onegraph.pipelines")
 
@@ -48,18 +51,38 @@ def save_pipe(pipe: Any, dir: str | Path, *, overwrite: bool = False) -> None:
     handle = handle_of(pipe)
     if handle is None:
         raise PipelineError("This pipeline was not compiled; call compile_pipe(pipe) before save_pipe.")
-    folder = Path(dir)
-    before = list(_entries(folder))
-    if before and not overwrite:
+    _refuse_to_overwrite(Path(dir), overwrite)
+    save_components(pipe, handle.components, Path(dir))
+
+
+def save_components(pipe: Any, components: Mapping[str, Component], folder: Path) -> None:
+    """Save the graphs of some components of a pipeline, in place of what the folder holds."""
+    if not any(_used(component) for component in components.values()):
+        first_calls(pipe, components)
+    _save(components, folder)
+
+
+def holds_graphs(folder: Path) -> bool:
+    """Whether save_pipe wrote graphs into a folder."""
+    return any(True for _ in _entries(folder))
+
+
+def _refuse_to_overwrite(folder: Path, overwrite: bool) -> None:
+    there = len(list(_entries(folder)))
+    if there and not overwrite:
         raise PipelineError(
-            f"{folder} already holds {len(before)} saved graphs; save into another folder or pass overwrite=True."
+            f"{folder} already holds {there} saved graphs; save into another folder or pass overwrite=True."
         )
-    if not any(_used(component) for component in handle.components.values()):
-        first_calls(pipe, handle.components)
-    found = {name: _used(component) for name, component in handle.components.items()}
+
+
+def _save(components: Mapping[str, Component], folder: Path) -> None:
+    """Write the graphs that served, in place of those that are there."""
+    before = list(_entries(folder))
+    found = {name: _used(component) for name, component in components.items()}
     if not any(found.values()):
-        why = "; ".join(f"{one.name}: {one.text}" for one in handle.report().components)
-        raise PipelineError(f"The pipeline has no graphs to save ({why}). Run it once, then save it.")
+        reports = (ComponentReport.of(name, component.report, ()) for name, component in components.items())
+        why = "; ".join(f"{one.name}: {one.text}" for one in reports)
+        raise PipelineError(f"There are no graphs to save yet ({why}). Run it once, then save it.")
     written: set[Path] = set()
     for name, graphs in found.items():
         for request, entry in graphs:
@@ -69,6 +92,23 @@ def save_pipe(pipe: Any, dir: str | Path, *, overwrite: bool = False) -> None:
         if entry.folder not in written:
             shutil.rmtree(entry.folder)
     log.info("saved %d graphs in %s", len(written), folder)
+
+
+def save_graph(module: torch.nn.Module, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write the graphs that a module of `compile_module` uses; see `save_pipe`. It must have been called once."""
+    _refuse_to_overwrite(Path(path), overwrite)
+    _save(_handle(module).components, Path(path))
+
+
+def load_graph(module: torch.nn.Module, path: str | Path, *, trust: str | None = None) -> None:
+    """Run a module of `compile_module` through the graphs that `save_graph` or `save_pipe` wrote; see `load_pipe`."""
+    load_components(_handle(module).components, Path(path), trust)
+
+
+def _handle(module: torch.nn.Module) -> Handle:
+    handle = handle_of(module)
+    assert handle is not None
+    return handle
 
 
 def _used(component: Component) -> list[tuple[Request, Entry]]:
@@ -113,16 +153,30 @@ def load_pipe(pipe: Any, dir: str | Path, *, trust: str | None = None) -> Any:
         PipelineError: there are no graphs in the folder, or none that this user's installation or the publisher signed.
         OSError: the folder cannot be read.
     """
-    folder = Path(dir)
+    handle = handle_of(pipe)
+    if handle is not None:
+        load_components(handle.components, Path(dir), trust)
+        return pipe
+    compile_pipe(pipe, when_missing="eager")
+    handle = handle_of(pipe)
+    assert handle is not None
+    try:
+        load_components(handle.components, Path(dir), trust)
+    except BaseException:
+        handle.remove()
+        del vars(pipe)[HANDLE]
+        raise
+    return pipe
+
+
+def load_components(components: Mapping[str, Component], folder: Path, trust: str | None) -> None:
+    """Check a folder of graphs, then have the components look into it."""
     if trust is not None:
         _import(folder, trust)
-    handle = handle_of(pipe) or handle_of(compile_pipe(pipe, when_missing="eager"))
-    assert handle is not None
-    if trust is None:
-        _check(folder, handle)
-        for component in handle.components.values():
-            component.add_folder(folder)
-    return pipe
+        return
+    _check(folder, components)
+    for component in components.values():
+        component.add_folder(folder)
 
 
 def _import(path: Path, publisher: str) -> None:
@@ -135,7 +189,7 @@ def _import(path: Path, publisher: str) -> None:
         raise PipelineError(f"The graphs in {path} are not loaded: {messages.text(imported)}.")
 
 
-def _check(folder: Path, handle: Handle) -> None:
+def _check(folder: Path, components: Mapping[str, Component]) -> None:
     """Refuse a folder without graphs that may be loaded; warn of those that do not fit here."""
     entries = list(_entries(folder))
     if not entries:
@@ -149,7 +203,7 @@ def _check(folder: Path, handle: Handle) -> None:
             f"The graphs in {folder} are not loaded: {messages.text(refused[0])}. "
             "Those of another user or machine come through `onegraph export` and load_pipe(..., trust=NAME)."
         )
-    for name, component in handle.components.items():
+    for name, component in components.items():
         own = [entry for entry in entries if entry.manifest.key.get("component") == component.family.component]
         usable = [entry for entry in own if judged[entry.folder] is None]
         differing = [_target_differs(entry, component) for entry in usable]

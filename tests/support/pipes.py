@@ -156,5 +156,28 @@ def distance(a: Any, b: Any) -> float:
     return float(abs(a - b).max()) * 255
 
 
-def empty_folder(folder: Path) -> bool:
-    return not folder.is_dir() or not any(folder.iterdir())
+def tokenizer() -> Any:
+    """A tokenizer of letters, made here."""
+    from transformers import CLIPTokenizer
+
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    return CLIPTokenizer(vocab={word: number for number, word in enumerate(words)}, merges=[], model_max_length=77)
+
+
+def model_folder(folder: Path) -> Path:
+    """A model on the disk, as `save_pretrained` writes it, that takes prompts as text."""
+    from diffusers import StableDiffusionPipeline
+
+    pipe = StableDiffusionPipeline(
+        unet=unet(),
+        vae=vae(),
+        scheduler=scheduler(),
+        text_encoder=text_encoder(),
+        tokenizer=tokenizer(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipe.save_pretrained(folder)
+    return folder
