@@ -83,6 +83,9 @@ class Backend(Protocol):
     def can_compile(self, device: torch.device) -> Availability:
         """Tell whether new graphs can be compiled here."""
 
+    def compiler(self) -> str:
+        """Name what compiles besides torch, so that a later process sees whether it has changed."""
+
     def supports(self, shapes: ShapeRange) -> bool:
         """Tell whether one graph can serve the whole range."""
 

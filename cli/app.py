@@ -1,4 +1,4 @@
-"""Commands on the graph store and this machine: `onegraph ls`, `verify`, `bench`, `doctor`; see `sharing` too."""
+"""Commands on the graph store and this machine: `onegraph ls`, `verify`, `doctor`, and those of other modules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from .bench import bench
 from .output import describe, print_line, print_table
+from .retry import retry
 from .sharing import export_graphs, import_graphs, trust
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ..graph_cache.signing import Trusted
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Compiled graphs of ComfyUI-OneGraph.")
 app.command()(bench)
+app.command()(retry)
 app.command("export")(export_graphs)
 app.command("import")(import_graphs)
 app.add_typer(trust, name="trust")
@@ -37,21 +39,21 @@ def list_graphs(folders: Folders = None) -> None:
     store = Store()
     rows: list[tuple[str, ...]] = []
     total = 0
-    for entry in store.entries(folders or []):
-        manifest, first_use = entry.manifest, store.first_use(entry)
+    for entry in store.listing(folders or []):
         total += entry.bytes
         row = (
             f"{entry.folder.parents[2].name.removesuffix('.graphs')}/{entry.folder.parents[1].name}",
-            str(manifest.key.get("component", "")),
-            manifest.label,
-            str(manifest.key.get("dtype", "")),
-            str(manifest.key.get("backend", "")),
+            str(entry.key.get("component", "")),
+            entry.label,
+            str(entry.key.get("dtype", "")),
+            str(entry.key.get("backend", "")),
             _size(entry.bytes),
-            f"{max(first_use.checked.values()):.1e}" if first_use.checked else "not used yet",
-            f"{first_use.speedup:.2f}x" if first_use.speedup else "",
-            _trust(store.provenance(entry)),
+            "not used yet" if entry.relative_l2 is None else f"{entry.relative_l2:.1e}",
+            f"{entry.speedup:.2f}x" if entry.speedup else "",
+            _trust(entry.provenance),
         )
         rows.append(row)
+    store.save_index()
     print_table(("model", "component", "shapes", "dtype", "backend", "size", "to eager", "speed", "state"), rows)
     print_line(f"{len(rows)} graphs, {_size(total)}; graph folder {store.home}")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import Literal
 
 # Why a compile failed, where that decides when it is tried again: memory of the system or of the device ran out, or
-# the time limit. Empty: something else.
-Cause = Literal["", "memory", "device memory", "time"]
+# a disk, or the time limit, or somebody ended it. Empty: something else.
+Cause = Literal["", "memory", "device memory", "disk", "time", "stopped"]
 
+_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
 _BRIEF = 200
 # In quotes a path may hold spaces. Outside them it ends at a space or at what commonly follows a path in a message.
 _QUOTED = re.compile(r"""(['"`])(?:[A-Za-z]:[\\/]|\\\\|/|~/)[^'"`\n]*[\\/][^'"`\n]*\1""")
@@ -34,6 +37,21 @@ def in_brief(error: BaseException, most: int = _BRIEF) -> str:
     return without_paths(lines[0])[:most] if lines else type(error).__name__
 
 
+def disk_is_full(error: BaseException) -> bool:
+    """Whether a disk had no room, according to an error or those that it came from, a compiler's text included."""
+    texts = [os.strerror(number).lower() for number in _FULL]
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, OSError) and current.errno in _FULL:
+            return True
+        if any(text in str(current).lower() for text in texts):
+            return True
+        current = current.__cause__ or current.__context__
+    return False
+
+
 class OneGraphError(Exception):
     """Base of every error the pack raises on purpose."""
 
@@ -54,6 +72,10 @@ class CompileError(OneGraphError):
         super().__init__(message)
         self.lasting = lasting
         self.cause: Cause = cause
+
+
+class ChildDiedError(CompileError):
+    """The compiling process ended without a last word."""
 
 
 class LoadError(OneGraphError):

@@ -50,6 +50,14 @@ def require(what: str) -> Any:
     return found
 
 
+def driver_version() -> str:
+    """Return the version of CUDA that the driver knows; empty where there is none, or this torch does not tell."""
+    try:
+        return str(require("torch._C._cuda_getDriverVersion")())
+    except (LoadError, RuntimeError):
+        return ""
+
+
 @contextlib.contextmanager
 def without_stack_traces() -> Iterator[None]:
     """While this lasts, tracing does not note for each operation where in Python it came from.

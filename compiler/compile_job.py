@@ -14,8 +14,9 @@ import torch
 from .. import backends
 from ..backends import Backend, Rebuilds, Runner
 from ..backends.worker_pool import WorkerPool
-from ..common.errors import CompileError
+from ..common.errors import CompileError, LoadError
 from ..common.tensor_meta import TensorMeta
+from ..common.zeros import zeros
 from ..graph_cache.manifest import CodeRecord
 from . import code_record, export, skeleton
 from .job import Checked, Client, Done, Job, Message, Stage
@@ -52,9 +53,12 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
     torch.set_grad_enabled(False)
     backend = backends.get(job.backend)
     device = torch.device(job.device)
-    if job.rebuild_from is None:
+    if job.rebuild_from is None and not job.check_only:
         backend.prepare(device, job.workers)
     inputs = export.example_inputs(job.shapes, job.example_sizes, device)
+    if job.check_only:
+        report(Stage("checking"))
+        return _check_only(job, staging, backend, inputs)
     if job.rebuild_from is None:
         gc.disable()  # a seventh of a compile's time; nearly everything it visits lives until the end
         built = _compile(job, staging, backend, inputs, pool, report)
@@ -73,6 +77,16 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
     report(Checked(tuple(built.files), constants, built.code))
     capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
     return Done(tuple(built.files), constants, built.code, capturable)
+
+
+def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Done:
+    """Load and call a graph that was compiled before."""
+    try:
+        runner = backend.load(staging, inputs[0].device)
+    except LoadError as error:  # its files are right: what it lacks is here
+        raise CompileError(str(error), lasting=False) from error
+    constants = _check(_Built([*job.check_only], zeros(job.constants, inputs[0].device)), runner, inputs)
+    return Done(job.check_only, constants)
 
 
 def _compile(job: Job, staging: Path, backend: Backend, inputs: Inputs, pool: WorkerPool, report: Report) -> _Built:

@@ -50,6 +50,7 @@ class Job:
         constants: the weights that the graph in `rebuild_from` reads.
         code: the functions that the graph in `rebuild_from` was captured from. It stays in the server.
         workers: how many processes compile regions of the graph besides the main worker.
+        check_only: files of a finished graph in the staging folder, which is only loaded and called once.
         cache: folder for what compilers share between compiles, where the user chose none; None: they share nothing.
         weights: how many the model has, for the estimate. It stays in the server.
     """
@@ -69,6 +70,7 @@ class Job:
     workers: int = 0
     cache: Path | None = None
     weights: int = 0
+    check_only: tuple[str, ...] = ()
 
     def to_json(self) -> JSON:
         """Return what the worker needs, the skeleton apart."""
@@ -85,6 +87,7 @@ class Job:
             "constants": [constant.to_json() for constant in self.constants],
             "workers": self.workers,
             "cache": str(self.cache) if self.cache else None,
+            "check_only": list(self.check_only),
         }
 
     @classmethod
@@ -104,6 +107,7 @@ class Job:
             constants=tuple(map(TensorMeta.from_json, data["constants"])),
             workers=data["workers"],
             cache=Path(data["cache"]) if data["cache"] else None,
+            check_only=tuple(data["check_only"]),
         )
 
 

@@ -10,14 +10,14 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..common.errors import Cause, CompileError, in_brief
+from ..common.errors import Cause, ChildDiedError, CompileError, in_brief
+from ..graph_cache import leftovers
 from .job import LOG_FILE, Checked, Compiled, Done, Failed, Job, Message, Regions, Stage, from_json, write_job
 from .progress import STAGES, Estimate, Progress
 
@@ -67,8 +67,8 @@ def compile_in_child(
     """
     write_job(job, staging)
     # Processes that are ended leave what they had unpacked there: megabytes for each region of a graph.
-    with tempfile.TemporaryDirectory(prefix="onegraph-", ignore_cleanup_errors=True) as scratch:
-        child = _Child(staging, scratch)
+    with leftovers.owned_folder(None) as scratch:
+        child = _Child(staging, str(scratch))
         try:
             estimate = Estimate(expected or dict.fromkeys(STAGES, 1.0))
             return _follow(child, estimate, watch, limit * (_PATIENCE if job.niceness else 1), paused)
@@ -245,5 +245,7 @@ def _death(child: _Child) -> CompileError:
         explanation = ", which is what happens when memory runs out" if name == "SIGKILL" else ""
         # What the system kills first when memory runs out may be the server the next time.
         cause: Cause = "memory" if name == "SIGKILL" else ""
-        return CompileError(f"The compiling process was killed ({name}{explanation}).", lasting=False, cause=cause)
-    return CompileError(f"The compiling process ended with exit code {code} before it was done.", lasting=False)
+        if name in ("SIGTERM", "SIGHUP", "SIGINT"):
+            cause = "stopped"
+        return ChildDiedError(f"The compiling process was killed ({name}{explanation}).", lasting=False, cause=cause)
+    return ChildDiedError(f"The compiling process ended with exit code {code} before it was done.", lasting=False)

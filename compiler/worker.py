@@ -197,8 +197,9 @@ class _MainWorker:
 def _failure(error: Exception) -> Failed:
     """Describe a failure for the server."""
     from onegraph.common import memory
-    from onegraph.common.errors import OneGraphError, in_brief
+    from onegraph.common.errors import OneGraphError, disk_is_full, in_brief
     from onegraph.compiler.job import Failed
+    from onegraph.graph_cache.files import is_passing
 
     try:
         cause = memory.ran_out(error)
@@ -211,7 +212,10 @@ def _failure(error: Exception) -> Failed:
         text = str(error) if own else f"The compiling process ran out of {which} ({in_brief(error)})."
         return Failed(text, lasting=False, cause=cause)
     text = str(error) if known else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
-    return Failed(text, lasting=getattr(error, "lasting", True))
+    if disk_is_full(error):
+        return Failed(text, lasting=False, cause="disk")
+    passing = is_passing(error) or is_passing(error.__cause__)
+    return Failed(text, lasting=getattr(error, "lasting", True) and not passing)
 
 
 def main(staging: Path, number: int | None = None) -> NoReturn:

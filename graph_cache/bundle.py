@@ -39,11 +39,11 @@ _MOST_GRAPHS = 20_000
 _MOST_MEMBERS = 1_000_000
 _BLOCK = 512  # of a tar file
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"
-_GRAPH = rf"[0-9a-z]{{1,32}}/{_PART}/{_PART}"  # of no other folder that a user's holds
-_MEMBER = re.compile(rf"{re.escape(BUNDLE_FILE)}|{_GRAPH}/{_PART}")
+GRAPH = rf"[0-9a-z]{{1,32}}/{_PART}/{_PART}"  # of no other folder that a user's holds
+_MEMBER = re.compile(rf"{re.escape(BUNDLE_FILE)}|{GRAPH}/{_PART}")
 
 
-GraphPath = Annotated[str, StringConstraints(pattern=f"^{_GRAPH}$")]
+GraphPath = Annotated[str, StringConstraints(pattern=f"^{GRAPH}$")]
 
 
 class Listing(Strict):

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.reasons import BadPublisherName, Reason, SigningKeyRefused, UnreadableManifest
+from ..common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists, UnreadableManifest
 from . import ed25519, key_file, publishers
 from . import publish as publishing
-from .bundle import BUNDLE_FILE, Listing
+from .bundle import BUNDLE_FILE, GRAPH, Listing
 from .entry import Entry, read
 from .files import replace_text, sync_folder, write_synced
 from .importing import valid_place
@@ -25,6 +25,7 @@ from .leftovers import OWNER_FILE
 from .manifest import MANIFEST_FILE
 from .private_copy import copy_files
 from .publishers import NAME, PUBLISHER_FILE
+from .signing import SIGNATURE_FILE
 from .store import Store
 
 TAR_SUFFIX = ".tar"
@@ -75,12 +76,12 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
         OSError: the bundle cannot be written.
         NoCryptographyError: nothing can be signed.
     """
-    seen: set[bytes] = set()
+    written: set[bytes] = set()
+    placed: set[str] = set()
     with (_tar if target.suffix == TAR_SUFFIX else _folder)(store, target) as add:
         for entry in entries:
-            if entry.text in seen:
+            if entry.text in written:
                 continue
-            seen.add(entry.text)
             reason: Reason | None = store.trust(entry)
             place = valid_place(entry.manifest.key, entry.manifest)
             model = entry.folder.parents[1].name
@@ -89,7 +90,11 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
             if reason is None and place is not None:
                 signature = publishers.sign(private, entry.text).model_dump_json(indent=1)
                 model = model if _MODEL.fullmatch(model) else _OTHER_MODEL
-                reason = add(_Signed(entry, f"{model}/{place[0].component}/{place[1]}", signature))
+                new = _Signed(entry, f"{model}/{place[0].component}/{place[1]}", signature)
+                reason = TargetExists(place[1]) if new.place in placed else add(new)
+                if reason is None:
+                    written.add(entry.text)
+                    placed.add(new.place)
             yield Exported(entry.folder, reason)
 
 
@@ -107,22 +112,32 @@ _Add = Callable[[_Signed], Reason | None]
 
 @contextlib.contextmanager
 def _folder(store: Store, target: Path) -> Iterator[_Add]:
-    target.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        target.mkdir(parents=True)
+        target.chmod(0o755)  # whatever the umask
     try:
         yield lambda new: _bake(target, new)
     finally:
         made = target.glob(f"*/*/*/{PUBLISHER_FILE}")
-        graphs = sorted("/".join(path.parts[-4:-1]) for path in made if not path.parent.name.startswith("."))
+        graphs = sorted("/".join(path.parts[-4:-1]) for path in made)
+        graphs = [graph for graph in graphs if re.fullmatch(GRAPH, graph)]  # no hidden one, such as a quarantined one
         if graphs:
             replace_text(target / BUNDLE_FILE, Listing(graphs=tuple(graphs)).model_dump_json(indent=1))
+            (target / BUNDLE_FILE).chmod(0o644)
 
 
 def _bake(target: Path, new: _Signed) -> Reason | None:
     """Put an entry into a folder by one rename; whoever loads graphs from it sees the old one or the new one."""
     final = target / new.place
     there = read(final)
+    same = isinstance(there, Entry) and there.text == new.entry.text
+    signed = os.path.lexists(final / SIGNATURE_FILE)
+    if signed or final.resolve() == new.entry.folder.resolve():  # in a store: it is signed where it lies, or stays
+        if not (signed and same):
+            return TargetExists(final.name)
+        replace_text(final / PUBLISHER_FILE, new.signature)
+        return None
     with contextlib.suppress(OSError):
-        same = isinstance(there, Entry) and there.text == new.entry.text
         if same and (final / PUBLISHER_FILE).read_text() == new.signature:
             return None
     with publishing.staging([final.parents[1]]) as staged:
@@ -155,8 +170,6 @@ def _tar(store: Store, target: Path) -> Iterator[_Add]:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
 
                 def add(new: _Signed) -> Reason | None:
-                    if new.place in placed:
-                        return None
                     with store.private(new.entry) as files:
                         if isinstance(files, Reason):
                             return files

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
+from . import ownership
 from .entry import Entry
 from .files import IrregularFileError, OversizedFileError, read_regular, replace_text
 from .layout import machine_id
 from .manifest import Strict
+from .publishers import PUBLISHER_FILE
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -49,31 +53,37 @@ class FirstUses(Strict):
     machines: dict[str, FirstUse] = {}
 
 
-def read_all(entry: Entry) -> FirstUses:
-    """Read the results of all machines; none where no readable file is there."""
+def read_all(folder: Path) -> FirstUses:
+    """Read the results of all machines for an entry; none where no readable file is there."""
     try:
-        return _read(entry)
+        return _read(folder)
     except (OSError, MemoryError):
         return FirstUses()
 
 
-def _read(entry: Entry) -> FirstUses:
+def _read(folder: Path) -> FirstUses:
     """Raises OSError where results may be there that cannot be read; they are not to be overwritten."""
     try:
-        return FirstUses.model_validate_json(read_regular(entry.folder / FIRST_USE_FILE, _MOST_BYTES))
+        return FirstUses.model_validate_json(read_regular(folder / FIRST_USE_FILE, _MOST_BYTES))
     except (FileNotFoundError, IrregularFileError, OversizedFileError, ValidationError):
         return FirstUses()
 
 
-def read_here(entry: Entry) -> FirstUse:
-    """Read this machine's result; an empty one where there is none."""
-    return read_all(entry).machines.get(machine_id(), FirstUse())
+def read_here(folder: Path) -> FirstUse:
+    """Read this machine's result for an entry; an empty one where there is none.
+
+    What lies beside a publisher's graph in another user's folder is not signed, and shows nothing.
+    """
+    if os.path.lexists(folder / PUBLISHER_FILE) and ownership.check(folder) is not None:
+        return FirstUse()
+    machines = read_all(folder).machines
+    return machines.get(machine_id(), FirstUse()) if machines else FirstUse()
 
 
 def remember(entry: Entry, result: FirstUse) -> None:
     """Write this machine's result. A read-only store is no error: the next process measures again."""
     try:
-        machines = {**_read(entry).machines, machine_id(): result}
+        machines = {**_read(entry.folder).machines, machine_id(): result}
         replace_text(entry.folder / FIRST_USE_FILE, FirstUses(machines=machines).model_dump_json(indent=1))
     except (OSError, MemoryError) as error:
         log.debug("the first-use result of %s could not be recorded: %s", entry.folder, error)

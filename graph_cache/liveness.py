@@ -1,22 +1,29 @@
 """Whose a file is that a process leaves behind when it dies, and whether that process still runs.
 
 A process id alone tells little: it is used again, and in a container it is often the same at every start. An owner is
-known by the boot of the machine, the PID namespace, the process id and the time at which the process started.
+known by the boot of the machine, the PID namespace, the process id and the time at which the process started. Of a
+process in another namespace, which nobody here sees, a lock tells that it holds on its file as long as it lives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
+import time
 import uuid
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from .files import read_regular
+from .files import open_regular, read_regular
 from .layout import machine_id
 
 State = Literal["alive", "dead", "unknown"]
+
+WRITING_SECONDS = 60  # until then another machine, whose processes nobody sees here, may still write a small file
 
 _PROC = Path("/proc")
 _MOST_BYTES = 4096  # of an owner's text, which has about 200
@@ -32,6 +39,7 @@ class Owner:
         boot: id of the machine's boot; empty where the system has none, like the following.
         namespace: PID namespace, in which `pid` means something.
         started: time since the boot, in the system's ticks.
+        locked: whether it holds a lock on its file.
     """
 
     pid: int
@@ -39,6 +47,7 @@ class Owner:
     boot: str = ""
     namespace: str = ""
     started: str = ""
+    locked: bool = field(default=False, compare=False)
 
     def to_text(self) -> str:
         """Write the owner with a nonce, by which no two files are equal."""
@@ -48,6 +57,14 @@ class Owner:
 def new_nonce() -> str:
     """Make a name that no other process makes and that is no number."""
     return str(uuid.uuid4())
+
+
+def is_nonce(name: str) -> bool:
+    """Whether a name is one that `new_nonce` makes."""
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False
 
 
 def this_process() -> Owner:
@@ -65,13 +82,22 @@ def read_owner(path: Path) -> Owner | None:
         return None
     if not isinstance(found, dict) or type(found.get("pid")) is not int or found["pid"] < 1:
         return None
-    texts = {field.name: found.get(field.name, "") for field in fields(Owner) if field.name != "pid"}
-    return Owner(found["pid"], **texts) if all(isinstance(text, str) for text in texts.values()) else None
+    texts = {one.name: found.get(one.name, "") for one in fields(Owner) if one.name not in ("pid", "locked")}
+    if not all(isinstance(text, str) for text in texts.values()):
+        return None
+    return Owner(found["pid"], locked=found.get("locked") is True, **texts)
 
 
-def state(owner: Owner) -> State:
-    """Tell whether an owner runs. Of another machine or PID namespace nobody here knows."""
+def state(owner: Owner, path: Path) -> State:
+    """Tell whether an owner runs. Of another machine nobody here knows, nor of another PID namespace without a lock.
+
+    Args:
+        path: the owner's file.
+    """
     here = this_process()
+    seen = (owner.machine or here.machine, owner.namespace) == (here.machine, here.namespace)
+    if not seen and owner.boot and owner.boot == here.boot:  # another container of this machine, perhaps
+        return _state_by_lock(path) if owner.locked else "unknown"
     if owner.machine and owner.machine != here.machine:
         return "unknown"
     if owner.boot != here.boot:
@@ -79,6 +105,62 @@ def state(owner: Owner) -> State:
     if owner.namespace != here.namespace:
         return "unknown"
     return "alive" if _runs_since(owner.pid, owner.started) else "dead"
+
+
+@contextlib.contextmanager
+def owning(path: Path) -> Iterator[None]:
+    """Write this process into a new file, and hold a lock on it meanwhile, where locks work. The file stays.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        locked = _lock(handle)
+        os.write(handle, replace(this_process(), locked=locked).to_text().encode())
+    except BaseException:
+        os.close(handle)
+        raise
+    if not locked:  # an open file could not be removed on Windows
+        os.close(handle)
+    try:
+        yield
+    finally:
+        if locked:
+            os.close(handle)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a process made an owner's file and died before it wrote who it is; False while it may still do so."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0 and time.time() - found.st_mtime > WRITING_SECONDS
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file until it is closed, by the kernel at the latest; whether that works here."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _state_by_lock(path: Path) -> State:
+    try:
+        import fcntl
+
+        with open_regular(path) as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others may look at the same time
+    except BlockingIOError:
+        return "alive"
+    except (ImportError, OSError):
+        return "unknown"
+    return "dead"
 
 
 def runs(pid: int) -> bool:

@@ -1,10 +1,11 @@
-"""Looking up a graph. Reads the store and changes nothing in it.
+"""Looking up a graph. Reads the store and changes nothing on the disk.
 
 An entry serves a key only if it is this user's own or a trusted publisher's (see `signing`), its manifest holds the
 very same key, `differs` has no objection, all its files are sound, and no two processes of this machine in a row died
 while they loaded it. This model's own entries come first, then other models': graphs hold no weights, so they serve
-every model of the architecture. One that equals what this model quarantined is passed over. A publisher's entry in a
-folder that this user does not own or cannot write counts as another model's: it is copied, and stays as it is.
+every model of the architecture. One that equals what this model quarantined for what it did, not for damage, is passed
+over. A publisher's entry in a folder that this user does not own or cannot write counts as another model's: it is
+copied, and stays as it is.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pathlib import Path
 from ..common.errors import in_brief
 from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow, Untrusted
 from .entry import Entry, read
+from .index import Index
 from .integrity import Sound, check
 from .key import GraphKey, difference
-from .layout import Layout, candidates, visible
+from .layout import Layout, listed, listed_now, of_digest, visible
 from .manifest import Manifest
 from .markers import Markers
 from .model_hash import ModelSource
-from .quarantine import of_key
+from .quarantine import equals_one, of_key
 from .signing import Signer, Trusted
 
 # Why an entry of the wanted key cannot be used here all the same, or None.
@@ -79,65 +81,81 @@ class Lookup:
         layout: where entries may live.
         markers: which entries took a process down.
         signer: which entries are this user's own or published; others are passed over and stay as they are.
+        index: what the manifests say that need not be read.
     """
 
     layout: Layout
     markers: Markers
     signer: Signer
+    index: Index
 
     def lookup(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs) -> Judged:
         """Look for the entry of a key; see `Store.lookup`.
 
         Other models' broken entries are passed over: only a look-up for their own model judges them.
         """
-        nearest: list[Reason] = []
+        names: dict[Path, list[str]] = {}
+        missed: dict[Path, list[Reason]] = {}
         unavailable: list[Unavailable] = []
         published: list[Hit] = []
-        components = [location / key.component for location in self.layout.locations(source)]
-        for component in components:
-            for judged in self._judge_all(component, key, differs):
+        broken: list[Broken] = []
+        for location in self.layout.locations(source):
+            component = location / key.component
+            try:
+                names[component] = listed(component)
+            except OSError as error:
+                unavailable.append(Unavailable(component, UnreadableNow(component.name, in_brief(error))))
+                continue
+            missed[component] = []
+            for judged in self._judge_all(component, names[component], key, differs):
                 if isinstance(judged, Hit) and judged.foreign:
                     published.append(judged)
-                    continue
-                if isinstance(judged, Hit | Broken):
+                elif isinstance(judged, Hit):  # also beside a broken one, which may lie where it cannot be removed
                     return judged
-                if isinstance(judged, Unavailable):
+                elif isinstance(judged, Broken):
+                    broken.append(judged)
+                elif isinstance(judged, Unavailable):
                     unavailable.append(judged)
                 else:
-                    nearest.append(judged.reason)
-            nearest += [NoGraph(d) for d in _differences(component, key) if d]
-        bad = [manifest.files for component in components for manifest in of_key(component, key)]
+                    missed[component].append(judged.reason)
+        if broken:
+            return broken[0]
+        bad = [entry for component in names for entry in of_key(component, names[component], key)]
         for judged in published:
-            if judged.entry.manifest.files not in bad:
+            if not equals_one(judged.entry, bad):
                 return judged
         if unavailable:  # nothing may take its place
             return unavailable[0]
         for location in self.layout.other_models(source, neighbours):
-            for judged in self._judge_all(location / key.component, key, differs):
-                if isinstance(judged, Hit) and judged.entry.manifest.files not in bad:
+            component = location / key.component
+            for judged in self._judge_all(component, listed_now(component), key, differs):
+                if isinstance(judged, Hit) and not equals_one(judged.entry, bad):
                     return Hit(judged.entry, foreign=True)
-        return Miss(nearest[0] if nearest else NoGraph())
+        for component, reasons in missed.items():
+            nearest = None if reasons else self.index.nearest(component, visible(names[component]), key)
+            if reasons or nearest is not None:
+                return Miss(NoGraph(nearest) if nearest is not None else reasons[0])
+        return Miss(NoGraph())
 
     def sibling(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs) -> Entry | None:
         """Look for a sound entry that differs from the key in the shapes alone; see `Store.sibling`."""
         wanted = _without_shapes(key.fields())
         for location in [*self.layout.locations(source), *self.layout.other_models(source, neighbours)]:
-            for entry in _entries(location / key.component):
-                if _without_shapes(entry.manifest.key) != wanted or differs(entry.manifest) is not None:
+            component = location / key.component
+            for name in self.index.siblings(component, visible(listed_now(component)), key):
+                entry = read(component / name)
+                if not isinstance(entry, Entry) or _without_shapes(entry.manifest.key) != wanted:
+                    continue
+                if differs(entry.manifest) is not None:
                     continue
                 trusted = self.signer.provenance(entry)  # one that others may change cannot be rebuilt where it is
                 if isinstance(trusted, Trusted) and trusted.mine and isinstance(check(entry), Sound):
                     return entry
         return None
 
-    def _judge_all(self, component: Path, key: GraphKey, differs: Differs) -> Iterator[Judged]:
-        try:
-            folders = candidates(component, key.digest)
-        except OSError as error:
-            yield Unavailable(component, UnreadableNow(component.name, in_brief(error)))
-            return
-        for folder in folders:
-            yield self._judge(folder, key, differs)
+    def _judge_all(self, component: Path, names: list[str], key: GraphKey, differs: Differs) -> Iterator[Judged]:
+        for name in visible(of_digest(names, key.digest)):
+            yield self._judge(component / name, key, differs)
 
     def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Judged:
         entry = read(folder)
@@ -167,19 +185,6 @@ class Lookup:
     def _untrusted(folder: Path, why: Untrusted | UnreadableNow) -> Miss | Unavailable:
         """An entry that is not trusted is as none, and one that may be it waits."""
         return Unavailable(folder, why) if isinstance(why, UnreadableNow) else Miss(why)
-
-
-def _entries(component: Path) -> Iterable[Entry]:
-    try:
-        folders = visible(component)
-    except OSError:
-        return []
-    found = (read(folder) for folder in folders)
-    return (entry for entry in found if isinstance(entry, Entry))
-
-
-def _differences(component: Path, key: GraphKey) -> list[str]:
-    return sorted((difference(key.fields(), entry.manifest.key) for entry in _entries(component)), key=len)
 
 
 def _without_shapes(fields: dict[str, object]) -> dict[str, object]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blake3 import blake3
 
 from .layout import machine_id
-from .liveness import Owner, new_nonce, read_owner, runs, state, this_process
+from .liveness import Owner, is_nonce, is_unfinished, new_nonce, owning, read_owner, runs, state, this_process
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -65,6 +65,10 @@ class Markers:
         """Whether two processes of this machine ended, one after the other, while they loaded the entry."""
         return len({death.process for death in _deaths(self._folder(_LOADING, folder))}) >= _MOST_DEATHS
 
+    def died_once_while_loading(self, folder: Path) -> bool:
+        """Whether any process of this machine ended while it loaded the entry."""
+        return bool(_deaths(self._folder(_LOADING, folder)))
+
     def died_while_capturing(self, folder: Path) -> bool:
         """Whether a process of this machine ended while it captured a call of the entry."""
         return bool(_deaths(self._folder(_CAPTURING, folder)))
@@ -77,11 +81,21 @@ class Markers:
                 marker.rename(marker.with_name(marker.name + _RECORDED))
         return bool(new)
 
+    def condemn(self, folder: Path) -> None:
+        """Have an entry count as one with which processes died, until that is forgotten. Never raises OSError."""
+        place = self._folder(_LOADING, folder)
+        with contextlib.suppress(OSError):
+            place.mkdir(mode=0o755, parents=True, exist_ok=True)
+            for number in range(_MOST_DEATHS):
+                nobody = replace(this_process(), started=f"condemned {number}")
+                (place / f"condemned-{number}{_RECORDED}").write_text(nobody.to_text(), encoding="utf-8")
+
     def clear_loading(self, folder: Path) -> None:
         """Forget all deaths, so that the entry in the folder is judged by what comes."""
-        for death in _deaths(self._folder(_LOADING, folder)):
+        place = self._folder(_LOADING, folder)
+        for file in [*(death.file for death in _deaths(place)), *_unfinished(place)]:
             with contextlib.suppress(OSError):
-                death.file.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
 
     def _folder(self, activity: str, entry: Path) -> Path:
         name = blake3(str(entry.resolve()).encode()).hexdigest(length=8)
@@ -91,26 +105,50 @@ class Markers:
 @contextlib.contextmanager
 def _marked(folder: Path) -> Iterator[None]:
     marker = folder / new_nonce()
-    try:
-        folder.parents[1].mkdir(mode=0o755, parents=True, exist_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        marker.write_text(this_process().to_text(), encoding="utf-8")
-    except OSError as error:
-        log.debug("no crash marker %s: %s", marker, error)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            marker.unlink(missing_ok=True)
+    with contextlib.ExitStack() as held:
+        try:
+            folder.parents[1].mkdir(mode=0o755, parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(owning(marker))
+        except OSError as error:
+            log.debug("no crash marker %s: %s", marker, error)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                marker.unlink(missing_ok=True)
 
 
 def _deaths(folder: Path) -> list[_Death]:
-    """The markers and records of processes that are gone. Other files, such as a file manager's, are none."""
+    """The markers and records of processes that are gone. Other files, such as a file manager's, are none.
+
+    A container may have another name at each start, so that its markers lie in another folder; the machine's boot
+    tells that it ran here.
+    """
+    here = this_process()
+    found = _deaths_in(folder)
+    for other in folder.parent.glob("*-" + folder.name.rpartition("-")[2]):
+        if other != folder:
+            found += [
+                d for d in _deaths_in(other) if isinstance(d.process, Owner) and d.process.boot == here.boot != ""
+            ]
+    return found
+
+
+def _deaths_in(folder: Path) -> list[_Death]:
     try:
         found = [_death(file) for file in folder.iterdir()]
     except OSError:
         return []
     return [death for death in found if death is not None]
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    """Markers of processes that died while they made them, and loaded nothing yet."""
+    try:
+        return [file for file in folder.iterdir() if is_nonce(file.name) and is_unfinished(file)]
+    except OSError:
+        return []
 
 
 def _death(file: Path) -> _Death | None:
@@ -119,6 +157,6 @@ def _death(file: Path) -> _Death | None:
     if name.isdecimal():
         return _Death(file, name, recorded) if recorded or not runs(int(name)) else None
     owner = read_owner(file)
-    if owner is None or not (recorded or state(owner) == "dead"):
+    if owner is None or not (recorded or state(owner, file) == "dead"):
         return None
     return _Death(file, owner, recorded)

@@ -48,21 +48,25 @@ _Judge = Callable[[os.stat_result, str], ForeignOwner | WritableByOthers | None]
 def _check(folder: Path, judge: _Judge) -> ForeignOwner | WritableByOthers | UnreadableNow | None:
     if not POSIX:
         return None
-    path = folder
+    places = [str(folder)]  # commands ask for thousands of folders, and paths would take most of the time
+    while len(places) <= _FOLDERS_ABOVE and os.path.dirname(places[0]) not in ("", places[0]):  # noqa: PTH120
+        places.insert(0, os.path.dirname(places[0]))  # noqa: PTH120
+    name = ""
     try:
-        for path in [*reversed(folder.parents[:_FOLDERS_ABOVE]), folder]:
-            wrong = _check_folder(path, judge)
+        for place in places:
+            name = os.path.basename(place)  # noqa: PTH119
+            wrong = _check_folder(place, judge)
             if wrong is not None:
                 return wrong
         with os.scandir(folder) as found:
             for item in found:
-                path = folder / item.name
-                wrong = judge(item.stat(follow_symlinks=False), item.name)
+                name = item.name
+                wrong = judge(item.stat(follow_symlinks=False), name)
                 if wrong is not None:
                     return wrong
     except OSError as error:
         # What is not there is missed by whoever reads it.
-        return UnreadableNow(path.name, os.strerror(error.errno or 0)) if is_passing(error) else None
+        return UnreadableNow(name, os.strerror(error.errno or 0)) if is_passing(error) else None
     return None
 
 
@@ -82,7 +86,7 @@ def make_folder(folder: Path) -> None:
         with contextlib.suppress(OSError):
             folder.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
             log.debug("%s is closed to its group", folder)
-    wrong = _check_folder(folder)
+    wrong = _check_folder(str(folder))
     if wrong is not None:
         raise OSError(text(wrong))
 
@@ -113,12 +117,12 @@ def _judge_mode(found: os.stat_result, name: str) -> WritableByOthers | None:
     return None
 
 
-def _check_folder(folder: Path, judge: _Judge = _judge) -> ForeignOwner | WritableByOthers | None:
+def _check_folder(folder: str, judge: _Judge = _judge) -> ForeignOwner | WritableByOthers | None:
     """A link's own owner counts as well as that of the folder it leads to."""
-    found = folder.lstat()
+    found, name = os.lstat(folder), os.path.basename(folder)  # noqa: PTH119
     if stat.S_ISLNK(found.st_mode):
-        return judge(found, folder.name) or judge(folder.stat(), folder.name)
-    return judge(found, folder.name)
+        return judge(found, name) or judge(os.stat(folder), name)  # noqa: PTH116
+    return judge(found, name)
 
 
 def owner_name(uid: int) -> str:

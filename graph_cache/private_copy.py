@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from ..common.reasons import Damaged, DigestDiffers, MissingFile, NotARegularFil
 from . import leftovers, ownership
 from .entry import Entry
 from .files import IrregularFileError, open_regular
-from .layout import STAGING_PREFIX
 from .manifest import FileRecord
 
 COPIES_FOLDER = ".loading-copies"  # below the user's folder
@@ -27,18 +24,12 @@ _CHUNK = 1 << 20
 def private_folder(home: Path) -> Iterator[Path]:
     """Give an empty folder in the user's that is closed to others; gone at the end. Raises OSError."""
     ownership.make_private(home / COPIES_FOLDER)
-    with _made_in(home / COPIES_FOLDER) as folder:
-        yield folder
-
-
-@contextlib.contextmanager
-def _made_in(base: Path | None) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=base))
-    leftovers.own(folder)
     try:
-        yield folder
+        with leftovers.owned_folder(home / COPIES_FOLDER) as folder:
+            yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other copies are in it
+            (home / COPIES_FOLDER).rmdir()
 
 
 @contextlib.contextmanager
@@ -56,7 +47,7 @@ def private_copy(home: Path, entry: Entry) -> Iterator[Path | Damaged | Unreadab
             try:
                 if base is not None:
                     ownership.make_private(base)
-                folder = stack.enter_context(_made_in(base))
+                folder = stack.enter_context(leftovers.owned_folder(base))
             except OSError as error:
                 last = UnreadableNow(COPIES_FOLDER, in_brief(error))
                 continue

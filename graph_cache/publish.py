@@ -23,7 +23,7 @@ from .files import free_bytes, open_regular, read_regular, sync_folder, write_sy
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
-from .layout import STAGING_PREFIX, entry_name, machine_id
+from .layout import entry_name, listed_now, machine_id
 from .liveness import new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
 from .private_copy import copy_files
@@ -34,6 +34,7 @@ from .signing import SIGNATURE_FILE, Signer, Trusted
 log = logging.getLogger("onegraph.graph_cache")
 
 _ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
+_LEAST_ROOM = 1 << 20  # with less, nothing is compiled
 
 
 @dataclass(frozen=True)
@@ -63,20 +64,18 @@ class NewEntry:
 def staging(locations: Sequence[Path]) -> Iterator[Path]:
     """Yield an empty folder in the first location that can be written and has room; it is gone when the block ends.
 
-    Where none has room, it is the first that can be written.
+    Where none has room, it is the first that can be written and is not full.
 
     Raises:
-        OSError: no location can be written.
+        OSError: there is none.
     """
     for location in locations:
         leftovers.sweep_staging(location)
     location = _writable(locations)
-    folder = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=location))
-    leftovers.own(folder)
     try:
-        yield folder
+        with leftovers.owned_folder(location) as folder:
+            yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         for empty in (location, location.parent):
             with contextlib.suppress(OSError):
                 empty.rmdir()
@@ -97,6 +96,9 @@ def _writable(locations: Sequence[Path]) -> Path:
             last = error
             log.debug("cannot store graphs in %s: %s", location, error)
     for location in full:
+        if (free_bytes(location) or 0) < _LEAST_ROOM:  # nothing would fit, not even a note that it was tried in vain
+            last = last or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            continue
         try:
             return _made(location)
         except OSError as error:
@@ -139,6 +141,12 @@ def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry
     return _commit(key, _Staged(staged, manifest, data, signatures, FirstUses()), signer)
 
 
+def restage(new: NewEntry, staged: Path, again: Path) -> None:
+    """Copy a graph's files from one staging folder to another. Raises OSError."""
+    for name in new.files:
+        shutil.copyfile(staged / name, again / name)
+
+
 def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError.
 
@@ -155,8 +163,9 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
         if wrong is not None:
             raise OSError(text(wrong))
         return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), FirstUses()), signer)
-    results = first_use.read_all(entry)
-    if of_key(staged.parent / key.component, key):
+    results = first_use.read_all(entry.folder)
+    component = staged.parent / key.component
+    if of_key(component, listed_now(component), key):
         machines = {name: result for name, result in results.machines.items() if name != machine_id()}
         results = FirstUses(machines=machines)
     for name in entry.manifest.files:
@@ -173,7 +182,7 @@ def save(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     if wrong is not None:
         raise OSError(text(wrong))
     signatures = _signatures(entry, (SIGNATURE_FILE, PUBLISHER_FILE))
-    new = _Staged(staged, entry.manifest, entry.text, signatures, first_use.read_all(entry))
+    new = _Staged(staged, entry.manifest, entry.text, signatures, first_use.read_all(entry.folder))
     return _commit(key, new, signer)
 
 
@@ -229,7 +238,7 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     final = staged.parent / key.component / entry_name(key, manifest)
     ownership.make_folder(final.parent)
     for leftover in list(staged.iterdir()):
-        if leftover.name not in manifest.files:
+        if leftover.name not in manifest.files and leftover.name != leftovers.OWNER_FILE:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     for file in manifest.files:
         with open_regular(staged / file) as f:
@@ -239,6 +248,7 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     for name, signature in new.signatures.items():
         write_synced(staged / name, signature)
     write_synced(staged / MANIFEST_FILE, new.text.decode())  # last: without it there is no entry
+    (staged / leftovers.OWNER_FILE).unlink(missing_ok=True)
     for path in staged.iterdir():
         ownership.close_file(path)
     sync_folder(staged)

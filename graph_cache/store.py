@@ -3,11 +3,12 @@
 How a graph gets into a process:
 
 1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing.
-2. A hit in another model's folder is adopted by `adopt`; a broken entry is quarantined by `quarantine`.
+2. A hit in another model's folder is adopted by `adopt`; a broken one is moved aside by `take_away`.
 3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
 4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the
-   moments in which a bad graph could take the process down. `note_death` counts a marker that stayed; the second in a
-   row makes the entry broken for the next lookup. `note_success` forgets the first.
+   moments in which a bad graph could take the process down. `note_death` counts a marker that stayed. After the
+   first a child process tries the graph; the second in a row makes the entry broken for the next lookup.
+   `note_success` forgets the first.
 5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -25,17 +25,20 @@ from . import constants, first_use, leftovers, ownership
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
+from .failures import FOLDER as FAILURES_FOLDER
+from .failures import FailureFiles
 from .files import replace_text
 from .first_use import FirstUse
+from .index import Index
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import COMPILER_CACHE, Layout, machine_id, user_folder
+from .listing import Listed, listing
 from .lookup import Differs, Hit, Judged, Lookup, no_objection
 from .markers import Markers
 from .model_hash import ModelSource
 from .private_copy import COPIES_FOLDER, private_copy
 from .publish import NewEntry
-from .publishers import PUBLISHER_FILE
 from .signing import SIGNATURE_FILE, Signer, Trusted
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -56,7 +59,9 @@ class Store:
         self._layout = Layout(self.home)
         self._markers = Markers(self.home)
         self._signer = Signer(self.home)
-        self._lookup = Lookup(self._layout, self._markers, self._signer)
+        self.failures = FailureFiles(self.home)
+        self._index = Index(self.home, self._signer)
+        self._lookup = Lookup(self._layout, self._markers, self._signer, self._index)
 
     # Looking up ---------------------------------------------------------------------------------------------
 
@@ -102,6 +107,10 @@ class Store:
             entry = read(folder)
             if isinstance(entry, Entry):
                 yield entry
+
+    def listing(self, neighbours: Iterable[Path] = ()) -> Iterator[Listed]:
+        """Iterate over what is known of the same entries in short, which takes a small part of the time."""
+        return listing(self._layout, self._index, self._signer, neighbours)
 
     def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
         """Check the owner, signature and files of every entry, and name those whose manifest cannot be read."""
@@ -155,6 +164,10 @@ class Store:
         with publishing.staging(self.locations(source)) as staged:
             yield staged
 
+    def save_index(self) -> None:
+        """Write what look-ups and listings read, so that later processes need not. Never raises OSError."""
+        self._index.save()
+
     def make_compiler_cache(self) -> Path | None:
         """Make the folder for what compiles share, native code too; None where others may write it."""
         try:
@@ -170,10 +183,16 @@ class Store:
             leftovers.sweep_staging(location)
             leftovers.sweep_temporaries(location.glob("*/*/.*"))
         leftovers.sweep_temporaries(self.home.glob(".*"))
+        leftovers.sweep_temporaries((self.home / FAILURES_FOLDER).glob(".*"))
         leftovers.sweep_staging(self.home / COPIES_FOLDER)
+        self._index.sweep()
+        leftovers.sweep_temporary_folders()
 
-    def publish(self, key: GraphKey, staged: Path, new: NewEntry) -> Entry:
+    def publish(self, key: GraphKey, staged: Path, new: NewEntry, source: ModelSource | None = None) -> Entry:
         """Make the files in a folder from `staging` an entry.
+
+        Args:
+            source: the model, whose other locations are tried where that fails.
 
         Returns:
             The new entry; or the same graph where another process published it meanwhile.
@@ -181,7 +200,17 @@ class Store:
         Raises:
             OSError: the files cannot be written or moved.
         """
-        return publishing.publish(key, staged, new, self._signer)
+        try:
+            return publishing.publish(key, staged, new, self._signer)
+        except OSError as error:
+            others = self.locations(source) if source is not None else []
+            for location in others:
+                if location != staged.parent:
+                    log.debug("%s is tried, since publishing failed: %s", location, error)
+                    with contextlib.suppress(OSError), publishing.staging([location]) as again:
+                        publishing.restage(new, staged, again)
+                        return publishing.publish(key, again, new, self._signer)
+            raise
 
     def adopt(self, hit: Hit, key: GraphKey, source: ModelSource) -> Entry:
         """Take another model's entry over into this model's folder, by hard links where they work.
@@ -208,10 +237,23 @@ class Store:
             return publishing.save(key, staged, entry, self._signer)
 
     def quarantine(self, folder: Path) -> None:
-        """Move an entry aside, so that nobody loads it again; not another user's. Never raises OSError."""
+        """Move an entry aside, so that nobody loads it again. Never raises OSError.
+
+        Where it cannot be moved, or is another user's, a record in the user's folder makes it broken for look-ups.
+        """
+        if not self.take_away(folder):
+            self._markers.condemn(folder)
+
+    def take_away(self, folder: Path) -> bool:
+        """Move an entry aside that look-ups find broken, unless it is another user's. Never raises OSError.
+
+        Returns:
+            Whether it is out of the way.
+        """
+        if isinstance(ownership.check(folder), ForeignOwner) or not quarantining.quarantine(folder):
+            return False
         self._markers.clear_loading(folder)
-        if not isinstance(ownership.check(folder), ForeignOwner):
-            quarantining.quarantine(folder)
+        return True
 
     @contextlib.contextmanager
     def private(self, entry: Entry) -> Iterator[Path | Reason]:
@@ -243,13 +285,8 @@ class Store:
     # First use ----------------------------------------------------------------------------------------------
 
     def first_use(self, entry: Entry) -> FirstUse:
-        """Read what the first use on this machine showed; an empty result where there was none.
-
-        What lies beside a publisher's graph in another user's folder is not signed, and shows nothing.
-        """
-        if os.path.lexists(entry.folder / PUBLISHER_FILE) and ownership.check(entry.folder) is not None:
-            return FirstUse()
-        return first_use.read_here(entry)
+        """Read what the first use on this machine showed; an empty result where there was none."""
+        return first_use.read_here(entry.folder)
 
     def remember(self, entry: Entry, result: FirstUse) -> None:
         """Record the first-use result of this machine. A read-only store is no error."""
@@ -268,6 +305,10 @@ class Store:
             What to tell the user, once for each death.
         """
         return DiedOnceWhileLoading() if self._markers.note_death(entry.folder) else None
+
+    def died_once(self, entry: Entry) -> bool:
+        """Whether a process died while it loaded the entry, and no call of it went well since."""
+        return self._markers.died_once_while_loading(entry.folder)
 
     def note_success(self, entry: Entry) -> None:
         """Forget deaths: a call of the entry went well, so that whatever ended those processes was something else."""

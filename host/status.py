@@ -16,7 +16,7 @@ MOST_NODES = 200  # of which texts are kept: a client may name the nodes of each
 # The lines of a node come in this order. A model's runs have no name of their own.
 _MODEL, _DECODER, _ENCODER = "", "decoder", "encoder"
 _PARTS = (_MODEL, _DECODER, _ENCODER)
-# What a node says before its first run, by the name it gives it, and the parts whose runs take its place.
+# What a node shows before its first run, by the name it gives it, and the components whose runs replace it.
 _COVERED = {"": _PARTS, "model": (_MODEL,), "VAE": (_DECODER, _ENCODER)}
 
 

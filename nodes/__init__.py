@@ -1,4 +1,4 @@
-"""The nodes ComfyUI shows. Thin: schema, words and one call into host/."""
+"""The nodes ComfyUI shows. Thin: schema, texts and one call into host/."""
 
 from __future__ import annotations
 

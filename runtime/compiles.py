@@ -6,11 +6,9 @@ import dataclasses
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,15 +26,15 @@ from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
 from ..graph_cache.publish import NewEntry
 from ..graph_cache.store import Store
-from . import admission, disk
+from . import admission
 from .admission import Limits
 from .counters import Counters
 from .deferred import Deferred
+from .failures import Failures
 from .request import Request, Slot, WhenMissing
 
 log = logging.getLogger("onegraph.runtime")
 
-_KILLED_RETRIES = 1
 _BACKGROUND_NICENESS = 10  # the run beside which it compiles goes first
 
 Watch = Callable[[Progress], None]
@@ -91,10 +89,8 @@ class Compiles:
         self._counters = counters
         self._claim = claim
         self._is_needed = is_needed
-        self._failures: dict[Slot, Reason] = {}
-        self._kills: Counter[Slot] = Counter()
-        self._shortages: dict[Slot, admission.Shortage] = {}
-        self._unsaved: dict[Slot, disk.DiskShortage] = {}
+        self.failures = Failures(store, limits)
+        self._refusals: dict[Slot, Reason] = {}  # for the life of this process
         self._background: dict[Slot, tuple[threading.Thread, float]] = {}
         self._under_way: dict[Slot, _UnderWay] = {}
         self._deferred: Deferred[Slot, _Waiting] = Deferred(self._may_start, self._start_deferred, limits.poll_seconds)
@@ -102,9 +98,9 @@ class Compiles:
     # What is known ------------------------------------------------------------------------------------------
 
     def known(self, slot: Slot) -> Refused | None:
-        """Why no compile of this slot starts now: it failed before, or is under way in the background."""
-        if slot in self._failures:
-            return Refused(self._failures[slot])
+        """Why this process has no graph for this slot: it can have none, or compiles it in the background."""
+        if slot in self._refusals:
+            return Refused(self._refusals[slot])
         background = self._background.get(slot)
         if background is not None and background[0].is_alive():
             found = self._under_way.get(slot)
@@ -112,15 +108,10 @@ class Compiles:
             return Refused(reasons.StillCompiling(int(time.perf_counter() - background[1]), share))
         return None
 
-    def remember_failure(self, slot: Slot | None, reason: Reason, error: Exception | None = None) -> Refused:
-        """Refuse, now and, with a slot, whenever this process asks again."""
-        refused = Refused(reason)
-        log.debug("compiling failed: %s", refused.text)
-        if error is not None and error.__cause__ is not None:
-            log.debug("what the compiling process printed last:\n%s", error.__cause__)
-        if slot is not None:
-            self._failures[slot] = reason
-        return refused
+    def refuse(self, slot: Slot, reason: Reason) -> Refused:
+        """Refuse, now and whenever this process asks again."""
+        self._refusals[slot] = reason
+        return Refused(reason)
 
     def under_way(self) -> list[dict[str, Any]]:
         """What compiles, how far it is (`share` of 1) and how long it probably still takes (`remaining_s`)."""
@@ -159,10 +150,15 @@ class Compiles:
         Returns:
             The published entry; or why there is none (yet).
         """
+        failed = self.failures.why_not(request)
+        if failed is not None:
+            return failed
         try:
             job = self._job(request, when_missing, rebuild_from)
         except CaptureError as error:
-            return self.remember_failure(request.slot, reasons.CaptureFailed(str(error)), error)
+            reason = reasons.CaptureFailed(str(error))
+            self.failures.remember_capture(request, reason)
+            return _refused(reason, error)
         except LoadError as error:  # the other sizes' graph changed meanwhile
             log.debug("%s is not rebuilt: %s", request.label, error)
             return self.start(request, when_missing, watch, None)
@@ -199,14 +195,6 @@ class Compiles:
     def _admit(self, request: Request, job: Job) -> Job | Refused:
         """The job as it may start now, or why it may not; then it is put off until the host is idle, if that helps."""
         self._deferred.take(request.slot)
-        unsaved = self._unsaved.get(request.slot)
-        refused = None if unsaved is None else unsaved.again()
-        if refused is not None:
-            return refused
-        short = self._shortages.get(request.slot)
-        refused = None if short is None else short.again(self.limits.free(short.device))
-        if refused is not None:
-            return refused
         if not self.limits.applies(request.device):
             return job
         need = admission.Need(request.activation_bytes(), request.planned_bytes, job.workers)
@@ -254,37 +242,22 @@ class Compiles:
                     compile_seconds=compiled.seconds,
                     made_by=__version__,
                 )
-                entry = self._store.publish(request.key, staging, made)
+                entry = self._store.publish(request.key, staging, made, request.source)
         except CompileError as error:
-            return self._failed(request, error)
+            failed = reasons.CompileFailed(str(error))
+            self.failures.remember_compile(request, failed, error, target)
+            return _refused(failed, error)
         except OSError as error:
-            return self._not_saved(slot, error, target)
+            reason = reasons.NotSaved(in_brief(error))
+            if target is not None:  # else nothing was compiled
+                self.failures.remember_unsaved(request, reason, error, target)
+            return _refused(reason, error)
         finally:
             self._under_way.pop(slot, None)
-        self._shortages.pop(slot, None)
-        self._unsaved.pop(slot, None)
+        self.failures.forget(request)
         self._counters.compiles += 1
         log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
         return entry
-
-    def _not_saved(self, slot: Slot, error: OSError, target: Path | None) -> Refused:
-        """Refuse, and remember what a compile took in vain; `target` is None where none began."""
-        reason = reasons.NotSaved(in_brief(error))
-        unsaved = None if target is None else disk.shortage(reason, target)
-        if unsaved is not None:
-            self._unsaved[slot] = unsaved
-        return self.remember_failure(None, reason, error)
-
-    def _failed(self, request: Request, error: CompileError) -> Refused:
-        slot, reason = request.slot, reasons.CompileFailed(str(error))
-        before = self._shortages.get(slot)
-        short = admission.shortage(reason, error.cause, request.device, self.limits, before)
-        if short is not None:
-            self._shortages[slot] = short
-            return self.remember_failure(None, reason, error)
-        self._kills[slot] += not error.lasting
-        lasting = error.lasting or self._kills[slot] > _KILLED_RETRIES
-        return self.remember_failure(slot if lasting else None, reason, error)
 
     # In the background --------------------------------------------------------------------------------------
 
@@ -315,7 +288,7 @@ class Compiles:
         with self._claim(slot) as claimed:
             if not claimed:
                 raise _GiveWay
-            if slot in self._failures or not self._is_needed(request):
+            if self.failures.why_not(request) is not None or not self._is_needed(request):
                 return
             self._background[slot] = (threading.current_thread(), time.perf_counter())
 
@@ -329,6 +302,14 @@ class Compiles:
             self._compile(request, dataclasses.replace(waiting.job, workers=fits.workers), watch)
         finally:
             self._background.pop(slot, None)
+
+
+def _refused(reason: Reason, error: Exception) -> Refused:
+    refused = Refused(reason)
+    log.debug("compiling failed: %s", refused.text)
+    if error.__cause__ is not None:
+        log.debug("what the compiling process printed last:\n%s", error.__cause__)
+    return refused
 
 
 def _compile_kind(request: Request, job: Job) -> str:

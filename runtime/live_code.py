@@ -27,7 +27,7 @@ from ..compiler.code_digest import (
     unwrap_chain,
 )
 from ..compiler.code_record import MISSING, resolve
-from ..graph_cache.manifest import CodeRecord
+from ..graph_cache.manifest import CodeRecord, Manifest
 
 # A function that is not the one that the graph was captured from. One that was replaced at run time may be put back,
 # another version of the host stays.
@@ -203,3 +203,8 @@ class LiveCode:
                 if qualified_name(base) != definer:
                     yield self._difference_of(f"{qualified_name(cls)}.{name}", vars(base)[name])
                 return
+
+
+def difference(manifest: Manifest) -> Difference | None:
+    """Say what differs between the functions in place and those that a graph was captured from."""
+    return LiveCode(manifest.code).difference() if manifest.code is not None else None

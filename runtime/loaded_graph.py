@@ -48,11 +48,13 @@ class GraphOptions:
     Attributes:
         constants: the weights that the graph reads.
         make_room: has other graphs release what only makes calls faster.
+        remember_wrong: is told why the graph is quarantined.
     """
 
     constants: tuple[TensorMeta, ...]
     policy: Policy = field(default_factory=Policy)
     make_room: Callable[[], object] = lambda: None
+    remember_wrong: Callable[[Reason], object] = lambda reason: None
 
 
 class LoadedGraph:
@@ -88,6 +90,7 @@ class LoadedGraph:
         self._prefix = request.prefix
         self._store = store
         self._make_room = options.make_room
+        self._remember_wrong = options.remember_wrong
         self._constants = options.constants
         self._binding: binding.Binding | None = None
         self._version: int | None = None  # of the module when its weights were checked in full
@@ -216,7 +219,8 @@ class LoadedGraph:
                 return Refused(reasons.MemoryRanOut())
             if self.fresh:
                 self.fresh = False
-                self._store.note_success(self.entry)
+                if self.retired is None:
+                    self._store.note_success(self.entry)
             slower = self.first_use.slower()
             if slower is not None and self._runner.held_bytes:
                 self.retired = slower  # not used in this process, so its memory goes back as far as it does
@@ -293,4 +297,5 @@ class LoadedGraph:
         self._runner.close()
         log.warning("%s: %s", self.entry.folder.name, Refused(failed.reason).text)
         self._store.quarantine(self.entry.folder)
+        self._remember_wrong(failed.reason)
         return Result(failed.reference, failed.reason)

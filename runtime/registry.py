@@ -20,10 +20,10 @@ from ..backends import rebuilder
 from ..backends.cuda_graphs import Release
 from ..common import memory, messages, reasons
 from ..common.errors import LoadError, MemoryShortError
-from ..common.reasons import Damaged, FunctionReplaced, Reason
+from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason
 from ..common.shapes import Refused
 from ..compiler import export
-from ..graph_cache.entry import Entry
+from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
 from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
@@ -38,6 +38,7 @@ from .eviction import Eviction
 from .loaded_graph import GraphOptions, LoadedGraph, Origin
 from .policy import Policy
 from .request import Request, Slot, WhenMissing
+from .trial import Trials
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -63,6 +64,7 @@ class Registry:
         self._graphs: dict[Slot, LoadedGraph] = {}
         self.eviction = Eviction(self._graphs)
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
+        self._trials = Trials(self.store, self.compiles)
         self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
         self._swept: set[ModelSource] = set()  # whose folders were cleared of what former processes left
         self._locks: dict[Slot, threading.RLock] = {}
@@ -84,7 +86,7 @@ class Registry:
         """Whether a graph for the request is loaded or stored, so that nothing needs compiling."""
         if self.loaded(request.key, request.device) is not None:
             return True
-        found = self.store.lookup(request.key, request.source, request.neighbours, _code_difference)
+        found = self.store.lookup(request.key, request.source, request.neighbours, live_code.difference)
         return isinstance(found, Hit | Unavailable)
 
     def _is_needed(self, request: Request) -> bool:
@@ -109,7 +111,7 @@ class Registry:
             reason = self._preload_refusals.pop(slot, None)
             if reason is not None:
                 return Refused(reason)
-            restored = self._restore(request)
+            restored = self._restore(request, watch)
             if not isinstance(restored, Miss):
                 return restored
             if when_missing == "eager":
@@ -139,8 +141,8 @@ class Registry:
             return graph if graph.retired is None else Refused(graph.retired)
         return self.compiles.known(slot)
 
-    def _restore(self, request: Request) -> LoadedGraph | Refused | Miss:
-        """Load the graph from the store."""
+    def _restore(self, request: Request, watch: Watch | None = None) -> LoadedGraph | Refused | Miss:
+        """Load the graph from the store; one that a child must try first (`Trials`) only with a `watch`."""
         unable = request.backend.can_run(request.device).reason
         if unable is not None:
             return Refused(unable)
@@ -150,22 +152,35 @@ class Registry:
         replaced: list[Reason] = []
 
         def differs(manifest: Manifest) -> Reason | None:
-            difference = _code_difference(manifest)
+            difference = live_code.difference(manifest)
             if isinstance(difference, FunctionReplaced):
                 replaced.append(difference)
             return difference
 
         found = self.store.lookup(request.key, request.source, request.neighbours, differs)
         if isinstance(found, Broken):
-            self.store.quarantine(found.folder)
-            return Refused(reasons.CompiledAgainLater(found.reason))
+            return self._broken(request, found)
         if isinstance(found, Unavailable):
             return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
+            self.store.save_index()  # what was read to tell what is nearest
             return Refused(replaced[0], passing=True) if replaced else found
-        graph = self._load(request, self.store.adopt(found, request.key, request.source), "restored")
+        entry = self.store.adopt(found, request.key, request.source)
+        failed = self._trials.why_not(request, entry, watch)
+        if failed is not None:
+            return failed
+        graph = self._load(request, entry, "restored")
         self.counters.restores += isinstance(graph, LoadedGraph)
         return graph
+
+    def _broken(self, request: Request, found: Broken) -> Refused | Miss:
+        """Quarantine an entry; where it lies in a folder that cannot be changed, another one takes its place."""
+        entry = read(found.folder)
+        if not self.store.take_away(found.folder):
+            return Miss(found.reason)
+        if isinstance(found.reason, DiedWhileLoading) and isinstance(entry, Entry):
+            self.compiles.failures.remember_wrong(request, entry, found.reason)
+        return Refused(reasons.CompiledAgainLater(found.reason))
 
     def _compile(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
         unable = request.backend.can_compile(request.device).reason
@@ -176,15 +191,15 @@ class Registry:
             return Refused(foreign, passing=True)
         sibling = None
         if rebuilder(request.backend) is not None:
-            sibling = self.store.sibling(request.key, request.source, request.neighbours, _code_difference)
+            sibling = self.store.sibling(request.key, request.source, request.neighbours, live_code.difference)
         compiled = self.compiles.start(request, when_missing, watch, sibling)
         if isinstance(compiled, Refused):
             return compiled
-        difference = _code_difference(compiled.manifest)
+        difference = live_code.difference(compiled.manifest)
         if isinstance(difference, FunctionReplaced):
             return Refused(difference, passing=True)
         if difference is not None:
-            return self.compiles.remember_failure(request.slot, reasons.NeedsRestart(difference))
+            return self.compiles.refuse(request.slot, reasons.NeedsRestart(difference))
         return self._load(request, compiled, "compiled")
 
     def _load(self, request: Request, entry: Entry, origin: Origin) -> LoadedGraph | Refused:
@@ -193,9 +208,6 @@ class Registry:
                 crowded = self.eviction.make_room(request, entry)
                 if crowded is not None:
                     return Refused(crowded)
-                died = self.store.note_death(entry)
-                if died is not None:
-                    log.warning("%s: %s", entry.folder.name, messages.text(died))
                 with self.store.private(entry) as folder:
                     if isinstance(folder, Reason):
                         return self._not_loaded(entry, folder)
@@ -204,13 +216,11 @@ class Registry:
                         runner = request.backend.load(folder, request.device)
             except MemoryShortError as error:
                 return Refused(reasons.LoadFailed(str(error)))
-            except LoadError as error:
-                if is_passing(error.__cause__):
-                    return Refused(reasons.LoadFailed(str(error)), passing=True)
-                self.store.quarantine(entry.folder)
-                return Refused(reasons.LoadFailed(str(error)))
+            except LoadError as error:  # its files are right: what it lacks is here, and may be there at the next run
+                return Refused(reasons.LoadFailed(str(error)), passing=is_passing(error.__cause__))
             make_room = functools.partial(self.release_captures, request.device, "needed")
-            options = GraphOptions(constants, self.policy, make_room)
+            wrong = functools.partial(self.compiles.failures.remember_wrong, request.without_module(), entry)
+            options = GraphOptions(constants, self.policy, make_room, wrong)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
             return graph
@@ -262,6 +272,7 @@ class Registry:
             graph.close()
             log.warning("%s: %s", graph.entry.folder.name, messages.text(reason))
             self.store.quarantine(graph.entry.folder)
+            self.compiles.failures.remember_wrong(request, graph.entry, reason)
 
     def release_orphans(self) -> None:
         """Release models that are gone. Called when a run starts, for a collector's callback could deadlock."""
@@ -309,11 +320,6 @@ class Registry:
             "deferred_compiles": self.compiles.deferred(),
             "captured_bytes": self.captured_bytes(),
         }
-
-
-def _code_difference(manifest: Manifest) -> live_code.Difference | None:
-    """What differs between the functions in place and those that a graph was captured from."""
-    return live_code.LiveCode(manifest.code).difference() if manifest.code is not None else None
 
 
 _current: Registry | None = None

@@ -1,4 +1,4 @@
-"""What happened in a sampling run, in words and in numbers."""
+"""What happened in a run, as text and as numbers."""
 
 from __future__ import annotations
 

@@ -151,17 +151,17 @@ class Demo:
                 return
             # A component may run several times in one queue item (the VAE decodes twice): read each report as it comes.
             before, _, rest = text.partition(": ")
-            key, said = (f"{node}:{before}", rest) if f"{node}:{before}" in self.keys else (node, text)
+            key, status = (f"{node}:{before}", rest) if f"{node}:{before}" in self.keys else (node, text)
             report = s.status()["runs"].get(key)
-            if key not in self.keys or report is None or report["text"] != said:
+            if key not in self.keys or report is None or report["text"] != status:
                 return
             component = self.keys[key]
             self.report[component] = report
             for total, seconds in ((self.compile_s, report["compile_s"]), (self.restore_s, report["restore_s"])):
                 if seconds is not None:
                     total[component] = total.get(component, 0) + seconds
-                    texts[component] = said
-            texts.setdefault(component, said)
+                    texts[component] = status
+            texts.setdefault(component, status)
 
         console.print(f"[bold]{name}[/bold]")
         outcome = s.run(prompt, seconds=3600, on_text=show)
@@ -177,13 +177,13 @@ class Demo:
         else:
             self.eager[name] = images
         self._save(name, images)
-        said = "\n".join(f"{component}: {texts[component]}" for component in self.components if component in texts)
-        said = said or "the workflow without OneGraph"
+        status = "\n".join(f"{component}: {texts[component]}" for component in self.components if component in texts)
+        status = status or "the workflow without OneGraph"
         times = [self.report.get(component, {}).get("step_ms") for component in ("base", "refiner")]
         times += [self.report.get(component, {}).get("call_ms") for component in ("decoder", "encoder")]
         shown_times = [f"{milliseconds:.0f}" if milliseconds else "" for milliseconds in times]
-        self.rows.append((name, f"{outcome.seconds:.1f}", *shown_times, difference, said))
-        console.print(f"  {outcome.seconds:.1f} s: " + said.replace("\n", "\n  "))
+        self.rows.append((name, f"{outcome.seconds:.1f}", *shown_times, difference, status))
+        console.print(f"  {outcome.seconds:.1f} s: " + status.replace("\n", "\n  "))
         return outcome
 
     def ms(self, component: str, key: str) -> float | None:

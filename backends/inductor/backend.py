@@ -53,6 +53,14 @@ class InductorBackend:
             return Availability(reasons.NoCompiler(os.environ.get("CXX") or ""))
         return AVAILABLE
 
+    def compiler(self) -> str:
+        found = cpp_compiler()
+        try:
+            stat = Path(found).stat() if found is not None else None
+        except OSError:
+            stat = None
+        return found or "" if stat is None else f"{found} {stat.st_size} {stat.st_mtime_ns}"
+
     def supports(self, shapes: ShapeRange) -> bool:
         return True
 

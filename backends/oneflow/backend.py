@@ -41,6 +41,9 @@ class OneFlowBackend:
     def can_compile(self, device: torch.device) -> Availability:
         return Availability(library.refused(device))
 
+    def compiler(self) -> str:
+        return ""  # OneFlow alone, whose version is in the key
+
     def supports(self, shapes: ShapeRange) -> bool:
         return shapes.exact
 

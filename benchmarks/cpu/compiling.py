@@ -186,11 +186,11 @@ def beside(part: str, work: Path) -> dict[str, Any]:
 def spawn(package: Path, part: str, caches: Path, what: str = "--one") -> dict[str, Any]:
     """`measure` in a process of its own that imports the pack from `package`."""
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
-        (place / "path").mkdir()
-        (place / "path" / "onegraph").symlink_to(package.resolve())
+        folder = Path(scratch)
+        (folder / "path").mkdir()
+        (folder / "path" / "onegraph").symlink_to(package.resolve())
         env = dict(os.environ)
-        env |= {"PYTHONPATH": str(place / "path"), "ONEGRAPH_HOME": str(place / "home")}
+        env |= {"PYTHONPATH": str(folder / "path"), "ONEGRAPH_HOME": str(folder / "home")}
         # Some of what torch shares between compiles is with what the system keeps as temporary.
         (caches / "tmp").mkdir(parents=True, exist_ok=True)
         env |= {
@@ -198,7 +198,7 @@ def spawn(package: Path, part: str, caches: Path, what: str = "--one") -> dict[s
             "TMPDIR": str(caches / "tmp"),
             "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1",
         }
-        command = [sys.executable, __file__, what, part, "--work", str(place)]
+        command = [sys.executable, __file__, what, part, "--work", str(folder)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{part} with {package}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")

@@ -89,8 +89,8 @@ class Compile:
     def _keep_log(self, log: Path) -> None:
         """The worker's output lies in its staging folder, which goes with it."""
         wanted = (self.request.key.component, self.request.shapes.to_json())
-        for place in self.engine.store.locations(self.request.source):
-            for found in place.glob(".staging-*/job.json"):
+        for location in self.engine.store.locations(self.request.source):
+            for found in location.glob(".staging-*/job.json"):
                 with contextlib.suppress(OSError, ValueError):
                     job = json.loads(found.read_text())
                     if (job["component"], job["shapes"]) == wanted:

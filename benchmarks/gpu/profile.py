@@ -72,8 +72,8 @@ def start_in_worker() -> None:
             leaf = True
             while frame is not None:
                 code = frame.f_code
-                place = "/".join(code.co_filename.rsplit("/", 3)[-3:])
-                name = f"{code.co_qualname if sys.version_info >= (3, 11) else code.co_name} ({place})"
+                origin = "/".join(code.co_filename.rsplit("/", 3)[-3:])
+                name = f"{code.co_qualname if sys.version_info >= (3, 11) else code.co_name} ({origin})"
                 if leaf:
                     own[name] += 1
                     leaf = False
@@ -139,18 +139,18 @@ class CompilerWatch:
                     name = process.name()
                     if name not in _COMPILERS:
                         continue
-                    place = (process.pid, process.create_time())
-                    known = self.seen.get(place)
+                    identity = (process.pid, process.create_time())
+                    known = self.seen.get(identity)
                     if known is None:
                         line = process.cmdline()
                         options = [a for a in line if a.startswith(("-O", "-march", "-std", "-g"))]
                         files = [Path(a).name for a in line if a.endswith((".cpp", ".cu", ".ptx", ".s"))]
                         if name == "ptxas":
                             files = [_kernel(line) or str(files)]
-                        known = {"name": name, "options": options, "files": files[:3], "start": round(place[1], 1)}
-                        self.seen[place] = known
+                        known = {"name": name, "options": options, "files": files[:3], "start": round(identity[1], 1)}
+                        self.seen[identity] = known
                     cpu = process.cpu_times()
-                    known["seconds"] = round(time.time() - place[1], 1)
+                    known["seconds"] = round(time.time() - identity[1], 1)
                     known["cpu_s"] = round(cpu.user + cpu.system, 1)
                     known["rss_mb"] = max(known.get("rss_mb", 0), process.memory_info().rss >> 20)
                 except (psutil.NoSuchProcess, psutil.AccessDenied):

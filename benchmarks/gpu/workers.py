@@ -47,8 +47,8 @@ def write_jobs(bench: Bench, folder: Path) -> None:
 
         def keep(progress: Any, compile_: Compile = compile_, target: Path = folder / component.key) -> None:
             """Copy what the compiling process was given, and end that process."""
-            for place in compile_.engine.store.places(compile_.request.source):
-                for found in place.glob(f".staging-*/{JOB_FILE}"):
+            for location in compile_.engine.store.locations(compile_.request.source):
+                for found in location.glob(f".staging-*/{JOB_FILE}"):
                     target.mkdir(parents=True, exist_ok=True)
                     for name in (JOB_FILE, SKELETON_FILE):
                         shutil.copy(found.with_name(name), target)
@@ -84,18 +84,18 @@ class _Memory(threading.Thread):
         return self.most
 
 
-def compile_once(package: Path, job: Path, place: Path, caches: Path, workers: int | None) -> dict[str, Any]:
+def compile_once(package: Path, job: Path, folder: Path, caches: Path, workers: int | None) -> dict[str, Any]:
     """Run a checkout's compiling process on a job: seconds to each stage and to the end."""
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(job, place)
-    description = json.loads((place / "job.json").read_text())
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(job, folder)
+    description = json.loads((folder / "job.json").read_text())
     if workers is not None:
-        (place / "job.json").write_text(json.dumps({**description, "workers": workers}))
+        (folder / "job.json").write_text(json.dumps({**description, "workers": workers}))
     (caches / "tmp").mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(caches), "TMPDIR": str(caches / "tmp")}
     began = time.perf_counter()
     worker = subprocess.Popen(
-        [sys.executable, str(package / "compiler" / "worker.py"), str(place)],
+        [sys.executable, str(package / "compiler" / "worker.py"), str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -122,7 +122,7 @@ def compile_once(package: Path, job: Path, place: Path, caches: Path, workers: i
     return row
 
 
-def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
+def calls(job: Path, folders: dict[str, Path], rounds: int) -> dict[str, Any]:
     """Compiled calls of several checkouts' graphs with the same random weights, in turns, at two sizes."""
     from support import host
 
@@ -149,8 +149,8 @@ def calls(job: Path, places: dict[str, Path], rounds: int) -> dict[str, Any]:
         weight.normal_(0.0 if weight.dim() > 1 else 0.5, 0.02, generator=generator)
     found: dict[str, Any] = {}
     runners = {}
-    for name, place in places.items():
-        runner = backends.get("inductor").load(place, device)
+    for name, folder in folders.items():
+        runner = backends.get("inductor").load(folder, device)
         runner.bind({constant: weights[constant] for constant in runner.constant_names()})
         runners[name] = runner
     main_sizes = description.example_sizes
@@ -200,8 +200,8 @@ def main() -> None:
         )
         return
     if options.child == "calls":
-        places = {which: options.work / f"{which}-{options.job.name}" for which in packages}
-        print(json.dumps(calls(options.job, places, 30)))
+        folders = {which: options.work / f"{which}-{options.job.name}" for which in packages}
+        print(json.dumps(calls(options.job, folders, 30)))
         return
     again = ["-m", "benchmarks.gpu.workers", *sys.argv[1:], "--child"]
     if not jobs.exists():
@@ -215,9 +215,9 @@ def main() -> None:
                 caches = options.work / f"caches-{which}"
                 if not warm:
                     shutil.rmtree(caches, ignore_errors=True)
-                place = options.work / f"{which}-{job.name}"
+                folder = options.work / f"{which}-{job.name}"
                 workers = options.workers if which == "after" else options.workers_before
-                row = compile_once(package, job, place, caches, workers)
+                row = compile_once(package, job, folder, caches, workers)
                 rows.append({"checkout": which, "caches": "warm" if warm else "cold", **row})
                 print(f"{job.name}: {json.dumps(rows[-1])}", flush=True)
         medians = {

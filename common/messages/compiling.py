@@ -92,6 +92,28 @@ def _(r: reasons.WaitsForDisk) -> str:
 
 
 @text.register
+def _(r: reasons.WaitsForPlace) -> str:
+    return f"{sentence(text(r.because))} It is tried again in another folder, a day later, or after `onegraph retry`."
+
+
+_CHANGES = {
+    "onegraph": "OneGraph",
+    "torch": "torch",
+    "host": "ComfyUI",
+    "compiler": "the C++ compiler",
+    "driver": "the driver",
+}
+
+
+@text.register
+def _(r: reasons.WaitsForChange) -> str:
+    names = [name for code, name in _CHANGES.items() if code in r.changes]
+    versions = f"with another version of {', '.join(names)}, " if names else ""
+    limit = "with another ONEGRAPH_COMPILE_TIMEOUT, " if "timeout" in r.changes else ""
+    return f"{sentence(text(r.because))} It is tried again {versions}{limit}or after `onegraph retry`."
+
+
+@text.register
 def _(r: reasons.NeedsRestart) -> str:
     return f"{text(r.because)}; restart ComfyUI to use the graph"
 
@@ -134,6 +156,11 @@ def _(r: reasons.TooManyExactSizes) -> str:
 @text.register
 def _(r: reasons.GraphClosed) -> str:
     return "the graph was closed to make room for others"
+
+
+def sentence(clause: str) -> str:
+    """End a clause as a sentence."""
+    return clause if clause.endswith(".") else f"{clause}."
 
 
 def _share(share: float | None) -> str:

@@ -164,3 +164,14 @@ def _(r: reasons.DiedWhileLoading) -> str:
 @text.register
 def _(r: reasons.DiedOnceWhileLoading) -> str:
     return "the process that loaded the cached graph last died meanwhile; it is tried once more"
+
+
+@text.register
+def _(r: reasons.DiedInTrial) -> str:
+    return f"the cached graph was quarantined, because it failed in a child process, too ({r.detail})"
+
+
+@text.register
+def _(r: reasons.TrialPending) -> str:
+    why = f" ({r.detail})" if r.detail else ""
+    return f"the process that loaded the cached graph last died meanwhile, and no child process could try it yet{why}"

@@ -149,6 +149,27 @@ class WaitsForDisk(Reason):
 
 
 @dataclass(frozen=True)
+class WaitsForPlace(Reason):
+    """A compiled graph could not be saved although there was room. Another folder is tried, or the same a day later."""
+
+    code = "waits_for_place"
+    because: Reason
+
+
+@dataclass(frozen=True)
+class WaitsForChange(Reason):
+    """Compiling failed, or gave a graph that is wrong, and would again while nothing has changed.
+
+    Attributes:
+        changes: what matters: `onegraph`, `torch`, `compiler`, `driver`, `host`, `timeout`.
+    """
+
+    code = "waits_for_change"
+    because: Reason
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class NeedsRestart(Reason):
     code = "needs_restart"
     because: Reason

@@ -212,3 +212,19 @@ class DiedOnceWhileLoading(Reason):
     """One process ended so. That may be bad luck: the graph is tried once more, and only the log tells."""
 
     code = "died_once_while_loading"
+
+
+@dataclass(frozen=True)
+class DiedInTrial(Reason):
+    """After one death, a child process tried the graph and ended too, or the graph computed nothing of use there."""
+
+    code = "died_in_trial"
+    detail: str
+
+
+@dataclass(frozen=True)
+class TrialPending(Reason):
+    """After one death, the graph could not be tried in a child process yet."""
+
+    code = "trial_pending"
+    detail: str = ""

@@ -38,13 +38,13 @@ def test_the_image_is_eagers(
     with server.running(
         base, host.comfyui_path(), env=environment, options=tuple(options.split()), device=()
     ) as running:
-        said = []
+        texts = []
         for prompt in _prompts():
             result, eager = running.run(prompt), running.run(workflows.without_onegraph(prompt))
-            said.append(result.text("2"))
-            print(options, said[-1], result.text("vae"))
+            texts.append(result.text("2"))
+            print(options, texts[-1], result.text("vae"))
             assert_same(result, eager)
-        assert said[0].startswith(OPTIONS[options]), said
+        assert texts[0].startswith(OPTIONS[options]), texts
         assert running.status()["compiles"] == 0
 
 

@@ -18,9 +18,9 @@ def leaving(gib: float) -> Iterator[float]:
     )
     assert process.stdin is not None and process.stdout is not None
     try:
-        said = process.stdout.readline().split()
-        assert said and said[0] == "free", "the other process could not take the memory"
-        yield float(said[1])
+        line = process.stdout.readline().split()
+        assert line and line[0] == "free", "the other process could not take the memory"
+        yield float(line[1])
     finally:
         process.stdin.close()
         process.wait(60)

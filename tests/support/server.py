@@ -201,6 +201,10 @@ class Server:
             time.sleep(0.1)
         return {}
 
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for the end of a server that was ended; its exit code, negative: the signal."""
+        return self._process.wait(seconds)
+
     def stop(self) -> None:
         for sign, patience in ((signal.SIGINT, 10), (signal.SIGKILL, 10)):
             if self._process.poll() is None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from onegraph.cli.app import app
+from onegraph.common import reasons
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -61,11 +63,26 @@ def test_commands_exist(page: Path) -> None:
         for target in re.findall(r"(?:^|[\w/.=]+ )make ([a-z-]+)", text):
             assert target in targets, text
         for name, rest in re.findall(r"^onegraph (\w+)([^#]*)", text):
-            options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+            command = COMMANDS[name]
+            if isinstance(command, TyperGroup) and rest.strip():
+                command = command.commands[rest.split()[0]]
+            options = {option for parameter in command.params for option in parameter.opts}
             assert set(re.findall(r"--[a-z-]+", rest)) <= options, text
         for module in re.findall(r"python -m (benchmarks[\w.]*)", text):
             path = ROOT / module.replace(".", "/")
             assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+def test_the_table_of_faults_names_codes() -> None:
+    """Those that there are, and all of entries that are not trusted or damaged."""
+    section = (ROOT / "docs" / "store.md").read_text().split("## How each fault ends")[1].split("\n## ")[0]
+    rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")]
+    named = {word for row in rows for word in re.findall(r"`([a-z_]+)`", row)}
+    kinds = [kind for kind in vars(reasons).values() if isinstance(kind, type) and issubclass(kind, reasons.Reason)]
+    codes = {kind: kind.code for kind in kinds if "code" in vars(kind)}
+    assert named <= set(codes.values())
+    bases = (reasons.Untrusted, reasons.Damaged)
+    assert {code for kind, code in codes.items() if issubclass(kind, bases) and kind not in bases} <= named
 
 
 @on_each_page

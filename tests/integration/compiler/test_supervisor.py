@@ -14,6 +14,7 @@ import pytest
 from support import toy
 
 from onegraph.common.errors import CompileError
+from onegraph.common.reasons import WaitsForChange
 from onegraph.common.shapes import Refused
 from onegraph.compiler import skeleton, supervisor
 from onegraph.compiler.job import Client, Job
@@ -63,7 +64,9 @@ def test_a_compile_that_took_too_long_is_not_retried(tmp_path: Path, source: Mod
     refused = engine.obtain(request, "wait", told.append)
     assert isinstance(refused, Refused) and "was stopped after 0 seconds" in refused.text
     told.clear()
-    assert engine.obtain(request, "wait", told.append) == refused
+    again = engine.obtain(request, "wait", told.append)
+    assert isinstance(again, Refused) and isinstance(again.reason, WaitsForChange)
+    assert again.reason.because == refused.reason and "timeout" in again.reason.changes
     assert told == []
 
 

@@ -59,7 +59,7 @@ def test_a_compile_is_retried_when_more_memory_is_free(trouble: str, tmp_path: P
     assert isinstance(tries({trouble: True}), Refused) and not told
     free[0] = 13 * GIB
     assert isinstance(tries({}), LoadedGraph) and told  # what was short is there now
-    assert not engine.compiles._shortages
+    assert not engine.store.failures.read(toy.request(module, source).key)
 
 
 def test_a_compile_always_out_of_memory_ends_some_time(tmp_path: Path, source: ModelSource) -> None:

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 from support import toy
-from support.entries import publish, snapshot
+from support.entries import publish, snapshot, trust
 
 from onegraph.common.reasons import WritableByOthers
 from onegraph.common.shapes import Refused
+from onegraph.graph_cache import ed25519, publishers
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Miss
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.publishers import PUBLISHER_FILE, TRUSTED_FILE, TrustedPublishers
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.registry import Registry
 
@@ -159,6 +161,45 @@ def resign(scene: Scene, entry: Path) -> None:
     (entry / "signature.json").write_text(signature.model_dump_json())
 
 
+STRANGERS_KEY = 32 * b"s"
+PUBLISHERS_KEY = 32 * b"p"
+
+
+def published_by_a_stranger(scene: Scene, entry: Path) -> None:
+    """While another publisher is trusted, and with a list of trusted ones beside the graphs."""
+    trust(scene.store, ed25519.public_key(PUBLISHERS_KEY))
+    listed = TrustedPublishers(publishers={"fleet": ed25519.public_key(STRANGERS_KEY)}).model_dump_json()
+    for folder in (entry, *entry.parents[:3]):
+        if folder != scene.store.home:
+            (folder / TRUSTED_FILE).write_text(listed)
+    publish_as(STRANGERS_KEY, entry)
+
+
+def naming_a_trusted_publisher(scene: Scene, entry: Path) -> None:
+    trust(scene.store, ed25519.public_key(PUBLISHERS_KEY))
+    publish_as(STRANGERS_KEY, entry)
+    signature = json.loads((entry / PUBLISHER_FILE).read_text())
+    signature["key"] = ed25519.public_key(PUBLISHERS_KEY)
+    (entry / PUBLISHER_FILE).write_text(json.dumps(signature))
+
+
+def with_a_publishers_signature_of_another_entry(scene: Scene, entry: Path) -> None:
+    trust(scene.store, ed25519.public_key(PUBLISHERS_KEY))
+    signature = publishers.sign(PUBLISHERS_KEY, (entry / "manifest.json").read_bytes() + b" ")
+    (entry / PUBLISHER_FILE).write_text(signature.model_dump_json())
+
+
+def published_in_an_open_folder(scene: Scene, entry: Path) -> None:
+    trust(scene.store, ed25519.public_key(PUBLISHERS_KEY))
+    publish_as(PUBLISHERS_KEY, entry)
+    entry.chmod(0o777)
+
+
+def publish_as(private: bytes, entry: Path) -> None:
+    signature = publishers.sign(private, (entry / "manifest.json").read_bytes())
+    (entry / PUBLISHER_FILE).write_text(signature.model_dump_json())
+
+
 CRAFTS = [
     signed_by_the_stranger,
     unsigned,
@@ -167,6 +208,10 @@ CRAFTS = [
     with_an_empty_key,
     with_a_stolen_signature_in_an_open_folder,
     with_a_right_signature_and_another_owner,
+    published_by_a_stranger,
+    naming_a_trusted_publisher,
+    with_a_publishers_signature_of_another_entry,
+    published_in_an_open_folder,
 ]
 
 
@@ -205,6 +250,16 @@ def test_the_same_entry_is_found_when_it_is_the_users(scene: Scene) -> None:
         assert not isinstance(found, Miss), place.__name__
         sibling = GraphKey(**{**scene.wanted.fields(), "shapes": FOREIGN_SHAPES})
         assert scene.store.sibling(sibling, scene.source, scene.neighbours) is not None, place.__name__
+        shutil.rmtree(planted)
+
+
+def test_it_is_found_when_a_trusted_one_published_it(scene: Scene) -> None:
+    trust(scene.store, ed25519.public_key(PUBLISHERS_KEY))
+    for place in PLACES:
+        planted = scene.plant(place(scene))
+        publish_as(PUBLISHERS_KEY, planted)
+        found = scene.store.lookup(scene.wanted, scene.source, scene.neighbours)
+        assert not isinstance(found, Miss), place.__name__
         shutil.rmtree(planted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ from support.entries import key, new_entry, publish, snapshot
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
-from onegraph.common.reasons import Unsigned
+from onegraph.common.reasons import CompileFailed, Unsigned
+from onegraph.common.stored_reasons import to_json
 from onegraph.graph_cache import integrity
 from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.failures import Failure
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -121,7 +124,7 @@ def test_ls_and_verify_tell_what_is_not_trusted(store: Store) -> None:
     (open_ / "graph.aoti").chmod(0o666)
     (changed / "manifest.json").write_bytes((changed / "manifest.json").read_bytes() + b"\n")
     done = onegraph(store, "ls")
-    assert all(f" {state} " in done.stdout for state in ("unsigned", "writable by others", "wrong signature"))
+    assert all(f" {state}\n" in done.stdout for state in ("unsigned", "writable by others", "wrong signature"))
     done = onegraph(store, "verify")
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
@@ -183,3 +186,32 @@ def test_bench_refuses_what_is_not_there(store: Store, tmp_path: Path) -> None:
     for arguments in (["x.safetensors", "--size", "big"], ["x.safetensors", "--backends", "tvm"], ["x.safetensors"]):
         done = onegraph(store, "bench", *arguments, "--comfyui", tmp_path)
         assert done.exit_code == 2
+
+
+def test_retry_tells_what_it_forgets(store: Store) -> None:
+    failed = Failure(kind="facts", reason=to_json(CompileFailed("The compiler said no.")))
+    later = Failure(kind="facts", reason={"code": "of_a_later_version"})
+    store.failures.write(key(), "any size [red]", (failed, later))
+    assert onegraph(store, "retry").output.splitlines() == [
+        "unet, any size [red]: The compiler said no.",
+        "unet, any size [red]: of another version of OneGraph",
+        "1 graphs are tried again",
+    ]
+    assert store.failures.read(key()) == ()
+    assert onegraph(store, "retry").output.splitlines() == ["0 graphs are tried again"]
+
+
+@pytest.mark.parametrize("command", [["ls"], ["verify"], ["trust", "list"], ["retry"], ["import", "--mine"]])
+def test_commands_on_files_load_no_torch(command: list[str], store: Store) -> None:
+    """It takes seconds and hundreds of megabytes."""
+    publish(store, ModelSource(None, "fedcba987654"))
+    program = (
+        "import sys\nfrom onegraph.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code, ended.code\n"
+        "print(sorted({'torch', 'numpy', 'sympy'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "ONEGRAPH_HOME": str(store.home)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onegraph.common.errors import in_brief, without_paths
+from onegraph.common.errors import disk_is_full, in_brief, without_paths
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,23 @@ def test_a_reason_is_the_first_line_of_an_error() -> None:
     assert in_brief(ValueError("y" * 500), 120) == "y" * 120
     assert in_brief(KeyboardInterrupt()) == "KeyboardInterrupt"
     assert len(in_brief(ValueError("/home" * 60 + " failed"))) < 20  # a path is never cut in two
+
+
+def caused(error: Exception, by: Exception) -> Exception:
+    error.__cause__ = by
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (OSError(28, "whatever"), True),
+        (OSError(5, "Input/output error"), False),
+        (RuntimeError("x.cpp:1: fatal error: error writing to /tmp/ccX.s: No space left on device"), True),
+        (caused(RuntimeError("could not compile"), RuntimeError("as: Disk quota exceeded")), True),
+        (caused(RuntimeError("could not compile"), RuntimeError("undefined symbol")), False),
+    ],
+    ids=str,
+)
+def test_a_full_disk_is_recognised(error: Exception, full: bool) -> None:
+    assert disk_is_full(error) == full

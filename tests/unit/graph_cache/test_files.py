@@ -38,7 +38,8 @@ def test_the_free_bytes_of_a_folder_to_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "at_home"), [((1 << 30, 1 << 30), False), ((1 << 20, 1 << 30), True), ((0, 0), False), ((None, 0), False)]
+    ("free", "at_home"),
+    [((1 << 30, 1 << 30), False), ((1 << 20, 1 << 30), True), ((2 << 20, 0), False), ((None, 0), False)],
 )
 def test_a_full_disk_is_passed_over(
     free: tuple[int | None, int], at_home: bool, monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource
@@ -50,11 +51,20 @@ def test_a_full_disk_is_passed_over(
     assert store.lookup(key(), checkpoint) == Hit(entry)
 
 
+def test_nothing_is_begun_where_nothing_fits(
+    monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource, models: Path
+) -> None:
+    monkeypatch.setattr(publishing, "free_bytes", lambda folder: 0)
+    with pytest.raises(OSError, match="No space left"), store.staging(checkpoint):
+        pass
+    assert [path.name for path in models.iterdir()] == ["photo.safetensors"]
+
+
 def test_a_full_disk_is_better_than_none(
     monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource
 ) -> None:
     beside, home = store.locations(checkpoint)
     Signer(store.home).key()
     home.write_text("no folder")
-    monkeypatch.setattr(publishing, "free_bytes", {beside: 0, home: 1 << 30}.get)
+    monkeypatch.setattr(publishing, "free_bytes", {beside: 2 << 20, home: 1 << 30}.get)
     assert beside in publish(store, checkpoint).folder.parents

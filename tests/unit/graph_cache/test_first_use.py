@@ -28,7 +28,7 @@ def test_results_are_stored_per_machine(store: Store, entry: Entry, monkeypatch:
     monkeypatch.setattr(first_use, "machine_id", lambda: "another")
     assert store.first_use(entry) == FirstUse()
     store.remember(entry, FirstUse(eager_ms=1.0))
-    assert len(first_use.read_all(entry).machines) == 2
+    assert len(first_use.read_all(entry.folder).machines) == 2
 
 
 def test_a_corrupt_result_is_measured_again(store: Store, entry: Entry) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -53,6 +54,7 @@ LEFT = [
     ({"machine": "another", "boot": "another"}, 2 * DAY, False),
     (None, DAY / 2, True),
     (None, 2 * DAY, False),
+    (None, -2 * DAY, False),
 ]
 
 
@@ -71,11 +73,51 @@ def test_whose_staging_folder_goes(
     assert folder.exists() == stays
 
 
+@pytest.mark.parametrize(("age", "stays"), [(0, True), (120, False)])
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [([], True), ([OWNER_FILE], True), (["graph.aoti", "manifest.json"], True), (["graph.aoti"], False)],
+)
+def test_a_folder_without_its_owner(
+    names: list[str], known: bool, age: float, stays: bool, store: Store, checkpoint: ModelSource
+) -> None:
+    """Its process died before it had written that it is its own, or when the entry was whole; else nobody knows."""
+    folder = store.locations(checkpoint)[0] / ".staging-new"
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).touch()
+        aged(folder / name, age)
+    aged(folder, age)
+    store.sweep(store.locations(checkpoint))
+    assert folder.exists() == (stays or not known)
+
+
 def test_a_staging_folder_names_its_owner(store: Store, checkpoint: ModelSource) -> None:
     with store.staging(checkpoint) as folder:
         assert read_owner(folder / OWNER_FILE) == this_process()
         Store(store.home).sweep(store.locations(checkpoint))
         assert folder.exists()
+
+
+def test_what_tells_the_owner_goes_last(store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while it removes its folder leaves one that the next start removes."""
+
+    def dies(path: Path, ignore_errors: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    def used() -> Path:
+        with store.staging(checkpoint) as folder:
+            for name in ("manifest.json", "graph.aoti", "compile.log"):
+                (folder / name).touch()
+        return folder
+
+    really = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", dies)
+    with pytest.raises(KeyboardInterrupt):
+        used()
+    monkeypatch.setattr(shutil, "rmtree", really)
+    (folder,) = store.locations(checkpoint)[0].iterdir()
+    assert [path.name for path in folder.iterdir()] == [OWNER_FILE]
 
 
 def test_a_link_is_no_staging_folder(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
@@ -94,6 +136,7 @@ def test_temporary_files_of_dead_processes_go(store: Store, checkpoint: ModelSou
         aged(replaced(entry.folder / f".outcome.json.{dead}"), 120),
         aged(replaced(entry.folder / f".outcome.json.{os.getpid()}"), 2 * DAY),
         aged(replaced(home / f".0123-compile-times.json.{dead}"), 120),
+        aged(replaced(home / f".4567-compile-times.json.{dead}"), -2 * DAY),  # the clock was turned back
     ]
     stay = [
         replaced(entry.folder / f".other.json.{dead}"),  # another machine may be writing it

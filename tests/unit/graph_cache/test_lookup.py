@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -221,14 +221,14 @@ def test_a_component_that_cannot_be_listed(
 ) -> None:
     """A folder that is closed to this user is as none; one that fails for now may hold the graph."""
     component = publish(store, checkpoint).folder.parent
-    really = Path.iterdir
+    really = os.listdir
 
-    def fails(path: Path) -> Iterator[Path]:
+    def fails(path: Path) -> list[str]:
         if path == component:
             raise OSError(number, os.strerror(number), str(path))
         return really(path)
 
-    monkeypatch.setattr(Path, "iterdir", fails)
+    monkeypatch.setattr(os, "listdir", fails)
     assert isinstance(store.lookup(key(), checkpoint), kind)
     assert store.sibling(key(), checkpoint) is None
 

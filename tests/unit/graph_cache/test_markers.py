@@ -68,6 +68,21 @@ def test_a_dead_process_leaves_its_marker(markers: Markers, tmp_path: Path) -> N
     assert markers.died_while_capturing(entry)  # it is never tried again here
 
 
+def test_an_unfinished_marker_goes_after_a_success(markers: Markers, tmp_path: Path) -> None:
+    """Its process died before it wrote who it is, and so before it loaded anything."""
+    entry = tmp_path / "entry"
+    with markers.loading(entry):
+        (marker,) = files(tmp_path / "home")
+    old, new, other = marker, marker.with_name(liveness.new_nonce()), marker.with_name(".DS_Store")
+    for file in (old, new, other):
+        file.touch()
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    assert not markers.note_death(entry)
+    markers.clear_loading(entry)
+    assert sorted(files(tmp_path / "home")) == sorted([new, other])
+
+
 @pytest.mark.parametrize("name", [".DS_Store", "²", "9" * 30])
 def test_a_strangers_file_is_no_marker(name: str, markers: Markers, tmp_path: Path) -> None:
     entry = tmp_path / "entry"
@@ -164,7 +179,7 @@ def test_a_zombie_is_dead() -> None:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         started = liveness._stat(child)[1]
         owner = dataclasses.replace(this_process(), pid=child, started=started)
-        assert liveness.state(owner) == ("dead" if started else "alive")
+        assert liveness.state(owner, Path("owner")) == ("dead" if started else "alive")
     finally:
         os.waitpid(child, 0)
 
@@ -172,9 +187,9 @@ def test_a_zombie_is_dead() -> None:
 def test_without_proc_the_id_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(liveness, "_PROC", tmp_path)
     assert this_process() == liveness.Owner(os.getpid(), liveness.machine_id())
-    assert liveness.state(this_process()) == "alive"
+    assert liveness.state(this_process(), tmp_path / "owner") == "alive"
     monkeypatch.setattr(liveness, "runs", lambda pid: False)
-    assert liveness.state(this_process()) == "dead"
+    assert liveness.state(this_process(), tmp_path / "owner") == "dead"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 4000, "null", '{"pid": true}', "\udcff"])

@@ -252,6 +252,17 @@ def test_a_quarantined_copy_is_not_adopted_again(
     assert isinstance(store.lookup(key(), checkpoint), Miss)
 
 
+def test_a_damaged_copy_is_adopted_anew(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
+    """Damage of the copy tells nothing against the baked graph."""
+    trust(store, public)
+    own = store.adopt(Hit(baked, foreign=True), key(), checkpoint)
+    (own.folder / "graph.aoti").unlink()  # perhaps a link
+    (own.folder / "graph.aoti").write_bytes(b"b4ked")
+    assert store.lookup(key(), checkpoint) == Broken(own.folder, reasons.DigestDiffers("graph.aoti"))
+    store.quarantine(own.folder)
+    assert store.lookup(key(), checkpoint) == Hit(baked, foreign=True)
+
+
 def test_a_sibling_is_only_rebuilt_from_own_folders(
     store: Store, checkpoint: ModelSource, baked: Entry, public: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,11 +15,16 @@ import torch
 from support import toy
 
 from onegraph.backends.base import AVAILABLE
-from onegraph.common.reasons import CompiledAgainLater, DiedWhileLoading
+from onegraph.common.errors import ChildDiedError, CompileError
+from onegraph.common.reasons import CompiledAgainLater, DiedInTrial, DiedWhileLoading, TrialPending
 from onegraph.common.shapes import Refused
+from onegraph.compiler.job import Job
+from onegraph.graph_cache.lookup import Miss
+from onegraph.graph_cache.manifest import CONSTANTS_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.store import Store
+from onegraph.runtime import trial
 from onegraph.runtime.loaded_graph import LoadedGraph, Result
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
@@ -63,15 +68,19 @@ class Life:
             new = NewEntry("any size", ("graph.aoti",), (), compile_seconds=1.0, made_by="0")
             self.entry = self.store.publish(self.request.key, staged, new)
 
-    def obtain(self, *, deadly: bool = False) -> LoadedGraph | Refused:
+    def deadly(self, *, deadly: bool) -> Request:
+        """The request, with a backend whose graph ends the process or not."""
         backend: Any = SimpleNamespace(
             name="inductor",
             can_run=lambda device: AVAILABLE,
             estimate_memory=lambda folder: 0,
             load=lambda folder, device: Runner(self.module, deadly=deadly),
         )
-        request: Request = dataclasses.replace(self.request, backend=backend)
-        return Registry(Store(self.store.home), policy=ANY_SPEED).obtain(request, "eager", lambda progress: None)
+        return dataclasses.replace(self.request, backend=backend)
+
+    def obtain(self, *, deadly: bool = False, engine: Registry | None = None) -> LoadedGraph | Refused:
+        engine = engine or Registry(Store(self.store.home), policy=ANY_SPEED)
+        return engine.obtain(self.deadly(deadly=deadly), "eager", lambda progress: None)
 
     def call(self, *, deadly: bool = False) -> Result | Refused:
         graph = self.obtain(deadly=deadly)
@@ -88,8 +97,29 @@ class Life:
         assert process.exitcode == 1
 
 
+class Children:
+    """The child processes that try a graph after a death: what each does, and in what folder it was to."""
+
+    def __init__(self) -> None:
+        self.end: BaseException | None = None
+        self.tried: list[list[str]] = []
+
+    def start(self, job: Job, folder: Path, watch: object, limit: float) -> None:
+        self.tried.append(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
+        assert set(job.check_only) == {"graph.aoti", CONSTANTS_FILE} and limit == trial.SECONDS
+        if self.end is not None:
+            raise self.end
+
+
 @pytest.fixture
-def life(tmp_path: Path, source: ModelSource) -> Life:
+def children(monkeypatch: pytest.MonkeyPatch) -> Children:
+    children = Children()
+    monkeypatch.setattr(trial, "compile_in_child", children.start)
+    return children
+
+
+@pytest.fixture
+def life(tmp_path: Path, source: ModelSource, children: Children) -> Life:
     return Life(tmp_path / "home", source)
 
 
@@ -103,6 +133,69 @@ def test_after_one_death_the_graph_is_tried_again(life: Life, caplog: pytest.Log
     caplog.clear()
     assert isinstance(life.call(), Result)
     assert not caplog.records
+
+
+def test_after_one_death_a_child_tries_the_graph_first(life: Life, children: Children) -> None:
+    assert isinstance(life.call(), Result) and not children.tried
+    life.die()
+    assert isinstance(life.call(), Result)
+    assert children.tried == [[CONSTANTS_FILE, "graph.aoti"]]
+    assert isinstance(life.call(), Result) and len(children.tried) == 1
+
+
+@pytest.mark.parametrize("error", [ChildDiedError("It was killed (SIGSEGV)."), CompileError("It gave NaN.")], ids=str)
+def test_where_the_child_fails_too_it_is_set_aside(error: CompileError, life: Life, children: Children) -> None:
+    life.die()
+    children.end = error
+    assert life.call() == Refused(CompiledAgainLater(DiedInTrial(str(error))))
+    assert not life.entry.folder.exists()
+    assert isinstance(life.store.lookup(life.request.key, life.request.source), Miss)
+
+
+PASSING = [
+    ChildDiedError("killed", lasting=False, cause="memory"),
+    ChildDiedError("killed", lasting=False, cause="stopped"),
+    CompileError("not loaded", lasting=False),
+    CompileError("full", lasting=False, cause="device memory"),
+    OSError(24, "Too many open files"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=str)
+def test_what_ended_the_child_may_pass(error: Exception, life: Life, children: Children) -> None:
+    life.die()
+    engine, children.end = Registry(Store(life.store.home), policy=ANY_SPEED), error
+    for tries in (1, 2):
+        assert life.obtain(engine=engine) == Refused(TrialPending(str(error)))
+        assert len(children.tried) == tries
+    children.end = None
+    assert isinstance(life.obtain(engine=engine), LoadedGraph)
+
+
+def test_a_child_that_hangs_is_waited_for_once(life: Life, children: Children) -> None:
+    life.die()
+    engine, children.end = Registry(Store(life.store.home), policy=ANY_SPEED), CompileError("too long", cause="time")
+    for _ in range(3):
+        assert life.obtain(engine=engine) == Refused(TrialPending("it took more than 120 s"))
+    assert len(children.tried) == 1
+    assert life.entry.folder.exists()
+
+
+def test_an_interrupt_while_the_child_tries_goes_through(life: Life, children: Children) -> None:
+    life.die()
+    children.end = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        life.call()
+    children.end = None
+    assert isinstance(life.call(), Result)
+
+
+def test_a_preload_starts_no_child(life: Life, children: Children) -> None:
+    life.die()
+    engine = Registry(Store(life.store.home), policy=ANY_SPEED)
+    engine.preload(life.deadly(deadly=False), 0)
+    assert not engine.graphs() and not children.tried
+    assert isinstance(life.obtain(engine=engine), LoadedGraph)
 
 
 def test_after_two_deaths_it_is_set_aside(life: Life) -> None:

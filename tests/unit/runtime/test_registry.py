@@ -47,9 +47,9 @@ def test_a_graph_unreadable_now_is_tried_again(
     assert engine.counters.compiles == 0
 
 
-@pytest.mark.parametrize(("cause", "kept"), [(OSError(24, "Too many open files"), True), (ValueError("bad"), False)])
-def test_a_load_that_may_pass_keeps_the_graph(
-    cause: Exception, kept: bool, tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("cause", "passing"), [(OSError(24, "Too many open files"), True), (ValueError("bad"), False)])
+def test_a_load_that_fails_keeps_the_graph(
+    cause: Exception, passing: bool, tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*args: object) -> None:
         raise LoadError("not loaded") from cause
@@ -57,6 +57,8 @@ def test_a_load_that_may_pass_keeps_the_graph(
     engine, request = Registry(Store(tmp_path)), toy.request(toy.Toy(), source)
     entry = publish(engine.store, source, request.key)
     monkeypatch.setattr(type(request.backend), "load", load)
-    refused = engine.obtain(request, "eager", lambda progress: None)
-    assert refused == Refused(LoadFailed("not loaded"), passing=kept)
-    assert entry.folder.exists() == kept
+    for _ in range(2):
+        refused = engine.obtain(request, "wait", lambda progress: None)
+        assert refused == Refused(LoadFailed("not loaded"), passing=passing)
+    assert engine.store.lookup(request.key, source) == Hit(entry)  # its files are right
+    assert engine.counters.compiles == 0

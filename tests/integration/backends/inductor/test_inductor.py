@@ -15,6 +15,7 @@ import torch
 from support import toy
 
 from onegraph.backends.inductor import InductorBackend, InductorRunner
+from onegraph.backends.inductor import runner as runner_module
 from onegraph.common.shapes import Refused
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.constants import read as read_constants
@@ -44,6 +45,55 @@ def run(runner: InductorRunner, entry: Entry, module: toy.Toy, *inputs: torch.Te
     bound = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
     assert isinstance(bound, binding.Binding)
     return runner(*inputs)
+
+
+LOAD = """
+import os, sys
+from pathlib import Path
+from support import toy
+from onegraph.backends.inductor import InductorBackend
+runner = InductorBackend().load(Path(sys.argv[1]), toy.CPU)
+print("loaded", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_process_leaves_no_unpacked_files(entry: Entry, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", LOAD, str(entry.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"loaded\n"
+        process.kill()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_files_that_a_gpu_reads_later_stay_with_it(
+    entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    files = runner_module._Files(entry.folder, toy.CPU)
+    files._read_later = True
+    loaded = runner_module._load(entry.folder, files)
+    files.keep_for(loaded)
+    assert len([*tmp_path.rglob("*.so")]) == 1
+    Store(tmp_path / "home").sweep([])
+    assert len([*tmp_path.rglob("*.so")]) == 1  # its owner lives
+    del loaded
+    gc.collect()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_torch_that_takes_no_folder_unpacks_itself(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = runner_module._Files._loaded
+
+    def older(files: runner_module._Files, path: Path) -> object:
+        if path.is_dir():
+            raise RuntimeError("Failed to initialize zip archive")
+        return usual(files, path)
+
+    monkeypatch.setattr(runner_module._Files, "_loaded", older)
+    runner, module, inputs = InductorBackend().load(entry.folder, toy.CPU), toy.Toy(1), toy.inputs()
+    torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
 
 
 def test_small_constants_are_not_inlined(runner: InductorRunner, entry: Entry) -> None:

@@ -193,7 +193,7 @@ def test_another_model_is_shared_and_not_copied(runner: OneFlowRunner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (lambda t: t[:4].clone(), "the graph was compiled for float32"),
         (lambda t: t.double(), "float64"),
@@ -204,7 +204,7 @@ def test_another_model_is_shared_and_not_copied(runner: OneFlowRunner) -> None:
         (None, "lacks the weight module.q.weight"),
     ],
 )
-def test_a_refused_weight_leaves_the_graph_as_it_was(wrong: object, said: str, runner: OneFlowRunner) -> None:
+def test_a_refused_weight_leaves_the_graph_as_it_was(wrong: object, message: str, runner: OneFlowRunner) -> None:
     module, given = Call(Block()), inputs()
     runner.bind(weights(module))
     tensors = weights(module)
@@ -212,7 +212,7 @@ def test_a_refused_weight_leaves_the_graph_as_it_was(wrong: object, said: str, r
         tensors["module.q.weight"] = wrong(tensors["module.q.weight"])
     else:
         del tensors["module.q.weight"]
-    with pytest.raises(BindError, match=said):
+    with pytest.raises(BindError, match=message):
         runner.bind(tensors)
     assert difference(runner, module, given) < CLOSE
 

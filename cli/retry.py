@@ -1,0 +1,29 @@
+"""`onegraph retry`: forget why nothing was compiled."""
+
+from __future__ import annotations
+
+import typer
+
+from .output import print_line
+
+
+def retry() -> None:
+    """Forget what compiles failed with, so that the next run tries all of them again, also in a running ComfyUI."""
+    from ..common import stored_reasons
+    from ..common.messages import text
+    from ..graph_cache.store import Store
+
+    forgotten = 0
+    try:
+        for found in Store().failures.forget_all():
+            forgotten += 1
+            for failure in found.failures:
+                try:
+                    why = text(stored_reasons.from_json(failure.reason))
+                except ValueError:
+                    why = "of another version of OneGraph"
+                print_line(f"{found.component}, {found.label}: {why}")
+    except OSError as error:
+        print_line(f"cannot forget: {error}")
+        raise typer.Exit(1) from error
+    print_line(f"{forgotten} graphs are tried again")

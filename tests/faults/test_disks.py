@@ -1,0 +1,143 @@
+"""Disks that are full, cannot be written or read, or cannot do what others do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.entries import snapshot
+from support.faults import cut, disk, fill, folders_not_synced, nothing_saved, read_only
+from support.lives import Case, Life, Script, copy_case, live, new_case
+
+UID = 65534 if os.geteuid() == 0 else None  # whom permissions hold back
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of two megabytes."""
+    (tmp_path / "small").mkdir()
+    with disk(tmp_path / "small", 2 << 20) as folder:
+        yield folder
+
+
+@pytest.fixture
+def foreign(compiled: Case) -> Iterator[Case]:
+    """The user's folders, of somebody who is not root, in a place that is open to all."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
+        root = Path(open_to_all)
+        case = copy_case(compiled, root / "user")
+        if UID is not None:
+            for path in [root, *root.rglob("*")]:
+                os.chown(path, UID, UID)
+        yield case
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_folders_that_cannot_be_synced(number: int, empty: Case) -> None:
+    fault = partial(folders_not_synced, number)
+    report = live(empty, fault, runs=3).fine()
+    assert (report.compiles, report.codes) == (1, ())
+    live(empty, fault).restored()
+    assert (empty.compiles, empty.leftovers()) == (1, [])
+
+
+def test_no_room_beside_the_checkpoint(compiled: Case, tmp_path: Path) -> None:
+    """The user's folder takes the graph."""
+    case = new_case(tmp_path / "user", compiled.golden)
+    with disk(case.models, 1 << 20) as models:
+        (models / "photo.safetensors").write_bytes(b"weights")
+        fill(models, 16 << 10)
+        report = live(case, runs=2).fine()
+        assert (report.compiles, report.codes) == (1, ())
+        live(case).restored()
+        assert case.entry.folder.is_relative_to(case.home)
+        assert (case.compiles, case.leftovers()) == (1, [])
+
+
+def test_no_room_anywhere(compiled: Case, small: Path) -> None:
+    """Compiled in vain once, and again when there is room."""
+    case = new_case(small / "user", compiled.golden)
+    filler = fill(small, 16 << 10)
+    for _ in range(3):
+        report = live(case, runs=3).fine()
+        assert report.compiled_calls == 0
+        assert set(report.codes) <= {"not_saved", "waits_for_disk"}
+        assert case.compiles <= 1
+        assert case.leftovers() == []
+    filler.unlink()
+    live(case, runs=2).fine()
+    assert case.leftovers() == []
+
+
+LATE = [errno.ENOSPC, errno.EIO, errno.EDQUOT]  # what a disk says when all seemed to be written
+
+
+@pytest.mark.parametrize("number", LATE)
+def test_a_disk_that_fails_in_the_end(number: int, empty: Case) -> None:
+    """The user's folder, on another one, takes the graph."""
+    report = live(empty, partial(nothing_saved, empty.models, number), runs=3).fine()
+    assert (report.compiles, report.codes) == (1, ())
+    assert empty.entry.folder.is_relative_to(empty.home)
+    live(empty).restored()
+    assert (empty.compiles, empty.leftovers()) == (1, [])
+
+
+@pytest.mark.parametrize("number", LATE)
+def test_disks_that_all_fail_in_the_end(number: int, empty: Case) -> None:
+    """One compile in vain for each process: no other can know of it, since that cannot be written down either."""
+    with empty.store.staging(empty.source):  # so that there is a key
+        pass
+    for life in range(2):
+        report = live(empty, partial(nothing_saved, empty.root, number), runs=3).fine()
+        assert (report.compiles, report.compiled_calls) == (0, 0)
+        assert empty.compiles == life + 1
+    assert empty.leftovers() == []
+
+
+def test_no_room_to_load(compiled: Case, small: Path) -> None:
+    """No place takes a copy of the graph: eager, nothing is quarantined, and later it is restored."""
+    case = copy_case(compiled, small / "user")
+    filler = fill(small, 4 << 10)
+    report = live(case, runs=2).fine()
+    assert report.codes == ("unreadable_now", "unreadable_now")
+    assert case.leftovers() == []
+    filler.unlink()
+    live(case).restored()
+    assert case.compiles == 0
+
+
+def test_a_damaged_graph_in_a_read_only_place(case: Case) -> None:
+    """A sound one in the user's folder takes its place."""
+    cut(case.entry.folder / "graph.aoti")
+    with read_only(case.models):
+        live(case, runs=2).fine()
+        live(case).restored()
+        assert (case.compiles, case.leftovers()) == (1, [])
+
+
+def test_a_sound_graph_in_a_read_only_place(case: Case) -> None:
+    (case.entry.folder / "outcome.json").unlink()
+    before = snapshot(case.models)
+    with read_only(case.models):
+        live(case).restored()
+        live(case).restored()
+    assert (case.compiles, case.leftovers()) == (0, [])
+    assert snapshot(case.models) == before
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "signature.json", "outcome.json", "graph.aoti", "."])
+def test_a_file_that_is_closed_to_this_user(file: str, foreign: Case) -> None:
+    """Another user's file, which this one may not read now: nobody replaces it."""
+    closed = foreign.entry.folder / file
+    mode = closed.stat().st_mode
+    closed.chmod(0)
+    report = Life(Script(foreign, runs=2, uid=UID)).end().fine()
+    assert report.codes == (() if file == "outcome.json" else ("unreadable_now", "unreadable_now"))
+    closed.chmod(mode)
+    Life(Script(foreign, uid=UID)).end().restored()
+    assert (foreign.compiles, foreign.leftovers()) == (0, [])

@@ -1,0 +1,122 @@
+"""Nothing in a workflow, the queue or a URL can import a graph, name a file of the store, or give trust.
+
+What does so is in modules that only the command reaches. These tests read the sources, since a test that calls nodes
+and routes would miss the one that somebody adds.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+# What takes graphs over, gives them away, or says whom to trust.
+DOORS = {f"graph_cache/{name}.py" for name in ("bundle", "exporting", "importing", "trust_list")}
+SIGNING_UNSIGNED = "sign_own"  # of the store
+# Where what a user's client sends is read.
+ENTRANCES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "__init__.py", *(p for name in ("nodes", "host") for p in (ROOT / name).rglob("*.py")))
+)
+
+
+def module(parts: tuple[str, ...]) -> str | None:
+    """The file of a module of the pack."""
+    path = ROOT.joinpath(*parts)
+    found = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    return None if found is None or not parts else found.relative_to(ROOT).as_posix()
+
+
+@cache
+def imported(name: str) -> frozenset[str]:
+    """The files of the pack that a file imports anywhere, in its functions too."""
+    found: set[str | None] = set()
+    base = Path(name).parent.parts
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        if isinstance(node, ast.Import):
+            names = [tuple(alias.name.split(".")) for alias in node.names]
+            found |= {module(parts[1:]) for parts in names if parts[0] == "onegraph"}
+        elif isinstance(node, ast.ImportFrom):
+            parts = tuple(node.module.split(".")) if node.module else ()
+            if not node.level and parts[:1] != ("onegraph",):
+                continue
+            parts = base[: len(base) - node.level + 1] + parts if node.level else parts[1:]
+            found |= {module(parts), *(module((*parts, alias.name)) for alias in node.names)}
+    return frozenset(file for file in found if file is not None)
+
+
+def reached(start: str) -> set[str]:
+    """All files of the pack that a file imports, by whatever way."""
+    seen, todo = set[str](), [start]
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += imported(name)
+    return seen
+
+
+def test_the_command_reaches_the_doors() -> None:
+    """Else the other tests would look for what has another name now."""
+    assert reached("cli/app.py") >= DOORS
+    assert SIGNING_UNSIGNED in (ROOT / "cli" / "sharing.py").read_text()
+
+
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_nodes_and_routes_reach_no_door(name: str) -> None:
+    assert "graph_cache/store.py" in reached("nodes/compile_model.py")
+    assert not reached(name) & DOORS
+    assert not any(file.startswith("cli/") for file in reached(name))
+
+
+def test_nothing_but_the_command_signs_what_has_no_signature() -> None:
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(rf"\b{SIGNING_UNSIGNED}\b", path.read_text())
+    }
+    assert users == {"graph_cache/store.py", "cli/sharing.py"}
+
+
+def test_nobody_starts_the_command() -> None:
+    """As a process of its own it could do for a workflow what only a user may do."""
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if package != "cli":
+                assert not re.search(r"onegraph\.cli|from \.+cli\b", path.read_text()), path
+
+
+def calls(name: str) -> list[ast.Call]:
+    return [node for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.Call)]
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRANCES if name.startswith("nodes/")])
+def test_no_input_of_a_node_is_a_text(name: str) -> None:
+    """Inputs are models, VAEs and choices from lists: ComfyUI refuses a choice that is not in the list."""
+    kinds = [ast.unparse(call.func) for call in calls(name) if ast.unparse(call.func).endswith(".Input")]
+    assert set(kinds) <= {"io.Model.Input", "io.Vae.Input", "io.Combo.Input"}
+
+
+def test_the_one_route_reads_nothing_of_its_request() -> None:
+    """But the name of the host that it was sent to."""
+    found = []
+    for name in ENTRANCES:
+        tree = ast.parse((ROOT / name).read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for decorator in node.decorator_list:
+                    if "routes" in ast.unparse(decorator):
+                        uses = [ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Attribute)]
+                        found.append((ast.unparse(decorator), {use for use in uses if use.startswith("request.")}))
+    assert found == [
+        ("server.routes.get('/onegraph/status')", {"request.headers", "request.headers.get"}),
+    ]
+    assert not [
+        name for name in ENTRANCES if re.search(r"add_(route|get|post|static|subapp)", (ROOT / name).read_text())
+    ]

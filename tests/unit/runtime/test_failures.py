@@ -1,0 +1,412 @@
+"""Nothing is compiled twice for one cause, whatever the number of processes: each registry is one."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from support import toy
+from support.entries import die_while_loading
+
+from onegraph.backends.inductor import InductorBackend
+from onegraph.common import reasons
+from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
+from onegraph.common.reasons import CompileFailed, WaitsForChange, WaitsForMemory
+from onegraph.common.shapes import Refused
+from onegraph.compiler.job import Compiled
+from onegraph.graph_cache import publish as publishing
+from onegraph.graph_cache.failures import FOLDER
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+from onegraph.runtime import compiles, disk, failures, trial
+from onegraph.runtime.admission import Limits
+from onegraph.runtime.loaded_graph import LoadedGraph, Result
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry
+from onegraph.runtime.request import Request
+
+GIB = 1 << 30
+OTHER = ModelSource(None, "fedcba987654")
+
+
+class Runner:
+    """Computes with the module itself, plus an error."""
+
+    reads_in_place = True
+    cuda_graphs = None
+    held_bytes = 0
+    error = 0.0
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def bind(self, tensors: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self._module(*inputs) + self.error
+        return result
+
+
+class World:
+    """A user's machine: what compiles do on it, and how many there were."""
+
+    def __init__(self, home: Path, source: ModelSource) -> None:
+        self.home, self.module = home, toy.Toy()
+        self.request = toy.request(self.module, source)
+        self.ends: Exception | None = None
+        self.compiles = 0
+        self.memory = 8 * GIB
+        self.seconds = 60.0
+
+    def compile(self, job: object, staging: Path, *args: object) -> Compiled:
+        self.compiles += 1
+        if self.ends is not None:
+            raise self.ends
+        (staging / "graph.aoti").write_bytes(b"code")
+        return Compiled(("graph.aoti",), (), 1.0)
+
+    def process(self) -> Registry:
+        return Registry(Store(self.home), Limits(seconds=self.seconds, free=lambda device: self.memory), ANY_SPEED)
+
+    def obtain(self, engine: Registry | None = None, request: Request | None = None) -> LoadedGraph | Refused:
+        """Ask for the graph, in a new process unless one is given."""
+        return (engine or self.process()).obtain(request or self.request, "wait", lambda progress: None)
+
+    def refused(self, engine: Registry | None = None) -> reasons.Reason:
+        found = self.obtain(engine)
+        assert isinstance(found, Refused)
+        return found.reason
+
+    def call(self, graph: LoadedGraph | Refused) -> Result | Refused:
+        assert isinstance(graph, LoadedGraph)
+        inputs = toy.inputs()
+        counters: Any = SimpleNamespace(binds=0, compiled_calls=0, spot_checks=0)
+        return graph.call(self.module, inputs, toy.sizes(*inputs), self.module, counters)
+
+
+@pytest.fixture
+def world(tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path / "home", source)
+    monkeypatch.setattr(compiles, "compile_in_child", world.compile)
+    monkeypatch.setattr(InductorBackend, "load", lambda backend, folder, device: Runner(world.module))
+    return world
+
+
+def changed_version(world: World, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(failures, "__version__", "99")
+
+
+def changed_torch(world: World, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch, "__version__", "99.0.0")
+
+
+def changed_compiler(world: World, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(InductorBackend, "compiler", lambda backend: "another")
+
+
+def changed_host(world: World, patch: pytest.MonkeyPatch) -> None:
+    world.request = dataclasses.replace(world.request, environment="another")
+
+
+def forgotten(world: World, patch: pytest.MonkeyPatch) -> None:
+    assert [found.component for found in Store(world.home).failures.forget_all()] == ["toy"]
+
+
+CHANGES = [changed_version, changed_torch, changed_compiler, changed_host, forgotten]
+Change = Callable[[World, pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_compile_that_fails_waits_for_a_change(change: Change, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ends = CompileError("The compiler said no.")
+    same = world.process()
+    assert world.refused(same) == CompileFailed("The compiler said no.")
+    facts = ("compiler", "driver", "host", "onegraph", "torch")
+    for engine in (same, None, None):
+        assert world.refused(engine) == WaitsForChange(CompileFailed("The compiler said no."), facts)
+    assert world.compiles == 1
+    assert world.obtain().text == (  # type: ignore[union-attr]
+        "The compiler said no. It is tried again with another version of OneGraph, torch, ComfyUI, the C++ compiler, "
+        "the driver, or after `onegraph retry`."
+    )
+    change(world, monkeypatch)
+    world.ends = None
+    assert isinstance(world.obtain(same), LoadedGraph)
+    assert world.compiles == 2
+    assert not (world.home / FOLDER).exists()  # it worked
+
+
+def test_another_model_of_the_key_fails_alike(world: World) -> None:
+    world.ends = CompileError("The compiler said no.")
+    world.refused()
+    world.request = dataclasses.replace(world.request, source=OTHER)
+    assert isinstance(world.refused(), WaitsForChange) and world.compiles == 1
+
+
+def test_a_model_that_cannot_be_captured_is_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump = mock.Mock(side_effect=CaptureError("It branches."))
+    monkeypatch.setattr(compiles.skeleton, "dump", dump)
+    assert [type(world.refused()) for _ in range(3)] == [reasons.CaptureFailed, WaitsForChange, WaitsForChange]
+    assert dump.call_count == 1
+
+
+def test_a_compile_that_took_too_long_gets_more_time(world: World) -> None:
+    world.ends = CompileError("It was stopped.", cause="time")
+    for _ in range(3):
+        world.refused()
+    assert world.compiles == 1
+    assert "ONEGRAPH_COMPILE_TIMEOUT" in world.obtain().text  # type: ignore[union-attr]
+    world.seconds = 600.0
+    world.refused()
+    assert world.compiles == 2
+
+
+@pytest.mark.parametrize("new_process", [False, True])
+def test_a_compiler_that_crashes_is_tried_twice(new_process: bool, world: World) -> None:
+    world.ends = ChildDiedError("It was killed (SIGSEGV).", lasting=False)
+    engine = None if new_process else world.process()
+    found = [type(world.refused(engine)) for _ in range(4)]
+    assert found == [CompileFailed, CompileFailed, WaitsForChange, WaitsForChange]
+    assert world.compiles == 2
+
+
+def test_a_compile_that_somebody_ended_is_tried_again(world: World) -> None:
+    world.ends = ChildDiedError("It was killed (SIGTERM).", lasting=False, cause="stopped")
+    same = world.process()
+    assert [type(world.refused(same)) for _ in range(3)] == [CompileFailed, CompileFailed, WaitsForChange]
+    assert not (world.home / FOLDER).exists()
+    world.ends = None
+    assert isinstance(world.obtain(), LoadedGraph)
+
+
+def test_memory_that_ran_out_is_waited_for(world: World) -> None:
+    world.ends = CompileError("It ran out of memory.", lasting=False, cause="memory")
+    assert isinstance(world.refused(), CompileFailed)
+    for world.memory in (8 * GIB, 9 * GIB):
+        assert world.refused() == WaitsForMemory(CompileFailed("It ran out of memory."), 10 * GIB)
+    assert world.compiles == 1
+    world.memory = 10 * GIB
+    assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
+
+
+def test_one_sigkill_is_no_proof_for_another_process(world: World) -> None:
+    world.ends = ChildDiedError("It was killed (SIGKILL).", lasting=False, cause="memory")
+    same = world.process()
+    assert isinstance(world.refused(same), CompileFailed)
+    assert isinstance(world.refused(same), WaitsForMemory)
+    assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
+    assert isinstance(world.refused(), WaitsForMemory) and world.compiles == 2
+
+
+# Saving ---------------------------------------------------------------------------------------------------------
+
+
+def unable(monkeypatch: pytest.MonkeyPatch, number: int, *where: Path) -> None:
+    """Have nothing be published in these folders; without any, nowhere."""
+    publish = publishing.publish
+
+    def fails(key: Any, staged: Path, *args: Any) -> Any:
+        if not where or any(staged.is_relative_to(one) for one in where):
+            raise OSError(number, "no")
+        return publish(key, staged, *args)
+
+    monkeypatch.setattr(publishing, "publish", fails)
+
+
+def test_a_graph_is_saved_at_home_after_its_compile(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    source = ModelSource(models / "photo.safetensors", "0123456789ab")
+    world.request = dataclasses.replace(world.request, source=source)
+    unable(monkeypatch, errno.EIO, models)
+    graph = world.obtain()
+    assert isinstance(graph, LoadedGraph) and graph.entry.folder.is_relative_to(world.home)
+    assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 1
+    assert [*models.rglob("*")] == []
+
+
+def test_a_full_disk_costs_one_compile_in_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [100 << 20]
+    monkeypatch.setattr(disk, "free_bytes", lambda folder: free[0])
+    with monkeypatch.context() as patch:
+        unable(patch, errno.ENOSPC)
+        assert isinstance(world.refused(), reasons.NotSaved)
+        for _ in range(3):
+            assert isinstance(world.refused(), reasons.WaitsForDisk)
+    assert world.compiles == 1
+    free[0] = 400 << 20
+    assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 2
+
+
+@pytest.mark.parametrize("which", ["graphs", "temporary files"])
+def test_a_disk_that_was_full_meanwhile_is_waited_for(
+    which: str, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    free = [300 << 20]
+
+    def free_bytes(folder: Path) -> int:
+        return free[0] if folder.is_relative_to(world.home) == (which == "graphs") else 50 << 30
+
+    monkeypatch.setattr(disk, "free_bytes", free_bytes)
+    world.ends = CompileError("g++ found no room.", lasting=False, cause="disk")
+    assert isinstance(world.refused(), CompileFailed)
+    for _ in range(3):
+        assert world.refused() == reasons.WaitsForDisk(CompileFailed("g++ found no room."), 556 << 20)
+    assert world.compiles == 1
+    free[0] = 600 << 20
+    assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
+
+
+def test_what_cannot_be_saved_is_tried_a_day_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    unable(monkeypatch, errno.EIO)
+    assert isinstance(world.refused(), reasons.NotSaved)
+    for _ in range(3):
+        assert isinstance(world.refused(), reasons.WaitsForPlace)
+    assert world.compiles == 1
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 7 * 24 * 3600)  # a clock that was turned back keeps nothing waiting
+    assert isinstance(world.refused(), reasons.NotSaved) and world.compiles == 2
+    monkeypatch.setattr(time, "time", lambda: now - 5 * 24 * 3600)
+    assert isinstance(world.refused(), reasons.NotSaved) and world.compiles == 3
+
+
+def test_another_folder_is_tried_at_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unable(monkeypatch, errno.EIO)
+    world.refused()
+    source = ModelSource(tmp_path / "models" / "photo.safetensors", "0123456789ab")
+    world.request = dataclasses.replace(world.request, source=source)
+    assert isinstance(world.refused(), reasons.NotSaved) and world.compiles == 2
+
+
+# Wrong graphs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_that_was_wrong_is_not_made_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "error", 1.0)
+    result = world.call(world.obtain())
+    assert isinstance(result, Result) and isinstance(result.refusal, reasons.FirstUseFailed)
+    for _ in range(3):
+        why = world.refused()
+        assert isinstance(why, WaitsForChange) and why.because == result.refusal
+    assert world.compiles == 1
+    world.request = dataclasses.replace(world.request, source=OTHER)  # the graph may be right with its weights
+    assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 2
+
+
+def test_what_works_for_one_model_stays_wrong_elsewhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "error", 1.0)
+    world.call(world.obtain())
+    monkeypatch.setattr(Runner, "error", 0.0)
+    mine = world.request
+    world.request = dataclasses.replace(mine, source=OTHER)
+    assert isinstance(world.call(world.obtain()), Result)
+    Store(world.home).quarantine(next(Store(world.home).entries()).folder)
+    world.request = mine
+    assert isinstance(world.refused(), WaitsForChange)
+
+
+def test_a_graph_of_an_older_version_is_made_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(compiles, "__version__", "0.0.1")
+        patch.setattr(Runner, "error", 1.0)
+        world.call(world.obtain())
+    assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 2
+
+
+def test_a_later_difference_may_be_an_accident(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for compiled in (1, 2, 2):
+        found = world.obtain()
+        assert world.compiles == compiled
+        if isinstance(found, LoadedGraph):
+            found._retire(SimpleNamespace(reason=reasons.SpotCheckFailed(reasons.NotFinite()), reference=None))  # type: ignore[arg-type]
+    assert isinstance(found, Refused) and isinstance(found.reason, WaitsForChange)
+
+
+def test_a_graph_that_is_not_loaded_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(InductorBackend, "load", mock.Mock(side_effect=LoadError("no handle")))
+        for _ in range(3):
+            assert world.refused() == reasons.LoadFailed("no handle")
+    assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 1
+
+
+def test_a_damaged_graph_in_a_closed_place_is_shadowed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    source = ModelSource(models / "photo.safetensors", "0123456789ab")
+    world.request = dataclasses.replace(world.request, source=source)
+    graph = world.obtain()
+    assert isinstance(graph, LoadedGraph) and graph.entry.folder.is_relative_to(models)
+    (graph.entry.folder / "graph.aoti").write_bytes(b"edoc")
+    read_only(models, monkeypatch)
+    shadow = world.obtain()
+    assert isinstance(shadow, LoadedGraph) and shadow.entry.folder.is_relative_to(world.home)
+    again = world.obtain()
+    assert isinstance(again, LoadedGraph) and again.entry.folder == shadow.entry.folder
+    assert world.compiles == 2 and graph.entry.folder.exists()
+
+
+@pytest.mark.parametrize("by", ["first use", "crash"])
+def test_a_wrong_graph_in_a_closed_place_is_shadowed(
+    by: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    world.request = dataclasses.replace(world.request, source=ModelSource(models / "a.safetensors", "0123456789ab"))
+    with monkeypatch.context() as patch:
+        patch.setattr(compiles, "__version__", "0.0.1")  # baked by an older version
+        baked = world.obtain()
+    assert isinstance(baked, LoadedGraph)
+    read_only(models, monkeypatch)
+    if by == "crash":
+        die_while_loading(Store(world.home), baked.entry)
+        monkeypatch.setattr(trial, "compile_in_child", mock.Mock(side_effect=ChildDiedError("SIGSEGV", lasting=False)))
+        assert isinstance(world.refused(), reasons.CompiledAgainLater)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, "error", 1.0)
+            assert isinstance(world.call(world.obtain()), Result)
+    for _ in range(2):
+        shadow = world.obtain()
+        assert isinstance(shadow, LoadedGraph) and shadow.entry.folder.is_relative_to(world.home)
+    assert world.compiles == 2 and baked.entry.folder.exists()
+
+
+def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the store change nothing in a folder, whoever runs this test."""
+
+    def refuses(usual: Any) -> Any:
+        def change(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if Path(path).is_relative_to(folder):
+                raise OSError(errno.EROFS, "Read-only file system", str(path))
+            return usual(path, *args, **kwargs)
+
+        return change
+
+    monkeypatch.setattr(Path, "rename", refuses(Path.rename))
+    monkeypatch.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+    made = publishing._made
+
+    def make(location: Path) -> Path:
+        if location.is_relative_to(folder):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return made(location)
+
+    monkeypatch.setattr(publishing, "_made", make)
