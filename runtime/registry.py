@@ -48,10 +48,7 @@ class Registry:
 
     Locks: one for each slot, held while its graph is obtained, also during its compile. Restoring takes one more, so
     that graphs make room for each other one at a time. Status, preloads, other models' graphs and releasing memory
-    never wait for a compile.
-
-    Args:
-        policy: when a graph is worth using.
+    never wait for a compile. A policy says when a graph is worth using.
     """
 
     def __init__(self, store: Store | None = None, limits: Limits | None = None, policy: Policy | None = None) -> None:
