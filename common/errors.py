@@ -92,3 +92,7 @@ class BindError(OneGraphError):
 
 class NoEncoderError(OneGraphError):
     """A VAE that can only decode was asked to encode."""
+
+
+class PipelineError(OneGraphError):
+    """A diffusers pipeline cannot be compiled, saved or loaded as asked."""

@@ -34,12 +34,18 @@ class Rules:
             host which compute the same. A graph has its own.
         options: settings of the host that change what its modules compute, e.g. `upcast=True`.
         roots: packages whose functions the modules call, besides those that define the modules.
+        intercepted: methods of the model itself, not of its children, that the client takes calls by. It knows what
+            stands there, and calls the class's own.
+        describe: the text of an attribute's value where that is configuration, else None. Empty: the same as if the
+            attribute were not there.
     """
 
     placement: Callable[[str], bool] = lambda name: False
     interchangeable: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
+    intercepted: frozenset[str] = frozenset()
+    describe: Callable[[Any], str | None] = describe
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,8 @@ def attributes(module: torch.nn.Module, referenced: frozenset[str], rules: Rules
             continue
         if is_own_method(module, name, value):
             continue
-        text = describe(value)
-        if text is not None:
+        text = rules.describe(value)
+        if text:
             yield Attribute(name, text)
 
 

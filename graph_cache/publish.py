@@ -176,6 +176,16 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), results), signer)
 
 
+def save(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
+    """Make a copy of an entry, with its signatures and with what this machine measured. Raises OSError."""
+    wrong = copy_files(entry, staged)
+    if wrong is not None:
+        raise OSError(text(wrong))
+    signatures = _signatures(entry, (SIGNATURE_FILE, PUBLISHER_FILE))
+    new = _Staged(staged, entry.manifest, entry.text, signatures, first_use.read_all(entry.folder))
+    return _commit(key, new, signer)
+
+
 @dataclass(frozen=True)
 class Signed:
     """A manifest that a publisher signed.

@@ -227,6 +227,15 @@ class Store:
             log.debug("%s is used where it is: %s", hit.entry.folder, error)
             return hit.entry
 
+    def save(self, entry: Entry, key: GraphKey, location: Path) -> Entry:
+        """Copy an entry into a folder of graphs, `<name>.graphs/<model>`, which look-ups beside it then search.
+
+        Raises:
+            OSError: it cannot be read or written.
+        """
+        with publishing.staging([location]) as staged:
+            return publishing.save(key, staged, entry, self._signer)
+
     def quarantine(self, wrong: Broken) -> None:
         """Move an entry aside, so that nobody loads it again. Never raises OSError.
 

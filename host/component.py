@@ -5,22 +5,21 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..backends import Backend, rebuilder
-from ..common import memory, messages, reasons
+from ..common import memory, messages
 from ..common.reasons import Reason
-from ..common.shapes import Refused, ShapeRange
+from ..common.shapes import Refused
 from ..compiler.progress import Progress
-from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
+from ..runtime import surroundings
 from ..runtime.dispatch import Dispatcher
 from ..runtime.module_watch import Watches
 from ..runtime.registry import registry
-from ..runtime.request import Request
+from ..runtime.request import Asking, Request, Shaped, make_request
 from . import compile_client, dynamic_vram, eligibility, host_memory, model_source, status
 from .progress import CompileWatch, report_run
 from .run import HostRun
@@ -28,21 +27,6 @@ from .run import HostRun
 log = logging.getLogger("onegraph.host")
 
 PIXELS = 8  # image pixels per latent unit, in the families compiled here
-
-
-@dataclass(frozen=True)
-class Shaped:
-    """Which calls a graph is to serve.
-
-    Attributes:
-        widest: the range of all calls that could come; a backend that rebuilds graphs exports under it.
-        sizes: of the call at hand.
-    """
-
-    shapes: ShapeRange
-    widest: ShapeRange
-    label: str
-    sizes: Mapping[str, int]
 
 
 class Component:
@@ -69,39 +53,23 @@ class Component:
             module: that runs; a graph is compiled for the run's skeleton of it.
             like: the call's main input: its dtype and device are the graph's.
         """
-        if not backend.supports(shaped.shapes):
-            return Refused(reasons.BackendCannotServe(backend.name, shaped.label))
-        skeleton = run.skeleton(module)
         assert run.watch is not None
-        key = GraphKey(
-            self.name,
-            run.watch.architecture(skeleton),
-            shaped.shapes.to_json(),
-            str(like.dtype).removeprefix("torch."),
-            backend.name,
-            backend.target(like.device),
-        )
-        return Request(
-            key=key,
+        skeleton = run.skeleton(module)
+        asking = Asking(
+            component=self.name,
             source=self.source,
-            shapes=shaped.shapes,
-            label=shaped.label,
-            module=skeleton,
             prefix=compile_client.PREFIX,
-            backend=backend,
-            device=like.device,
-            example_sizes=shaped.sizes,
             client=compile_client.client(),
-            neighbours=model_source.model_folders(),
-            export_shapes=shaped.widest if rebuilder(backend) is not None else None,
             environment=compile_client.environment(),
+            neighbours=model_source.model_folders(),
         )
+        return make_request(asking, skeleton, run.watch.architecture(skeleton), backend, shaped, like)
 
     # What dispatching asks (`runtime.dispatch.Host`) ----------------------------------------------------------
 
     def surroundings(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
         """What is turned on around this call that no graph follows, or None."""
-        return eligibility.surroundings_refusal(module, inputs)
+        return surroundings.refusal(module, inputs)
 
     def with_memory(self, run: HostRun, request: Request, x: torch.Tensor) -> Request:
         """The request with what the host knows of memory, for a graph that may have to be compiled."""

@@ -3,15 +3,10 @@ use, and how ComfyUI's modules are to be read."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from ..common import reasons
 from ..common.reasons import Reason
-from ..common.torch_private import modes_in_effect
 from ..compiler.fingerprint import Rules
 from ..runtime.module_watch import ModuleWatch
 from . import dynamic_vram, vram_copies
@@ -100,16 +95,3 @@ def placement_refusal(watch: ModuleWatch, is_paged: bool) -> Reason | None:
             return reasons.WeightComputed(where)
     where = watch.where_class_set("comfy_cast_weights") if is_paged else watch.where_set("comfy_cast_weights")
     return reasons.WeightCast(where) if where is not None else None
-
-
-def surroundings_refusal(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
-    """What a thread has turned on around this call that changes eager operations and that no graph follows, or None."""
-    tensors = itertools.chain(inputs, module.parameters())
-    differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    if differentiates and any(tensor.requires_grad for tensor in tensors):
-        return reasons.Gradients()
-    if torch.is_autocast_enabled(inputs[0].device.type):
-        return reasons.Autocast()
-    if modes_in_effect():
-        return reasons.DispatchMode()
-    return None

@@ -6,9 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
-
 from ..graph_cache.model_hash import ModelSource, hash_file
+from ..runtime.weights_digest import weights_digest
 
 log = logging.getLogger("onegraph.host")
 
@@ -19,7 +18,6 @@ _LOADER_INPUTS = {
     "vae_name": "vae",
     "model_name": "diffusion_models",
 }
-_FINGERPRINT_TENSORS = 16
 _FARTHEST = 100  # nodes to walk upstream before giving up
 
 
@@ -59,19 +57,6 @@ def workflow_path(dynprompt: Any, node_id: str | None) -> Path | None:
     return None
 
 
-def fingerprint(module: Any) -> str:
-    """12 hex digits over names, shapes and dtypes of all weights and the values of a few."""
-    h = blake3()
-    state = module.state_dict()
-    for name, tensor in state.items():
-        h.update(f"{name} {list(tensor.shape)} {tensor.dtype}\n".encode())
-    step = max(1, len(state) // _FINGERPRINT_TENSORS)
-    for name in list(state)[::step]:
-        sample = state[name].detach().flatten()[:256].float().cpu().contiguous()
-        h.update(sample.numpy().tobytes())
-    return h.hexdigest(length=6)
-
-
 def source_of(patcher: Any, module: Any, dynprompt: Any = None, node_id: str | None = None) -> ModelSource:
     """Where the graphs of `module` belong. Never raises: at worst they go to the user's folder by fingerprint."""
     for path in (recorded_path(patcher), workflow_path(dynprompt, node_id)):
@@ -81,7 +66,7 @@ def source_of(patcher: Any, module: Any, dynprompt: Any = None, node_id: str | N
             except OSError as error:
                 log.debug("cannot read %s: %s", path, error)
     try:
-        return ModelSource(None, fingerprint(module))
+        return ModelSource(None, weights_digest(module))
     except Exception as error:  # whatever odd tensor a loader put there
         log.debug("no fingerprint: %s", error)
         return ModelSource(None, "unknown")

@@ -28,9 +28,9 @@ from ..runtime import choice
 from ..runtime.dispatch import Accepted, Call, count_eager
 from ..runtime.module_watch import Watches
 from ..runtime.registry import registry
-from ..runtime.request import Request, WhenMissing
+from ..runtime.request import Request, Shaped, WhenMissing
 from . import model_source
-from .component import PIXELS, Component, Shaped, eager_text, preload, wait_for
+from .component import PIXELS, Component, eager_text, preload, wait_for
 from .families import vae as family
 from .resolutions import DynamicResolution, Plan, sizes_of
 from .run import HostRun, start_run

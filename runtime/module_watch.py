@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..common.config_text import describe
 from ..common.reasons import ForwardHook, ReplacedPart
 from ..common.torch_private import every_modules_hooks, hook_tables, tables
 from ..compiler import fingerprint
@@ -154,8 +153,10 @@ class ModuleWatch:
             for key, value in vars(child).items():
                 if key in fingerprint.OF_EVERY_MODULE or self._rules.placement(key):
                     continue
+                if child is module and key in self._rules.intercepted:
+                    continue
                 if key in referenced or callable(value):
-                    if callable(value) or describe(value) is not None:
+                    if callable(value) or self._rules.describe(value) is not None:
                         facts.append((vars(child), key))
                     found = self._patch(child, key, value, where)
                     if found is not None:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,10 +48,7 @@ class Registry:
 
     Locks: one for each slot, held while its graph is obtained, also during its compile. Restoring takes one more, so
     that graphs make room for each other one at a time. Status, preloads, other models' graphs and releasing memory
-    never wait for a compile.
-
-    Args:
-        policy: when a graph is worth using.
+    never wait for a compile. A policy says when a graph is worth using.
     """
 
     def __init__(self, store: Store | None = None, limits: Limits | None = None, policy: Policy | None = None) -> None:
@@ -58,6 +56,8 @@ class Registry:
         self.policy = policy or Policy()
         self.counters = Counters()
         self.exact_compiles: dict[str, set[str]] = {}  # by architecture, keys that were compiled for one size
+        # What clients that sit on a module itself know of it. Not on the module: it would refer to itself.
+        self.module_states: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
         self._graphs: dict[Slot, LoadedGraph] = {}
         self.eviction = Eviction(self._graphs)
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)

@@ -10,8 +10,9 @@ from typing import Literal
 
 import torch
 
-from ..backends import Backend
-from ..common.shapes import ShapeRange
+from ..backends import Backend, rebuilder
+from ..common import reasons
+from ..common.shapes import Refused, ShapeRange
 from ..compiler.job import Client
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
@@ -70,3 +71,66 @@ class Request:
     def without_module(self) -> Request:
         """The request as a compile needs it, which must not keep a model alive."""
         return dataclasses.replace(self, module=torch.nn.Module(), call_bytes=self.activation_bytes())
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Which calls a graph is to serve.
+
+    Attributes:
+        widest: the range of all calls that could come; a backend that rebuilds graphs exports under it.
+        sizes: of the call at hand.
+    """
+
+    shapes: ShapeRange
+    widest: ShapeRange
+    label: str
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Who asks for the graphs of a component; the attributes are those of `Request`."""
+
+    component: str
+    source: ModelSource
+    prefix: str
+    client: Client
+    environment: str
+    neighbours: tuple[Path, ...] = ()
+
+
+def make_request(
+    asking: Asking, skeleton: torch.nn.Module, architecture: str, backend: Backend, shaped: Shaped, like: torch.Tensor
+) -> Request | Refused:
+    """Make the request for a graph.
+
+    Args:
+        skeleton: the module as a graph is compiled for it, and its architecture digest.
+        like: the call's main input: its dtype and device are the graph's.
+    """
+    if not backend.supports(shaped.shapes):
+        return Refused(reasons.BackendCannotServe(backend.name, shaped.label))
+    key = GraphKey(
+        asking.component,
+        architecture,
+        shaped.shapes.to_json(),
+        str(like.dtype).removeprefix("torch."),
+        backend.name,
+        backend.target(like.device),
+    )
+    return Request(
+        key=key,
+        source=asking.source,
+        shapes=shaped.shapes,
+        label=shaped.label,
+        module=skeleton,
+        prefix=asking.prefix,
+        backend=backend,
+        device=like.device,
+        example_sizes=shaped.sizes,
+        client=asking.client,
+        neighbours=asking.neighbours,
+        export_shapes=shaped.widest if rebuilder(backend) is not None else None,
+        environment=asking.environment,
+    )

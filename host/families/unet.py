@@ -22,9 +22,9 @@ from ...runtime import choice, live_code
 from ...runtime.dispatch import Call, Dispatcher
 from ...runtime.module_watch import Watches
 from ...runtime.registry import registry
-from ...runtime.request import Request, WhenMissing
+from ...runtime.request import Request, Shaped, WhenMissing
 from .. import compile_client, custom_nodes, model_source
-from ..component import PIXELS, Component, Shaped, eager_text, preload
+from ..component import PIXELS, Component, eager_text, preload
 from ..run import HostRun, start_run
 
 KEY = "onegraph"

@@ -1,0 +1,84 @@
+"""Sentences: what a diffusers pipeline asks for that no graph serves."""
+
+from __future__ import annotations
+
+from .. import reasons
+from .base import text
+
+
+@text.register
+def _(r: reasons.Ignored) -> str:
+    return "left out by ignores"
+
+
+@text.register
+def _(r: reasons.CallArgument) -> str:
+    return f"the call passes {r.name}, which no graph takes"
+
+
+@text.register
+def _(r: reasons.ResidualInputs) -> str:
+    return f"a ControlNet or an adapter adds residuals to this model ({r.name})"
+
+
+@text.register
+def _(r: reasons.IpAdapter) -> str:
+    return "an IP-Adapter steers this model"
+
+
+@text.register
+def _(r: reasons.FreeU) -> str:
+    return f"FreeU changes {r.where}; disable_freeu() turns it off"
+
+
+@text.register
+def _(r: reasons.AttentionProcessor) -> str:
+    return f"{r.where} has the attention processor {r.name}, which no graph follows"
+
+
+@text.register
+def _(r: reasons.AdapterLayers) -> str:
+    return (
+        f"{r.library} inserted adapter layers ({r.where}); "
+        "fuse_lora() and then unload_lora_weights() leave their weights in the model's own layers"
+    )
+
+
+@text.register
+def _(r: reasons.LibraryHook) -> str:
+    return f"{r.name} on {r.where} does more than the layer itself, as offloading layer by layer does"
+
+
+@text.register
+def _(r: reasons.MethodReplaced) -> str:
+    return f"something replaced {r.name} of this model before it was compiled{r.by and f' ({r.by})'}"
+
+
+@text.register
+def _(r: reasons.Dropout) -> str:
+    return "the model is in training mode and has dropout; eval() turns it off"
+
+
+@text.register
+def _(r: reasons.UnusualConfig) -> str:
+    return f"the model is configured with {r.name} {r.value}, which no graph here serves"
+
+
+@text.register
+def _(r: reasons.ResultNotFinite) -> str:
+    return f"the model itself overflows in {r.dtype}"
+
+
+@text.register
+def _(r: reasons.TorchCompiled) -> str:
+    return "torch.compile runs this model"
+
+
+@text.register
+def _(r: reasons.SavedForOther) -> str:
+    return f"the saved graph is for another machine or version ({r.difference}); compile and save the pipeline here"
+
+
+@text.register
+def _(r: reasons.NothingSaved) -> str:
+    return f"{r.folder} holds no saved graphs"

@@ -1,0 +1,241 @@
+"""One module of a pipeline as it is compiled: its calls, its requests, and what happened in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..backends import Backend
+from ..common import reasons
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from ..compiler.progress import Progress
+from ..graph_cache.model_hash import ModelSource
+from ..runtime import choice, surroundings
+from ..runtime.dispatch import Accepted, Call, Dispatcher, Instead
+from ..runtime.registry import registry
+from ..runtime.request import Asking, Request, Shaped, WhenMissing, make_request
+from ..runtime.run_report import RunReport
+from ..runtime.weights_digest import weights_digest
+from . import compile_client
+from .families import Family, Inputs, Shapes
+from .interception import Interception
+from .progress import CompileBar
+from .run import PipeRun, start_run, state_of
+
+log = logging.getLogger("onegraph.pipelines")
+
+_PAUSE_SECONDS = 2.0  # between two calls of a module without a pipeline that make them two runs
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices of `compile_pipe`.
+
+    Attributes:
+        folders: with saved graphs, from `load_pipe`.
+    """
+
+    backend: str = "auto"
+    shapes: Shapes = "any size"
+    when_missing: WhenMissing = "wait"
+    folders: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Eager:
+    """What the module itself returned."""
+
+    result: Any
+
+
+@dataclass
+class Used:
+    """The graphs that served a component, by key digest: requests without their modules."""
+
+    requests: dict[str, Request] = field(default_factory=dict)
+
+
+class Component:
+    """The calls of one module, whichever pipelines it belongs to.
+
+    Attributes:
+        name: as in its pipeline, with dots.
+        report: of all calls so far.
+        pipes: the pipelines that it is known to belong to.
+        saved: why the graphs that were saved for it do not fit here, or None.
+        most_sizes: how many graphs for one size each it may have; None: as many as the runtime allows.
+        choices: how often the options have changed: a run that began before is over.
+    """
+
+    def __init__(self, name: str, module: torch.nn.Module, family: Family, options: Options) -> None:
+        self.name = name
+        self.family = family
+        self.options = options
+        self.report = RunReport()
+        self.used = Used()
+        self.pipes: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.dispatcher = Dispatcher(self, family.unit(module))
+        self.saved: Reason | None = None
+        self.most_sizes: int | None = None
+        self.choices = 0
+        self._digest: str | None = None
+        self.interception = Interception(module, family.method, self.serve)
+
+    def set_options(self, options: Options) -> None:
+        """Go by other choices from the next run on; folders with saved graphs stay."""
+        folders = tuple(dict.fromkeys([*self.options.folders, *options.folders]))
+        self.options = dataclasses.replace(options, folders=folders)
+        self.choices += 1
+
+    def add_folder(self, folder: Path) -> None:
+        """Look for graphs in a folder, too, from the next run on."""
+        self.set_options(dataclasses.replace(self.options, folders=(folder,)))
+
+    def device(self) -> torch.device | None:
+        """Where the module's weights are; None where it has none."""
+        module = self.interception.module()
+        first = None if module is None else next(module.parameters(), None)
+        return None if first is None else first.device
+
+    # One call -----------------------------------------------------------------------------------------------
+
+    def serve(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], original: Callable[..., Any]
+    ) -> Any:
+        """Run a call of the module: by a graph where one serves it, else by `original`."""
+        run = self._run(module)
+        prepare = functools.partial(self._prepare, run, module, args, kwargs)
+        result = self.dispatcher.call(run, prepare, lambda: _Eager(original(*args, **kwargs)))
+        return result.result if isinstance(result, _Eager) else self.family.output(result, kwargs)
+
+    def _run(self, module: torch.nn.Module) -> PipeRun:
+        """The run that a call of this thread belongs to."""
+        runs, thread = state_of(module).runs, threading.get_ident()
+        mark = self._mark()
+        known = runs.get(thread)
+        if known is not None and not self.family.each_call_is_a_run and _is_same(known[0], mark):
+            return known[1]
+        run = start_run(module)
+        run.refusal = run.refusal or self.interception.refusal
+        run.report = self.report
+        runs[thread] = (mark, run)
+        return run
+
+    def _mark(self) -> tuple[Any, ...]:
+        """What tells one denoising loop from the next: each one sets its schedulers' timesteps anew."""
+        steps = [getattr(getattr(pipe, "scheduler", None), "timesteps", None) for pipe in list(self.pipes)]
+        marks = tuple(weakref.ref(one) for one in steps if isinstance(one, torch.Tensor))
+        return (self.choices, *(marks or (int(time.monotonic() / _PAUSE_SECONDS),)))
+
+    def _prepare(
+        self, run: PipeRun, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Call | Refused:
+        """What to run through a graph for one call, or why not."""
+        refusal = run.inspect(module, self.family)
+        if refusal is not None:
+            return Refused(refusal)
+        inputs = self.family.inputs(module, args, kwargs)
+        if isinstance(inputs, Refused):
+            return inputs
+        request = self._request(run, module, inputs)
+        if isinstance(request, Refused):
+            return request
+        eager = functools.partial(self.family.eager, module)
+        when_missing = "eager" if self.family.only_restores() else self.options.when_missing
+        chunk = self.family.chunk if self.family.chunk == 1 or not request.shapes.exact else 0
+        if not self.family.checks_finite:
+            return Call(request, inputs, eager, when_missing, chunk)
+
+        def accept(given: Sequence[torch.Tensor], output: torch.Tensor) -> Accepted:
+            return output if bool(torch.isfinite(output).all()) else self._judge(request, output, eager(*given))
+
+        return Call(request, inputs, eager, when_missing, chunk, accept)
+
+    def _judge(self, request: Request, output: torch.Tensor, reference: torch.Tensor) -> Accepted:
+        """A result that is not finite: is it the graph's fault or the model's?"""
+        if bool(torch.isfinite(reference).all()):
+            registry().retire(request, reasons.GraphNotFinite())
+            return Instead(reference, reasons.GraphNotFinite())
+        return Instead(reference, reasons.ResultNotFinite(str(output.dtype).removeprefix("torch.")))
+
+    # Requests -----------------------------------------------------------------------------------------------
+
+    def _request(self, run: PipeRun, module: torch.nn.Module, inputs: Inputs) -> Request | Refused:
+        key = tuple((tuple(t.shape), t.dtype, t.device) for t in inputs)
+        known = run.requests.get(key)
+        if known is not None:
+            return known
+        widest = self.family.ranged(module, inputs, "any size")
+        exact = self.family.ranged(module, inputs, "exact")
+
+        def build(backend: Backend) -> Request | Refused:
+            wide = self.options.shapes == "any size" and backend.supports(widest.shapes)
+            chosen = widest if wide else exact
+            shaped = Shaped(chosen.shapes, widest.shapes, chosen.label, chosen.sizes)
+            assert run.watch is not None
+            skeleton = run.skeleton(module)
+            architecture = run.watch.architecture(skeleton)
+            return make_request(self._asking(module), skeleton, architecture, backend, shaped, inputs[0])
+
+        request = choice.choose(self.options.backend, inputs[0].device, build)
+        if isinstance(request, Request) and self._is_one_too_many(request):
+            request = Refused(reasons.TooManyExactSizes(self.most_sizes or 0, request.label))
+        if isinstance(request, Request):
+            run.requests[key] = request
+            self.used.requests[request.key.digest] = request.without_module()
+        return request
+
+    def _is_one_too_many(self, request: Request) -> bool:
+        if self.most_sizes is None or not request.shapes.dim("height").exact:
+            return False
+        known = self.used.requests.items()
+        others = [digest for digest, one in known if one.shapes.dim("height").exact and digest != request.key.digest]
+        return request.key.digest not in self.used.requests and len(others) >= self.most_sizes
+
+    def _asking(self, module: torch.nn.Module) -> Asking:
+        if self._digest is None:
+            self._digest = weights_digest(module)
+        return Asking(
+            component=self.family.component,
+            source=ModelSource(None, self._digest),
+            prefix=compile_client.PREFIX,
+            client=compile_client.client(),
+            environment=compile_client.environment(),
+            neighbours=self.options.folders,
+        )
+
+    # What dispatching asks (`runtime.dispatch.Host`) ----------------------------------------------------------
+
+    def surroundings(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
+        """What is turned on around this call that no graph follows, or None."""
+        return surroundings.refusal(module, inputs)
+
+    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
+        """The request as it is: nobody here plans memory."""
+        return request
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        """Show a compile as a bar. Ctrl-C is an exception of Python's own, and stops it as it is."""
+        config = next((getattr(pipe, "_progress_bar_config", {}) for pipe in list(self.pipes)), {})
+        return CompileBar(f"{self.name} ({label})", dict(config))
+
+
+def _is_same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    """Whether two marks name the same tensors, which have no equality of their own, or the same time."""
+    if len(before) != len(now):
+        return False
+    return all(
+        a() is b() is not None if isinstance(a, weakref.ref) and isinstance(b, weakref.ref) else a == b
+        for a, b in zip(before, now, strict=True)
+    )

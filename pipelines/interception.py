@@ -1,0 +1,125 @@
+"""Taking a module's calls on the instance, in place of the class's own method.
+
+The class stays as it is, and so do other instances. What else sits on the instance keeps its place: hooks of
+accelerate and diffusers that come later wrap this, and those that were there before are entered below.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..common import reasons
+from ..common.reasons import Reason
+from ..runtime import live_code
+
+Serve = Callable[[torch.nn.Module, tuple[Any, ...], Mapping[str, Any], Callable[..., Any]], Any]
+_ACCELERATE = "_old_forward"  # where accelerate's hook keeps what it wraps
+
+
+class Interception:
+    """Stands on a module where its class's method would be found.
+
+    It refers to the module weakly: a module that refers to itself is freed late, and its memory with it.
+
+    Attributes:
+        active: whether it takes calls; after `remove` it may be found below somebody else's wrapper.
+        refusal: why no graph may stand in for what this stands before, or None.
+        serve: how a call is run, given the method as it was.
+    """
+
+    def __init__(self, module: torch.nn.Module, method: str, serve: Serve) -> None:
+        self._module = weakref.ref(module)
+        self._method = method
+        self._slot = _slot(module, method)
+        self._before: Any = vars(module).get(self._slot)
+        self.active = True
+        self.refusal: Reason | None = None
+        # Pipelines ask what a module's method takes. The method itself would refer to the module.
+        own = getattr(type(module), method)
+        self.__name__, self.__doc__ = method, own.__doc__
+        self.__signature__ = inspect.signature(self._original(module))
+        if self._before is not None and not _is_own(module, method, self._before):
+            self.refusal = reasons.MethodReplaced(method, live_code.custom_node(self._before))
+        self.serve = serve
+
+    def module(self) -> torch.nn.Module | None:
+        """The module on which this stands, unless it is gone."""
+        return self._module()
+
+    def install(self) -> None:
+        """Take the module's calls from now on."""
+        module = self._module()
+        assert module is not None
+        self.active = True
+        if interception_of(module, self._method) is not self:
+            vars(module)[self._slot] = self
+
+    def remove(self) -> None:
+        """Put back what was there; below somebody else's wrapper, let calls through."""
+        module = self._module()
+        self.active = False
+        if module is None:
+            return
+        for slot in (self._slot, self._method, _ACCELERATE):
+            if vars(module).get(slot) is self:
+                if self._before is None and slot == self._method:
+                    del vars(module)[slot]
+                else:
+                    vars(module)[slot] = self._original(module)
+
+    def _original(self, module: torch.nn.Module) -> Callable[..., Any]:
+        if self._before is not None:
+            before: Callable[..., Any] = self._before
+            return before
+        bound: Callable[..., Any] = getattr(type(module), self._method).__get__(module)
+        return bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module()
+        if module is None:
+            raise ReferenceError("the model of this method is gone")
+        original = self._original(module)
+        if (
+            not self.active or torch.compiler.is_compiling()
+        ):  # the user's torch.compile or torch.export traces through here
+            return original(*args, **kwargs)
+        return self.serve(module, args, kwargs, original)
+
+    # A copy of the module is a module of its own, which nobody compiled.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        module = self._module()
+        copied = memo.get(id(module), module)
+        return getattr(type(copied), self._method).__get__(copied)
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._module(), self._method)
+
+
+def _slot(module: torch.nn.Module, method: str) -> str:
+    return _ACCELERATE if method == "forward" and _ACCELERATE in vars(module) else method
+
+
+def _is_own(module: torch.nn.Module, method: str, value: Any) -> bool:
+    function = getattr(value, "__func__", None)
+    return function is not None and function is getattr(type(module), method) and value.__self__ is module
+
+
+def interception_of(module: torch.nn.Module, method: str) -> Interception | None:
+    """The interception that stands on a module, below whatever was put over it; None where there is none."""
+    found = [vars(module).get(slot) for slot in (method, _ACCELERATE)]
+    seen: set[int] = set()
+    while found:
+        one = found.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Interception):
+            return one
+        found += [getattr(one, "__wrapped__", None), getattr(one, "original_forward", None)]
+    return None

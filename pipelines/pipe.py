@@ -1,0 +1,254 @@
+"""compile_pipe and compile_module: which modules are compiled, and the handle that tells of them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..backends import known
+from ..common import reasons
+from ..common.errors import PipelineError
+from ..common.reasons import Reason
+from ..runtime.request import WhenMissing
+from .component import Component, Options
+from .families import Family, Shapes, family_of
+from .interception import interception_of
+from .report import ComponentReport, PipeReport
+
+HANDLE = "onegraph"  # the attribute of a pipeline
+_HALVES = ("decoder", "encoder")
+
+
+def modules_of(owner: Any) -> dict[str, torch.nn.Module]:
+    """The modules that calls may be taken of, by dotted name.
+
+    Args:
+        owner: a pipeline, whose components count, and of a VAE its halves; or a module.
+    """
+    if isinstance(owner, torch.nn.Module):
+        return _parts(owner, "")
+    found: dict[str, torch.nn.Module] = {}
+    for name, part in owner.components.items():
+        if isinstance(part, torch.nn.Module):
+            found |= _parts(part, name)
+    return found
+
+
+def _parts(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
+    plain = unwrapped(module)
+    family = family_of(plain)
+    if family is not None:
+        return {name or family.component: module}
+    halves = {half: getattr(plain, half, None) for half in _HALVES}
+    parts = {f"{name}.{half}" if name else half: h for half, h in halves.items() if isinstance(h, torch.nn.Module)}
+    compiled = any(family_of(part) is not None for part in parts.values())
+    return parts if compiled else {name or type(plain).__name__: module}
+
+
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that torch.compile wrapped, or the module itself."""
+    inner = getattr(module, "_orig_mod", module)
+    return inner if isinstance(inner, torch.nn.Module) else module
+
+
+class Handle:
+    """What `pipe.onegraph` is.
+
+    Attributes:
+        components: those that are compiled, by dotted name.
+        eager: why the others are not.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = weakref.ref(owner)
+        self.components: dict[str, Component] = {}
+        self.eager: dict[str, Reason] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Handle:
+        """A copy of a pipeline or module is not compiled."""
+        owner = self._owner()
+        return Handle(memo.get(id(owner), owner))
+
+    def __reduce__(self) -> Any:
+        return Handle, (self._owner(),)
+
+    def report(self) -> PipeReport:
+        """What ran compiled since the pipeline was compiled, what did not and why."""
+        owner = self._owner()
+        live = {} if owner is None else modules_of(owner)
+        parts = [
+            ComponentReport.of(name, component.report, _standing(component, live.get(name)))
+            for name, component in self.components.items()
+        ]
+        parts += [ComponentReport(name, eager={reason: 0}) for name, reason in self.eager.items()]
+        return PipeReport(tuple(parts))
+
+    def remove(self) -> None:
+        """Have all modules run as they did before they were compiled."""
+        for component in self.components.values():
+            component.interception.remove()
+        self.components.clear()
+
+
+def _standing(component: Component, module: torch.nn.Module | None) -> Iterator[Reason]:
+    """Why a component runs eager whatever is called."""
+    if component.saved is not None:
+        yield component.saved
+    if module is not None and (unwrapped(module) is not module or vars(module).get("_compiled_call_impl") is not None):
+        yield reasons.TorchCompiled()
+
+
+def handle_of(owner: Any) -> Handle | None:
+    """The handle of a pipeline or module that was compiled."""
+    found = vars(owner).get(HANDLE)
+    return found if isinstance(found, Handle) else None
+
+
+def compile_pipe(
+    pipe: Any,
+    *,
+    backend: str = "auto",
+    ignores: str | Sequence[str] = (),
+    shapes: Shapes = "any size",
+    when_missing: WhenMissing = "wait",
+) -> Any:
+    """Run a diffusers pipeline through graphs that are compiled ahead of time. Cheap: compiles nothing yet.
+
+    A graph is restored from the store at the first call of its component, or compiled there. Calls that no graph
+    serves run as they did before; `pipe.onegraph.report()` tells which and why.
+
+    Args:
+        pipe: any diffusers pipeline. Its modules' calls are taken on these instances; no class is changed.
+        backend: `auto`, `inductor` or `oneflow`.
+        ignores: components to leave out by dotted name, e.g. `vae` or `vae.encoder`; a string is one name.
+        shapes: `any size` for one graph for all sizes, `exact` for one for each.
+        when_missing: what to do where there is no graph: compile it now (`wait`), compile it while the pipeline runs
+            eager (`background`), or never compile (`eager`).
+
+    Returns:
+        The same pipeline, with the attribute `onegraph`.
+
+    Raises:
+        PipelineError: a name in `ignores` is none of the pipeline's components, or another argument is no choice.
+
+    Example:
+        >>> pipe = compile_pipe(StableDiffusionXLPipeline.from_pretrained(folder))
+        >>> image = pipe("a lighthouse").images[0]
+    """
+    _take(pipe, Options(backend, shapes, when_missing), ignores)
+    return pipe
+
+
+def compile_module(
+    module: torch.nn.Module, *, backend: str = "auto", shapes: Shapes = "any size", when_missing: WhenMissing = "wait"
+) -> torch.nn.Module:
+    """Run a single module through graphs, as `compile_pipe` does a pipeline's.
+
+    Args:
+        module: a UNet2DConditionModel, an AutoencoderKL or AutoencoderTiny, or one of its halves. Another module stays
+            as it is, and `module.onegraph.report()` says so.
+        backend, shapes, when_missing: as for `compile_pipe`.
+
+    Returns:
+        The same module, with the attribute `onegraph` and the methods `save_graph(path)` and `load_graph(path)`, which
+        are `save_pipe` and `load_pipe` for this module.
+
+    Raises:
+        PipelineError: an argument is no choice.
+    """
+    from .saving import load_graph, save_graph
+
+    _take(module, Options(backend, shapes, when_missing), ())
+    vars(module)["save_graph"] = _ModuleMethod(module, save_graph)
+    vars(module)["load_graph"] = _ModuleMethod(module, load_graph)
+    return module
+
+
+class _ModuleMethod:
+    """A function of a module as its method, on the instance. It refers to the module weakly, as handles do."""
+
+    def __init__(self, module: torch.nn.Module, function: Callable[..., None]) -> None:
+        self._module = weakref.ref(module)
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __call__(self, path: str | Path, **options: Any) -> None:
+        self._function(self._module(), path, **options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ModuleMethod:
+        module = self._module()
+        copied = memo.get(id(module), module)
+        assert isinstance(copied, torch.nn.Module)
+        return _ModuleMethod(copied, self._function)
+
+    def __reduce__(self) -> Any:
+        return _ModuleMethod, (self._module(), self._function)
+
+
+def _take(owner: Any, options: Options, ignores: str | Sequence[str]) -> None:
+    """Take the calls of all modules of an owner that are not to be ignored."""
+    _check_choices(options)
+    found = modules_of(owner)
+    left_out = _left_out(ignores, found)
+    handle = handle_of(owner) or Handle(owner)
+    for name, module in found.items():
+        family = family_of(unwrapped(module))
+        if name in left_out:
+            _release(handle, name)
+            handle.eager[name] = reasons.Ignored()
+        elif family is None:
+            handle.eager[name] = reasons.NotCompilable(type(module).__name__)
+        else:
+            handle.eager.pop(name, None)
+            component = handle.components[name] = _attach(name, unwrapped(module), family, options)
+            if not isinstance(owner, torch.nn.Module):
+                component.pipes.add(owner)
+    vars(owner)[HANDLE] = handle
+
+
+def _check_choices(options: Options) -> None:
+    choices = {
+        "backend": ("auto", *known()),
+        "shapes": ("any size", "exact"),
+        "when_missing": ("wait", "background", "eager"),
+    }
+    for name, allowed in choices.items():
+        given = getattr(options, name)
+        if given not in allowed:
+            raise PipelineError(f"{name} is {given!r}; choose one of {', '.join(allowed)}.")
+
+
+def _attach(name: str, module: torch.nn.Module, family: Family, options: Options) -> Component:
+    """Take the calls of a module; where they are taken already, the later choices count."""
+    known_one = interception_of(module, family.method)
+    component = getattr(known_one.serve, "__self__", None) if known_one is not None else None
+    if isinstance(component, Component):
+        component.set_options(options)
+        component.interception.install()
+        return component
+    component = Component(name, module, family, options)
+    component.interception.install()
+    return component
+
+
+def _release(handle: Handle, name: str) -> None:
+    component = handle.components.pop(name, None)
+    if component is not None:
+        component.interception.remove()
+
+
+def _left_out(ignores: str | Sequence[str], found: dict[str, torch.nn.Module]) -> set[str]:
+    """The dotted names that `ignores` leaves out: a component's own and those below it."""
+    names = [ignores] if isinstance(ignores, str) else [*ignores]
+    left_out: set[str] = set()
+    for name in names:
+        matching = {one for one in found if one == name or one.startswith(f"{name}.")}
+        if not matching:
+            listed = ", ".join(sorted({*found, *(one.partition(".")[0] for one in found)}))
+            raise PipelineError(f"The pipeline has no component {name!r} to ignore; it has {listed}.")
+        left_out |= matching
+    return left_out

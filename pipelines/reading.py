@@ -1,0 +1,118 @@
+"""How diffusers' modules are to be read: what of them is configuration, what is not, what no graph follows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..common import config_text, reasons
+from ..common.reasons import Reason
+from ..compiler.fingerprint import Rules
+from . import adapters
+
+# Where a module's weights are, and what its libraries note on it; none of it is computed with.
+_ON_TOP = {
+    "_hf_hook",
+    "_old_forward",
+    "_diffusers_hook",
+    "_hf_peft_config_loaded",
+    "peft_config",
+    "hf_device_map",
+    "hf_quantizer",
+    "original_attn_processors",
+    "lora_scale",
+    "_safe_fusing",
+    "_prepare_lora_hotswap_kwargs",
+    "onegraph",
+    "save_graph",
+    "load_graph",
+}
+# The usual size of images: checkpoints of one architecture differ in it.
+_PLACEMENT = _ON_TOP | {"_gradient_checkpointing_func", "_compiled_call_impl", "sample_size"}
+_PROCESSORS = {"AttnProcessor", "AttnProcessor2_0", "FusedAttnProcessor2_0"}
+_PROCESSORS_HOME = "diffusers.models.attention_processor"
+_HOOKED = {"_hf_hook": "a hook of accelerate", "_diffusers_hook": "a hook of diffusers"}
+
+
+def _is_placement(attribute: str) -> bool:
+    return attribute in _PLACEMENT
+
+
+def _is_processor(value: Any) -> bool:
+    return type(value).__module__ == _PROCESSORS_HOME and "Processor" in type(value).__name__
+
+
+def describe(value: Any) -> str | None:
+    """As for any module; besides, a model's configuration and the processor of an attention layer.
+
+    What is turned off again, as FreeU may be, leaves attributes of None behind.
+    """
+    if value is None:
+        return ""
+    if type(value).__name__ == "FrozenDict" and isinstance(value, dict):
+        items = [(key, value[key]) for key in sorted(value) if not key.startswith("_") and not _is_placement(key)]
+        return f"config({','.join(f'{key}={config_text.describe(one)}' for key, one in items)})"
+    if _is_processor(value):
+        facts = ((name, config_text.describe(one)) for name, one in sorted(vars(value).items()))
+        return f"{type(value).__qualname__}({','.join(f'{name}={text}' for name, text in facts)})"
+    return config_text.describe(value)
+
+
+@functools.cache
+def rules() -> Rules:
+    """How diffusers' modules are to be read."""
+    return Rules(placement=_is_placement, roots=("diffusers",), intercepted=frozenset({"forward"}), describe=describe)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a module is to a graph, until it changes.
+
+    Attributes:
+        twin: the module as a graph is compiled for it: without what its libraries and this package put on it.
+        own_weights: whether the twin's weights have other names than the module's.
+        refusal: why no graph serves it, or None.
+        dropout: whether training mode makes a difference.
+    """
+
+    twin: torch.nn.Module
+    own_weights: bool
+    refusal: Reason | None
+    dropout: bool
+
+
+def read(module: torch.nn.Module) -> Reading:
+    """Look at all parts of a module. To be done again when it has changed."""
+    twin, own_weights, reason = _bare(module), False, None
+    found = adapters.first_of(module)
+    if found is not None:
+        reason = adapters.refusal(module)
+        if reason is None:
+            twin, own_weights = adapters.without(twin), True
+    dropout = any(isinstance(child, torch.nn.Dropout) and child.p > 0 for child in module.modules())
+    return Reading(twin, own_weights, reason or next(_refusals(module), None), dropout)
+
+
+def _refusals(module: torch.nn.Module) -> Iterator[Reason]:
+    for name, child in module.named_modules():
+        state = vars(child)
+        if child is not module:
+            for attribute, what in _HOOKED.items():
+                if state.get(attribute) is not None:
+                    yield reasons.LibraryHook(what, name)
+        processor = getattr(child, "processor", None)
+        if processor is not None and not (_is_processor(processor) and type(processor).__name__ in _PROCESSORS):
+            yield reasons.AttentionProcessor(type(processor).__name__, name)
+
+
+def _bare(module: torch.nn.Module) -> torch.nn.Module:
+    """The same children and weights in another object."""
+    twin: torch.nn.Module = object.__new__(type(module))
+    leave_out = rules().intercepted | _ON_TOP
+    state = {name: value for name, value in vars(module).items() if name not in leave_out}
+    object.__setattr__(twin, "__dict__", state)
+    return twin

@@ -1,0 +1,108 @@
+"""What ran compiled in a pipeline and what did not: values, and the same as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..common import messages
+from ..common.reasons import Reason
+from ..runtime.run_report import RunReport
+
+
+@dataclass(frozen=True)
+class ComponentReport:
+    """One component since its pipeline was compiled.
+
+    Attributes:
+        name: dotted, as in the pipeline.
+        compiled_calls: served by a graph.
+        eager: why other calls were not, with their numbers. A reason of no calls is why there never is a graph.
+        label: sizes that the graph serves.
+        compile_s, restore_s: seconds, where this process compiled or restored the graph.
+        speedup: against eager, measured at the graph's first use on this machine.
+    """
+
+    name: str
+    compiled_calls: int = 0
+    eager: Mapping[Reason, int] = field(default_factory=dict)
+    label: str = ""
+    compile_s: float | None = None
+    restore_s: float | None = None
+    speedup: float | None = None
+
+    @classmethod
+    def of(cls, name: str, report: RunReport, standing: Iterable[Reason]) -> ComponentReport:
+        """Copy what was counted.
+
+        Args:
+            standing: reasons that hold whatever is called.
+        """
+        eager: dict[Reason, int] = dict(report.eager)
+        for reason in standing:
+            eager.setdefault(reason, 0)
+        return cls(name, report.compiled_calls, eager, report.label, report.compile_s, report.restore_s, report.speedup)
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """Eager calls by the code of the reason, for programs."""
+        found: dict[str, int] = {}
+        for reason, calls in self.eager.items():
+            found[reason.code] = found.get(reason.code, 0) + calls
+        return found
+
+    @property
+    def text(self) -> str:
+        """One line without the name."""
+        why = "; ".join(dict.fromkeys(messages.text(reason) for reason in self.eager))
+        if not self.compiled_calls:
+            return f"eager: {why}" if why else "not called yet"
+        parts = [f"{self.compiled_calls} calls compiled", self.label]
+        if self.compile_s is not None:
+            parts.append(f"compiled in {self.compile_s:.0f} s")
+        elif self.restore_s is not None:
+            parts.append(f"restored in {self.restore_s:.2f} s")
+        if self.speedup is not None:
+            parts.append(f"{self.speedup:.1f}x eager")
+        text = ", ".join(parts)
+        return f"{text}; {sum(self.eager.values())} calls eager: {why}" if why else text
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for programs."""
+        return {
+            "compiled_calls": self.compiled_calls,
+            "eager_calls": sum(self.eager.values()),
+            "eager_codes": self.codes,
+            "label": self.label,
+            "compile_s": self.compile_s,
+            "restore_s": self.restore_s,
+            "speedup": self.speedup,
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True)
+class PipeReport:
+    """All components of a pipeline. `str()` of it is a line for each."""
+
+    components: tuple[ComponentReport, ...]
+
+    def __getitem__(self, name: str) -> ComponentReport:
+        """One component by its dotted name. Raises KeyError."""
+        for one in self.components:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+    @property
+    def compiled_calls(self) -> int:
+        """Calls of all components that a graph served."""
+        return sum(one.compiled_calls for one in self.components)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by dotted name."""
+        return {one.name: one.to_json() for one in self.components}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{one.name}: {one.text}" for one in self.components)

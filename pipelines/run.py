@@ -1,0 +1,103 @@
+"""A run of one module: a denoising loop, a decode or an encode, in one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..common import reasons
+from ..common.errors import in_brief
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from ..runtime.module_watch import ModuleWatch, Watches
+from ..runtime.registry import registry
+from ..runtime.run import Run
+from . import reading
+from .families import Family
+from .reading import Reading
+
+
+@dataclass
+class ModuleState:
+    """What this process knows of a module whose calls are taken, gone when the module is.
+
+    Attributes:
+        runs: the run under way in each thread, and by what the next one is told from it.
+        reading: what the module is to a graph, by its version.
+    """
+
+    watches: Watches = field(default_factory=Watches)
+    runs: dict[int, tuple[tuple[Any, ...], PipeRun]] = field(default_factory=dict)
+    reading: tuple[int, Reading] | None = None
+
+    def read(self, module: torch.nn.Module, version: int) -> Reading:
+        """The reading of a module of that version."""
+        known = self.reading
+        if known is None or known[0] != version:
+            known = self.reading = version, reading.read(module)
+        return known[1]
+
+
+@dataclass
+class PipeRun(Run):
+    """What is known of a module during a run.
+
+    Attributes:
+        watch: on the module that runs.
+        structure: why no graph serves a module that is built and configured like this, or None.
+    """
+
+    watch: ModuleWatch | None = None
+    live: weakref.ref[torch.nn.Module] | None = None
+    structure: Reason | None = None
+    reading: Reading | None = None
+
+    def inspect(self, module: torch.nn.Module, family: Family) -> Reason | None:
+        """Check the module; why no graph serves this call, or None."""
+        if self.refusal is not None or self.watch is None:
+            return self.refusal
+        version = self.watch.refresh(module)
+        if version != self.version or self.reading is None:
+            self.version, self.bound, self.requests = version, set(), {}
+            self.reading = state_of(module).read(module, version)
+            self.structure = self.reading.refusal or self.watch.patched or family.config_refusal(module)
+        if module.training and self.reading.dropout:
+            return reasons.Dropout()
+        return self.structure
+
+    def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module without what sits on the instance."""
+        assert self.reading is not None
+        return self.reading.twin
+
+    @contextlib.contextmanager
+    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
+        """The module whose weights a graph reads: the live one, where the names are its own."""
+        assert self.reading is not None
+        live = None if self.live is None or self.reading.own_weights else self.live()
+        yield module if live is None else live
+
+
+def state_of(module: torch.nn.Module) -> ModuleState:
+    """The state of a module, made at its first call."""
+    states = registry().module_states
+    found = states.get(module)
+    if found is None:
+        found = states.setdefault(module, ModuleState())
+    assert isinstance(found, ModuleState)
+    return found
+
+
+def start_run(module: torch.nn.Module) -> PipeRun:
+    """Inspect a module at the start of a run. Never raises."""
+    try:
+        registry().release_orphans()
+        watch = state_of(module).watches.of(module, reading.rules())
+        return PipeRun(version=watch.version, watch=watch, live=weakref.ref(module))
+    except Exception as error:  # never into the pipeline
+        return PipeRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)))

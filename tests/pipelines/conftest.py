@@ -1,0 +1,54 @@
+"""Graphs of the small pipelines, compiled once in a run of the tests into one store that all of them read.
+
+`pipes.sd` and `pipes.sdxl` have the same VAE, so its halves are compiled once. A test that wants an empty store or
+another user's makes its own, see `fresh`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support import pipes
+
+from onegraph.graph_cache.store import Store
+from onegraph.pipelines import compile_pipe
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry, using
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pipelines-home", type=Path, help="folder that keeps the graphs for the next run")
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A user's graph folder with the graphs of `pipes.sd`; never to be changed but by compiling more."""
+    kept: Path | None = request.config.getoption("--pipelines-home")
+    home = kept or tmp_path_factory.mktemp("home")
+    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
+        pipe = compile_pipe(pipes.sd())
+        pipes.image(pipe)
+        with torch.no_grad():
+            pipe.vae.encode(torch.zeros(1, 3, pipes.SIDE, pipes.SIDE))
+        assert registry is not None
+        assert registry.counters.compiles + registry.counters.restores == 3, str(pipe.onegraph.report())
+    return home
+
+
+@pytest.fixture
+def registry(home: Path) -> Iterator[Registry]:
+    """A registry as in a fresh process, over the shared store."""
+    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
+        assert registry is not None
+        yield registry
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Registry]:
+    """A registry over an empty store of the test's own."""
+    with using(Registry(Store(tmp_path / "home"), policy=ANY_SPEED)) as registry:
+        assert registry is not None
+        yield registry

@@ -1,0 +1,183 @@
+"""Small diffusers pipelines with random weights, built here: no hub, no network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+SIDE = 64  # pixels of the usual image
+
+
+def unet(seed: int = 0, *, xl: bool = False, **config: Any) -> Any:
+    """A UNet of two levels; with `xl` it takes a pooled text embedding and sizes besides."""
+    from diffusers import UNet2DConditionModel
+
+    torch.manual_seed(seed)
+    extra: dict[str, Any] = {}
+    if xl:
+        extra = {
+            "addition_embed_type": "text_time",
+            "addition_time_embed_dim": 8,
+            "projection_class_embeddings_input_dim": 32 + 6 * 8,
+            "transformer_layers_per_block": 1,
+            "use_linear_projection": True,
+        }
+    made = UNet2DConditionModel(
+        block_out_channels=(32, 64),
+        layers_per_block=1,
+        sample_size=32,
+        in_channels=4,
+        out_channels=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=64 if xl else 32,
+        attention_head_dim=8,
+        norm_num_groups=16,
+        **{**extra, **config},
+    )
+    return made.eval()
+
+
+def vae(seed: int = 0, **config: Any) -> Any:
+    """An AutoencoderKL with 4 latent channels, a half or a quarter of the image's size."""
+    from diffusers import AutoencoderKL
+
+    torch.manual_seed(seed)
+    made = AutoencoderKL(
+        block_out_channels=(32, 32, 32, 64),
+        in_channels=3,
+        out_channels=3,
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        latent_channels=4,
+        norm_num_groups=16,
+        sample_size=SIDE,
+        **config,
+    )
+    return made.eval()
+
+
+def text_encoder(seed: int = 0, *, projected: bool = False) -> Any:
+    """A CLIP text model of width 32."""
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+    torch.manual_seed(seed)
+    config = CLIPTextConfig(
+        bos_token_id=0,
+        eos_token_id=2,
+        hidden_size=32,
+        intermediate_size=37,
+        num_attention_heads=4,
+        num_hidden_layers=2,
+        pad_token_id=1,
+        vocab_size=1000,
+        projection_dim=32,
+    )
+    return (CLIPTextModelWithProjection if projected else CLIPTextModel)(config).eval()
+
+
+def scheduler() -> Any:
+    from diffusers import DDIMScheduler
+
+    return DDIMScheduler(
+        beta_start=0.00085,
+        beta_end=0.012,
+        beta_schedule="scaled_linear",
+        clip_sample=False,
+        set_alpha_to_one=False,
+        steps_offset=1,
+    )
+
+
+def sd(seed: int = 0, **parts: Any) -> Any:
+    """A StableDiffusionPipeline. It has no tokenizer: prompts are given as embeddings, see `embeddings`."""
+    from diffusers import StableDiffusionPipeline
+
+    given = {"unet": unet(seed), "vae": vae(seed), "scheduler": scheduler(), **parts}
+    pipe = StableDiffusionPipeline(
+        **given,
+        text_encoder=None,
+        tokenizer=None,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def sdxl(seed: int = 0, **parts: Any) -> Any:
+    """A StableDiffusionXLPipeline without tokenizers and text encoders but the second, which gives the pooled width."""
+    from diffusers import StableDiffusionXLPipeline
+
+    given = {"unet": unet(seed, xl=True), "vae": vae(seed), "scheduler": scheduler(), **parts}
+    pipe = StableDiffusionXLPipeline(
+        **given,
+        text_encoder=None,
+        tokenizer=None,
+        text_encoder_2=text_encoder(seed, projected=True),
+        tokenizer_2=None,
+        add_watermarker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def embeddings(pipe: Any, seed: int = 0, tokens: int = 77) -> dict[str, torch.Tensor]:
+    """A prompt and its negative as embeddings."""
+    generator = torch.Generator().manual_seed(seed)
+    config = pipe.unet.config
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(pipe.unet.dtype)
+
+    made = {name: draw(1, tokens, config.cross_attention_dim) for name in ("prompt_embeds", "negative_prompt_embeds")}
+    if config.addition_embed_type == "text_time":
+        pooled = pipe.text_encoder_2.config.projection_dim
+        made |= {name: draw(1, pooled) for name in ("pooled_prompt_embeds", "negative_pooled_prompt_embeds")}
+    return made
+
+
+def image(pipe: Any, seed: int = 0, *, height: int = SIDE, width: int = SIDE, steps: int = 2, **given: Any) -> Any:
+    """The image for a seed as floats in 0..1: [H,W,3]."""
+    call = {**embeddings(pipe, tokens=given.pop("tokens", 77)), "num_inference_steps": steps, "output_type": "np"}
+    if "image" not in given:
+        call |= {"height": height, "width": width}
+    return pipe(**{**call, **given}, generator=torch.Generator().manual_seed(seed)).images[0]
+
+
+def distance(a: Any, b: Any) -> float:
+    """The largest difference of two images, in 255ths."""
+    return float(abs(a - b).max()) * 255
+
+
+def tokenizer() -> Any:
+    """A tokenizer of letters, made here."""
+    from transformers import CLIPTokenizer
+
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    return CLIPTokenizer(vocab={word: number for number, word in enumerate(words)}, merges=[], model_max_length=77)
+
+
+def model_folder(folder: Path) -> Path:
+    """A model on the disk, as `save_pretrained` writes it, that takes prompts as text."""
+    from diffusers import StableDiffusionPipeline
+
+    pipe = StableDiffusionPipeline(
+        unet=unet(),
+        vae=vae(),
+        scheduler=scheduler(),
+        text_encoder=text_encoder(),
+        tokenizer=tokenizer(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipe.save_pretrained(folder)
+    return folder
