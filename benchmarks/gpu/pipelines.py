@@ -127,6 +127,7 @@ def child(way: str, side: int, device: str, images: Path) -> dict[str, Any]:
     image(pipe, side, FIRST_STEPS, 1)
     torch.cuda.synchronize()
     found: dict[str, Any] = {"first_image_s": round(time.perf_counter() - began, 2)}
+    print(json.dumps(found), flush=True)  # what follows may fail
     times: list[float] = []
 
     def on_step(pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -138,19 +139,9 @@ def child(way: str, side: int, device: str, images: Path) -> dict[str, Any]:
     np.save(images, made)
     steps = [1e3 * (b - a) for a, b in zip(times[WARM_UP:], times[WARM_UP + 1 :], strict=False)]
     found["step_ms"] = round(statistics.median(steps), 2)
-    latents = torch.randn(1, 4, side // 8, side // 8, device=device, dtype=pipe.vae.dtype)
-    decodes = []
-    with torch.inference_mode() if way != "onegraph" else torch.no_grad():
-        if pipe.vae.dtype == torch.float16:
-            pipe.upcast_vae()
-            latents = latents.float()
-        for _ in range(DECODES + 1):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            pipe.vae.decode(latents, return_dict=False)
-            torch.cuda.synchronize()
-            decodes.append(1e3 * (time.perf_counter() - start))
-    found["decode_ms"] = round(statistics.median(decodes[1:]), 2)
+    print(json.dumps(found), flush=True)
+    found["decode_ms"] = round(_decode_ms(pipe, side, device), 2)
+    print(json.dumps(found), flush=True)
     other = time.perf_counter()
     image(pipe, side * 3 // 4, FIRST_STEPS, 3)
     found["another_size_s"] = round(time.perf_counter() - other, 2)
@@ -162,6 +153,25 @@ def child(way: str, side: int, device: str, images: Path) -> dict[str, Any]:
         found["counts"] = {n: getattr(counters, n) for n in ("compiles", "restores", "compiled_calls", "eager_calls")}
         found["report"] = str(pipe.onegraph.report())
     return found
+
+
+def _decode_ms(pipe: Any, side: int, device: str) -> float:
+    """Median time of a decode as the pipeline does it: in float32, after which the VAE is float16 again."""
+    import torch
+
+    times = []
+    dtype = pipe.vae.dtype
+    with torch.no_grad():
+        pipe.upcast_vae()
+        latents = torch.randn(1, 4, side // 8, side // 8, device=device)
+        for _ in range(DECODES + 1):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            pipe.vae.decode(latents, return_dict=False)
+            torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - start))
+        pipe.vae.to(dtype=dtype)
+    return statistics.median(times[1:])
 
 
 def main() -> None:
@@ -178,7 +188,8 @@ def main() -> None:
         images = options.work / f"{options.child.replace(' ', '-')}.npy"
         print(json.dumps(child(options.child, options.side, options.device, images)))
         return
-    began, found = time.monotonic(), {}
+    found: dict[str, Any] = {}
+    began = time.monotonic()
     options.work.mkdir(parents=True, exist_ok=True)
     for way in options.ways:
         folder = options.work / way.replace(" ", "-")
@@ -189,13 +200,11 @@ def main() -> None:
                 break
             command = [sys.executable, "-m", "benchmarks.gpu.pipelines", "--child", way]
             command += ["--side", str(options.side), "--device", options.device, "--work", str(options.work)]
-            done = subprocess.run(
-                command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
-            )
+            done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=False)
+            lines = done.stdout.splitlines()
+            row = found[f"{way}, {process}"] = json.loads(lines[-1]) if lines else {}
             if done.returncode:
-                found[f"{way}, {process}"] = {"error": done.stderr.decode(errors="replace")[-3000:]}
-            else:
-                found[f"{way}, {process}"] = json.loads(done.stdout.splitlines()[-1])
+                row["error"] = done.stderr.decode(errors="replace")[-3000:]
             print(f"{time.monotonic() - began:.0f} s: {way}, {process}: {found[f'{way}, {process}']}", flush=True)
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(json.dumps(found, indent=1) + "\n")
