@@ -163,7 +163,8 @@ def _decode_ms(pipe: Any, side: int, device: str) -> float:
     dtype = pipe.vae.dtype
     with torch.no_grad():
         pipe.upcast_vae()
-        latents = torch.randn(1, 4, side // 8, side // 8, device=device)
+        dtype_in = next(iter(pipe.vae.post_quant_conv.parameters())).dtype  # as the pipeline asks
+        latents = torch.randn(1, 4, side // 8, side // 8, device=device, dtype=dtype_in)
         for _ in range(DECODES + 1):
             torch.cuda.synchronize()
             start = time.perf_counter()
