@@ -140,7 +140,7 @@ def test_background_refuses_now_and_serves_later(tmp_path: Path, source: ModelSo
     assert engine.compiles.in_background() == 1
     meanwhile = engine.obtain(toy.request(module, source), "background", ignore)
     assert isinstance(meanwhile, Refused) and "still compiling" in meanwhile.text
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 540
     while engine.compiles.in_background() and time.monotonic() < deadline:
         time.sleep(0.2)
     graph = engine.obtain(toy.request(module, source), "background", ignore)
