@@ -100,7 +100,10 @@ def test_a_graph_too_large_is_refused_with_the_figure(checkpoint: Callable[..., 
 
 
 @pytest.mark.usefixtures("compiled_once_by_oneflow")
-def test_bench_measures_one_backend_in_one_process(checkpoint: Callable[..., Path]) -> None:
+def test_bench_measures_one_backend_in_one_process(
+    checkpoint: Callable[..., Path], graphs_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEGRAPH_HOME", str(graphs_home))  # whose key signed the graph
     job = bench.Job(str(host.comfyui_path()), str(checkpoint()), "oneflow", 128, 128, True)
     figures = bench.measure(job)
     assert figures.said.startswith("restored in ") and figures.restore_s is not None and figures.compile_s is None

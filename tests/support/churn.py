@@ -49,7 +49,9 @@ class Churn:
         theirs.close()
 
     def kill(self, sign: int) -> None:
-        os.kill(self.process.pid, sign)
+        """Send a signal and wait for the end; it may have come to its end by itself before."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, sign)
         self.process.join()
 
     def end(self) -> tuple[list[str], Counter[str]]:
