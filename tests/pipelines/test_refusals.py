@@ -49,18 +49,18 @@ def test_a_callback_changes_the_model_between_steps(registry: Registry, what: st
     def change(pipe: Any, step: int, timestep: Any, given: dict[str, Any]) -> dict[str, Any]:
         if step == 1 and what == "a weight":
             old = pipe.unet.conv_out.weight
-            pipe.unet.conv_out.weight = torch.nn.Parameter(old.detach() * 0.3)
+            pipe.unet.conv_out.weight = torch.nn.Parameter(old.detach() * -2)
         elif step == 1 and what == "a layer":
             pipe.unet.conv_out = torch.nn.Conv2d(32, 4, 1, bias=False).requires_grad_(False)
             torch.nn.init.constant_(pipe.unet.conv_out.weight, 0.01)
         elif step == 1:
-            pipe.enable_freeu(s1=0.9, s2=0.2, b1=1.2, b2=1.4)
+            pipe.enable_freeu(s1=0.2, s2=0.2, b1=4.0, b2=4.0)
         return given
 
     eager, pipe = pipes.sd(), compile_pipe(pipes.sd(), when_missing="eager")
     plain = pipes.image(eager, steps=4)
     images = [pipes.image(one, steps=4, callback_on_step_end=change) for one in (eager, pipe)]
-    assert pipes.distance(*images) <= 2 and pipes.distance(plain, images[0]) > 10
+    assert pipes.distance(*images) <= 2 and pipes.distance(plain, images[0]) > 4
     assert pipe.onegraph.report()["unet"].compiled_calls == (4 if what == "a weight" else 2)
 
 
