@@ -11,7 +11,7 @@ copied, and stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..common.errors import in_brief
@@ -56,10 +56,20 @@ class Miss:
 
 @dataclass(frozen=True)
 class Broken:
-    """An entry for the key that must not be loaded: `Store.quarantine` takes its folder out of the way."""
+    """An entry for the key that must not be loaded: `Store.take_away` and `Store.quarantine` move it aside.
+
+    Attributes:
+        text: the manifest's bytes, which tell whether the folder still holds what was judged; none if unreadable.
+    """
 
     folder: Path
     reason: Reason
+    text: bytes = field(default=b"", compare=False, repr=False)
+
+    @classmethod
+    def of(cls, entry: Entry, reason: Reason) -> Broken:
+        """Judge an entry that was found wrong after its look-up."""
+        return cls(entry.folder, reason, entry.text)
 
 
 @dataclass(frozen=True)
@@ -176,9 +186,9 @@ class Lookup:
         if isinstance(state, UnreadableNow):
             return Unavailable(folder, state)
         if not isinstance(state, Sound):
-            return Broken(folder, state) if trusted.mine else Miss(state)
+            return Broken.of(entry, state) if trusted.mine else Miss(state)
         if self.markers.died_while_loading(folder):
-            return Broken(folder, DiedWhileLoading()) if trusted.mine else Miss(DiedWhileLoading())
+            return Broken.of(entry, DiedWhileLoading()) if trusted.mine else Miss(DiedWhileLoading())
         return Hit(entry, foreign=not trusted.mine)
 
     @staticmethod

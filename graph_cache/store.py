@@ -34,7 +34,7 @@ from .integrity import Sound, check
 from .key import GraphKey
 from .layout import COMPILER_CACHE, Layout, machine_id, user_folder
 from .listing import Listed, listing
-from .lookup import Differs, Hit, Judged, Lookup, no_objection
+from .lookup import Broken, Differs, Hit, Judged, Lookup, no_objection
 from .markers import Markers
 from .model_hash import ModelSource
 from .private_copy import COPIES_FOLDER, private_copy
@@ -236,23 +236,25 @@ class Store:
         with publishing.staging([location]) as staged:
             return publishing.save(key, staged, entry, self._signer)
 
-    def quarantine(self, folder: Path) -> None:
+    def quarantine(self, wrong: Broken) -> None:
         """Move an entry aside, so that nobody loads it again. Never raises OSError.
 
         Where it cannot be moved, or is another user's, a record in the user's folder makes it broken for look-ups.
         """
-        if not self.take_away(folder):
-            self._markers.condemn(folder)
+        if not self.take_away(wrong):
+            self._markers.condemn(wrong.folder)
 
-    def take_away(self, folder: Path) -> bool:
+    def take_away(self, wrong: Broken) -> bool:
         """Move an entry aside that look-ups find broken, unless it is another user's. Never raises OSError.
 
         Returns:
-            Whether it is out of the way.
+            Whether it is out of the way, perhaps by another process that has published another one there since.
         """
-        if isinstance(ownership.check(folder), ForeignOwner) or not quarantining.quarantine(folder):
+        if _is_another(wrong):
+            return True
+        if isinstance(ownership.check(wrong.folder), ForeignOwner) or not quarantining.quarantine(wrong.folder):
             return False
-        self._markers.clear_loading(folder)
+        self._markers.clear_loading(wrong.folder)
         return True
 
     @contextlib.contextmanager
@@ -321,3 +323,13 @@ class Store:
     def died_while_capturing(self, entry: Entry) -> bool:
         """Whether a process of this machine ended while it captured a call of this graph."""
         return self._markers.died_while_capturing(entry.folder)
+
+
+def _is_another(wrong: Broken) -> bool:
+    """Whether a folder holds another entry by now than the one that was found wrong, or the same one whole."""
+    there = read(wrong.folder)
+    if isinstance(there, UnreadableNow):
+        return True
+    if not isinstance(there, Entry):
+        return False
+    return there.text != wrong.text or (isinstance(wrong.reason, Damaged) and isinstance(check(there), Sound))

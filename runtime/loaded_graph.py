@@ -21,6 +21,7 @@ from ..common.shapes import Refused
 from ..common.tensor_meta import TensorMeta
 from ..common.zeros import zeros
 from ..graph_cache.entry import Entry
+from ..graph_cache.lookup import Broken
 from ..graph_cache.store import Store
 from . import binding, faithfulness, live_code, out_of_memory, spot_check
 from .counters import Counters
@@ -296,6 +297,6 @@ class LoadedGraph:
         self.retired = failed.reason
         self._runner.close()
         log.warning("%s: %s", self.entry.folder.name, Refused(failed.reason).text)
-        self._store.quarantine(self.entry.folder)
+        self._store.quarantine(Broken.of(self.entry, failed.reason))
         self._remember_wrong(failed.reason)
         return Result(failed.reference, failed.reason)

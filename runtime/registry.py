@@ -173,7 +173,7 @@ class Registry:
     def _broken(self, request: Request, found: Broken) -> Refused | Miss:
         """Quarantine an entry; where it lies in a folder that cannot be changed, another one takes its place."""
         entry = read(found.folder)
-        if not self.store.take_away(found.folder):
+        if not self.store.take_away(found):
             return Miss(found.reason)
         if isinstance(found.reason, DiedWhileLoading) and isinstance(entry, Entry):
             self.compiles.failures.remember_wrong(request, entry, found.reason)
@@ -226,7 +226,7 @@ class Registry:
         """What to say of an entry that changed after it was looked up."""
         if not isinstance(why, Damaged):
             return Refused(why, passing=True)
-        self.store.quarantine(entry.folder)
+        self.store.quarantine(Broken.of(entry, why))
         return Refused(reasons.CompiledAgainLater(why))
 
     # Preloading ---------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class Registry:
             graph.retired = reason
             graph.close()
             log.warning("%s: %s", graph.entry.folder.name, messages.text(reason))
-            self.store.quarantine(graph.entry.folder)
+            self.store.quarantine(Broken.of(graph.entry, reason))
             self.compiles.failures.remember_wrong(request, graph.entry, reason)
 
     def release_orphans(self) -> None:

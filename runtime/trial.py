@@ -12,6 +12,7 @@ from ..common.shapes import Refused
 from ..compiler.job import Job
 from ..compiler.supervisor import compile_in_child
 from ..graph_cache.entry import Entry
+from ..graph_cache.lookup import Broken
 from ..graph_cache.store import Store
 from .compiles import Compiles, Watch
 from .request import Request
@@ -46,7 +47,7 @@ class Trials:
         tried = in_child(request, entry, self._store, watch)
         if isinstance(tried, Failed):
             log.warning("%s: %s", entry.folder.name, messages.text(tried.reason))
-            self._store.quarantine(entry.folder)
+            self._store.quarantine(Broken.of(entry, tried.reason))
             self._compiles.failures.remember_wrong(request, entry, tried.reason)
             return Refused(reasons.CompiledAgainLater(tried.reason))
         if isinstance(tried, Undecided):

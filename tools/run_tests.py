@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("unit", "integration", "faults", "pipelines", "host", "server", "fuzz", "gpu")
+LAYERS = ("unit", "attacks", "integration", "faults", "pipelines", "host", "server", "fuzz", "gpu")
 # Side by side; each runs its layers in turn.
-LANES = (("host",), ("server", "unit"), ("integration", "faults", "pipelines", "fuzz", "gpu"))
+LANES = (("host",), ("server", "unit", "attacks"), ("integration", "faults", "pipelines", "fuzz", "gpu"))
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.entries import key, publish, snapshot
-from support.faults import DAMAGES
+from support.faults import DAMAGES, overwritten, pipe, removed, zeros
 from support.lives import Case, live
 
 FILES = ["constants.json", "graph.aoti", "manifest.json", "outcome.json", "signature.json"]
+QUICK = (overwritten, removed, pipe, zeros)
+MORE = tuple(damage for damage in DAMAGES if damage not in QUICK)
 # What the first call after the damage may say; without any reason a graph served it.
 SAID = {
     "unreadable_manifest", "not_a_regular_file", "missing_file", "wrong_size", "digest_differs", "compiled_again_later",
@@ -21,7 +23,7 @@ def test_these_are_all_files_of_an_entry(compiled: Case) -> None:
     assert sorted(path.name for path in compiled.entry.folder.iterdir()) == FILES
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [*QUICK, *(pytest.param(one, marks=pytest.mark.full) for one in MORE)])
 @pytest.mark.parametrize("file", FILES)
 def test_a_damaged_file(file: str, damage: Callable[[Path], None], case: Case) -> None:
     other = publish(case.store, case.source, key(component="toy"))

@@ -44,7 +44,7 @@ def goes_on(case: Case, *, compiles: int) -> None:
     assert case.leftovers() == []
 
 
-@pytest.mark.parametrize("number", repeated(2, 20))
+@pytest.mark.parametrize("number", repeated(1, 20))
 @pytest.mark.parametrize("sign", SIGNALS)
 def test_a_restore_ended_at_any_time(sign: int, number: int, case: Case, restoring: tuple[float, int]) -> None:
     chance = random.Random(f"restore {sign} {number}")
@@ -55,7 +55,7 @@ def test_a_restore_ended_at_any_time(sign: int, number: int, case: Case, restori
     goes_on(case, compiles=0)
 
 
-@pytest.mark.parametrize("number", repeated(2, 20))
+@pytest.mark.parametrize("number", repeated(1, 20))
 @pytest.mark.parametrize("sign", SIGNALS)
 def test_a_restore_ended_between_two_changes(sign: int, number: int, case: Case, restoring: tuple[float, int]) -> None:
     moment = random.Random(f"changes {sign} {number}").randrange(restoring[1])
@@ -63,7 +63,7 @@ def test_a_restore_ended_between_two_changes(sign: int, number: int, case: Case,
     goes_on(case, compiles=0)
 
 
-@pytest.mark.parametrize("number", repeated(3, 20))
+@pytest.mark.parametrize("number", repeated(2, 20))
 @pytest.mark.parametrize("sign", SIGNALS)
 def test_a_publish_ended_between_two_changes(sign: int, number: int, empty: Case, publishing: int) -> None:
     moment = random.Random(f"publish {sign} {number}").randrange(publishing)
@@ -80,7 +80,9 @@ def test_a_publish_ended_at_every_moment(compiled: Case, publishing: int, tmp_pa
 
 
 @pytest.mark.parametrize("number", repeated(1, 20))
-@pytest.mark.parametrize("sign", SIGNALS)
+@pytest.mark.parametrize(
+    "sign", [signal.SIGKILL, *(pytest.param(sign, marks=pytest.mark.full) for sign in SIGNALS[1:])]
+)
 def test_a_compile_whose_server_is_ended(sign: int, number: int, compiled: Case, tmp_path: Path) -> None:
     """The compiling process ends with its server, and the next start removes what it had written."""
     case = new_case(tmp_path / "user")  # compiles for good

@@ -31,7 +31,7 @@ def test_processes_publish_one_key(number: int, empty: Case) -> None:
 
 
 @pytest.mark.parametrize("harm", [False, True], ids=["sound", "harmed"])
-@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.full)])
+@pytest.mark.parametrize("seconds", [2.0, pytest.param(60.0, marks=pytest.mark.full)])
 def test_processes_at_thirty_keys(seconds: float, harm: bool, empty: Case) -> None:
     """No process fails or loads another key's graph, and without harm none misses what was published before."""
     chance = random.Random(seconds)

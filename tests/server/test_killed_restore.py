@@ -41,14 +41,8 @@ def end_while_loading(running: server.Server, home: Path, sign: int) -> threadin
     return thread
 
 
-@pytest.mark.parametrize(
-    "sign",
-    [
-        signal.SIGKILL,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.full),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full  # two servers each; tests/faults has the same with processes that cost less
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_a_server_ended_while_it_restores(sign: int, copied: tuple[Path, Path]) -> None:
     base, home = copied
     prompt = txt2img(seed=61)

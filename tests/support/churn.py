@@ -67,7 +67,7 @@ def wrong(case: Case, number: int, source: ModelSource, *, known: bool) -> str:
     """
     found = case.store.lookup(key(number), source, [case.models])
     if isinstance(found, Broken):
-        case.store.quarantine(found.folder)
+        case.store.quarantine(found)
     if not isinstance(found, Hit):
         return f"{number} is lost: {found}" if known else ""
     entry = case.store.adopt(found, key(number), source)

@@ -6,10 +6,12 @@ import multiprocessing
 import os
 from pathlib import Path
 
+from onegraph.common.reasons import GraphNotFinite
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache import ed25519, exporting, key_file, trust_list
-from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.key import GraphKey
+from onegraph.graph_cache.lookup import Broken
 from onegraph.graph_cache.manifest import CONSTANTS_FILE, MANIFEST_FILE, CodeRecord, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
@@ -50,6 +52,12 @@ def publish(
         (staged / "graph.aoti").write_bytes(content)
         (staged / "compile.log").write_text("not part of the entry")
         return store.publish(wanted or key(), staged, new or new_entry())
+
+
+def quarantine(store: Store, folder: Path) -> None:
+    """Quarantine what lies in a folder, as after a wrong result."""
+    there = read(folder)
+    store.quarantine(Broken(folder, GraphNotFinite(), there.text if isinstance(there, Entry) else b""))
 
 
 def rewrite(store: Store, entry: Entry, manifest: Manifest) -> None:

@@ -1,5 +1,6 @@
 """What the server of `support.lives` imports before it forks."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -10,3 +11,5 @@ import torch  # noqa: F401
 import onegraph.backends.inductor.backend
 import onegraph.runtime.dispatch  # noqa: F401
 from support import faults, lives, toy  # noqa: F401
+
+gc.freeze()  # what is imported is garbage in no fork, which so collects its own in no time

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.bundles import contents, graphs
-from support.entries import bake, key, new_entry, publish, snapshot, trust
+from support.entries import bake, key, new_entry, publish, quarantine, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.graph_cache import ed25519, exporting, key_file
@@ -130,7 +130,7 @@ def test_a_newer_graph_takes_the_older_ones_place(
     store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path
 ) -> None:
     bake(store, tmp_path / "baked", entry)
-    store.quarantine(entry.folder)
+    quarantine(store, entry.folder)
     newer = publish(store, checkpoint, content=b"newer")
     bake(store, tmp_path / "baked", newer)
     (manifest,) = (tmp_path / "baked").rglob("manifest.json")
@@ -241,7 +241,7 @@ def test_a_publishers_key_is_the_users_alone(tmp_path: Path) -> None:
 
 def test_entries_are_found_from_any_folder(store: Store, entry: Entry, models: Path) -> None:
     other = publish(store, ModelSource(None, "aaaaaaaaaaaa"))
-    store.quarantine(publish(store, ModelSource(None, "bbbbbbbbbbbb")).folder)
+    quarantine(store, publish(store, ModelSource(None, "bbbbbbbbbbbb")).folder)
     for folder in (models, models / "photo.graphs", entry.folder.parents[1], entry.folder.parent, entry.folder):
         assert [found.folder for found in exporting.find(folder)] == [entry.folder]
     assert [found.folder for found in exporting.find(store.home)] == [other.folder]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.entries import publish
+from support.entries import publish, quarantine
 
 from onegraph.graph_cache import first_use
 from onegraph.graph_cache.entry import Entry
@@ -55,7 +55,7 @@ def test_the_file_is_as_earlier_versions_wrote_it(store: Store, entry: Entry, mo
 
 
 def test_an_entry_that_is_gone_is_no_error(store: Store, entry: Entry) -> None:
-    store.quarantine(entry.folder)
+    quarantine(store, entry.folder)
     store.remember(entry, FirstUse(eager_ms=1.0))
     assert not entry.folder.exists()
 

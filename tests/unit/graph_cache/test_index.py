@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.entries import as_version_1, key, publish, rewrite, snapshot
+from support.entries import as_version_1, key, publish, quarantine, rewrite, snapshot
 
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache import index, index_file, signing
@@ -587,7 +587,7 @@ class Disorder:
 
     def quarantine(self) -> None:
         if folder := self.pick():
-            self.store.quarantine(folder)
+            quarantine(self.store, folder)
 
     def remove(self) -> None:
         if folder := self.pick():

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.entries import key, publish, rewrite, snapshot
+from support.entries import key, publish, quarantine, rewrite, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache import index, listing
@@ -117,7 +117,7 @@ def test_it_sees_new_results_and_entries(store: Store, entries: list[Entry]) -> 
     store.remember(entries[0], FirstUse(checked={"1": 5e-4}, eager_ms=1.0, compiled_ms=1.0))
     store.remember(entries[1], USED)
     rewrite(store, entries[2], entries[2].manifest.model_copy(update={"label": "new"}))
-    store.quarantine(entries[3].folder)
+    quarantine(store, entries[3].folder)
     added = publish(store, SOURCE, key(dtype="float16"))
     for one in (store, Store(store.home)):
         found = listed(one)

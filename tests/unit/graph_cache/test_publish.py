@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.entries import key, new_entry, publish
+from support.entries import key, new_entry, publish, quarantine
 
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.files import IrregularFileError
@@ -108,7 +108,7 @@ def test_other_code_of_the_same_digest_goes(store: Store, checkpoint: ModelSourc
 
 def test_a_file_in_the_way_is_replaced(store: Store, checkpoint: ModelSource) -> None:
     final = publish(store, checkpoint).folder
-    store.quarantine(final)
+    quarantine(store, final)
     final.write_text("no folder")
     assert check(publish(store, checkpoint)) == Sound()
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.entries import bake, die_while_loading, give_away, key, publish, snapshot, trust
+from support.entries import bake, die_while_loading, give_away, key, publish, quarantine, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.common.messages import text
@@ -223,7 +223,7 @@ def test_others_damaged_graph_stays(store: Store, checkpoint: ModelSource, baker
     assert "fleet.graphs" in found.entry.folder.parts
     own = publish(store, checkpoint, content=b"own")
     assert store.lookup(key(), checkpoint) == Hit(own)
-    store.quarantine(folder)
+    quarantine(store, folder)
     assert snapshot(folder) == before
 
 
@@ -248,7 +248,7 @@ def test_a_quarantined_copy_is_not_adopted_again(
 ) -> None:
     trust(store, public)
     own = store.adopt(Hit(baked, foreign=True), key(), checkpoint)
-    store.quarantine(own.folder)
+    quarantine(store, own.folder)
     assert isinstance(store.lookup(key(), checkpoint), Miss)
 
 
@@ -259,7 +259,7 @@ def test_a_damaged_copy_is_adopted_anew(store: Store, checkpoint: ModelSource, b
     (own.folder / "graph.aoti").unlink()  # perhaps a link
     (own.folder / "graph.aoti").write_bytes(b"b4ked")
     assert store.lookup(key(), checkpoint) == Broken(own.folder, reasons.DigestDiffers("graph.aoti"))
-    store.quarantine(own.folder)
+    quarantine(store, own.folder)
     assert store.lookup(key(), checkpoint) == Hit(baked, foreign=True)
 
 

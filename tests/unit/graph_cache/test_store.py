@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.entries import die_while_loading, key, publish, snapshot
+from support.entries import die_while_loading, key, publish, quarantine, snapshot
 
 from onegraph.common.reasons import (
     DiedOnceWhileLoading,
     DiedWhileLoading,
     DigestDiffers,
+    GraphNotFinite,
     NoGraph,
     UnreadableManifest,
     UnreadableNow,
@@ -64,15 +65,56 @@ def test_a_foreign_entry_serves_a_read_only_store(
 
 def test_a_quarantined_entry_is_never_found_again(store: Store, checkpoint: ModelSource) -> None:
     entry = publish(store, checkpoint)
-    store.quarantine(entry.folder)
+    quarantine(store, entry.folder)
     assert isinstance(store.lookup(key(), checkpoint), Miss)
     assert list(store.entries()) == []
+
+
+def test_an_entry_published_after_the_judgement_stays(store: Store, checkpoint: ModelSource) -> None:
+    """Another process may have replaced what a look-up found damaged before this one moves it aside."""
+    entry = publish(store, checkpoint, content=b"first")
+    (entry.folder / "graph.aoti").write_bytes(b"f1rst")
+    found = store.lookup(key(), checkpoint)
+    assert isinstance(found, Broken)
+    quarantine(store, entry.folder)
+    sound = publish(store, checkpoint, content=b"second")
+    assert store.take_away(found)
+    assert store.lookup(key(), checkpoint) == Hit(sound)
+
+
+def test_a_graph_loaded_earlier_condemns_no_newer_one(store: Store, checkpoint: ModelSource) -> None:
+    """A process may find its graph wrong hours after another one quarantined it and published the next."""
+    entry = publish(store, checkpoint, content=b"first")
+    wrong = Broken.of(entry, GraphNotFinite())
+    quarantine(store, entry.folder)
+    newer = publish(store, checkpoint, content=b"second")
+    store.quarantine(wrong)
+    assert store.lookup(key(), checkpoint) == Hit(newer)
+
+
+def test_a_damaged_copy_replaced_by_a_whole_one_stays(store: Store, checkpoint: ModelSource) -> None:
+    """Adopted from another model, it has the very same manifest."""
+    entry = publish(store, checkpoint)
+    (entry.folder / "graph.aoti").write_bytes(b"c0de")
+    found = store.lookup(key(), checkpoint)
+    (entry.folder / "graph.aoti").write_bytes(b"code")
+    assert isinstance(found, Broken) and store.take_away(found)
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+
+
+def test_an_unreadable_manifest_replaced_meanwhile_stays(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    (entry.folder / "manifest.json").write_text("{")
+    found = store.lookup(key(), checkpoint)
+    (entry.folder / "manifest.json").write_bytes(entry.text)
+    assert isinstance(found, Broken) and store.take_away(found)
+    assert store.lookup(key(), checkpoint) == Hit(entry)
 
 
 def test_the_latest_quarantined_entry_stays_on_disk(store: Store, checkpoint: ModelSource) -> None:
     for content in (b"first", b"second"):
         entry = publish(store, checkpoint, content=content)
-        store.quarantine(entry.folder)
+        quarantine(store, entry.folder)
     (aside,) = entry.folder.parent.iterdir()
     assert (aside / "graph.aoti").read_bytes() == b"second"
 
@@ -81,7 +123,7 @@ def test_the_next_entry_is_judged_by_itself(store: Store, checkpoint: ModelSourc
     """What died with the entry before does not count against the one that takes its folder."""
     entry = publish(store, checkpoint)
     die_while_loading(store, entry)
-    store.quarantine(entry.folder)
+    quarantine(store, entry.folder)
     assert isinstance(store.lookup(key(), checkpoint), Miss)
     again = publish(store, checkpoint)
     assert again.folder == entry.folder
@@ -129,7 +171,7 @@ def test_quarantine_forgets_deaths(store: Store, checkpoint: ModelSource) -> Non
         die_while_loading(store, entry)
         store.note_death(entry)
     assert isinstance(store.lookup(key(), checkpoint), Broken)
-    store.quarantine(entry.folder)
+    quarantine(store, entry.folder)
     again = publish(store, checkpoint)
     assert store.lookup(key(), checkpoint) == Hit(again)
 
@@ -143,7 +185,7 @@ def adopted(store: Store, source: ModelSource) -> Entry:
 
 def test_what_was_quarantined_is_not_adopted_again(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
     entry = publish(store, checkpoint)
-    store.quarantine(adopted(store, tuned).folder)
+    quarantine(store, adopted(store, tuned).folder)
     assert store.lookup(key(), tuned) == Miss(NoGraph())
     assert store.lookup(key(), checkpoint) == Hit(entry)  # its own model judges it
     other = publish(store, ModelSource(None, "aaaaaaaaaaaa"), content=b"another")
@@ -152,7 +194,7 @@ def test_what_was_quarantined_is_not_adopted_again(store: Store, checkpoint: Mod
 
 def test_another_keys_quarantine_does_not_count(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
     entry = publish(store, checkpoint)
-    store.quarantine(publish(store, tuned, key(dtype="float16")).folder)
+    quarantine(store, publish(store, tuned, key(dtype="float16")).folder)
     assert store.lookup(key(), tuned) == Hit(entry, foreign=True)
 
 
@@ -165,7 +207,7 @@ def test_a_copied_result_is_no_evidence(
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(first_use, "machine_id", lambda: "another")
         store.remember(entry, FirstUse(checked={"n": 2e-6}))
-    store.quarantine(publish(store, tuned, content=b"own").folder)
+    quarantine(store, publish(store, tuned, content=b"own").folder)
     own = adopted(store, tuned)
     assert store.first_use(own) == FirstUse()
     assert set(first_use.read_all(own.folder).machines) == {"another"}

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from support import toy
-from support.entries import die_while_loading
+from support.entries import die_while_loading, quarantine
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
@@ -315,7 +315,7 @@ def test_what_works_for_one_model_stays_wrong_elsewhere(world: World, monkeypatc
     mine = world.request
     world.request = dataclasses.replace(mine, source=OTHER)
     assert isinstance(world.call(world.obtain()), Result)
-    Store(world.home).quarantine(next(Store(world.home).entries()).folder)
+    quarantine(Store(world.home), next(Store(world.home).entries()).folder)
     world.request = mine
     assert isinstance(world.refused(), WaitsForChange)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # What takes graphs over, gives them away, or says whom to trust.
 DOORS = {f"graph_cache/{name}.py" for name in ("bundle", "exporting", "importing", "trust_list")}
