@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..runtime.registry import registry
 from ..runtime.request import Asking, Request, Shaped, WhenMissing, make_request
 from ..runtime.run_report import RunReport
 from ..runtime.weights_digest import weights_digest
-from . import compile_client
+from . import callers, compile_client
 from .families import Family, Inputs, Shapes
 from .interception import Interception
 from .progress import CompileBar
@@ -59,19 +59,13 @@ class _Eager:
     result: Any
 
 
-@dataclass
-class Used:
-    """The graphs that served a component, by key digest: requests without their modules."""
-
-    requests: dict[str, Request] = field(default_factory=dict)
-
-
 class Component:
     """The calls of one module, whichever pipelines it belongs to.
 
     Attributes:
         name: as in its pipeline, with dots.
         report: of all calls so far.
+        used: requests for graphs, by key digest, without their modules.
         pipes: the pipelines that it is known to belong to.
         saved: why the graphs that were saved for it do not fit here, or None.
         most_sizes: how many graphs for one size each it may have; None: as many as the runtime allows.
@@ -83,7 +77,7 @@ class Component:
         self.family = family
         self.options = options
         self.report = RunReport()
-        self.used = Used()
+        self.used: dict[str, Request] = {}
         self.pipes: weakref.WeakSet[Any] = weakref.WeakSet()
         self.dispatcher = Dispatcher(self, family.unit(module))
         self.saved: Reason | None = None
@@ -121,15 +115,15 @@ class Component:
 
     def _run(self, module: torch.nn.Module) -> PipeRun:
         """The run that a call of this thread belongs to."""
-        runs, thread = state_of(module).runs, threading.get_ident()
+        state, thread = state_of(module), threading.get_ident()
         mark = self._mark()
-        known = runs.get(thread)
+        known = state.runs.get(thread)
         if known is not None and not self.family.each_call_is_a_run and _is_same(known[0], mark):
             return known[1]
         run = start_run(module)
         run.refusal = run.refusal or self.interception.refusal
         run.report = self.report
-        runs[thread] = (mark, run)
+        state.keep(thread, mark, run)
         return run
 
     def _mark(self) -> tuple[Any, ...]:
@@ -142,6 +136,8 @@ class Component:
         self, run: PipeRun, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Call | Refused:
         """What to run through a graph for one call, or why not."""
+        alone = run.served and not self.family.each_call_is_a_run and callers.only_libraries()
+        run.slice_ = run.report.calls if alone else None
         refusal = run.inspect(module, self.family)
         if refusal is not None:
             return Refused(refusal)
@@ -193,15 +189,16 @@ class Component:
             request = Refused(reasons.TooManyExactSizes(self.most_sizes or 0, request.label))
         if isinstance(request, Request):
             run.requests[key] = request
-            self.used.requests[request.key.digest] = request.without_module()
+            if request.key.digest not in self.used:
+                self.used[request.key.digest] = request.without_module()
         return request
 
     def _is_one_too_many(self, request: Request) -> bool:
-        if self.most_sizes is None or not request.shapes.dim("height").exact:
+        if self.most_sizes is None or not request.shapes.exact:
             return False
-        known = self.used.requests.items()
-        others = [digest for digest, one in known if one.shapes.dim("height").exact and digest != request.key.digest]
-        return request.key.digest not in self.used.requests and len(others) >= self.most_sizes
+        known = self.used.items()
+        others = [digest for digest, one in known if one.shapes.exact and digest != request.key.digest]
+        return request.key.digest not in self.used and len(others) >= self.most_sizes
 
     def _asking(self, module: torch.nn.Module) -> Asking:
         if self._digest is None:

@@ -1,4 +1,8 @@
-"""Calls of a pipeline's modules with zeros, at its usual size, so that there are graphs before its first image."""
+"""Calls of a pipeline's modules with noise, at its usual size, so that there are graphs before its first image.
+
+With noise and not with zeros, because a new graph is compared with eager at its first call: layers that divide by the
+spread of a constant image magnify rounding.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,11 @@ def first_calls(pipe: Any, components: Mapping[str, Component]) -> None:
             _call_unet(pipe, owner)
 
 
+def _noise(*shape: int, like: Any) -> torch.Tensor:
+    """Normal numbers on the device and in the dtype of a model. The user's random numbers stay as they are."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
+
+
 def _side(pipe: Any) -> int:
     unet = getattr(pipe, "unet", None)
     side = getattr(getattr(unet, "config", None), "sample_size", None)
@@ -53,20 +62,19 @@ def _call_half(pipe: Any, vae: Any, half: torch.nn.Module, decodes: bool) -> Non
     factor = 1 if decodes else 2 ** (len(vae.config.block_out_channels) - 1)
     channels = vae.config.latent_channels if decodes else vae.config.in_channels
     side = _side(pipe) * factor
-    half(torch.zeros(1, channels, side, side, dtype=vae.dtype, device=vae.device))
+    half(_noise(1, channels, side, side, like=vae))
 
 
 def _call_unet(pipe: Any, unet: Any) -> None:
     config, side = unet.config, _side(pipe)
-    like = {"dtype": unet.dtype, "device": unet.device}
     dim = config.cross_attention_dim
-    context = torch.zeros(2, _TOKENS, dim if isinstance(dim, int) else dim[0], **like)
+    context = _noise(2, _TOKENS, dim if isinstance(dim, int) else dim[0], like=unet)
     given: dict[str, Any] = {}
     if has_text_time(unet):
         ids = 5 if getattr(pipe.config, "requires_aesthetics_score", False) else 6
         pooled = config.projection_class_embeddings_input_dim - ids * config.addition_time_embed_dim
         given["added_cond_kwargs"] = {
-            "text_embeds": torch.zeros(2, pooled, **like),
-            "time_ids": torch.zeros(2, ids, **like),
+            "text_embeds": _noise(2, pooled, like=unet),
+            "time_ids": 100 * _noise(2, ids, like=unet).abs(),
         }
-    unet(torch.zeros(2, config.in_channels, side, side, **like), 500, context, **given)
+    unet(_noise(2, config.in_channels, side, side, like=unet), 500, context, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,11 +30,21 @@ class ModuleState:
     Attributes:
         runs: the run under way in each thread, and by what the next one is told from it.
         reading: what the module is to a graph, by its version.
+        lock: held while the module is inspected; several threads may call it.
     """
 
     watches: Watches = field(default_factory=Watches)
     runs: dict[int, tuple[tuple[Any, ...], PipeRun]] = field(default_factory=dict)
     reading: tuple[int, Reading] | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def keep(self, thread: int, mark: tuple[Any, ...], run: PipeRun) -> None:
+        """Keep the run of a thread, and forget those of threads that are gone."""
+        with self.lock:
+            alive = {one.ident for one in threading.enumerate()} | {thread}
+            for gone in self.runs.keys() - alive:
+                del self.runs[gone]
+            self.runs[thread] = mark, run
 
     def read(self, module: torch.nn.Module, version: int) -> Reading:
         """The reading of a module of that version."""
@@ -61,11 +72,14 @@ class PipeRun(Run):
         """Check the module; why no graph serves this call, or None."""
         if self.refusal is not None or self.watch is None:
             return self.refusal
-        version = self.watch.refresh(module)
-        if version != self.version or self.reading is None:
-            self.version, self.bound, self.requests = version, set(), {}
-            self.reading = state_of(module).read(module, version)
-            self.structure = self.reading.refusal or self.watch.patched or family.config_refusal(module)
+        state = state_of(module)
+        with state.lock:
+            watch, slice_ = self.watch, self.slice_
+            version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
+            if version != self.version or self.reading is None:
+                self.version, self.bound, self.requests = version, set(), {}
+                self.reading = state.read(module, version)
+                self.structure = self.reading.refusal or watch.patched or family.config_refusal(module)
         if module.training and self.reading.dropout:
             return reasons.Dropout()
         return self.structure
@@ -97,7 +111,9 @@ def start_run(module: torch.nn.Module) -> PipeRun:
     """Inspect a module at the start of a run. Never raises."""
     try:
         registry().release_orphans()
-        watch = state_of(module).watches.of(module, reading.rules())
+        state = state_of(module)
+        with state.lock:
+            watch = state.watches.of(module, reading.rules())
         return PipeRun(version=watch.version, watch=watch, live=weakref.ref(module))
     except Exception as error:  # never into the pipeline
         return PipeRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)))

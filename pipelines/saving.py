@@ -114,7 +114,7 @@ def _handle(module: torch.nn.Module) -> Handle:
 def _used(component: Component) -> list[tuple[Request, Entry]]:
     """The graphs that served a component in this process and are sound."""
     found = []
-    for request in component.used.requests.values():
+    for request in component.used.values():
         graph = registry().loaded(request.key, request.device)
         if graph is not None and graph.retired is None:
             found.append((request, graph.entry))

@@ -187,7 +187,7 @@ class Dispatcher:
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:
         digest = request.key.digest
         compiled = registry().exact_compiles.setdefault(request.key.architecture, set())
-        exact = request.shapes.dim("height").exact
+        exact = request.shapes.exact
         full = exact and digest not in compiled and len(compiled) >= MOST_EXACT
         graph = registry().obtain(request, "eager" if full else when_missing, self._host.follow(request.label))
         if exact and not full and not (isinstance(graph, LoadedGraph) and graph.origin == "restored"):

@@ -46,6 +46,7 @@ def test_the_quick_start(home: Path, model: Path, tmp_path: Path) -> None:
     assert (graphs / "image.png").is_file() and (graphs / "unet.graphs").is_dir()
 
 
+@pytest.mark.full
 def test_a_script_for_onediffx(home: Path, model: Path, tmp_path: Path) -> None:
     run("from_onediffx.py", str(model), home=home, cwd=tmp_path)
     run("from_onediffx.py", str(model), home=home, cwd=tmp_path)

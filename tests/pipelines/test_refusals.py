@@ -42,6 +42,50 @@ def test_freeu_and_back(registry: Registry) -> None:
     assert pipe.onegraph.report()["unet"].compiled_calls == 2
 
 
+@pytest.mark.parametrize("what", ["a weight", "a layer", "the whole model"])
+def test_a_callback_changes_the_model_between_steps(registry: Registry, what: str) -> None:
+    """Before a call that a callback may come before, the whole model is checked; else a part of it."""
+
+    def change(pipe: Any, step: int, timestep: Any, given: dict[str, Any]) -> dict[str, Any]:
+        if step == 1 and what == "a weight":
+            old = pipe.unet.conv_out.weight
+            pipe.unet.conv_out.weight = torch.nn.Parameter(old.detach() * -2)
+        elif step == 1 and what == "a layer":
+            pipe.unet.conv_out = torch.nn.Conv2d(32, 4, 1, bias=False).requires_grad_(False)
+            torch.nn.init.constant_(pipe.unet.conv_out.weight, 0.01)
+        elif step == 1:
+            pipe.enable_freeu(s1=0.2, s2=0.2, b1=4.0, b2=4.0)
+        return given
+
+    eager, pipe = pipes.sd(), compile_pipe(pipes.sd(), when_missing="eager")
+    plain = pipes.image(eager, steps=4)
+    images = [pipes.image(one, steps=4, callback_on_step_end=change) for one in (eager, pipe)]
+    assert pipes.distance(*images) <= 2 and pipes.distance(plain, images[0]) > 4
+    assert pipe.onegraph.report()["unet"].compiled_calls == (4 if what == "a weight" else 2)
+
+
+def test_a_loop_of_libraries_is_checked_in_parts(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onegraph.runtime.loaded_graph import LoadedGraph
+
+    slices: list[int | None] = []
+    own = LoadedGraph.call
+
+    def spied(self: LoadedGraph, *args: Any) -> Any:
+        if self.entry.manifest.key["component"] == "unet":
+            slices.append(args[-1])
+        return own(self, *args)
+
+    monkeypatch.setattr(LoadedGraph, "call", spied)
+    pipe = compile_pipe(pipes.sd(), when_missing="eager")
+    pipes.image(pipe, steps=3)
+    assert slices == [None, 1, 2]
+    pipes.image(pipe, steps=3, callback_on_step_end=lambda pipe, step, timestep, given: given)
+    assert slices[3:] == [None] * 3
+    with torch.no_grad():
+        pipe.unet(torch.zeros(1, 4, 8, 8), 5, torch.zeros(1, 7, 32))
+    assert slices[6:] == [None]
+
+
 def test_own_attention_processor(registry: Registry) -> None:
     pipe = ran_alike(lambda p: p.unet.set_attn_processor(OwnProcessor()))
     assert code_of(pipe) == {"attention_processor": 2}

@@ -52,7 +52,7 @@ def _sdxl_graphs(home: Path) -> None:
         pipes.image(compile_pipe(pipes.sdxl()))
 
 
-@pytest.mark.parametrize("order", ["base first", "refiner first"])
+@pytest.mark.parametrize("order", ["base first", pytest.param("refiner first", marks=pytest.mark.full)])
 def test_base_and_refiner_share_one_vae(registry: Registry, tmp_path: Path, order: str) -> None:
     """Compiled, saved and loaded twice, in any order; the encoder is in the refiner's folder alone."""
     eager, base = pipes.sdxl(), compile_pipe(pipes.sdxl(), when_missing="eager")

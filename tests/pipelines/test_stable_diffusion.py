@@ -84,7 +84,7 @@ def test_second_save_overwrites_when_told(registry: Registry, tmp_path: Path) ->
     with pytest.raises(PipelineError, match="already holds 2 saved graphs"):
         save_pipe(pipe, tmp_path)
     with torch.no_grad():
-        pipe.vae.encode(torch.zeros(1, 3, 64, 64))
+        pipe.vae.encode(torch.rand(1, 3, 64, 64))
     save_pipe(pipe, tmp_path, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "mine.txt",
@@ -127,6 +127,35 @@ def test_graphs_of_another_user_are_refused(registry: Registry, tmp_path: Path) 
         with pytest.raises(PipelineError, match="another installation"):
             load_pipe(pipes.sd(), tmp_path / "saved")
         assert other is not None and other.counters.restores == 0
+
+
+def test_graphs_of_a_publisher_need_trust(registry: Registry, tmp_path: Path) -> None:
+    """What another machine exported: refused without `trust`, or where the publisher is not known; then imported."""
+    from onegraph.graph_cache import ed25519, exporting, trust_list
+    from onegraph.graph_cache.publishers import Publishers
+    from onegraph.graph_cache.store import Store
+    from onegraph.runtime.registry import using
+
+    pipe = compile_pipe(pipes.sd(), when_missing="eager")
+    image = pipes.image(pipe)
+    save_pipe(pipe, tmp_path / "saved")
+    private = bytes(range(32))
+    assert all(
+        one.reason is None
+        for one in exporting.export(
+            registry.store, exporting.find(tmp_path / "saved"), tmp_path / "bundle.tar", private
+        )
+    )
+    with using(Registry(Store(tmp_path / "other"), policy=registry.policy)) as other:
+        assert other is not None
+        for trust, said in ((None, "pass trust="), ("alice", "alice")):
+            with pytest.raises(PipelineError, match=said):
+                load_pipe(pipes.sd(), tmp_path / "bundle.tar", trust=trust)
+        assert other.counters.restores == 0 and not list((tmp_path / "other").glob("*/*/*"))
+        assert trust_list.add(Publishers(tmp_path / "other"), "alice", ed25519.public_key(private)) is None
+        loaded = load_pipe(pipes.sd(), tmp_path / "bundle.tar", trust="alice")
+        assert pipes.distance(pipes.image(loaded), image) <= 2
+        assert loaded.onegraph.report().compiled_calls == 3 and other.counters.compiles == 0
 
 
 def test_ignores_takes_dotted_names(registry: Registry) -> None:

@@ -44,7 +44,7 @@ def unet(seed: int = 0, *, xl: bool = False, **config: Any) -> Any:
 
 
 def vae(seed: int = 0, **config: Any) -> Any:
-    """An AutoencoderKL with 4 latent channels, a half or a quarter of the image's size."""
+    """An AutoencoderKL with 4 latent channels, an eighth of the image's size."""
     from diffusers import AutoencoderKL
 
     torch.manual_seed(seed)
@@ -55,7 +55,6 @@ def vae(seed: int = 0, **config: Any) -> Any:
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
         latent_channels=4,
-        norm_num_groups=16,
         sample_size=SIDE,
         **config,
     )
@@ -126,6 +125,67 @@ def sdxl(seed: int = 0, **parts: Any) -> Any:
     )
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+def video(seed: int = 0) -> Any:
+    """A StableVideoDiffusionPipeline, whose VAE has the encoder of `vae` and a decoder of its own."""
+    from diffusers import (
+        AutoencoderKLTemporalDecoder,
+        EulerDiscreteScheduler,
+        StableVideoDiffusionPipeline,
+        UNetSpatioTemporalConditionModel,
+    )
+    from transformers import CLIPImageProcessor, CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    torch.manual_seed(seed)
+    made = UNetSpatioTemporalConditionModel(
+        block_out_channels=(32, 64),
+        layers_per_block=1,
+        sample_size=8,
+        in_channels=8,
+        out_channels=4,
+        down_block_types=("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"),
+        up_block_types=("UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal"),
+        cross_attention_dim=32,
+        num_attention_heads=4,
+        projection_class_embeddings_input_dim=96,
+        addition_time_embed_dim=32,
+    )
+    decoding = AutoencoderKLTemporalDecoder(
+        block_out_channels=(32, 32, 32, 64), down_block_types=("DownEncoderBlock2D",) * 4, latent_channels=4
+    )
+    vision = CLIPVisionConfig(
+        hidden_size=32,
+        projection_dim=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        image_size=224,
+        intermediate_size=37,
+        patch_size=32,
+    )
+    pipe = StableVideoDiffusionPipeline(
+        unet=made.eval(),
+        vae=decoding.eval(),
+        image_encoder=CLIPVisionModelWithProjection(vision).eval(),
+        feature_extractor=CLIPImageProcessor(crop_size=224, size=224),
+        scheduler=EulerDiscreteScheduler(prediction_type="v_prediction", timestep_type="continuous", sigma_max=80),
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def controlnet(pipe: Any, seed: int = 0) -> Any:
+    """A pipeline with the parts of an SDXL one and a ControlNet for its UNet."""
+    from diffusers import ControlNetModel, StableDiffusionXLControlNetPipeline
+
+    torch.manual_seed(seed)
+    steering = ControlNetModel.from_unet(pipe.unet, conditioning_channels=3).eval()
+    for block in (*steering.controlnet_down_blocks, steering.controlnet_mid_block):
+        torch.nn.init.normal_(block.weight)  # made of zeros, which change nothing
+    parts = {name: part for name, part in pipe.components.items() if name not in ("feature_extractor", "image_encoder")}
+    made = StableDiffusionXLControlNetPipeline(**parts, controlnet=steering, add_watermarker=False)
+    made.set_progress_bar_config(disable=True)
+    return made
 
 
 def embeddings(pipe: Any, seed: int = 0, tokens: int = 77) -> dict[str, torch.Tensor]:
