@@ -69,6 +69,7 @@ def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Coun
     assert psutil.Process().memory_info().rss - resident < 1.25 * held + 200e6
 
 
+@pytest.mark.full
 def test_encoder_and_decoder_together(checkpoint: Callable[..., Path], counters: Counters) -> None:
     plain = host.load_vae(checkpoint(vae="both"))
     options = vae_hook.Options(backend="oneflow", parts="both", dynamic_resolution="each size")
