@@ -98,7 +98,6 @@ def test_one_graph_serves_sizes_prompts_and_batches(change: dict, running: serve
     assert status["compiles"] == 1  # at most two are promised
 
 
-@pytest.mark.full
 @needs_oneflow
 def test_oneflow_rebuilds_the_next_size_from_the_first(running: server.Server) -> None:
     changes: list[dict] = [{}, {"width": 64, "height": 192}, {"text": LONG, "cfg": 1.0}]
