@@ -2,6 +2,7 @@
 
 * `require`: a private name by its dotted path.
 * What a module owns: its own tables of parameters, buffers, children and hooks, and other tables for it.
+* What torch.compile did to a module.
 * What is in effect: hooks of every module, modes through which operations go.
 """
 
@@ -17,6 +18,7 @@ import torch
 from .errors import LoadError
 
 OLDEST_TORCH = (2, 6)
+COMPILED_CALL = "_compiled_call_impl"  # attribute of a module after `module.compile()`
 _ELSEWHERE = (
     f"torch {torch.__version__} keeps a module's weights or hooks elsewhere; use a torch version named in the README."
 )
@@ -48,6 +50,17 @@ def require(what: str) -> Any:
                 "use a torch version named in the README or set backend to off."
             )
     return found
+
+
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module that `torch.compile` wrapped, or the module itself."""
+    inner = getattr(module, "_orig_mod", module)
+    return inner if isinstance(inner, torch.nn.Module) else module
+
+
+def is_compiled_by_torch(module: torch.nn.Module) -> bool:
+    """Tell whether `torch.compile` wraps a module or `module.compile()` was called, as far as this torch shows it."""
+    return unwrapped(module) is not module or vars(module).get(COMPILED_CALL) is not None
 
 
 def driver_version() -> str:

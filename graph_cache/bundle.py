@@ -53,6 +53,11 @@ class Listing(Strict):
     graphs: tuple[GraphPath, ...] = Field(min_length=1, max_length=_MOST_GRAPHS)
 
 
+def is_one(path: Path) -> bool:
+    """Tell whether something looks like what an export made: a file, or a folder with a list of graphs."""
+    return path.is_file() or (path / BUNDLE_FILE).is_file()
+
+
 class BundleError(OneGraphError):
     """A bundle is refused."""
 

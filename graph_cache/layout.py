@@ -125,10 +125,14 @@ class Layout:
     def entry_folders(self, neighbours: Iterable[Path] = ()) -> Iterator[Path]:
         """Iterate over every folder with a manifest, in the user's folder and beside checkpoints in `neighbours`."""
         for root in [self.home, *neighbours]:
-            for component in self.components(root):
-                for name in sorted(visible(listed_now(component))):
-                    if _may_be_there(component / name / MANIFEST_FILE):
-                        yield component / name
+            yield from self.entry_folders_in(root)
+
+    def entry_folders_in(self, root: Path) -> Iterator[Path]:
+        """Iterate over the folders with a manifest in the user's folder, or in the `.graphs` folders of another."""
+        for component in self.components(root):
+            for name in sorted(visible(listed_now(component))):
+                if _may_be_there(component / name / MANIFEST_FILE):
+                    yield component / name
 
     def components(self, root: Path) -> Iterator[Path]:
         """Iterate over the folders that hold entries, in the user's folder or beside the checkpoints in another."""

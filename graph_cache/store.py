@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -235,6 +236,19 @@ class Store:
         """
         with publishing.staging([location]) as staged:
             return publishing.save(key, staged, entry, self._signer)
+
+    def saved(self, folder: Path) -> Iterator[Entry]:
+        """Iterate over the readable entries in the `.graphs` folders of a folder, such as `save` makes."""
+        for path in self._layout.entry_folders_in(folder):
+            entry = read(path)
+            if isinstance(entry, Entry):
+                yield entry
+
+    def remove(self, entry: Entry) -> None:
+        """Delete an entry of this user. One that is not signed by this user stays. Never raises OSError."""
+        whose = self._signer.provenance(entry)
+        if isinstance(whose, Trusted) and whose.mine:
+            shutil.rmtree(entry.folder, ignore_errors=True)
 
     def quarantine(self, wrong: Broken) -> None:
         """Move an entry aside, so that nobody loads it again. Never raises OSError.

@@ -55,9 +55,9 @@ def without(module: torch.nn.Module) -> torch.nn.Module:
         return inner
     if first_of(module) is None:
         return module
-    twin: torch.nn.Module = object.__new__(type(module))
-    object.__setattr__(twin, "__dict__", dict(vars(module)))
+    plain: torch.nn.Module = object.__new__(type(module))
+    object.__setattr__(plain, "__dict__", dict(vars(module)))
     own = tables(module)
     children = {name: None if child is None else without(child) for name, child in own.children.items()}
-    set_tables(twin, Tables(own.parameters, own.buffers, children))
-    return twin
+    set_tables(plain, Tables(own.parameters, own.buffers, children))
+    return plain

@@ -13,6 +13,7 @@ from ..backends import known
 from ..common import reasons
 from ..common.errors import PipelineError
 from ..common.reasons import Reason
+from ..common.torch_private import is_compiled_by_torch, unwrapped
 from ..runtime.request import WhenMissing
 from .component import Component, Options
 from .families import Family, Shapes, family_of
@@ -47,12 +48,6 @@ def _parts(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
     parts = {f"{name}.{half}" if name else half: h for half, h in halves.items() if isinstance(h, torch.nn.Module)}
     compiled = any(family_of(part) is not None for part in parts.values())
     return parts if compiled else {name or type(plain).__name__: module}
-
-
-def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    """The module that torch.compile wrapped, or the module itself."""
-    inner = getattr(module, "_orig_mod", module)
-    return inner if isinstance(inner, torch.nn.Module) else module
 
 
 class Handle:
@@ -98,7 +93,7 @@ def _standing(component: Component, module: torch.nn.Module | None) -> Iterator[
     """Why a component runs eager whatever is called."""
     if component.saved is not None:
         yield component.saved
-    if module is not None and (unwrapped(module) is not module or vars(module).get("_compiled_call_impl") is not None):
+    if module is not None and is_compiled_by_torch(module):
         yield reasons.TorchCompiled()
 
 

@@ -11,6 +11,7 @@ import torch
 
 from ..common import config_text, reasons
 from ..common.reasons import Reason
+from ..common.torch_private import COMPILED_CALL
 from ..compiler.fingerprint import Rules
 from . import adapters
 
@@ -32,7 +33,7 @@ _ON_TOP = {
     "load_graph",
 }
 # The usual size of images: checkpoints of one architecture differ in it.
-_PLACEMENT = _ON_TOP | {"_gradient_checkpointing_func", "_compiled_call_impl", "sample_size"}
+_PLACEMENT = _ON_TOP | {"_gradient_checkpointing_func", COMPILED_CALL, "sample_size"}
 _PROCESSORS = {"AttnProcessor", "AttnProcessor2_0", "FusedAttnProcessor2_0"}
 _PROCESSORS_HOME = "diffusers.models.attention_processor"
 _HOOKED = {"_hf_hook": "a hook of accelerate", "_diffusers_hook": "a hook of diffusers"}
@@ -73,13 +74,13 @@ class Reading:
     """What a module is to a graph, until it changes.
 
     Attributes:
-        twin: the module as a graph is compiled for it: without what its libraries and this package put on it.
-        own_weights: whether the twin's weights have other names than the module's.
+        bare: the module as a graph is compiled for it: without what its libraries and this package put on it.
+        own_weights: whether its weights have other names than the module's.
         refusal: why no graph serves it, or None.
         dropout: whether training mode makes a difference.
     """
 
-    twin: torch.nn.Module
+    bare: torch.nn.Module
     own_weights: bool
     refusal: Reason | None
     dropout: bool
@@ -87,14 +88,14 @@ class Reading:
 
 def read(module: torch.nn.Module) -> Reading:
     """Look at all parts of a module. To be done again when it has changed."""
-    twin, own_weights, reason = _bare(module), False, None
+    bare, own_weights, reason = _bare(module), False, None
     found = adapters.first_of(module)
     if found is not None:
         reason = adapters.refusal(module)
         if reason is None:
-            twin, own_weights = adapters.without(twin), True
+            bare, own_weights = adapters.without(bare), True
     dropout = any(isinstance(child, torch.nn.Dropout) and child.p > 0 for child in module.modules())
-    return Reading(twin, own_weights, reason or next(_refusals(module), None), dropout)
+    return Reading(bare, own_weights, reason or next(_refusals(module), None), dropout)
 
 
 def _refusals(module: torch.nn.Module) -> Iterator[Reason]:
@@ -111,8 +112,8 @@ def _refusals(module: torch.nn.Module) -> Iterator[Reason]:
 
 def _bare(module: torch.nn.Module) -> torch.nn.Module:
     """The same children and weights in another object."""
-    twin: torch.nn.Module = object.__new__(type(module))
+    bare: torch.nn.Module = object.__new__(type(module))
     leave_out = rules().intercepted | _ON_TOP
     state = {name: value for name, value in vars(module).items() if name not in leave_out}
-    object.__setattr__(twin, "__dict__", state)
-    return twin
+    object.__setattr__(bare, "__dict__", state)
+    return bare

@@ -87,7 +87,7 @@ class PipeRun(Run):
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module without what sits on the instance."""
         assert self.reading is not None
-        return self.reading.twin
+        return self.reading.bare
 
     @contextlib.contextmanager
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:

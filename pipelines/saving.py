@@ -7,8 +7,7 @@ in it are signed like all others, and found, checked and loaded by the same look
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ from ..common import messages, reasons
 from ..common.errors import PipelineError, in_brief
 from ..common.reasons import Reason
 from ..graph_cache import bundle, importing
-from ..graph_cache.entry import Entry, read
+from ..graph_cache.entry import Entry
 from ..graph_cache.key import difference
 from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.lookup import Hit
-from ..graph_cache.manifest import MANIFEST_FILE
 from ..graph_cache.signing import Signer
 from ..runtime.registry import registry
 from ..runtime.request import Request
@@ -56,7 +54,7 @@ def save_pipe(pipe: Any, dir: str | Path, *, overwrite: bool = False) -> None:
 
 
 def save_components(pipe: Any, components: Mapping[str, Component], folder: Path) -> None:
-    """Save the graphs of some components of a pipeline, in place of what the folder holds."""
+    """Save the graphs of some components of a pipeline, in place of theirs that the folder holds."""
     if not any(_used(component) for component in components.values()):
         first_calls(pipe, components)
     _save(components, folder)
@@ -64,11 +62,11 @@ def save_components(pipe: Any, components: Mapping[str, Component], folder: Path
 
 def holds_graphs(folder: Path) -> bool:
     """Whether save_pipe wrote graphs into a folder."""
-    return any(True for _ in _entries(folder))
+    return any(True for _ in registry().store.saved(folder))
 
 
 def _refuse_to_overwrite(folder: Path, overwrite: bool) -> None:
-    there = len(list(_entries(folder)))
+    there = len(list(registry().store.saved(folder)))
     if there and not overwrite:
         raise PipelineError(
             f"{folder} already holds {there} saved graphs; save into another folder or pass overwrite=True."
@@ -76,21 +74,23 @@ def _refuse_to_overwrite(folder: Path, overwrite: bool) -> None:
 
 
 def _save(components: Mapping[str, Component], folder: Path) -> None:
-    """Write the graphs that served, in place of those that are there."""
-    before = list(_entries(folder))
+    """Write the graphs that served, in place of those of these components that are there."""
+    before = list(registry().store.saved(folder))
     found = {name: _used(component) for name, component in components.items()}
     if not any(found.values()):
         reports = (ComponentReport.of(name, component.report, ()) for name, component in components.items())
         why = "; ".join(f"{one.name}: {one.text}" for one in reports)
         raise PipelineError(f"There are no graphs to save yet ({why}). Run it once, then save it.")
     written: set[Path] = set()
+    own = {f"{name}{GRAPHS_SUFFIX}" for name in found}
     for name, graphs in found.items():
         for request, entry in graphs:
             location = folder / f"{name}{GRAPHS_SUFFIX}" / request.source.digest
             written.add(registry().store.save(entry, request.key, location).folder)
     for entry in before:
-        if entry.folder not in written:
-            shutil.rmtree(entry.folder)
+        # The folder may hold checkpoints too, whose graphs are no concern of this pipeline.
+        if entry.folder not in written and entry.folder.relative_to(folder).parts[0] in own:
+            registry().store.remove(entry)
     log.info("saved %d graphs in %s", len(written), folder)
 
 
@@ -123,15 +123,6 @@ def _used(component: Component) -> list[tuple[Request, Entry]]:
         if isinstance(stored, Hit):
             found.append((request, stored.entry))
     return found
-
-
-def _entries(folder: Path) -> Iterator[Entry]:
-    """The entries that save_pipe wrote into a folder."""
-    for manifest in sorted(folder.glob(f"*{GRAPHS_SUFFIX}/*/*/*/{MANIFEST_FILE}")):
-        if not any(part.startswith(".") for part in manifest.relative_to(folder).parts):
-            entry = read(manifest.parent)
-            if isinstance(entry, Entry):
-                yield entry
 
 
 def load_pipe(pipe: Any, dir: str | Path, *, trust: str | None = None) -> Any:
@@ -191,9 +182,9 @@ def _import(path: Path, publisher: str) -> None:
 
 def _check(folder: Path, components: Mapping[str, Component]) -> None:
     """Refuse a folder without graphs that may be loaded; warn of those that do not fit here."""
-    entries = list(_entries(folder))
+    entries = list(registry().store.saved(folder))
     if not entries:
-        if (folder / bundle.BUNDLE_FILE).is_file() or folder.is_file():
+        if bundle.is_one(folder):
             raise PipelineError(f"{folder} was made by `onegraph export`; pass trust= with its publisher's name.")
         raise PipelineError(f"{messages.text(reasons.NothingSaved(str(folder)))}; save_pipe writes them.")
     judged = {entry.folder: registry().store.trust(entry) for entry in entries}

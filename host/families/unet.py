@@ -16,25 +16,21 @@ import torch
 from ...backends import Backend
 from ...common import messages, reasons
 from ...common.reasons import Reason
-from ...common.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ...common.shapes import Refused, ShapeRange, TensorSpec
 from ...graph_cache.model_hash import ModelSource
-from ...runtime import choice, live_code
+from ...runtime import choice, live_code, unet_sizes
 from ...runtime.dispatch import Call, Dispatcher
 from ...runtime.module_watch import Watches
 from ...runtime.registry import registry
 from ...runtime.request import Request, Shaped, WhenMissing
 from .. import compile_client, custom_nodes, model_source
-from ..component import PIXELS, Component, eager_text, preload
+from ..component import Component, eager_text, preload
 from ..run import HostRun, start_run
 
 KEY = "onegraph"
 Shapes = Literal["any size", "exact"]
 
-# Latent units.
-SMALLEST, LARGEST = 8, 256
-MOST_BATCH = 8
-MOST_TOKENS = 1024
-_FIRST_SIDE, _FIRST_TOKENS = 32, 77  # of the call for which a graph is preloaded
+_FIRST_SIDE, _FIRST_TOKENS = 32, 77  # latent units and tokens of the call for which a graph is preloaded
 _PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
 _ARGUMENTS = ("x", "timesteps", "context", "y", "control", "transformer_options")  # UNetModel.forward, in order
 
@@ -77,22 +73,7 @@ def shape_range(
     batch, channels, height, width = x.shape
     sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
     dtype = str(x.dtype).removeprefix("torch.")
-    if shapes == "exact":
-        dims = tuple(Dim(name, size, size) for name, size in sizes.items())
-        label = f"{width * PIXELS}x{height * PIXELS} batch {batch} {context.shape[1]} tokens"
-    else:
-        # On a GPU, kernels read wider where sizes are known multiples; on the CPU a step of one costs nothing
-        # (measured), and then every size that the UNet takes is served.
-        multiple = 2 ** (levels - 1) if device.type == "cuda" else 1
-        # At the lowest level at least two rows and columns are left: code for one would be another graph.
-        smallest = max(SMALLEST, 2**levels)
-        dims = (
-            Dim("batch", 1, MOST_BATCH),
-            Dim("height", smallest, LARGEST, multiple),
-            Dim("width", smallest, LARGEST, multiple),
-            Dim("context", 1, MOST_TOKENS),
-        )
-        label = f"any size {smallest * PIXELS}-{LARGEST * PIXELS}"
+    dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, device)
     inputs = [
         TensorSpec("x", ("batch", channels, "height", "width"), dtype),
         TensorSpec("timesteps", ("batch",), "float32"),
@@ -230,7 +211,7 @@ class UnetHook:
             return request
         if self.options.shapes == "any size" and request.shapes.dim("height").exact:
             run.report.rule = messages.text(reasons.EachSizeOwnGraph(request.backend.name))
-        chunk = 0 if request.shapes.dim("batch").exact else MOST_BATCH
+        chunk = 0 if request.shapes.dim("batch").exact else unet_sizes.MOST_BATCH
         return Call(request, given, functools.partial(_eager, unet), self.options.when_missing, chunk)
 
     def request(self, unet: Any, run: HostRun, given: list[torch.Tensor]) -> Request | Refused:

@@ -10,7 +10,8 @@ import torch
 
 from ...common import reasons
 from ...common.reasons import Reason
-from ...common.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ...common.shapes import Refused, ShapeRange, TensorSpec
+from ...runtime import unet_sizes
 from .family import Inputs, Ranged, Shapes
 
 # Of UNet2DConditionModel.forward, in order.
@@ -31,11 +32,6 @@ _ARGUMENTS = (
 )
 _TAKEN = {"sample", "timestep", "encoder_hidden_states", "added_cond_kwargs", "return_dict"}
 
-# Latent units.
-_SMALLEST, _LARGEST = 8, 256
-_MOST_BATCH = 8
-_MOST_TOKENS = 1024
-
 
 def _levels(module: Any) -> int:
     return len(module.config.block_out_channels)
@@ -52,7 +48,7 @@ class Unet:
 
     component: str = "unet"
     method: str = "forward"
-    chunk: int = _MOST_BATCH
+    chunk: int = unet_sizes.MOST_BATCH
     each_call_is_a_run: bool = False
     checks_finite: bool = False
 
@@ -62,7 +58,7 @@ class Unet:
         return type(module) is UNet2DConditionModel
 
     def unit(self, module: torch.nn.Module) -> int:
-        return 8
+        return unet_sizes.PIXELS
 
     def config_refusal(self, module: torch.nn.Module) -> Reason | None:
         unet: Any = module
@@ -113,22 +109,8 @@ class Unet:
         batch, channels, height, width = sample.shape
         sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
         dtype = str(sample.dtype).removeprefix("torch.")
-        if shapes == "exact":
-            dims = tuple(Dim(name, size, size) for name, size in sizes.items())
-            label = f"{width * 8}x{height * 8} batch {batch} {context.shape[1]} tokens"
-        else:
-            levels = _levels(module)
-            # On a GPU, kernels read wider where sizes are known multiples; on the CPU a step of one costs nothing.
-            multiple = 2 ** (levels - 1) if sample.device.type == "cuda" else 1
-            # At the lowest level at least two rows and columns are left: code for one would be another graph.
-            smallest = max(_SMALLEST, 2**levels)
-            dims = (
-                Dim("batch", 1, _MOST_BATCH),
-                Dim("height", smallest, _LARGEST, multiple),
-                Dim("width", smallest, _LARGEST, multiple),
-                Dim("context", 1, _MOST_TOKENS),
-            )
-            label = f"any size {smallest * 8}-{_LARGEST * 8}"
+        levels, device = _levels(module), sample.device
+        dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, device)
         specs = [
             TensorSpec("sample", ("batch", channels, "height", "width"), dtype),
             TensorSpec("timesteps", ("batch",), "float32"),

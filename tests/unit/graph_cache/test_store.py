@@ -111,6 +111,18 @@ def test_an_unreadable_manifest_replaced_meanwhile_stays(store: Store, checkpoin
     assert store.lookup(key(), checkpoint) == Hit(entry)
 
 
+def test_only_own_entries_are_removed(store: Store, checkpoint: ModelSource) -> None:
+    """`save_pipe(overwrite=True)` may be given a folder in which others' graphs lie, too."""
+    mine, other = publish(store, checkpoint), publish(store, checkpoint, key(dtype="float16"))
+    (other.folder / "signature.json").unlink()
+    assert checkpoint.path is not None
+    folder = checkpoint.path.parent
+    assert {entry.folder for entry in store.saved(folder)} == {mine.folder, other.folder}
+    for entry in store.saved(folder):
+        store.remove(entry)
+    assert [entry.folder for entry in store.saved(folder)] == [other.folder]
+
+
 def test_the_latest_quarantined_entry_stays_on_disk(store: Store, checkpoint: ModelSource) -> None:
     for content in (b"first", b"second"):
         entry = publish(store, checkpoint, content=content)
