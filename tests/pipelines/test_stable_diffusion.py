@@ -95,6 +95,15 @@ def test_second_save_overwrites_when_told(registry: Registry, tmp_path: Path) ->
     assert len(list(tmp_path.glob("*/*/*/*/manifest.json"))) == 3
 
 
+def test_overwriting_leaves_graphs_of_checkpoints(registry: Registry, tmp_path: Path) -> None:
+    """The folder may be one of checkpoints, whose graphs lie there too."""
+    pipe = compile_pipe(pipes.sd())
+    save_pipe(pipe, tmp_path)
+    (tmp_path / "vae.decoder.graphs").rename(tmp_path / "photo.graphs")
+    save_pipe(pipe, tmp_path, overwrite=True)
+    assert {entry.folder.parents[2].name for entry in registry.store.saved(tmp_path)} >= {"photo.graphs", "unet.graphs"}
+
+
 def test_save_before_the_first_run(registry: Registry, tmp_path: Path) -> None:
     pipe = compile_pipe(pipes.sd(), when_missing="eager")
     save_pipe(pipe, tmp_path)
