@@ -93,7 +93,7 @@ def _compile(job: Job, staging: Path, backend: Backend, inputs: Inputs, pool: Wo
     """Rebuild the module, capture and compile it."""
     client = _prepared(job.client)
     module = skeleton.load(job.skeleton, inputs[0].device)
-    wrapped: torch.nn.Module = client.wrap(job.component, module)
+    wrapped: torch.nn.Module = client.wrap(job.component, module, [spec.name for spec in job.export_shapes.inputs])
     report(Stage("capturing"))
     with backend.capture_settings():
         with code_record.watched() as seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +47,15 @@ def dynamic_shapes(shapes: ShapeRange) -> list[dict[int, Any]]:
     return [{i: dims[d] for i, d in enumerate(spec.dims) if d in dims} for spec in shapes.inputs]
 
 
+def _by_parameter(module: torch.nn.Module, given: list[dict[int, Any]]) -> tuple[Any, ...]:
+    """The inputs' dimensions as the parameters of a module's forward take them: those of `*inputs` belong together."""
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return tuple(given)
+    first = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return *given[:first], tuple(given[first:])
+
+
 def capture(
     module: torch.nn.Module,
     shapes: ShapeRange,
@@ -55,7 +65,7 @@ def capture(
     """Export a module for every call of the range.
 
     Args:
-        module: takes the range's inputs and returns one tensor.
+        module: takes the range's inputs, one by one or as `*inputs`, and returns one tensor.
         example_sizes: sizes that the compiler tunes for, by dimension name.
 
     Raises:
@@ -63,9 +73,10 @@ def capture(
             or it returns something else than one tensor.
     """
     inputs = example_inputs(shapes, example_sizes, device)
+    given = _by_parameter(module, dynamic_shapes(shapes))
     try:
         with torch.no_grad():
-            exported = torch.export.export(module, inputs, strict=False, dynamic_shapes=tuple(dynamic_shapes(shapes)))
+            exported = torch.export.export(module, inputs, strict=False, dynamic_shapes=given)
     except Exception as error:
         raise CaptureError(
             f"The model could not be captured as one graph ({in_brief(error)}); it runs eager instead."

@@ -28,9 +28,10 @@ LOG_FILE = "compile.log"
 
 @dataclass(frozen=True)
 class Client:
-    """Who rebuilds the module in the worker: a module with `prepare(state)`, `wrap(component, module)` and `rules()`.
+    """Who rebuilds the module in the worker, by `prepare(state)`, `wrap(component, module, inputs)` and `rules()`.
 
-    `module` is a dotted name; with a leading dot it is relative to the pack, whatever the pack is called here.
+    `module` is a dotted name; with a leading dot it is relative to the pack, whatever the pack is called here. `inputs`
+    are the names of the graph's inputs in order: a component may be called with and without some of them.
     """
 
     module: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,6 @@ class VaeEncoderCall(torch.nn.Module):
         return encode_moments(self.module, x)
 
 
-def wrap(component: str, module: torch.nn.Module) -> torch.nn.Module:
-    """The function of tensors to capture for a component."""
+def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str] = ()) -> torch.nn.Module:
+    """The function of tensors to capture for a component, given the names of the tensors."""
     return {UNET: UnetCall, VAE_DECODER: VaeDecoderCall, VAE_ENCODER: VaeEncoderCall}[component](module)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,8 +84,8 @@ class VaeHalfCall(torch.nn.Module):
         return result
 
 
-def wrap(component: str, module: torch.nn.Module) -> torch.nn.Module:
-    """The function of tensors to capture for a component."""
+def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torch.nn.Module:
+    """The function of tensors to capture for a component, given the names of the tensors."""
     if component != "unet":
         return VaeHalfCall(module)
     return TextTimeUnetCall(module) if has_text_time(module) else UnetCall(module)

@@ -141,7 +141,7 @@ def calls(job: Path, folders: dict[str, Path], rounds: int) -> dict[str, Any]:
 
     device = torch.device(description.device)
     module = skeleton.load(description.skeleton, device)
-    wrapped = client.wrap(description.component, module)
+    wrapped = client.wrap(description.component, module, [spec.name for spec in description.export_shapes.inputs])
     generator = torch.Generator(device).manual_seed(0)
     named = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
     weights = {n: torch.empty_strided(w.shape, w.stride(), dtype=w.dtype, device=device) for n, w in named}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def rules() -> fingerprint.Rules:
     return fingerprint.Rules()
 
 
-def wrap(component: str, module: torch.nn.Module) -> torch.nn.Module:
+def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str] = ()) -> torch.nn.Module:
     return Call(module)
 
 

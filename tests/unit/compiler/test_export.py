@@ -50,6 +50,21 @@ def test_a_constant_made_by_the_code_is_refused() -> None:
         captured(Table(), toy.shapes())
 
 
+def test_inputs_may_be_one_parameter() -> None:
+    class Listed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.toy = toy.Toy()
+
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.toy(*inputs)
+            return result
+
+    with InductorBackend().capture_settings():
+        exported = export.capture(Listed(), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
+    assert exported.module()(*toy.inputs(4, 32, 12, 1)).shape[2:] == (32, 12)
+
+
 def test_two_results_are_refused() -> None:
     class Two(toy.Toy):
         def forward(self, x: torch.Tensor, context: torch.Tensor):  # type: ignore[override]
