@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from ..common import messages
+from ..common.outputs import Output
 from ..common.reasons import Reason
 from ..common.shapes import ShapeRange
 from .cuda_graphs import CudaGraphs
@@ -66,7 +67,8 @@ class Runner(Protocol):
             BindError: they do not fit.
         """
 
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, *inputs: torch.Tensor) -> Output:
+        """Compute. What is returned is the caller's own: it may write to it."""
 
     def close(self) -> None:
         """Release the weights and all memory; `bind` would set the graph up again."""

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import torch
 
 from ..common.errors import in_brief
+from ..common.outputs import Output, mapped, tensors_of
 
 log = logging.getLogger("onegraph.compiler")
 
@@ -95,14 +96,14 @@ class _Captured:
     graph: torch.cuda.CUDAGraph
     stream: torch.cuda.Stream  # on which it was made to run
     inputs: tuple[torch.Tensor, ...]
-    output: torch.Tensor
+    output: Output
 
-    def replay(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def replay(self, inputs: tuple[torch.Tensor, ...]) -> Output:
         with torch.no_grad():
             for own, given in zip(self.inputs, inputs, strict=True):
                 own.copy_(given)
             self.graph.replay()
-            return self.output.clone()
+            return mapped(torch.clone, self.output)
 
 
 class CudaGraphs:
@@ -112,7 +113,7 @@ class CudaGraphs:
     the device. Not thread-safe.
     """
 
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+    def __init__(self, function: Callable[..., Output]) -> None:
         self._function = function
         self._allowed = True
         self._captured: dict[Shapes, _Captured] = {}
@@ -124,7 +125,7 @@ class CudaGraphs:
         self._needed = 0  # how often the host needed the memory
         self.held_bytes = 0
 
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def __call__(self, *inputs: torch.Tensor) -> Output:
         if not self._allowed or not _policy.after or inputs[0].device.type != "cuda":
             return self._function(*inputs)
         shapes = tuple(t.shape for t in inputs)
@@ -204,7 +205,7 @@ class CudaGraphs:
             self._refused |= set(self._captured)
             self.clear()
 
-    def _first_capture(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def _first_capture(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...]) -> Output:
         """Capture a call, keep the CUDA graph if it is right and pays, and answer the call."""
         device = inputs[0].device
         self._refused.add(shapes)  # until it has shown what it is worth
@@ -228,7 +229,7 @@ class CudaGraphs:
             self.clear()
         return expected
 
-    def _keep_if_it_pays(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: torch.Tensor) -> None:
+    def _keep_if_it_pays(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: Output) -> None:
         device = inputs[0].device
         free = torch.cuda.mem_get_info(device)[0]
         captured = self._capture(inputs)
@@ -306,9 +307,11 @@ class CudaGraphs:
 _streams = threading.local()
 
 
-def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Relative L2."""
-    return float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-30))
+def _distance(found: Output, expected: Output) -> float:
+    """Relative L2, the largest of all tensors."""
+    pairs = zip(tensors_of(found), tensors_of(expected), strict=True)
+    distances = [(a.float() - b.float()).norm() / b.float().norm().clamp(min=1e-30) for a, b in pairs]
+    return float(torch.stack(distances).max())  # Python's own max would lose a NaN
 
 
 def _give_back(device: torch.device | None) -> None:
@@ -321,7 +324,7 @@ def _give_back(device: torch.device | None) -> None:
         runtime.cudaDeviceGraphMemTrim(torch.cuda.current_device())
 
 
-def _timed(call: Callable[[], torch.Tensor], device: torch.device) -> float:
+def _timed(call: Callable[[], Output], device: torch.device) -> float:
     """Seconds of one of a few calls in a row."""
     torch.cuda.synchronize(device)
     started = time.perf_counter()

@@ -6,6 +6,7 @@ reads out of bounds. Admission here is therefore the only thing between a call a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from . import messages, reasons
 from .reasons import Reason
 
 JSON = dict[str, Any]
+_FOLLOWING = re.compile(r"(\w+?)([*/])(\d+)")
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,36 @@ class Dim:
 
 
 @dataclass(frozen=True)
+class Following:
+    """A size that follows from a named dimension: `times` it, divided by `over` and rounded up."""
+
+    name: str
+    times: int = 1
+    over: int = 1
+
+    def __call__(self, size: int) -> int:
+        """Return the size where the dimension has that one."""
+        return -(-size * self.times // self.over)
+
+
+def following(expression: str) -> Following:
+    """Read a dimension of a `TensorSpec`: a name, or e.g. `height*8` or `height/2`."""
+    match = _FOLLOWING.fullmatch(expression)
+    if match is None:
+        return Following(expression)
+    number = int(match[3])
+    return Following(match[1], number) if match[2] == "*" else Following(match[1], over=number)
+
+
+@dataclass(frozen=True)
 class TensorSpec:
-    """One input: per dimension either a fixed length or the name of a `Dim`; dtype without the `torch.` prefix."""
+    """One input.
+
+    Attributes:
+        dims: for each dimension a fixed length, the name of a `Dim`, or what follows from one: `height*8` is eight
+            times the height, `height/2` half of it, rounded up as a convolution of stride 2 does.
+        dtype: without the `torch.` prefix.
+    """
 
     name: str
     dims: tuple[int | str, ...]
@@ -94,7 +124,8 @@ class ShapeRange:
     def __post_init__(self) -> None:
         names = [d.name for d in self.dims]
         used = {d for i in self.inputs for d in i.dims if isinstance(d, str)}
-        if len(set(names)) != len(names) or used != set(names):
+        followed = {following(d).name for d in used}
+        if len(set(names)) != len(names) or followed != set(names) or not followed <= used:
             raise ValueError(f"named dimensions {sorted(names)} and used ones {sorted(used)} differ")
 
     def dim(self, name: str) -> Dim:
@@ -120,13 +151,22 @@ class ShapeRange:
                 if isinstance(expected, int):
                     if size != expected:
                         return Refused(reasons.InputLength(spec.name, call.shape, size, expected))
-                elif sizes.setdefault(expected, size) != size:
+                elif following(expected).name == expected and sizes.setdefault(expected, size) != size:
                     return Refused(reasons.InputsDisagree(spec.name, expected, size, sizes[expected]))
+        for spec, call in zip(self.inputs, calls, strict=True):
+            for wanted, size in zip(self.lengths(spec, sizes), call.shape, strict=True):
+                if size != wanted:
+                    return Refused(reasons.InputLength(spec.name, call.shape, size, wanted))
         for dim in self.dims:
             refusal = dim.refusal(sizes[dim.name])
             if refusal is not None:
                 return Refused(refusal)
         return Admitted(sizes)
+
+    def lengths(self, spec: TensorSpec, sizes: Mapping[str, int]) -> list[int]:
+        """Return an input's shape where the named dimensions have these sizes."""
+        by_name = ((d, None) if isinstance(d, int) else (0, following(d)) for d in spec.dims)
+        return [length if rule is None else rule(sizes[rule.name]) for length, rule in by_name]
 
     def to_json(self) -> JSON:
         return {

@@ -15,6 +15,7 @@ from .. import backends
 from ..backends import Backend, Rebuilds, Runner
 from ..backends.worker_pool import WorkerPool
 from ..common.errors import CompileError, LoadError
+from ..common.outputs import is_finite, tensors_of
 from ..common.tensor_meta import TensorMeta
 from ..common.zeros import zeros
 from ..graph_cache.manifest import CodeRecord
@@ -72,11 +73,11 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
         built = _Built(backend.rebuild(job.rebuild_from, inputs, staging), weights)
     report(Stage("checking"))
     runner = backend.load(staging, device)
-    constants = _check(built, runner, inputs)
+    constants, outputs = _check(built, runner, inputs)
     # From here on nothing that goes wrong makes the graph worse than it is.
-    report(Checked(tuple(built.files), constants, built.code))
+    report(Checked(tuple(built.files), constants, built.code, outputs))
     capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
-    return Done(tuple(built.files), constants, built.code, capturable)
+    return Done(tuple(built.files), constants, built.code, outputs, capturable)
 
 
 def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Done:
@@ -85,8 +86,9 @@ def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Do
         runner = backend.load(staging, inputs[0].device)
     except LoadError as error:  # its files are right: what it lacks is here
         raise CompileError(str(error), lasting=False) from error
-    constants = _check(_Built([*job.check_only], zeros(job.constants, inputs[0].device)), runner, inputs)
-    return Done(job.check_only, constants)
+    built = _Built([*job.check_only], zeros(job.constants, inputs[0].device))
+    constants, outputs = _check(built, runner, inputs)
+    return Done(job.check_only, constants, outputs=outputs)
 
 
 def _compile(job: Job, staging: Path, backend: Backend, inputs: Inputs, pool: WorkerPool, report: Report) -> _Built:
@@ -120,8 +122,11 @@ def _used_weights(exported: torch.export.ExportedProgram) -> frozenset[str]:
     )
 
 
-def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[TensorMeta, ...]:
-    """Run the finished graph once, here where a crash costs nothing; the weights that it reads.
+def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorMeta, ...], int]:
+    """Run the finished graph once, here where a crash costs nothing.
+
+    Returns:
+        The weights that it reads, and how many tensors it returns.
 
     Raises:
         CompileError: the graph does not read exactly the weights that it uses, or computes no finite values.
@@ -136,7 +141,7 @@ def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[TensorMeta, .
     if inlined:
         raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
     runner.bind({name: built.weights[name] for name in names})
-    result = runner(*inputs)
-    if not bool(torch.isfinite(result).all()):
+    output = runner(*inputs)
+    if not is_finite(output):
         raise CompileError("The finished graph returned values that are not finite for zero weights.")
-    return tuple(TensorMeta.of(name, built.weights[name]) for name in names)
+    return tuple(TensorMeta.of(name, built.weights[name]) for name in names), len(tensors_of(output))

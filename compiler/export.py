@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..common.errors import CaptureError, in_brief
-from ..common.shapes import ShapeRange
+from ..common.shapes import Dim, ShapeRange, following
 
 
 def example_inputs(
@@ -29,22 +29,50 @@ def example_inputs(
             wanted = 2 * dim.multiple
         return wanted
 
+    sizes = {dim.name: size(dim.name) for dim in shapes.dims}
     return tuple(
-        torch.zeros(
-            [d if isinstance(d, int) else size(d) for d in spec.dims], dtype=getattr(torch, spec.dtype), device=device
-        )
+        torch.zeros(shapes.lengths(spec, sizes), dtype=getattr(torch, spec.dtype), device=device)
         for spec in shapes.inputs
     )
 
 
 def dynamic_shapes(shapes: ShapeRange) -> list[dict[int, Any]]:
     """Return the range as torch.export takes it: per input, dimension index -> (multiple of a) named Dim."""
-    dims: dict[str, Any] = {}
-    for d in shapes.dims:
-        if not d.exact:
-            base = torch.export.Dim(d.name, min=d.low // d.multiple, max=d.high // d.multiple)
-            dims[d.name] = base if d.multiple == 1 else d.multiple * base
-    return [{i: dims[d] for i, d in enumerate(spec.dims) if d in dims} for spec in shapes.inputs]
+    ranges = {dim.name: dim for dim in shapes.dims if not dim.exact}
+    named: dict[str, Any] = {}
+    return [
+        {
+            number: _exported(expression, ranges[following(expression).name], named)
+            for number, expression in enumerate(spec.dims)
+            if isinstance(expression, str) and following(expression).name in ranges
+        }
+        for spec in shapes.inputs
+    ]
+
+
+def _exported(expression: str, dim: Dim, named: dict[str, Any]) -> Any:
+    """Return a dimension as torch.export takes it.
+
+    It knows multiples of a dimension. A fraction that is none of the dimension's unit is one of its own to it.
+
+    Args:
+        named: the named Dims so far, to which others are added.
+    """
+    rule = following(expression)
+    units, rest = divmod(dim.multiple * rule.times, rule.over)
+    name, low, high = dim.name, dim.low // dim.multiple, dim.high // dim.multiple
+    if rest:
+        units, name, low, high = 1, f"{dim.name}_{rule.over}", rule(dim.low), rule(dim.high)
+    if name not in named:
+        named[name] = torch.export.Dim(name, min=low, max=high)
+    return named[name] if units == 1 else units * named[name]
+
+
+def outputs(exported: torch.export.ExportedProgram) -> int:
+    """Return how many tensors a captured module returns; 0 where it also returns something else, or nothing."""
+    results = exported.graph.output_node().args[0]
+    plain = all(isinstance(getattr(node, "meta", {}).get("val"), torch.Tensor) for node in results)
+    return len(results) if plain else 0
 
 
 def _by_parameter(module: torch.nn.Module, given: list[dict[int, Any]]) -> tuple[Any, ...]:
@@ -65,12 +93,12 @@ def capture(
     """Export a module for every call of the range.
 
     Args:
-        module: takes the range's inputs, one by one or as `*inputs`, and returns one tensor.
+        module: takes the range's inputs, one by one or as `*inputs`, and returns a tensor, or several in tuples or lists.
         example_sizes: sizes that the compiler tunes for, by dimension name.
 
     Raises:
         CaptureError: the module's code branches on a size or a value, so that one graph cannot serve the whole range;
-            or it returns something else than one tensor.
+            or it returns something else than tensors.
     """
     inputs = example_inputs(shapes, example_sizes, device)
     given = _by_parameter(module, dynamic_shapes(shapes))
@@ -81,8 +109,10 @@ def capture(
         raise CaptureError(
             f"The model could not be captured as one graph ({in_brief(error)}); it runs eager instead."
         ) from error
-    if len(exported.graph_signature.user_outputs) != 1:
-        raise CaptureError("The model returns more than one tensor, which no graph here serves; it runs eager instead.")
+    if not outputs(exported):
+        raise CaptureError(
+            "The model returns something else than tensors, which no graph serves; it runs eager instead."
+        )
     lifted = [n for n in exported.constants if n not in dict(module.named_buffers())]
     if lifted:
         raise CaptureError(

@@ -135,6 +135,7 @@ class Compiled:
         seconds: wall time of the compile.
         code: the functions that it was captured from; None where it was rebuilt from another graph.
         cuda_graphs: whether its calls may be captured.
+        outputs: how many tensors it returns.
         stages: seconds by stage; empty where the worker ended before it was done.
     """
 
@@ -143,6 +144,7 @@ class Compiled:
     seconds: float
     code: CodeRecord | None = None
     cuda_graphs: bool = False
+    outputs: int = 1
     stages: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -167,12 +169,14 @@ class Regions:
 
 @dataclass(frozen=True)
 class Checked:
-    """The graph is whole and computes. At most a trial of CUDA graphs follows, which takes nothing from it."""
+    """The graph is whole and computes `outputs` tensors. At most a trial of CUDA graphs follows, which takes nothing
+    from it."""
 
     event: ClassVar[str] = "checked"
     files: tuple[str, ...]
     constants: tuple[TensorMeta, ...]
     code: CodeRecord | None = None
+    outputs: int = 1
 
 
 @dataclass(frozen=True)

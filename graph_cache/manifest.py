@@ -60,6 +60,7 @@ class Manifest(Strict):
         files: the graph's files by name.
         constants: what `bind` must find in the live model, in version 1. Later it is a file, see `constants.read`.
         cuda_graphs: whether its calls may be captured as CUDA graphs, which was tried when it was compiled.
+        outputs: how many tensors it returns. Manifests that do not say so are of graphs that return one.
         code: the functions that the graph stands for; None where its backend rebuilt it from another graph's program.
         compile_seconds: wall time of capture, compile and trial load.
         created: ISO 8601 time in UTC.
@@ -72,6 +73,7 @@ class Manifest(Strict):
     files: dict[str, FileRecord]
     constants: tuple[TensorMeta, ...] | None = None
     cuda_graphs: bool = False
+    outputs: int = Field(default=1, ge=1)
     code: CodeRecord | None = None
     compile_seconds: float
     created: str

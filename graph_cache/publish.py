@@ -49,6 +49,7 @@ class NewEntry:
         made_by: version of the pack.
         code: the functions that the graph was captured from, where they are known.
         cuda_graphs: whether its calls may be captured as CUDA graphs.
+        outputs: how many tensors it returns.
     """
 
     label: str
@@ -58,6 +59,7 @@ class NewEntry:
     made_by: str
     code: CodeRecord | None = None
     cuda_graphs: bool = False
+    outputs: int = 1
 
 
 @contextlib.contextmanager
@@ -125,6 +127,7 @@ def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry
         label=new.label,
         files={name: record(staged / name) for name in names},
         cuda_graphs=new.cuda_graphs,
+        outputs=new.outputs,
         code=new.code,
         compile_seconds=round(new.compile_seconds, 3),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -133,7 +136,9 @@ def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry
     wrong = check_names(manifest)
     if wrong is not None:
         raise OSError(errno.EINVAL, damage(wrong))
-    data = manifest.model_dump_json(indent=1, exclude={"constants"}).encode()
+    # A graph of one output is written as older versions of the pack, which do not know the field, can read it.
+    left_out = {"constants", "outputs"} if manifest.outputs == 1 else {"constants"}
+    data = manifest.model_dump_json(indent=1, exclude=left_out).encode()
     for what, size in (("a manifest", len(data)), ("weights", manifest.files[CONSTANTS_FILE].bytes)):
         if size > MOST_BYTES:
             raise OSError(errno.EFBIG, f"{what} of more than {MOST_BYTES} bytes")

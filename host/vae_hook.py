@@ -21,6 +21,7 @@ import torch
 from ..backends import Backend
 from ..common import messages, reasons
 from ..common.errors import NoEncoderError
+from ..common.outputs import Output
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..graph_cache.model_hash import ModelSource
@@ -225,7 +226,8 @@ class VaeHook:
         if isinstance(request, Refused):
             return request
 
-        def accept(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> Accepted:
+        def accept(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
+            assert isinstance(output, torch.Tensor)
             if chunk.call.tiles:
                 gather(chunk.call.finite, request, output)
                 return output

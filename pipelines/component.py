@@ -17,6 +17,7 @@ import torch
 
 from ..backends import Backend
 from ..common import reasons
+from ..common.outputs import Output, is_finite, tensors_of
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler.progress import Progress
@@ -153,17 +154,17 @@ class Component:
         if not self.family.checks_finite:
             return Call(request, inputs, eager, when_missing, chunk)
 
-        def accept(given: Sequence[torch.Tensor], output: torch.Tensor) -> Accepted:
-            return output if bool(torch.isfinite(output).all()) else self._judge(request, output, eager(*given))
+        def accept(given: Sequence[torch.Tensor], output: Output) -> Accepted:
+            return output if is_finite(output) else self._judge(request, eager(*given))
 
         return Call(request, inputs, eager, when_missing, chunk, accept)
 
-    def _judge(self, request: Request, output: torch.Tensor, reference: torch.Tensor) -> Accepted:
+    def _judge(self, request: Request, reference: Output) -> Accepted:
         """A result that is not finite: is it the graph's fault or the model's?"""
-        if bool(torch.isfinite(reference).all()):
+        if is_finite(reference):
             registry().retire(request, reasons.GraphNotFinite())
             return Instead(reference, reasons.GraphNotFinite())
-        return Instead(reference, reasons.ResultNotFinite(str(output.dtype).removeprefix("torch.")))
+        return Instead(reference, reasons.ResultNotFinite(str(tensors_of(reference)[0].dtype).removeprefix("torch.")))
 
     # Requests -----------------------------------------------------------------------------------------------
 

@@ -238,6 +238,7 @@ class Compiles:
                     files=compiled.files,
                     constants=compiled.constants,
                     cuda_graphs=compiled.cuda_graphs,
+                    outputs=compiled.outputs,
                     code=job.code if job.rebuild_from else compiled.code,
                     compile_seconds=compiled.seconds,
                     made_by=__version__,

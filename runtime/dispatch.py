@@ -19,6 +19,7 @@ import torch
 
 from ..common import reasons
 from ..common.errors import in_brief
+from ..common.outputs import Output, mapped
 from ..common.reasons import Reason
 from ..common.shapes import Refused, TensorCall
 from ..compiler.progress import Progress
@@ -37,14 +38,14 @@ _PIXEL_DIMS = ("height", "width")
 class Instead:
     """An output that is right but not the graph's, and why."""
 
-    output: torch.Tensor
+    output: Output
     reason: Reason
 
 
-Accepted = torch.Tensor | Instead | Refused
+Accepted = Output | Instead | Refused
 
 
-def _as_it_is(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> Accepted:
+def _as_it_is(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
     return output
 
 
@@ -57,16 +58,16 @@ class Call:
         inputs: of the request's shape range, in order; the batch is the first dimension.
         eager: the same function of such inputs without a graph, at any size: to compare with at times.
         when_missing: what to do where there is no graph.
-        chunk: elements of the batch that a graph takes at once; 0: all.
+        chunk: elements of the batch that a graph takes at once; 0: all. Then the batch comes first in each output, too.
         accept: judges the output of each chunk before it leaves.
     """
 
     request: Request
     inputs: Sequence[torch.Tensor]
-    eager: Callable[..., torch.Tensor]
+    eager: Callable[..., Output]
     when_missing: WhenMissing
     chunk: int = 0
-    accept: Callable[[Sequence[torch.Tensor], torch.Tensor], Accepted] = _as_it_is
+    accept: Callable[[Sequence[torch.Tensor], Output], Accepted] = _as_it_is
 
     def chunks(self) -> list[list[torch.Tensor]]:
         """The inputs in pieces that a graph takes."""
@@ -109,7 +110,7 @@ class Dispatcher:
             original: the call as the host makes it.
 
         Returns:
-            The output, a tensor shaped as eager's.
+            The output, one tensor or a tuple of them, shaped as eager's; or what `original` returns.
         """
         run.report.call_starts()
         try:
@@ -118,8 +119,8 @@ class Dispatcher:
             log.exception("a compiled call failed, eager takes over")
             run.refusal = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
             served = Refused(run.refusal)
-        run.served = isinstance(served, torch.Tensor)
-        if isinstance(served, torch.Tensor):
+        run.served = not isinstance(served, Instead | Refused)
+        if not isinstance(served, Instead | Refused):
             run.report.compiled_calls += 1
             return served
         count_eager(run, served.reason)
@@ -131,7 +132,7 @@ class Dispatcher:
         call = prepare()
         if isinstance(call, Refused):
             return call
-        outputs: list[torch.Tensor] = []
+        outputs: list[Output] = []
         instead: Reason | None = None
         for given in call.chunks():
             ready = self._ready(run, call, given)
@@ -157,7 +158,7 @@ class Dispatcher:
             if isinstance(accepted, Instead):
                 instead = accepted.reason
             outputs.append(accepted.output if isinstance(accepted, Instead) else accepted)
-        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        output = outputs[0] if len(outputs) == 1 else mapped(lambda *chunks: torch.cat(chunks), *outputs)
         return output if instead is None else Instead(output, instead)
 
     def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any] | Refused:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..common import reasons
+from ..common.outputs import Output, tensors_of
 from ..common.reasons import Reason
 
 # Bounds on relative L2 against eager. Measured: float32 on the CPU 3e-6, float16 SDXL on an H100 2.1e-3,
@@ -37,8 +38,25 @@ def relative_l2(result: torch.Tensor, reference: torch.Tensor) -> float:
     return float(difference / norm) if norm > 0 else float(difference)
 
 
-def compare(result: torch.Tensor, reference: torch.Tensor) -> Faithful | Unfaithful:
-    """Judge a compiled `result` against eager's `reference` for the same inputs."""
+def compare(result: Output, reference: Output) -> Faithful | Unfaithful:
+    """Judge a compiled `result` against eager's `reference` for the same inputs: each tensor by itself.
+
+    Returns:
+        The worst of them, or the first one that is wrong.
+    """
+    found, wanted = tensors_of(result), tensors_of(reference)
+    if len(found) != len(wanted):
+        return Unfaithful(reasons.OtherResult(f"{len(found)} tensors", f"{len(wanted)} tensors"), float("inf"))
+    worst = Faithful(0.0)
+    for tensors in zip(found, wanted, strict=True):
+        verdict = _compare(*tensors)
+        if isinstance(verdict, Unfaithful):
+            return verdict
+        worst = max(worst, verdict, key=lambda one: one.rel_l2)
+    return worst
+
+
+def _compare(result: torch.Tensor, reference: torch.Tensor) -> Faithful | Unfaithful:
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return Unfaithful(
             reasons.OtherResult(f"{list(result.shape)} {result.dtype}", f"{list(reference.shape)} {reference.dtype}"),

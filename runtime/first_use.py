@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from ..common import reasons
+from ..common.outputs import Output
 from ..common.reasons import Reason
 from ..graph_cache.entry import Entry
 from ..graph_cache.store import Store
@@ -32,8 +33,8 @@ class Trial:
 
     inputs: tuple[torch.Tensor, ...]
     sizes: Mapping[str, int]
-    run: Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
-    eager: Callable[..., torch.Tensor]
+    run: Callable[[tuple[torch.Tensor, ...]], Output]
+    eager: Callable[..., Output]
 
     @property
     def group(self) -> str:
@@ -46,7 +47,7 @@ class Failed:
     """The graph is wrong; `reference` is eager's result."""
 
     reason: Reason
-    reference: torch.Tensor
+    reference: Output
 
 
 class FirstUseCheck:
@@ -75,7 +76,7 @@ class FirstUseCheck:
         """Whether a call like this was not compared or timed yet."""
         return trial.group not in self.result.checked or self.result.compiled_ms is None
 
-    def check(self, trial: Trial) -> torch.Tensor | Failed:
+    def check(self, trial: Trial) -> Output | Failed:
         """Compare and time a call, and record what it shows beside the manifest.
 
         Returns:

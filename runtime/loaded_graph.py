@@ -16,6 +16,7 @@ from ..backends import Runner
 from ..backends.cuda_graphs import Release
 from ..common import reasons
 from ..common.errors import BindError
+from ..common.outputs import Output, tensors_of
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..common.tensor_meta import TensorMeta
@@ -38,7 +39,7 @@ Origin = Literal["compiled", "restored"]
 class Result:
     """What a call of a graph gave. `refusal` is set when the output is eager's after all."""
 
-    output: torch.Tensor
+    output: Output
     refusal: Reason | None = None
 
 
@@ -175,7 +176,7 @@ class LoadedGraph:
         module: torch.nn.Module,
         inputs: tuple[torch.Tensor, ...],
         sizes: Mapping[str, int],
-        eager: Callable[..., torch.Tensor],
+        eager: Callable[..., Output],
         counters: Counters,
         slice_: int | None = None,
     ) -> Result | Refused:
@@ -220,6 +221,7 @@ class LoadedGraph:
                 return Refused(reasons.MemoryRanOut())
             if self.fresh:
                 self.fresh = False
+                result = self._with_all_outputs(trial, result)
                 if self.retired is None:
                     self._store.note_success(self.entry)
             slower = self.first_use.slower()
@@ -230,7 +232,7 @@ class LoadedGraph:
                 counters.compiled_calls += 1
             return result
 
-    def _run(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def _run(self, inputs: tuple[torch.Tensor, ...]) -> Output:
         """The runner's call, once more with more room where memory ran out."""
         try:
             return self._runner(*inputs)
@@ -282,7 +284,7 @@ class LoadedGraph:
             self._binding = bound
         return bound
 
-    def _spot_check(self, trial: Trial, output: torch.Tensor) -> Result:
+    def _spot_check(self, trial: Trial, output: Output) -> Result:
         """Compare a fraction of a later call with eager."""
         milliseconds, (found, reference) = timed(
             lambda: spot_check.pair(self.shapes, trial.inputs, output, self._runner, trial.eager), self.device
@@ -292,6 +294,14 @@ class LoadedGraph:
         if isinstance(verdict, faithfulness.Unfaithful):
             return self._retire(Failed(reasons.SpotCheckFailed(verdict.reason), trial.eager(*trial.inputs)))
         return Result(output)
+
+    def _with_all_outputs(self, trial: Trial, result: Result) -> Result:
+        """The result of a graph that returns as many tensors as its manifest says, else eager's."""
+        found, wanted = len(tensors_of(result.output)), self.entry.manifest.outputs
+        if result.refusal is not None or found == wanted:
+            return result
+        other = reasons.OtherResult(f"{found} tensors", f"{wanted} tensors")
+        return self._retire(Failed(reasons.FirstUseFailed(other), trial.eager(*trial.inputs)))
 
     def _retire(self, failed: Failed) -> Result:
         self.retired = failed.reason

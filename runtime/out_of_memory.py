@@ -7,11 +7,12 @@ from collections.abc import Callable
 import torch
 
 from ..common import memory
+from ..common.outputs import Output
 
 _SHIM = "API call failed"  # all that AOTInductor says of an error inside a graph; the error itself goes to its log
 
 
-def retried(call: Callable[[], torch.Tensor], make_room: Callable[[], object], device: torch.device) -> torch.Tensor:
+def retried(call: Callable[[], Output], make_room: Callable[[], object], device: torch.device) -> Output:
     """Make a call that may have run out of memory a second time, with more room.
 
     To be called outside the handler of the first error, whose traceback holds the call's tensors.

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..common.shapes import ShapeRange
+from ..common.outputs import Output, mapped, tensors_of
+from ..common.shapes import ShapeRange, following
 
 EVERY_VARIABLE = "ONEGRAPH_CHECK_EVERY"
 EVERY = 200  # calls of a graph between two checks, at least
@@ -62,10 +63,10 @@ class Schedule:
 def pair(
     shapes: ShapeRange,
     inputs: Inputs,
-    output: torch.Tensor,
-    run: Callable[..., torch.Tensor],
-    eager: Callable[..., torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor]:
+    output: Output,
+    run: Callable[..., Output],
+    eager: Callable[..., Output],
+) -> tuple[Output, Output]:
     """A result of the graph and what eager makes of the same inputs, at a fraction of the call's size.
 
     Args:
@@ -74,8 +75,8 @@ def pair(
         eager: the same module without a graph, for inputs of any size.
     """
     batch = inputs[0].shape[0]
-    if batch > 1 and all(t.shape[0] == batch for t in inputs):
-        return output[:1], eager(*(t[:1].contiguous() for t in inputs))
+    if batch > 1 and all(t.shape[:1] == (batch,) for t in (*inputs, *tensors_of(output))):
+        return mapped(lambda tensor: tensor[:1], output), eager(*(t[:1].contiguous() for t in inputs))
     smaller = _cropped(shapes, inputs)
     if smaller is None:
         return output, eager(*inputs)
@@ -96,8 +97,9 @@ def _cropped(shapes: ShapeRange, inputs: Inputs) -> Inputs | None:
         return None
     cut: list[torch.Tensor] = []
     for spec, tensor in zip(shapes.inputs, inputs, strict=True):
-        for number, name in enumerate(spec.dims):
-            if name in sizes:
-                tensor = tensor.narrow(number, 0, sizes[str(name)])
+        for number, expression in enumerate(spec.dims):
+            rule = following(str(expression))
+            if rule.name in sizes:
+                tensor = tensor.narrow(number, 0, rule(sizes[rule.name]))
         cut.append(tensor.clone(memory_format=torch.contiguous_format))
     return tuple(cut)

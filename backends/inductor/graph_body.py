@@ -11,13 +11,13 @@ from torch.fx import Node
 
 @dataclass(frozen=True)
 class GraphBody:
-    """Tensor operations in order, between inputs and one output."""
+    """Tensor operations in order, between inputs and results."""
 
     inputs: tuple[Node, ...]
     weights: dict[Node, str]
     tensors: dict[str, torch.Tensor]  # the weights by name
     nodes: tuple[Node, ...]
-    result: Node
+    results: tuple[Node, ...]
 
     @classmethod
     def of(cls, exported: torch.export.ExportedProgram) -> GraphBody | None:
@@ -38,11 +38,11 @@ class GraphBody:
                 nodes.append(node)
             elif node.op not in ("call_function", "output"):
                 return None
-        results = [*exported.graph.output_node().args[0]]
-        if len(results) != 1 or results[0] not in set(nodes):
+        results = tuple(exported.graph.output_node().args[0])
+        if not set(results) <= set(nodes):
             return None
         tensors = {**dict(exported.named_buffers()), **exported.state_dict}
-        return cls(tuple(inputs), weights, tensors, tuple(nodes), results[0])
+        return cls(tuple(inputs), weights, tensors, tuple(nodes), results)
 
 
 def _is_check(node: Node) -> bool:

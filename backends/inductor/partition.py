@@ -97,9 +97,10 @@ def _regions(graph: GraphBody, runs: Sequence[range]) -> list[_Region] | None:
             for source in _sources(size, [*graph.inputs, *region.inputs, *region.nodes]):
                 if not take(number, source):
                     return None
-    last = regions[owner[graph.result]]
-    if graph.result not in last.outputs:
-        last.outputs.append(graph.result)
+    for result in graph.results:
+        maker = regions[owner[result]]
+        if result not in maker.outputs:
+            maker.outputs.append(result)
     order = {node: number for number, node in enumerate(graph.nodes)}
     for region in regions:
         region.outputs.sort(key=order.__getitem__)
@@ -220,4 +221,4 @@ def _assemble(graph: GraphBody, runs: Sequence[range]) -> tuple[Plan, list[Graph
                 tuple(values[node] for node in region.outputs),
             )
         )
-    return Plan(len(graph.inputs), tuple(steps), values[graph.result]), modules
+    return Plan(len(graph.inputs), tuple(steps), tuple(values[node] for node in graph.results)), modules

@@ -25,24 +25,27 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """How regions make up the graph. Values 0 to `given - 1` are the graph's inputs, `result` is what it returns."""
+    """How regions make up the graph. Values 0 to `given - 1` are the graph's inputs, `results` are what it returns."""
 
     given: int
     steps: tuple[Step, ...]
-    result: int
+    results: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads; this is a format on disk."""
         steps = [
             {"kind": s.region_type, "weights": s.weights, "inputs": s.inputs, "outputs": s.outputs} for s in self.steps
         ]
-        return {"given": self.given, "steps": steps, "result": self.result}
+        # A single result is a number, as in all plans of older versions of the pack.
+        result = self.results[0] if len(self.results) == 1 else self.results
+        return {"given": self.given, "steps": steps, "result": result}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """Read a plan. Raises KeyError or TypeError for what is none."""
         steps = (Step(s["kind"], *(tuple(s[name]) for name in ("weights", "inputs", "outputs"))) for s in data["steps"])
-        return cls(data["given"], tuple(steps), data["result"])
+        result = data["result"]
+        return cls(data["given"], tuple(steps), (result,) if isinstance(result, int) else tuple(result))
 
     def last_uses(self) -> tuple[tuple[int, ...], ...]:
         """Return for each step the values, other than the graph's inputs, that no later step takes."""
@@ -51,6 +54,6 @@ class Plan:
             for value in (*step.inputs, *step.outputs):
                 last[value] = number
         return tuple(
-            tuple(v for v, at in last.items() if at == number and v >= self.given and v != self.result)
+            tuple(v for v, at in last.items() if at == number and v >= self.given and v not in self.results)
             for number in range(len(self.steps))
         )

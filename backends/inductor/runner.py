@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from ...common.errors import BindError, LoadError, in_brief
+from ...common.outputs import Output, output_of
 from ...common.torch_private import require
 from ...graph_cache import leftovers
 from ..cuda_graphs import CudaGraphs
 from .packages import GRAPH_FILE, PLAN_FILE, region_file
 from .plan import Plan
-
-_WHOLE = -1  # number of the result of a graph that is one region
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,15 @@ class BoundRegion:
 
     Attributes:
         weights: the region's name of each -> the graph's.
-        inputs: numbers of the values that it takes; None: the graph's own.
+        inputs: numbers of the values that it takes.
+        outputs: numbers of the values that it gives.
         freed: numbers of the values that nothing needs afterwards.
         aliases: what the loader was given, by its own names.
     """
 
     loader: Any
     weights: Mapping[str, str]
-    inputs: tuple[int, ...] | None
+    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     freed: tuple[int, ...]
     aliases: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -47,14 +47,14 @@ class InductorRunner:
     """Regions in order, as one function. Not thread-safe.
 
     Args:
-        result: number of the value that is returned.
+        results: numbers of the values that are returned; None: the graph is one region, and all that it gives is.
     """
 
     reads_in_place = True
 
-    def __init__(self, regions: Sequence[BoundRegion], result: int) -> None:
+    def __init__(self, regions: Sequence[BoundRegion], results: tuple[int, ...] | None) -> None:
         self._regions = tuple(regions)
-        self._result = result
+        self._results = results
         self._names = [*dict.fromkeys(name for region in regions for name in region.weights.values())]
         self._bound: dict[str, int] | None = None  # addresses by name
         self.cuda_graphs = CudaGraphs(self._run)
@@ -86,17 +86,19 @@ class InductorRunner:
             region.loader.load_constants({short: aliases[short] for short in moved}, False, False, True)
         self._bound = addresses
 
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def __call__(self, *inputs: torch.Tensor) -> Output:
         return self.cuda_graphs(*inputs)
 
-    def _run(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def _run(self, *inputs: torch.Tensor) -> Output:
+        if self._results is None:
+            return output_of(self._regions[0].loader.boxed_run(list(inputs)))
         values = dict(enumerate(inputs))
         for region in self._regions:
-            given = list(inputs) if region.inputs is None else [values[number] for number in region.inputs]
+            given = [values[number] for number in region.inputs]
             for number in region.freed:
                 values.pop(number, None)  # the last reference is then the list's, which boxed_run empties
             values.update(zip(region.outputs, region.loader.boxed_run(given), strict=True))
-        return values[self._result]
+        return output_of([values[number] for number in self._results])
 
     def close(self) -> None:
         self.cuda_graphs.clear()
@@ -193,7 +195,7 @@ def _load(folder: Path, files: _Files) -> InductorRunner:
     if not (folder / PLAN_FILE).exists():
         whole = files.loader(GRAPH_FILE)
         names = {name: name for name in whole.get_constant_fqns()}
-        return InductorRunner([BoundRegion(whole, names, None, (_WHOLE,), ())], _WHOLE)
+        return InductorRunner([BoundRegion(whole, names, (), (), ())], None)
     plan = Plan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
     regions = []
     for step, freed in zip(plan.steps, plan.last_uses(), strict=True):
@@ -203,4 +205,4 @@ def _load(folder: Path, files: _Files) -> InductorRunner:
             raise LoadError("The compiled graph's regions do not read the weights of its plan; it runs eager.")
         weights = dict(zip(shorts, step.weights, strict=True))
         regions.append(BoundRegion(region, weights, step.inputs, step.outputs, freed))
-    return InductorRunner(regions, plan.result)
+    return InductorRunner(regions, plan.results)

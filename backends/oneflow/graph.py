@@ -46,6 +46,7 @@ class Description(_Strict):
         held_bytes: estimate of what a loaded graph allocates for its life besides the weights.
         blake3: of the uncompressed job; OneFlow ends the process over a damaged one.
         job_bytes: its length, uncompressed.
+        output: what it returns; of several outputs, each.
     """
 
     version: Literal[1] = 1
@@ -53,10 +54,15 @@ class Description(_Strict):
     device: str
     inputs: tuple[TensorRecord, ...]
     weights: tuple[TensorRecord, ...]
-    output: TensorRecord
+    output: TensorRecord | tuple[TensorRecord, ...]
     held_bytes: int = Field(ge=0)
     blake3: str = Field(pattern=r"^[0-9a-f]{64}$")
     job_bytes: int = Field(ge=0)
+
+    @property
+    def outputs(self) -> tuple[TensorRecord, ...]:
+        """All that it returns, in order."""
+        return (self.output,) if isinstance(self.output, TensorRecord) else self.output
 
 
 def trace(program: Program, shapes: Sequence[Sequence[int]], device: str) -> tuple[bytes, Description]:
@@ -79,26 +85,32 @@ def trace(program: Program, shapes: Sequence[Sequence[int]], device: str) -> tup
             TensorRecord(op=f"weight{i}", name=w.name, shape=w.shape, dtype=w.dtype)
             for i, w in enumerate(program.weights)
         )
-        name = f"onegraph_trace_{next(_numbers)}"
+        job_name = f"onegraph_trace_{next(_numbers)}"
         examples = _examples(library, (*inputs, *weights), device)
-        with library.tracing(name):
+        with library.tracing(job_name):
             values: dict[str, Any] = {}
             for spec, record in zip(program.inputs, inputs, strict=True):
                 values[spec.node] = library.feed_input(record.op, examples[record.op])
             for weight, record in zip(program.weights, weights, strict=True):
                 values[weight.node] = library.feed_weight(record.op, examples[record.op])
-            result = lowering.walk(program, values, lowering.Ops(library, device))
-            library.fetch_output("output", result)
+            results = lowering.walk(program, values, lowering.Ops(library, device))
+            names = ["output"] if len(results) == 1 else [f"output{number}" for number in range(len(results))]
+            for name, result in zip(names, results, strict=True):
+                library.fetch_output(name, result)
             job = library.finished_job({r.op: examples[r.op] for r in weights})
         library.trim()
-    shape, dtype = library.job_tensors(job, "output")["output"]
+    described = library.job_tensors(job, "output")
+    outputs = tuple(
+        TensorRecord(op=op, name=name, shape=described[op][0], dtype=described[op][1])
+        for op, name in zip(names, program.results, strict=True)
+    )
     data: bytes = job.SerializeToString()
     return data, Description(
         oneflow=oneflow.VERSION,
         device=device,
         inputs=inputs,
         weights=weights,
-        output=TensorRecord(op="output", name=program.output, shape=shape, dtype=dtype),
+        output=outputs[0] if len(outputs) == 1 else outputs,
         held_bytes=memory.estimate(library, job),
         blake3=blake3(data).hexdigest(),
         job_bytes=len(data),

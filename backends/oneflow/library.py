@@ -324,10 +324,10 @@ class Library:
         self.sync()
         graph.complie_and_init_runtime()
 
-    def run(self, graph: Any, inputs: Sequence[Any], outputs: Any, weights: Any) -> Any:
-        """One call; the output, in memory that no later call writes to."""
+    def run(self, graph: Any, inputs: Sequence[Any], outputs: Any, weights: Any) -> list[Any]:
+        """One call; the outputs, in memory that no later call writes to."""
         self._internal.nn.graph.RunLazyNNGraph(self._tuple(list(inputs)), outputs, weights, graph)
-        result = outputs[0].to(copy=True)
-        # Without this the next call would not wait for the copy above.
+        results = [output.to(copy=True) for output in outputs]
+        # Without this the next call would not wait for the copies above.
         self._internal.nn.graph.SoftSyncNNGraphBuffers(outputs, graph)
-        return result
+        return results

@@ -29,8 +29,8 @@ def _where(operation: Operation) -> str:
     return f", which {operation.module} uses" if operation.module else ""
 
 
-def walk(program: Program, values: dict[str, Any], ops: Ops) -> Any:
-    """Call every operation's lowering in order; `values` holds inputs and weights by node name."""
+def walk(program: Program, values: dict[str, Any], ops: Ops) -> list[Any]:
+    """Call every operation's lowering in order; the results. `values` holds inputs and weights by node name."""
     for operation in program.operations:
         function = TABLE.get(operation.op)
         assert function is not None
@@ -46,7 +46,7 @@ def walk(program: Program, values: dict[str, Any], ops: Ops) -> Any:
         if refused is not None:
             raise CompileError(f"{refused}, {operation.op}{_where(operation)} needs one; {_INSTEAD}.")
         values[operation.node] = value
-    return values[program.output]
+    return [values[name] for name in program.results]
 
 
 def _decode(argument: Argument, values: Mapping[str, Any], library: Library) -> Any:

@@ -68,13 +68,18 @@ class Operation(_Strict):
 
 
 class Program(_Strict):
-    """A module's operations in order. `output` names the one result."""
+    """A module's operations in order. `output` names the result; of several results, each."""
 
     version: Literal[1] = 1
     inputs: tuple[Input, ...]
     weights: tuple[Weight, ...]
     operations: tuple[Operation, ...]
-    output: str
+    output: str | tuple[str, ...]
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of all results in order."""
+        return (self.output,) if isinstance(self.output, str) else self.output
 
     def write(self, folder: Path) -> None:
         (folder / PROGRAM_FILE).write_text(self.model_dump_json(), encoding="utf-8")
@@ -119,7 +124,7 @@ class Program(_Strict):
 
 
 def from_exported(exported: torch.export.ExportedProgram) -> Program:
-    """The program of a captured module with one output, in-place operations made functional.
+    """The program of a captured module, in-place operations made functional.
 
     Raises:
         CompileError: it holds a constant that is no weight, or an argument with no JSON form.
@@ -136,7 +141,7 @@ def from_exported(exported: torch.export.ExportedProgram) -> Program:
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     lifted = getattr(signature, "inputs_to_lifted_tensor_constants", {})
     inputs_, weights_, operations = [], [], []
-    output = ""
+    results: list[str] = []
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             value = node.meta["val"]
@@ -158,10 +163,10 @@ def from_exported(exported: torch.export.ExportedProgram) -> Program:
                 )
             )
         elif node.op == "output":
-            (result,) = node.args[0]
-            output = result.name
+            results = [result.name for result in node.args[0]]
         else:
             raise CompileError(f"The captured model holds a {node.op} ({node.name}), which OneFlow graphs cannot.")
+    output = results[0] if len(results) == 1 else tuple(results)
     return Program(inputs=tuple(inputs_), weights=tuple(weights_), operations=tuple(operations), output=output)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ...common.errors import BindError, LoadError, MemoryShortError, in_brief
+from ...common.outputs import Output
 from . import graph, runtime
 from . import library as oneflow
 from .graph import Description, TensorRecord
@@ -121,8 +122,8 @@ class OneFlowRunner:
         if short is not None:
             raise BindError(short)
 
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Run on inputs of exactly the compiled shapes; the result is the caller's own.
+    def __call__(self, *inputs: torch.Tensor) -> Output:
+        """Run on inputs of exactly the compiled shapes; what it returns is the caller's own.
 
         Raises:
             BindError: nothing is bound, or an input is not what the graph was compiled for.

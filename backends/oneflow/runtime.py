@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ...common.errors import LoadError
+from ...common.outputs import Output, output_of
 from . import library as oneflow
 from .counters import counters
 from .graph import Description
@@ -37,7 +38,7 @@ def read(library: Library, data: bytes, description: Description) -> Any:
     for kind, records in (
         ("input", description.inputs),
         ("variable", description.weights),
-        ("output", (description.output,)),
+        ("output", description.outputs),
     ):
         if library.job_tensors(job, kind) != {r.op: (r.shape, r.dtype) for r in records}:
             raise LoadError("The OneFlow graph's job and its description differ; it runs eager instead.")
@@ -100,7 +101,7 @@ class Runtime:
         self._weights: Mapping[str, torch.Tensor] | None = weights
         self._lock = threading.Lock()
         self._graph: Any = None
-        self._tuples: tuple[Any, Any] | None = None  # of the output and of the weights
+        self._tuples: tuple[Any, Any] | None = None  # of the outputs and of the weights
         self._session = -1
         self._if_dropped: weakref.finalize[..., Runtime] | None = None
         self._set_up()
@@ -115,13 +116,12 @@ class Runtime:
             shared = {r.op: library.share(self._weights[r.name]) for r in description.weights}
             empty = {
                 r.op: library.empty(r.shape, r.dtype, description.device)
-                for r in (*description.inputs, description.output)
+                for r in (*description.inputs, *description.outputs)
             }
-            output = description.output.op
             self._tuples = library.register(
                 graph,
                 {op: empty[op] for op in library.job_tensors(job, "input")},
-                {output: empty[output]},
+                {r.op: empty[r.op] for r in description.outputs},
                 {op: shared[op] for op in library.job_tensors(job, "variable")},
             )
             library.initialise(graph)
@@ -149,8 +149,8 @@ class Runtime:
         """Bytes in OneFlow's session: after `close` they stay until the session's memory is given back."""
         return self.bytes if self._session == memory.session else 0
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One call. When it returns, nothing reads the inputs any more and nothing writes to the output.
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> Output:
+        """One call. When it returns, nothing reads the inputs any more and nothing writes to what it returns.
 
         Raises:
             LoadError: it is closed.
@@ -160,9 +160,9 @@ class Runtime:
             with self._lock:
                 if self._graph is not None and self._tuples is not None:
                     shared = [library.share(tensor) for tensor in inputs]
-                    result = library.run(self._graph, shared, *self._tuples)
+                    results = library.run(self._graph, shared, *self._tuples)
                     library.sync()
-                    return library.to_torch(result)
+                    return output_of([library.to_torch(result) for result in results])
             self._set_up()
         raise LoadError("The OneFlow graph was closed; load it again.")
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.shapes import Refused, ShapeRange
 
@@ -61,10 +62,10 @@ class Family(Protocol):
     def ranged(self, module: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Ranged:
         """The range that a graph for this call should have."""
 
-    def eager(self, module: torch.nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    def eager(self, module: torch.nn.Module, *inputs: torch.Tensor) -> Output:
         """The same function of the inputs without a graph."""
 
-    def output(self, output: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+    def output(self, output: Output, kwargs: Mapping[str, Any]) -> Any:
         """A graph's output as the module returns it."""
 
     def only_restores(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...common import reasons
+from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.shapes import Refused, ShapeRange, TensorSpec
 from ...runtime import unet_sizes
@@ -123,7 +124,7 @@ class Unet:
     def eager(self, module: torch.nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
         return run_unet(module, *inputs)
 
-    def output(self, output: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+    def output(self, output: Output, kwargs: Mapping[str, Any]) -> Any:
         from diffusers.models.unets.unet_2d_condition import UNet2DConditionOutput
 
         return UNet2DConditionOutput(sample=output) if kwargs.get("return_dict", True) else (output,)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...common import reasons
+from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from .family import Inputs, Ranged, Shapes
@@ -87,7 +88,7 @@ class VaeHalf:
         result: torch.Tensor = own(module, *inputs)
         return result
 
-    def output(self, output: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+    def output(self, output: Output, kwargs: Mapping[str, Any]) -> Any:
         return output
 
     def only_restores(self) -> bool:

@@ -98,14 +98,29 @@ class Deep(torch.nn.Module):
         return h.transpose(1, 2).reshape(batch, channels, height, width)
 
 
+class Several(Deep):
+    """As `Deep`, and returns what it makes on the way, too: values that later blocks read, one of them twice."""
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> Any:
+        skip = torch.nn.functional.silu(self.inner(x))
+        small = self._through(self.wide, self.down(skip), context)
+        h = self._through(self.narrow, self.up(small) + skip, context)
+        return self.out(h), [skip, small, skip]
+
+
+def several(module: torch.nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What a graph of `Several` returns."""
+    out, more = module(*inputs)
+    return out, *more
+
+
 class Call(torch.nn.Module):
     def __init__(self, toy: torch.nn.Module) -> None:
         super().__init__()
         self.toy = toy
 
-    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.toy(x, context)
-        return result
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> Any:
+        return self.toy(x, context)
 
 
 def prepare(state: Mapping[str, Any]) -> None:

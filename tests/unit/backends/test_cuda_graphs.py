@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -49,6 +51,13 @@ def test_on_a_cpu_every_call_is_made_and_nothing_held() -> None:
     assert cuda_graphs.counters == cuda_graphs.Counters(captures=0, replayed_calls=0)
     assert function.held_bytes == 0
     assert not function.try_out(torch.ones(1))
+
+
+def test_replays_are_judged_by_their_worst_output() -> None:
+    right = (torch.ones(3), torch.ones(3))
+    assert cuda_graphs._distance(right, right) == 0
+    assert cuda_graphs._distance((1.5 * right[0], right[1]), right) == pytest.approx(0.5)
+    assert math.isnan(cuda_graphs._distance((right[0], right[1] * math.nan), right))
 
 
 def test_a_call_is_captured_from_its_second_time_on() -> None:

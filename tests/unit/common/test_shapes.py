@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from support import toy
 
 from onegraph.common import messages
-from onegraph.common.reasons import NotAMultiple, OtherSize
-from onegraph.common.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall
+from onegraph.common.reasons import InputLength, NotAMultiple, OtherSize
+from onegraph.common.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall, TensorSpec
 
 
 def calls(batch: int = 2, height: int = 8, width: int = 8, context: int = 5, **changes: object) -> list[TensorCall]:
@@ -51,6 +51,34 @@ def test_an_exact_dimension_names_its_compiled_size() -> None:
     refusal = Dim("height", 8, 8).refusal(16)
     assert refusal == OtherSize("height", 16, 8)
     assert messages.text(refusal) == "height 16 is not the 8 it was compiled for"
+
+
+def steered(**sizes: tuple[int, ...]) -> list[TensorCall]:
+    shapes = {"x": (2, 4, 9, 8), "hint": (2, 3, 72, 64), "half": (2, 8, 5, 4), **sizes}
+    return [TensorCall(shape, "float32", "cpu") for shape in shapes.values()]
+
+
+STEERED = ShapeRange(
+    (Dim("batch", 1, 4), Dim("height", 4, 32), Dim("width", 4, 32)),
+    (
+        TensorSpec("x", ("batch", 4, "height", "width"), "float32"),
+        TensorSpec("hint", ("batch", 3, "height*8", "width*8"), "float32"),
+        TensorSpec("half", ("batch", 8, "height/2", "width/2"), "float32"),
+    ),
+)
+
+
+def test_a_size_may_follow_from_another_inputs() -> None:
+    assert STEERED.admits(steered(), "cpu") == Admitted({"batch": 2, "height": 9, "width": 8})
+    assert ShapeRange.from_json(STEERED.to_json()) == STEERED
+    for wrong, size, wanted in (({"half": (2, 8, 4, 4)}, 4, 5), ({"hint": (2, 3, 72, 63)}, 63, 64)):
+        (name, shape), *_ = wrong.items()
+        assert STEERED.admits(steered(**wrong), "cpu") == Refused(InputLength(name, shape, size, wanted))
+
+
+def test_a_size_cannot_follow_from_nothing() -> None:
+    with pytest.raises(ValueError, match="differ"):
+        ShapeRange((Dim("height", 4, 8),), (TensorSpec("x", ("height/2",), "float32"),))
 
 
 @pytest.mark.parametrize("bad", [(0, 4, 1), (5, 4, 1), (4, 8, 3), (4, 9, 4), (4, 8, 0)])

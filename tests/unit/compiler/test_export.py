@@ -65,10 +65,45 @@ def test_inputs_may_be_one_parameter() -> None:
     assert exported.module()(*toy.inputs(4, 32, 12, 1)).shape[2:] == (32, 12)
 
 
-def test_two_results_are_refused() -> None:
+def test_several_results_are_counted() -> None:
     class Two(toy.Toy):
         def forward(self, x: torch.Tensor, context: torch.Tensor):  # type: ignore[override]
-            return x, context
+            return x, [super().forward(x, context), context]
 
-    with pytest.raises(CaptureError, match="more than one"):
-        captured(Two(), toy.shapes())
+    assert export.outputs(captured(Two(), toy.shapes())) == 3
+
+
+class Steered(torch.nn.Module):
+    """x [B, 4, H, W] halved twice, with a residual of each size added, and a hint of eight times the size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.down = torch.nn.ModuleList(torch.nn.Conv2d(4, 4, 3, stride=2, padding=1) for _ in range(2))
+        self.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor, hint: torch.Tensor, *residuals: torch.Tensor) -> torch.Tensor:
+        h = x + torch.nn.functional.avg_pool2d(hint, 8)
+        for down, residual in zip(self.down, residuals, strict=True):
+            h = down(h)
+            h += residual
+        return h
+
+
+def steered_shapes(multiple: int) -> toy.ShapeRange:
+    dims = (toy.Dim("batch", 1, 4), *(toy.Dim(name, 8, 32, multiple) for name in ("height", "width")))
+    sizes = {"x": ("height", "width"), "hint": ("height*8", "width*8")}
+    sizes |= {f"residual {over}": (f"height/{over}", f"width/{over}") for over in (2, 4)}
+    return toy.ShapeRange(dims, tuple(toy.TensorSpec(n, ("batch", 4, *size), "float32") for n, size in sizes.items()))
+
+
+@pytest.mark.parametrize("multiple", [1, 2, 4])
+def test_sizes_follow_from_named_dimensions(multiple: int) -> None:
+    spec, module = steered_shapes(multiple), Steered()
+    with InductorBackend().capture_settings():
+        exported = export.capture(module, spec, {"batch": 2, "height": 16, "width": 8}, toy.CPU)
+    sizes = ((1, 8, 32), (4, 32, 12), (2, 16, 16), *(((3, 9, 27),) if multiple == 1 else ()))
+    for batch, height, width in sizes:
+        given = dict(zip(("batch", "height", "width"), (batch, height, width), strict=True))
+        inputs = [torch.randn(spec.lengths(one, given)) for one in spec.inputs]
+        torch.testing.assert_close(exported.module()(*inputs), module(*inputs))

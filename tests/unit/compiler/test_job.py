@@ -36,7 +36,7 @@ CODE = CodeRecord(python="3.10", functions={"a:f": ("1", "2")}, references={}, m
     [
         Stage("capturing"),
         Regions({"region0.aoti": 3.0}),
-        Checked(("graph.aoti",), (WEIGHT,), CODE),
+        Checked(("graph.aoti",), (WEIGHT,), CODE, outputs=11),
         Done(("graph.aoti",), (), None, cuda_graphs=True),
         Failed("No room.", lasting=False, cause="memory"),
     ],

@@ -38,6 +38,13 @@ def test_a_weight_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
         Manifest.model_validate_json(written(constants=[{**WEIGHT, **wrong}]))
 
 
+def test_a_manifest_without_outputs_is_of_one() -> None:
+    assert Manifest.model_validate_json(written()).outputs == 1
+    assert Manifest.model_validate_json(written(outputs=11)).outputs == 11
+    with pytest.raises(ValidationError):
+        Manifest.model_validate_json(written(outputs=0))
+
+
 def test_older_entries_tell_of_cuda_graphs_by_a_file() -> None:
     assert not Manifest.model_validate_json(written()).cuda_graphs
     assert Manifest.model_validate_json(written(files={"graph.aoti": FILE, "replays": FILE})).cuda_graphs

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from onegraph.common.reasons import NotFinite
+from onegraph.common.reasons import NotFinite, OtherResult
 from onegraph.runtime.faithfulness import Faithful, Unfaithful, compare, relative_l2
 
 
@@ -35,6 +35,18 @@ def test_a_models_own_overflow_is_not_the_graphs_fault() -> None:
 @pytest.mark.parametrize("result", [torch.zeros(3), torch.zeros(4, dtype=torch.float16)])
 def test_another_shape_or_dtype_is_unfaithful(result: torch.Tensor) -> None:
     assert isinstance(compare(result, torch.zeros(4)), Unfaithful)
+
+
+def test_each_of_several_outputs_must_be_right() -> None:
+    reference = torch.randn(3, 64).unbind()
+    close = tuple(tensor * factor for tensor, factor in zip(reference, (1, 1 + 1e-4, 1), strict=True))
+    verdict = compare(close, reference)
+    assert isinstance(verdict, Faithful)
+    assert verdict.rel_l2 == pytest.approx(1e-4, rel=0.01)
+    assert isinstance(compare((*reference[:2], 1.1 * reference[2]), reference), Unfaithful)
+    missing = compare(reference[:2], reference)
+    assert isinstance(missing, Unfaithful)
+    assert missing.reason == OtherResult("2 tensors", "3 tensors")
 
 
 def test_relative_l2_of_zeros() -> None:

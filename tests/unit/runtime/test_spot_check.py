@@ -47,6 +47,19 @@ def test_of_a_batch_only_the_first_element_runs_eager() -> None:
     assert sizes == [(1, 4, 8, 8)]
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_several_outputs_of_a_batch(batched: bool) -> None:
+    """One element of each, unless one of them is of the whole batch: then the whole call is compared."""
+
+    def several(x: torch.Tensor, context: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return 2 * x, context if batched else context.mean(0)
+
+    inputs = toy.inputs(4, 8, 8)
+    found, reference = pair(toy.exact(4), inputs, several(*inputs), several, several)
+    torch.testing.assert_close(found, reference)
+    assert [len(tensor) for tensor in found] == ([1, 1] if batched else [4, 5])
+
+
 def test_of_one_image_a_quarter_runs_both_ways() -> None:
     module, inputs, sizes = toy.Toy(), toy.inputs(1, 12, 16), []
 
@@ -57,6 +70,24 @@ def test_of_one_image_a_quarter_runs_both_ways() -> None:
     found, reference = pair(toy.shapes(), inputs, module(*inputs), either, either)
     torch.testing.assert_close(found, reference)
     assert sizes == [(1, 4, 6, 8)] * 2
+
+
+def test_sizes_that_follow_are_cut_with_their_dimension() -> None:
+    spec = toy.ShapeRange(
+        (toy.Dim("batch", 1, 2), toy.Dim("height", 4, 32), toy.Dim("width", 4, 32)),
+        tuple(
+            toy.TensorSpec(name, ("batch", 4, f"height{more}", f"width{more}"), "float32")
+            for name, more in (("x", ""), ("hint", "*8"), ("half", "/2"))
+        ),
+    )
+    inputs, shapes = (torch.zeros(1, 4, 10, 14), torch.zeros(1, 4, 80, 112), torch.zeros(1, 4, 5, 7)), []
+
+    def either(*given: torch.Tensor) -> torch.Tensor:
+        shapes.append([tuple(tensor.shape[2:]) for tensor in given])
+        return given[0]
+
+    pair(spec, inputs, inputs[0], either, either)
+    assert shapes == [[(5, 7), (40, 56), (3, 4)]] * 2
 
 
 def test_a_graph_for_one_size_is_compared_at_that_size() -> None:

@@ -14,6 +14,7 @@ from onegraph.backends.inductor import partition, repetition
 from onegraph.backends.inductor.graph_body import GraphBody
 from onegraph.backends.inductor.plan import Plan, Step
 from onegraph.backends.inductor.repetition import CompileTime
+from onegraph.common.outputs import output_of
 from onegraph.compiler import export
 
 REGION_COSTS = 60
@@ -37,7 +38,7 @@ def exported(module: torch.nn.Module, spec: Any = None) -> torch.export.Exported
         return export.capture(toy.Call(module), spec or toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
 
 
-def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.Tensor) -> Any:
     """The regions in eager, with the weights of `module`; what a plan says is freed is freed."""
     weights = dict(toy.Call(module).named_parameters())
     values = dict(enumerate(inputs))
@@ -48,8 +49,8 @@ def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.
         values.update(zip(step.outputs, region(*(values[i] for i in step.inputs)), strict=True))
         for value in freed:
             del values[value]
-    assert set(values) == {*range(plan.given), plan.result}
-    return values[plan.result]
+    assert set(values) == {*range(plan.given), *plan.results}
+    return output_of([values[number] for number in plan.results])
 
 
 @pytest.mark.parametrize("call", [(2, 8, 8, 5), (1, 4, 32, 64), (4, 17, 9, 1)])
@@ -114,11 +115,32 @@ def test_a_plan_is_the_same_after_a_file() -> None:
 
 
 def test_the_format_of_a_plan_on_disk_stays() -> None:
-    plan = Plan(2, (Step(0, ("a.weight",), (0, 1), (2,)), Step(1, (), (0, 1, 2), (3,))), 3)
+    plan = Plan(2, (Step(0, ("a.weight",), (0, 1), (2,)), Step(1, (), (0, 1, 2), (3,))), (3,))
     assert json.dumps(plan.to_json()) == (
         '{"given": 2, "steps": [{"kind": 0, "weights": ["a.weight"], "inputs": [0, 1], "outputs": [2]}, '
         '{"kind": 1, "weights": [], "inputs": [0, 1, 2], "outputs": [3]}], "result": 3}'
     )
+
+
+def test_regions_give_several_results() -> None:
+    found = cut(exported(toy.Several()))
+    assert found is not None
+    plan, modules = found
+    assert len(plan.results) == 4
+    assert len({step.region_type for step in plan.steps}) < len(plan.steps)
+    module, inputs = toy.Several(4), toy.inputs(4, 17, 9, 1)
+    torch.testing.assert_close(run(plan, modules, module, *inputs), toy.several(module, *inputs))
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_a_result_that_nothing_computes_is_never_cut() -> None:
+    """An input that is returned as it is belongs to no region."""
+
+    class Passing(toy.Deep):
+        def forward(self, x: torch.Tensor, context: torch.Tensor) -> Any:
+            return super().forward(x, context), context
+
+    assert GraphBody.of(exported(Passing())) is None
 
 
 def test_two_workers_halve_a_graph_without_repeats() -> None:
