@@ -93,7 +93,7 @@ def capture(
     """Export a module for every call of the range.
 
     Args:
-        module: takes the range's inputs, one by one or as `*inputs`, and returns a tensor, or several in tuples or lists.
+        module: takes the inputs, one by one or as `*inputs`, and returns a tensor, or several in tuples or lists.
         example_sizes: sizes that the compiler tunes for, by dimension name.
 
     Raises:

@@ -91,18 +91,31 @@ class InductorRunner:
 
     def _run(self, *inputs: torch.Tensor) -> Output:
         if self._results is None:
-            return output_of(self._regions[0].loader.boxed_run(list(inputs)))
+            return _own(self._regions[0].loader.boxed_run(list(inputs)), inputs)
         values = dict(enumerate(inputs))
         for region in self._regions:
             given = [values[number] for number in region.inputs]
             for number in region.freed:
                 values.pop(number, None)  # the last reference is then the list's, which boxed_run empties
             values.update(zip(region.outputs, region.loader.boxed_run(given), strict=True))
-        return output_of([values[number] for number in self._results])
+        return _own([values[number] for number in self._results], inputs)
 
     def close(self) -> None:
         self.cuda_graphs.clear()
         self._bound = None
+
+
+def _own(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Output:
+    """The results, each in memory of its own: a model may return a tensor twice, or an input as it is."""
+    if len(results) == 1:
+        return results[0]
+    taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    own: list[torch.Tensor] = []
+    for result in results:
+        memory = result.untyped_storage().data_ptr()
+        own.append(result.clone() if memory in taken else result)
+        taken.add(memory)
+    return output_of(own)
 
 
 def _point(aliases: dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> None:
