@@ -20,13 +20,12 @@ from ..runtime.dispatch import Dispatcher
 from ..runtime.module_watch import Watches
 from ..runtime.registry import registry
 from ..runtime.request import Asking, Request, Shaped, make_request
+from ..runtime.unet_sizes import PIXELS
 from . import compile_client, dynamic_vram, eligibility, host_memory, model_source, status
 from .progress import CompileWatch, report_run
 from .run import HostRun
 
 log = logging.getLogger("onegraph.host")
-
-PIXELS = 8  # image pixels per latent unit, in the families compiled here
 
 
 class Component:

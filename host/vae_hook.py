@@ -30,8 +30,9 @@ from ..runtime.dispatch import Accepted, Call, count_eager
 from ..runtime.module_watch import Watches
 from ..runtime.registry import registry
 from ..runtime.request import Request, Shaped, WhenMissing
+from ..runtime.unet_sizes import PIXELS
 from . import model_source
-from .component import PIXELS, Component, eager_text, preload, wait_for
+from .component import Component, eager_text, preload, wait_for
 from .families import vae as family
 from .resolutions import DynamicResolution, Plan, sizes_of
 from .run import HostRun, start_run

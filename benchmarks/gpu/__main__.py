@@ -9,6 +9,7 @@ refiner the same of the refiner
 vae     the decoder and the encoder
 restore loading all cached graphs in a fresh process
 server  ComfyUI itself, as it starts by default (DynamicVRAM), restarted, and without DynamicVRAM
+sizes   the UNet's graph for every multiple of 8 pixels against that for the usual sizes; only where --only names it
 bfloat16  the same with UNet weights in bfloat16, against eager and float32; only where --only names it
 torch   torch.compile and core's node for it, which users have today: empty caches, then the caches of the first process
 
@@ -32,7 +33,7 @@ from .common import REFINERS, ROOT, SDXL_TFLOP, Bench
 
 GRAPHS = ("unet", "refiner", "vae")
 SECTIONS = ("limits", *GRAPHS, "restore", "server", "torch")
-EXTRA = ("bfloat16",)
+EXTRA = ("sizes", "bfloat16")
 RESERVE = {"unet": 45.0, "refiner": 40.0, "vae": 15.0}  # seconds kept free for what follows the compiles
 
 
@@ -134,6 +135,12 @@ def torch_compiled(bench: Bench) -> None:
     _torch_compiled(bench, bench.refiner, "torch_compile_refiner")
 
 
+def sizes(bench: Bench) -> None:
+    from . import sizes as section
+
+    section.run(bench)
+
+
 def child(bench: Bench, name: str) -> None:
     import torch
 
@@ -180,6 +187,7 @@ def run(bench: Bench, wanted: list[str]) -> None:
         "restore": lambda: restored(bench),
         "server": lambda: served(bench),
         "torch": lambda: torch_compiled(bench),
+        "sizes": lambda: sizes(bench),
         "bfloat16": lambda: bfloat16(bench),
     }
     for name, section in sections.items():

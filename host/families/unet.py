@@ -73,7 +73,7 @@ def shape_range(
     batch, channels, height, width = x.shape
     sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
     dtype = str(x.dtype).removeprefix("torch.")
-    dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, device)
+    dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, device, sizes)
     inputs = [
         TensorSpec("x", ("batch", channels, "height", "width"), dtype),
         TensorSpec("timesteps", ("batch",), "float32"),
@@ -219,13 +219,15 @@ class UnetHook:
         x, _, context = given[:3]
         y = given[3] if len(given) > 3 else None
         sizes = tuple(tuple(t.shape) for t in given)
-        widths = (x.shape[1], *(t.shape[-1] for t in given[2:]))
+        levels, call_sizes = len(unet.channel_mult), {"height": x.shape[2], "width": x.shape[3]}
+        every_size = unet_sizes.serves_every_size(levels, x.device, call_sizes)
+        widths = (x.shape[1], *(t.shape[-1] for t in given[2:]), every_size)
         known = run.requests.get((x.dtype, x.device, widths)) or run.requests.get((x.dtype, x.device, sizes))
         if known is not None:
             return known
 
         def ranges(shapes: Shapes) -> tuple[ShapeRange, str, dict[str, int]]:
-            return shape_range(shapes, x, context, y, x.device, len(unet.channel_mult))
+            return shape_range(shapes, x, context, y, x.device, levels)
 
         def build(backend: Backend) -> Request | Refused:
             widest = ranges("any size")

@@ -10,8 +10,8 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Dim, ShapeRange, TensorSpec
+from ...runtime.unet_sizes import PIXELS
 from .. import compile_client, dynamic_vram
-from ..component import PIXELS
 from ..vae_eligibility import unsupported_module
 from ..vae_finite import Part
 from ..vae_proxy import Proxy, plain

@@ -111,7 +111,7 @@ class Unet:
         sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
         dtype = str(sample.dtype).removeprefix("torch.")
         levels, device = _levels(module), sample.device
-        dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, device)
+        dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, device, sizes)
         specs = [
             TensorSpec("sample", ("batch", channels, "height", "width"), dtype),
             TensorSpec("timesteps", ("batch",), "float32"),

@@ -134,6 +134,7 @@ def compiles(base: Path, environment: dict[str, str], tmp_path_factory: pytest.T
     deep = str(models.write_checkpoint("deep_sdxl", base / "models/checkpoints" / DEEP))
     refiner = str(models.write_checkpoint("tiny_refiner", base / "models/checkpoints" / REFINER))
     jobs = {str(dtype): ["unet", checkpoint, str(dtype).removeprefix("torch.")] for dtype in DTYPES}
+    jobs |= {"every size": ["unet", checkpoint, "float16", "200"]}
     jobs |= {"vae": ["vae", checkpoint], "deep": ["unet", deep], "refiner": ["unet", refiner, "float16"]}
     shared = Compiles(jobs, environment, tmp_path_factory.mktemp("compiles"))
     yield shared

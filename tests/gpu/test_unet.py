@@ -99,6 +99,18 @@ def test_one_graph_serves_sizes_prompts_and_batches(calls: Calls, engine: Any) -
     assert (engine.counters.compiles, engine.counters.restores, engine.counters.eager_calls) == (0, 1, 0)
 
 
+def test_another_graph_serves_every_multiple_of_8(base: Path, compiles: Compiles, engine: Any) -> None:
+    """It is restored when the first such size comes, beside the one for the usual sizes."""
+    compiles.wait("every size", "torch.float16")
+    calls = Calls(load(base, torch.float16))
+    fast = compiled(calls.model)
+    for settings in ({"height": 200, "width": 136}, {}, {"height": 264, "steps": MANY}, {"height": 200, "tokens": 154}):
+        run(fast, **settings)
+        calls.check()
+    counters = engine.counters
+    assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 2, 0), node_text()
+
+
 def test_a_second_process_compiles_nothing(base: Path, compiles: Compiles, environment: dict[str, str]) -> None:
     script = Path(__file__).parents[1] / "support" / "second_process.py"
 

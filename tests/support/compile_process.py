@@ -1,6 +1,6 @@
 """A process that compiles a small model's graphs into the store and prints, as JSON, what it counted.
 
-`python tests/support/compile_process.py unet CHECKPOINT [DTYPE]` or `... vae CHECKPOINT`, with `ONEGRAPH_HOME` set.
+`compile_process.py unet CHECKPOINT [DTYPE [HEIGHT]]` or `... vae CHECKPOINT`, with `ONEGRAPH_HOME` set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support import host
 
 
-def main(component: str, checkpoint: Path, dtype: str | None) -> None:
+def main(component: str, checkpoint: Path, dtype: str | None, height: int) -> None:
     import torch
 
     host.import_pack()
@@ -29,7 +29,7 @@ def main(component: str, checkpoint: Path, dtype: str | None) -> None:
         model = host.load(checkpoint, **({"dtype": getattr(torch, dtype)} if dtype else {}))
         width = model.model.model_config.unet_config["context_dim"]
         fast = unet.compile_model(model, unet.Options(), "node")[0]
-        host.sample(fast, steps=1, height=256, width=256, context_width=width)
+        host.sample(fast, steps=1, height=height, width=256, context_width=width)
     else:
         options = vae_hook.Options(parts="both", dynamic_resolution="any size")
         vae = vae_hook.compile_vae(host.load_vae(checkpoint), options, "node")[0]
@@ -42,4 +42,5 @@ def main(component: str, checkpoint: Path, dtype: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None)
+    dtype = sys.argv[3] if len(sys.argv) > 3 else None
+    main(sys.argv[1], Path(sys.argv[2]), dtype, int(sys.argv[4]) if len(sys.argv) > 4 else 256)
