@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,10 @@ TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 # What compiles share, as one user's do; tests whose stores are empty would each probe the CPU and compile the runtime.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / "build" / "test" / "inductor"))
+
+# Ignored signals are inherited, and nohup ignores this one: tests that send it would wait for processes that live on.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
