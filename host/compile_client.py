@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import torch
 
 from ..compiler.fingerprint import Rules
 from ..compiler.job import Client
+from . import residuals
 
-UNET, VAE_DECODER, VAE_ENCODER = "unet", "vae_decoder", "vae_encoder"
+UNET, VAE_DECODER, VAE_ENCODER, CONTROLNET = "unet", "vae_decoder", "vae_encoder", "controlnet"
+_UNET_INPUTS = ("x", "timesteps", "context", "y")
 PREFIX = "module."  # under which every wrapper below holds what it wraps
 
 
@@ -72,19 +74,61 @@ def _attention(func: Any, *args: Any, **kwargs: Any) -> Any:
     return attention_pytorch(*args, **kwargs)
 
 
-class UnetCall(torch.nn.Module):
-    """UNetModel as a function of tensors: x [B,C,H,W], timesteps [B], context [B,T,D], y [B,A] (SDXL) -> [B,C,H,W]."""
+@contextlib.contextmanager
+def _torch_attention() -> Iterator[None]:
+    """While this lasts every model attends as `_attention` does: a ControlNet's blocks take no options."""
+    from comfy.ldm.modules import attention
 
-    def __init__(self, unet: torch.nn.Module) -> None:
+    names = ("optimized_attention", "optimized_attention_masked")
+    before = {name: getattr(attention, name) for name in names}
+    for name in names:
+        setattr(attention, name, attention.attention_pytorch)
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(attention, name, function)
+
+
+class UnetCall(torch.nn.Module):
+    """UNetModel as a function of tensors: x [B,C,H,W], timesteps [B], context [B,T,D], y [B,A] (SDXL) and the residuals
+    of some of its blocks -> [B,C,H,W].
+
+    Args:
+        inputs: the names of the tensors that it is called with; none: x, timesteps, context and perhaps y.
+    """
+
+    def __init__(self, unet: torch.nn.Module, inputs: Sequence[str] = ()) -> None:
         super().__init__()
         self.module = unet
+        self._inputs = tuple(inputs)
 
-    def forward(
-        self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, y: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         options = {"optimized_attention_override": _attention}
-        result: torch.Tensor = self.module._forward(x, timesteps, context, y, None, options)  # type: ignore[operator]
+        given, control = residuals.split(self._inputs or _UNET_INPUTS[: len(tensors)], tensors)
+        result: torch.Tensor = self.module._forward(**given, control=control, transformer_options=options)  # type: ignore[operator]
         return result
+
+
+class ControlNetCall(torch.nn.Module):
+    """ComfyUI's ControlNet as a function of tensors: x [B,C,H,W], hint [1 or B,C',8H,8W], timesteps [B],
+    context [B,T,D], y [B,A] (SDXL) -> its residuals, see `residuals_of`.
+    """
+
+    def __init__(self, controlnet: torch.nn.Module, inputs: Sequence[str]) -> None:
+        super().__init__()
+        self.module = controlnet
+        self._inputs = tuple(inputs)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with _torch_attention():
+            return residuals_of(self.module(**dict(zip(self._inputs, tensors, strict=True))))
+
+
+def residuals_of(control: Mapping[str, Sequence[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+    """A ControlNet's result in one row: the residuals for the skips in their order, then the middle's."""
+    (middle,) = control["middle"]
+    return (*control["output"], middle)
 
 
 def encode_moments(module: Any, x: torch.Tensor) -> torch.Tensor:
@@ -135,5 +179,7 @@ class VaeEncoderCall(torch.nn.Module):
 
 
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str] = ()) -> torch.nn.Module:
-    """The function of tensors to capture for a component, given the names of the tensors."""
-    return {UNET: UnetCall, VAE_DECODER: VaeDecoderCall, VAE_ENCODER: VaeEncoderCall}[component](module)
+    """The function of tensors to capture for a component, which takes the inputs of these names."""
+    if component in (UNET, CONTROLNET):
+        return {UNET: UnetCall, CONTROLNET: ControlNetCall}[component](module, inputs)
+    return {VAE_DECODER: VaeDecoderCall, VAE_ENCODER: VaeEncoderCall}[component](module)

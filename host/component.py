@@ -34,13 +34,22 @@ class Component:
     Args:
         name: of the component, as in keys.
         part: names it where a node has several.
+        folders: kinds of ComfyUI's models among which others may have graphs of the same architecture.
     """
 
-    def __init__(self, name: str, node_id: str | None, source: ModelSource, part: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        node_id: str | None,
+        source: ModelSource,
+        part: str = "",
+        folders: Sequence[str] = ("checkpoints", "diffusion_models"),
+    ) -> None:
         self.name = name
         self.node_id = node_id
         self.source = source
         self.part = part
+        self._folders = tuple(folders)
         self.dispatcher = Dispatcher(self, 1 if name == compile_client.VAE_ENCODER else PIXELS)
 
     def request(
@@ -60,7 +69,7 @@ class Component:
             prefix=compile_client.PREFIX,
             client=compile_client.client(),
             environment=compile_client.environment(),
-            neighbours=model_source.model_folders(),
+            neighbours=model_source.model_folders(self._folders),
         )
         return make_request(asking, skeleton, run.watch.architecture(skeleton), backend, shaped, like)
 

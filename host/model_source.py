@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,14 @@ def recorded_path(patcher: Any) -> Path | None:
     return Path(first) if isinstance(first, str) and Path(first).is_file() else None
 
 
-def workflow_path(dynprompt: Any, node_id: str | None) -> Path | None:
-    """The file named by the nearest loader upstream of `node_id` in the running workflow."""
+def workflow_path(
+    dynprompt: Any, node_id: str | None, loader_inputs: Mapping[str, str] = _LOADER_INPUTS
+) -> Path | None:
+    """The file named by the nearest loader upstream of `node_id` in the running workflow.
+
+    Args:
+        loader_inputs: inputs of loaders that name a file, and ComfyUI's folder for it.
+    """
     if dynprompt is None or node_id is None:
         return None
     import folder_paths
@@ -46,7 +53,7 @@ def workflow_path(dynprompt: Any, node_id: str | None) -> Path | None:
             inputs = dynprompt.get_node(current).get("inputs", {})
         except Exception:  # a node that expanded away: ComfyUI raises NodeNotFoundError, not part of its API
             continue
-        for name, folder in _LOADER_INPUTS.items():
+        for name, folder in loader_inputs.items():
             value = inputs.get(name)
             if isinstance(value, str):
                 found = folder_paths.get_full_path(folder, value)
@@ -57,9 +64,28 @@ def workflow_path(dynprompt: Any, node_id: str | None) -> Path | None:
     return None
 
 
-def source_of(patcher: Any, module: Any, dynprompt: Any = None, node_id: str | None = None) -> ModelSource:
+def has_controlnet(dynprompt: Any) -> bool:
+    """Tell whether a node of the running workflow gives a CONTROL_NET."""
+    import nodes
+
+    try:
+        types = {dynprompt.get_node(node)["class_type"] for node in dynprompt.all_node_ids()}
+        classes = (nodes.NODE_CLASS_MAPPINGS.get(name) for name in types)
+        return any("CONTROL_NET" in (getattr(cls, "RETURN_TYPES", None) or ()) for cls in classes)
+    except Exception:  # of custom nodes and of a workflow that changes
+        log.debug("the workflow could not be looked through", exc_info=True)
+        return False
+
+
+def source_of(
+    patcher: Any,
+    module: Any,
+    dynprompt: Any = None,
+    node_id: str | None = None,
+    loader_inputs: Mapping[str, str] = _LOADER_INPUTS,
+) -> ModelSource:
     """Where the graphs of `module` belong. Never raises: at worst they go to the user's folder by fingerprint."""
-    for path in (recorded_path(patcher), workflow_path(dynprompt, node_id)):
+    for path in (recorded_path(patcher), workflow_path(dynprompt, node_id, loader_inputs)):
         if path is not None:
             try:
                 return ModelSource(path, hash_file(path))
@@ -72,12 +98,12 @@ def source_of(patcher: Any, module: Any, dynprompt: Any = None, node_id: str | N
         return ModelSource(None, "unknown")
 
 
-def model_folders() -> tuple[Path, ...]:
-    """ComfyUI's folders of models: other checkpoints there may have graphs of the same architecture."""
+def model_folders(kinds: Sequence[str] = ("checkpoints", "diffusion_models")) -> tuple[Path, ...]:
+    """ComfyUI's folders of these kinds of models: others there may have graphs of the same architecture."""
     import folder_paths
 
     found: dict[Path, None] = {}
-    for kind in ("checkpoints", "diffusion_models"):
+    for kind in kinds:
         roots = [Path(root) for root in folder_paths.get_folder_paths(kind)]
         below = {Path(name).parent for name in folder_paths.get_filename_list(kind)}  # listed once, kept by ComfyUI
         found |= dict.fromkeys(root / folder for folder in [Path(), *sorted(below)] for root in roots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from comfy_api.latest import ComfyExtension, io
 from typing_extensions import override
 
+from .compile_controlnet import OneGraphCompileControlNet
 from .compile_model import OneGraphCompileModel
 from .compile_vae import OneGraphCompileVAE
 from .load_checkpoint import OneGraphLoadCheckpoint
@@ -21,4 +22,4 @@ class OneGraphExtension(ComfyExtension):
 
     @override
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [OneGraphCompileModel, OneGraphCompileVAE, OneGraphLoadCheckpoint]
+        return [OneGraphCompileModel, OneGraphCompileVAE, OneGraphCompileControlNet, OneGraphLoadCheckpoint]

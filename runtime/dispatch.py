@@ -55,7 +55,7 @@ class Call:
 
     Attributes:
         request: for the graph.
-        inputs: of the request's shape range, in order; the batch is the first dimension.
+        inputs: of the request's shape range, in order; the batch is the first dimension, or that is 1.
         eager: the same function of such inputs without a graph, at any size: to compare with at times.
         when_missing: what to do where there is no graph.
         chunk: elements of the batch that a graph takes at once; 0: all. Then the batch comes first in each output, too.
@@ -70,11 +70,14 @@ class Call:
     accept: Callable[[Sequence[torch.Tensor], Output], Accepted] = _as_it_is
 
     def chunks(self) -> list[list[torch.Tensor]]:
-        """The inputs in pieces that a graph takes."""
+        """The inputs in pieces that a graph takes; one that is the same for the whole batch is in all of them."""
         batch = self.inputs[0].shape[0]
         if not self.chunk or batch <= self.chunk:
             return [[*self.inputs]]
-        return [[t[start : start + self.chunk] for t in self.inputs] for start in range(0, batch, self.chunk)]
+        return [
+            [t[start : start + self.chunk] if t.shape[0] == batch else t for t in self.inputs]
+            for start in range(0, batch, self.chunk)
+        ]
 
 
 class Host(Protocol):

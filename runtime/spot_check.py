@@ -75,7 +75,8 @@ def pair(
         eager: the same module without a graph, for inputs of any size.
     """
     batch = inputs[0].shape[0]
-    if batch > 1 and all(t.shape[:1] == (batch,) for t in (*inputs, *tensors_of(output))):
+    split = all(len(t) in (1, batch) for t in inputs) and all(len(t) == batch for t in tensors_of(output))
+    if batch > 1 and split:
         return mapped(lambda tensor: tensor[:1], output), eager(*(t[:1].contiguous() for t in inputs))
     smaller = _cropped(shapes, inputs)
     if smaller is None:

@@ -22,8 +22,21 @@ def _(r: reasons.UnknownArgument) -> str:
 
 
 @text.register
-def _(r: reasons.ControlNet) -> str:
-    return "a ControlNet steers this model"
+def _(r: reasons.UnionControlNet) -> str:
+    return "a union ControlNet chooses among its types at each call, which no graph does"
+
+
+@text.register
+def _(r: reasons.ResidualSize) -> str:
+    found, wanted = (" x ".join(map(str, shape)) for shape in (r.shape, r.wanted))
+    return (
+        f"a ControlNet or an adapter gives {r.kind} block {r.number} a residual of {found}, and a graph takes {wanted}"
+    )
+
+
+@text.register
+def _(r: reasons.UnusualResidual) -> str:
+    return f"a ControlNet or an adapter gives this model residuals that no graph takes ({r.what})"
 
 
 @text.register

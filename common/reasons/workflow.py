@@ -26,8 +26,23 @@ class UnknownArgument(Reason):
 
 
 @dataclass(frozen=True)
-class ControlNet(Reason):
-    code = "controlnet"
+class UnionControlNet(Reason):
+    code = "union_controlnet"
+
+
+@dataclass(frozen=True)
+class ResidualSize(Reason):
+    code = "residual_size"
+    kind: str
+    number: int
+    shape: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class UnusualResidual(Reason):
+    code = "unusual_residual"
+    what: str
 
 
 @dataclass(frozen=True)

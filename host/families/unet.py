@@ -7,6 +7,7 @@ innermost function of the chain instead of answering itself, so that wrappers ad
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,14 +24,15 @@ from ...runtime.dispatch import Call, Dispatcher
 from ...runtime.module_watch import Watches
 from ...runtime.registry import registry
 from ...runtime.request import Request, Shaped, WhenMissing
-from .. import compile_client, custom_nodes, model_source
+from .. import compile_client, custom_nodes, model_source, residuals
 from ..component import Component, eager_text, preload
 from ..run import HostRun, start_run
 
 KEY = "onegraph"
 Shapes = Literal["any size", "exact"]
+Tensors = Mapping[str, torch.Tensor]
 
-_FIRST_SIDE, _FIRST_TOKENS = 32, 77  # latent units and tokens of the call for which a graph is preloaded
+FIRST_SIDE, FIRST_TOKENS = 32, 77  # latent units and tokens of the call for which a graph is preloaded
 _PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
 _ARGUMENTS = ("x", "timesteps", "context", "y", "control", "transformer_options")  # UNetModel.forward, in order
 
@@ -115,8 +117,6 @@ def _call_refusal(call: Mapping[str, Any], options: Mapping[str, Any]) -> Reason
     for name, value in call.items():
         if name not in _ARGUMENTS and value is not None:
             return reasons.UnknownArgument(name)
-    if call.get("control"):
-        return reasons.ControlNet()
     refusal = options_refusal(options)
     if refusal is not None:
         return refusal
@@ -142,11 +142,17 @@ class UnetHook:
         """What runs the calls."""
         return self._component.dispatcher
 
-    def preload(self, patcher: Any) -> None:
-        """Begin to restore the graph for any size before the first call."""
+    def preload(self, patcher: Any, dynprompt: Any = None) -> None:
+        """Begin to restore the graph for any size before the first call, and the one for a ControlNet's residuals."""
         unet = patcher.model.diffusion_model
         if self.options.shapes == "any size":
             preload(patcher, unet, lambda run: self.request(unet, run, _first_call(patcher)), self._watches)
+            if dynprompt is not None and model_source.has_controlnet(dynprompt):
+                preload(patcher, unet, lambda run: self._first_steered(patcher, run), self._watches)
+
+    def _first_steered(self, patcher: Any, run: HostRun) -> Request | Refused:
+        unet, given = patcher.model.diffusion_model, _first_call(patcher)
+        return self.request(unet, run, given, residuals.usual(unet, given["x"]))
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 
@@ -205,29 +211,39 @@ class UnetHook:
         refusal = run.inspect(unet) or _replaced_for_one_call(unet, original) or _call_refusal(call, options)
         if refusal is not None:
             return Refused(refusal)
-        given = [call[name] for name in ("x", "timesteps", "context", "y") if call.get(name) is not None]
-        request = self.request(unet, run, given)
+        given = {name: call[name] for name in ("x", "timesteps", "context", "y") if call.get(name) is not None}
+        steering = residuals.taken(unet, call.get("control"), call["x"])
+        if isinstance(steering, Refused):
+            return steering
+        request = self.request(unet, run, given, steering)
         if isinstance(request, Refused):
             return request
         if self.options.shapes == "any size" and request.shapes.dim("height").exact:
             run.report.rule = messages.text(reasons.EachSizeOwnGraph(request.backend.name))
         chunk = 0 if request.shapes.dim("batch").exact else unet_sizes.MOST_BATCH
-        return Call(request, given, functools.partial(_eager, unet), self.options.when_missing, chunk)
+        inputs = {**given, **steering}
+        eager = functools.partial(_eager, unet, tuple(inputs))
+        return Call(request, [*inputs.values()], eager, self.options.when_missing, chunk)
 
-    def request(self, unet: Any, run: HostRun, given: list[torch.Tensor]) -> Request | Refused:
-        """What to ask the engine for, given x, timesteps, context and perhaps y."""
-        x, _, context = given[:3]
-        y = given[3] if len(given) > 3 else None
-        sizes = tuple(tuple(t.shape) for t in given)
+    def request(
+        self, unet: Any, run: HostRun, given: Tensors, steering: Tensors = types.MappingProxyType({})
+    ) -> Request | Refused:
+        """What to ask the engine for, given x, timesteps, context and perhaps y, and the residuals by name."""
+        x, context, y = given["x"], given["context"], given.get("y")
+        sizes = tuple(tuple(t.shape) for t in given.values())
         levels, call_sizes = len(unet.channel_mult), {"height": x.shape[2], "width": x.shape[3]}
         every_size = unet_sizes.serves_every_size(levels, x.device, call_sizes)
-        widths = (x.shape[1], *(t.shape[-1] for t in given[2:]), every_size)
-        known = run.requests.get((x.dtype, x.device, widths)) or run.requests.get((x.dtype, x.device, sizes))
+        widths = (x.shape[1], *(t.shape[-1] for name, t in given.items() if name in ("context", "y")), every_size)
+        like = (x.dtype, x.device, tuple((name, t.dtype) for name, t in steering.items()))
+        known = run.requests.get((*like, widths)) or run.requests.get((*like, sizes))
         if known is not None:
             return known
 
         def ranges(shapes: Shapes) -> tuple[ShapeRange, str, dict[str, int]]:
-            return shape_range(shapes, x, context, y, x.device, levels)
+            plain, label, call = shape_range(shapes, x, context, y, x.device, levels)
+            if not steering:
+                return plain, label, call
+            return residuals.widened(plain, unet, steering), f"{label} with residuals", call
 
         def build(backend: Backend) -> Request | Refused:
             widest = ranges("any size")
@@ -237,28 +253,29 @@ class UnetHook:
 
         request = choice.choose(self.options.backend, x.device, build)
         if isinstance(request, Request):
-            exact = request.shapes.dim("height").exact
-            run.requests[(x.dtype, x.device, sizes if exact else widths)] = request
+            key = (*like, sizes if request.shapes.dim("height").exact else widths)
+            run.requests[key] = request
         return request
 
 
-def _first_call(patcher: Any) -> list[torch.Tensor]:
+def _first_call(patcher: Any) -> dict[str, torch.Tensor]:
     """x, timesteps, context and perhaps y of a small call, as the host makes them."""
     unet, config = patcher.model.diffusion_model, patcher.model.model_config.unet_config
     like = {"dtype": patcher.model.get_dtype_inference(), "device": patcher.load_device}
-    given = [
-        torch.zeros(2, unet.in_channels, _FIRST_SIDE, _FIRST_SIDE, **like),
-        torch.zeros(2, device=patcher.load_device),
-        torch.zeros(2, _FIRST_TOKENS, config["context_dim"], **like),
-    ]
+    given = {
+        "x": torch.zeros(2, unet.in_channels, FIRST_SIDE, FIRST_SIDE, **like),
+        "timesteps": torch.zeros(2, device=patcher.load_device),
+        "context": torch.zeros(2, FIRST_TOKENS, config["context_dim"], **like),
+    }
     if unet.num_classes is not None:
-        given.append(torch.zeros(2, config["adm_in_channels"], **like))
+        given["y"] = torch.zeros(2, config["adm_in_channels"], **like)
     return given
 
 
-def _eager(unet: Any, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, *y: torch.Tensor) -> Any:
+def _eager(unet: Any, names: tuple[str, ...], *tensors: torch.Tensor) -> Any:
     """The UNet without a graph, for inputs that the host need not have asked for as such."""
-    return unet._forward(x, timesteps, context, y[0] if y else None, None, {})
+    given, control = residuals.split(names, tensors)
+    return unet._forward(**given, control=control, transformer_options={})
 
 
 def _replaced_for_one_call(unet: Any, original: Any) -> Reason | None:
@@ -306,6 +323,6 @@ def compile_model(patcher: Any, options: Options, node_id: str | None = None, dy
     source = model_source.source_of(patcher, unet, dynprompt, node_id)
     hook = UnetHook(options, node_id, source)
     hook.attach(clone)
-    hook.preload(clone)
+    hook.preload(clone, dynprompt)
     backend = choice.describe(options.backend, patcher.load_device)
     return clone, f"ready: {options.shapes}, {backend}; starts with the first sampling step"

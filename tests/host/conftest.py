@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import host, models
+from support import controlnet, host, models
 
 host.boot()
 
@@ -80,6 +80,27 @@ def compiled_once(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
         host.sample(compiled(host.load(checkpoint())))
         assert first is not None
         assert (first.counters.compiles, first.counters.compiled_calls) == (1, 2), status.last_runs[NODE].text()
+
+
+@pytest.fixture(scope="session")
+def net_file(models_folder: Path) -> Path:
+    """A ControlNet for the tiny SDXL."""
+    return controlnet.write_controlnet("tiny_sdxl", models_folder / "controlnet" / "tiny_sdxl.safetensors")
+
+
+@pytest.fixture
+def net(net_file: Path) -> Any:
+    return controlnet.load(net_file)
+
+
+@pytest.fixture(scope="session")
+def compiled_steered(compiled_once: None, checkpoint: Callable[..., Path], graphs_home: Path, net_file: Path) -> None:
+    """The tiny SDXL's graphs with and without residuals are in the store."""
+    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first:
+        controlnet.sample(compiled(host.load(checkpoint())), controlnet.steered(controlnet.load(net_file)))
+        assert first is not None
+        assert (first.counters.compiles, first.counters.compiled_calls) == (1, 2), node_text()
+        assert "with residuals" in node_text()
 
 
 needs_oneflow = pytest.mark.skipif(importlib.util.find_spec("oneflow") is None, reason="OneFlow is not installed")

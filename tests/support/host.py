@@ -92,6 +92,7 @@ def sample(
     batch: int = 1,
     context_width: int = 2048,
     positive: Any = None,
+    negative: Any = None,
 ) -> Any:
     """Latents [batch, 4, height/8, width/8] from ComfyUI's own sampling, sizes in pixels."""
     import comfy.sample
@@ -108,7 +109,7 @@ def sample(
             "euler",
             "normal",
             positive or conditioning(tokens, context_width, 11),
-            conditioning(77, context_width, 12),
+            negative or conditioning(77, context_width, 12),
             latent,
             seed=seed,
             disable_pbar=True,
