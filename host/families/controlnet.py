@@ -58,9 +58,9 @@ def shape_range(shapes: Shapes, given: Tensors, levels: int) -> tuple[ShapeRange
     x, context = given["x"], given["context"]
     batch, _, height, width = x.shape
     sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
-    dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, x.device)
+    dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, x.device, sizes)
     # One picture steers a whole batch in most workflows, and then it is looked at once.
-    pictures = "batch" if given["hint"].shape[0] != 1 or batch == 1 else 1
+    pictures: int | str = 1 if given["hint"].shape[0] == 1 else "batch"
     named: dict[str, tuple[int | str, ...]] = {
         "x": ("batch", x.shape[1], "height", "width"),
         "hint": (pictures, given["hint"].shape[1], f"height*{_HINT}", f"width*{_HINT}"),
@@ -175,14 +175,15 @@ class ControlNetHook:
         x = given["x"]
         sizes = tuple(tuple(tensor.shape) for tensor in given.values())
         of_inputs = [tensor.shape[-1] for name, tensor in given.items() if name in ("context", "y")]
-        widths = (x.shape[1], given["hint"].shape[0] == 1, *of_inputs)
+        levels, call_sizes = len(module.channel_mult), {"height": x.shape[2], "width": x.shape[3]}
+        every_size = unet_sizes.serves_every_size(levels, x.device, call_sizes)
+        widths = (x.shape[1], given["hint"].shape[0] == 1, every_size, *of_inputs)
         like = (x.device, *(tensor.dtype for tensor in given.values()))
         known = run.requests.get((like, widths)) or run.requests.get((like, sizes))
         if known is not None:
             return known
 
         def build(backend: Backend) -> Request | Refused:
-            levels = len(module.channel_mult)
             widest = shape_range("any size", given, levels)
             any_size = self.options.shapes == "any size" and backend.supports(widest[0])
             chosen = widest if any_size else shape_range("exact", given, levels)

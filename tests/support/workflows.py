@@ -68,10 +68,39 @@ def with_compiled_vae(prompt: Prompt, **choices: Any) -> Prompt:
     return changed
 
 
+def with_controlnet(prompt: Prompt, file: str, node: str = "net", **applied: Any) -> Prompt:
+    """The prompt with a ControlNet that steers its one sampler, run by Compile ControlNet (OneGraph), its node `node`.
+
+    Args:
+        applied: inputs of ControlNetApplyAdvanced.
+    """
+    changed = copy.deepcopy(prompt)
+    (sampler,) = nodes(changed, "KSampler")
+    taken = changed[sampler]["inputs"]
+    loader, picture, apply = f"{node}_loader", f"{node}_picture", f"{node}_apply"
+    changed[loader] = {"class_type": "ControlNetLoader", "inputs": {"control_net_name": file}}
+    choices = {"backend": "auto", "shapes": "any size", "when_missing": "wait"}
+    changed[node] = {"class_type": "OneGraphCompileControlNet", "inputs": {"control_net": [loader, 0], **choices}}
+    plain = {"width": 64, "height": 64, "batch_size": 1, "color": 0x30A0F0}
+    changed[picture] = {"class_type": "EmptyImage", "inputs": plain}
+    inputs = {
+        "control_net": [node, 0],
+        "image": [picture, 0],
+        "strength": 1.0,
+        "start_percent": 0.0,
+        "end_percent": 1.0,
+    }
+    conditioning = {name: taken[name] for name in ("positive", "negative")}
+    changed[apply] = {"class_type": "ControlNetApplyAdvanced", "inputs": {**conditioning, **inputs, **applied}}
+    taken.update(positive=[apply, 0], negative=[apply, 1])
+    return changed
+
+
 def without_onegraph(prompt: Prompt) -> Prompt:
     """The same workflow with every OneGraph node taken out and its input wired through."""
     changed = copy.deepcopy(prompt)
-    for class_type, name in (("OneGraphCompileModel", "model"), ("OneGraphCompileVAE", "vae")):
+    inputs = {"OneGraphCompileModel": "model", "OneGraphCompileVAE": "vae", "OneGraphCompileControlNet": "control_net"}
+    for class_type, name in inputs.items():
         for node in nodes(changed, class_type):
             source = changed.pop(node)["inputs"][name]
             changed = rewired(changed, [node, 0], source)
