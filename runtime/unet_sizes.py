@@ -34,7 +34,9 @@ def serves_every_size(levels: int, device: torch.device, sizes: Mapping[str, int
     return device.type == "cuda" and not usual
 
 
-def any_size(levels: int, device: torch.device, sizes: Mapping[str, int]) -> tuple[tuple[Dim, ...], str]:
+def any_size(
+    levels: int, device: torch.device, sizes: Mapping[str, int], fewest_tokens: int = 1
+) -> tuple[tuple[Dim, ...], str]:
     """Return the dimensions of a graph for any size, and its label.
 
     On a GPU there are two such graphs, see `serves_every_size`. The second is compiled when a size comes that the first
@@ -56,7 +58,7 @@ def any_size(levels: int, device: torch.device, sizes: Mapping[str, int]) -> tup
         Dim("batch", 1, MOST_BATCH),
         Dim("height", smallest, largest, step),
         Dim("width", smallest, largest, step),
-        Dim("context", 1, _MOST_TOKENS),
+        Dim("context", fewest_tokens, _MOST_TOKENS),
     )
     return dims, f"{label} {smallest * PIXELS}-{largest * PIXELS}"
 

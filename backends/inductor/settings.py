@@ -66,21 +66,7 @@ def capture_settings() -> Iterator[None]:
             f"torch {torch.__version__} cannot keep a batch of one symbolic; update to 2.8 or newer to compile."
         )
     oblivious = config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
-    with oblivious, without_stack_traces(), attention_of_any_length(), traced_once():
-        yield
-
-
-@contextlib.contextmanager
-def attention_of_any_length() -> Iterator[None]:
-    """While this lasts, cuDNN is not the first to be asked whether it can do an attention.
-
-    It compares the keys' number with 1 (`check_cudnn_tensor_shapes`), which would leave a prompt of one token out of a
-    captured graph's range, and torch.export refuses that. What is captured does not depend on who would compute it.
-    """
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    last = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
-    with sdpa_kernel(last, set_priority=True):
+    with oblivious, without_stack_traces(), traced_once():
         yield
 
 

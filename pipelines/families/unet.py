@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,11 @@ class Unet:
         sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
         dtype = str(sample.dtype).removeprefix("torch.")
         levels, device = _levels(module), sample.device
-        dims, label = unet_sizes.exact(sizes) if shapes == "exact" else unet_sizes.any_size(levels, device, sizes)
+        # On a GPU, attention asks whether there is a single key, and diffusers hands it the prompt's length as it is:
+        # torch.export refuses a range with both answers. (Where the length is an expression, it cannot tell.)
+        fewest = 2 if device.type == "cuda" else 1
+        wide = functools.partial(unet_sizes.any_size, levels, device, sizes, fewest)
+        dims, label = unet_sizes.exact(sizes) if shapes == "exact" else wide()
         specs = [
             TensorSpec("sample", ("batch", channels, "height", "width"), dtype),
             TensorSpec("timesteps", ("batch",), "float32"),
