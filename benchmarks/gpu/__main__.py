@@ -10,6 +10,7 @@ vae     the decoder and the encoder
 restore loading all cached graphs in a fresh process
 server  ComfyUI itself, as it starts by default (DynamicVRAM), restarted, and without DynamicVRAM
 sizes   the UNet's graph for every multiple of 8 pixels against that for the usual sizes; only where --only names it
+controlnet  sampling steered by one ControlNet, a LoRA and a strength changed; only where --only names it
 bfloat16  the same with UNet weights in bfloat16, against eager and float32; only where --only names it
 torch   torch.compile and core's node for it, which users have today: empty caches, then the caches of the first process
 
@@ -33,7 +34,7 @@ from .common import REFINERS, ROOT, SDXL_TFLOP, Bench
 
 GRAPHS = ("unet", "refiner", "vae")
 SECTIONS = ("limits", *GRAPHS, "restore", "server", "torch")
-EXTRA = ("sizes", "bfloat16")
+EXTRA = ("sizes", "controlnet", "bfloat16")
 RESERVE = {"unet": 45.0, "refiner": 40.0, "vae": 15.0}  # seconds kept free for what follows the compiles
 
 
@@ -141,6 +142,12 @@ def sizes(bench: Bench) -> None:
     section.run(bench)
 
 
+def controlnet(bench: Bench) -> None:
+    from . import controlnet as section
+
+    section.run(bench)
+
+
 def child(bench: Bench, name: str) -> None:
     import torch
 
@@ -188,6 +195,7 @@ def run(bench: Bench, wanted: list[str]) -> None:
         "server": lambda: served(bench),
         "torch": lambda: torch_compiled(bench),
         "sizes": lambda: sizes(bench),
+        "controlnet": lambda: controlnet(bench),
         "bfloat16": lambda: bfloat16(bench),
     }
     for name, section in sections.items():

@@ -107,7 +107,6 @@ def prepare(pipe: Any, way: str) -> Any:
     if way.startswith("torch.compile"):
         dynamic = True if way.endswith("dynamic") else None
         pipe.unet = torch.compile(pipe.unet, fullgraph=True, dynamic=dynamic)
-        pipe.vae.decode = torch.compile(pipe.vae.decode, fullgraph=True, dynamic=dynamic)
     elif way == "onegraph":
         from onegraph.pipelines import compile_pipe
 

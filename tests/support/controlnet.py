@@ -8,8 +8,8 @@ from typing import Any
 from . import host, models
 
 
-def write_controlnet(name: str, path: Path, seed: int = 5) -> Path:
-    """Write a ControlNet for one of the small models; strong enough to change the image. Needs a booted host."""
+def write_controlnet(name: str, path: Path, seed: int = 5, device: str = "cpu") -> Path:
+    """Write a ControlNet for one of the models; strong enough to change the image. Needs a booted host."""
     import comfy.cldm.cldm
     import comfy.ops
     from safetensors.torch import save_file
@@ -19,7 +19,7 @@ def write_controlnet(name: str, path: Path, seed: int = 5) -> Path:
         config.pop(unknown)
     net = comfy.cldm.cldm.ControlNet(**config, hint_channels=3, device="meta", operations=comfy.ops.disable_weight_init)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(models.seeded(net.state_dict(), seed), path)
+    save_file(models.seeded(net.state_dict(), seed, device), path)
     return path
 
 
