@@ -79,9 +79,9 @@ def _counts(module: str, roots: Sequence[str]) -> bool:
 
 
 def _roots_of(module: torch.nn.Module, rules: Rules) -> tuple[str, ...]:
-    """Return the packages that a model's classes come from, torch apart."""
+    """Return the packages that a model's classes come from, torch and this pack apart."""
     found = {type(child).__module__.partition(".")[0] for child in module.modules()}
-    return tuple(sorted((found | set(rules.roots)) - {"torch", "builtins"}))
+    return tuple(sorted((found | set(rules.roots)) - {"torch", "builtins", __name__.partition(".")[0]}))
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

@@ -1,12 +1,16 @@
 """PEFT's adapter layers, which LoRA files of diffusers become.
 
-A layer whose adapters are merged, as `fuse_lora` does, or turned off computes what the layer inside it does. Then the
-graph of the plain model serves, with the inner layers' weights.
+A layer whose adapters are merged, as `fuse_lora` does, or turned off computes what the layer inside it does. Where none
+computes more, the graph of the plain model serves. LoRA layers that do compute are `LowRankLayer`s in what is compiled:
+one graph for all LoRAs that have layers of the same sizes in the same places, at any strength.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,9 +18,13 @@ import torch
 from ..common import reasons
 from ..common.reasons import Reason
 from ..common.torch_private import Tables, set_tables, tables
+from .low_rank import LowRankLayer
 
 _LIBRARY = "peft"
 _INNER = "base_layer"
+_LORA = ("peft.tuners.lora.layer", ("Linear", "Conv2d"))
+_PLAIN = (torch.nn.Linear, torch.nn.Conv2d)
+_ALIGNED = 4  # float32 values in 16 bytes, to which compiled code expects tensors aligned
 
 
 def _is_adapter(module: torch.nn.Module) -> bool:
@@ -38,26 +46,119 @@ def first_of(module: torch.nn.Module) -> str | None:
     return next((name for name, _ in _layers(module)), None)
 
 
+def _active(layer: Any) -> list[str]:
+    """The adapters that a layer computes with, in order."""
+    if layer.merged or layer.disable_adapters:
+        return []
+    return [name for name in layer.active_adapters if name in layer.lora_A]
+
+
 def refusal(module: torch.nn.Module) -> Reason | None:
-    """Why a module with adapter layers does not compute what it does without them, or None."""
+    """Why no graph computes what a module with adapter layers does, or None."""
     for name, layer in _layers(module):
         plain = isinstance(getattr(layer, _INNER, None), torch.nn.Module)
-        if not plain or bool(layer.merged) == bool(layer.disable_adapters):
+        unmerges = plain and bool(layer.merged) and bool(layer.disable_adapters)  # at its next call
+        if not plain or unmerges or not _is_low_rank(layer):
             return reasons.AdapterLayers("PEFT", name)
     return None
 
 
-def without(module: torch.nn.Module) -> torch.nn.Module:
-    """The module with the layers inside the adapter layers in their place. It shares all weights."""
+def _is_low_rank(layer: Any) -> bool:
+    """Whether a layer computes with plain LoRAs, or with no adapter at all."""
+    if layer.merged or layer.disable_adapters:
+        return True
+    cls = type(layer)
+    if cls.__module__ != _LORA[0] or cls.__name__ not in _LORA[1]:
+        return False
+    active = _active(layer)
+    parts = [part for name in active for part in (layer.lora_A[name], layer.lora_B[name])]
+    variants = getattr(layer, "lora_variant", {})
+    casts = getattr(layer, "cast_input_dtype_enabled", True)
+    return casts and all(type(part) in _PLAIN for part in parts) and not any(name in variants for name in active)
+
+
+@dataclass
+class Strengths:
+    """How strongly each adapter counts in each layer, in one tensor that graphs read.
+
+    Attributes:
+        scalings: PEFT's table of each layer and adapter, and the adapter's name. After `enable_lora_hotswap` the tables
+            hold tensors.
+        layers: that read slices of `values`, each with how many adapters it has.
+    """
+
+    scalings: list[tuple[dict[str, float | torch.Tensor], str]] = field(default_factory=list)
+    layers: list[tuple[LowRankLayer, int]] = field(default_factory=list)
+    values: torch.Tensor | None = None
+    _known: list[Any] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def sync(self) -> None:
+        """Have graphs read what PEFT's layers have now, on the device where the model is."""
+        now = [table[name] for table, name in self.scalings]
+        if not now:
+            return
+        with self._lock:
+            device = self.layers[0][0].weight.device
+            moved = self.values is None or self.values.device != device
+            tensors = any(isinstance(value, torch.Tensor) for value in now)  # which may change in place
+            if not moved and not tensors and now == self._known:
+                return
+            with torch.inference_mode(False), torch.no_grad():  # nobody may change an inference tensor later
+                if tensors:
+                    found = torch.stack([torch.as_tensor(one, dtype=torch.float32, device=device) for one in now])
+                else:
+                    found = torch.tensor(now, device=device)
+                if moved:
+                    self._place(device)
+                assert self.values is not None
+                self.values[torch.tensor([*chain(*self._slices())], device=device)] = found
+            self._known = now
+
+    def _slices(self) -> list[range]:
+        """Where in `values` each layer's stand: they begin where compiled code expects a tensor to."""
+        found: list[range] = []
+        start = 0
+        for _, count in self.layers:
+            found.append(range(start, start + count))
+            start += -(-count // _ALIGNED) * _ALIGNED
+        return found
+
+    def _place(self, device: torch.device) -> None:
+        slices = self._slices()
+        self.values = torch.zeros(slices[-1].stop, device=device)
+        for (layer, _), one in zip(self.layers, slices, strict=True):
+            layer.scales = self.values[one.start : one.stop]
+
+
+def as_compiled(module: torch.nn.Module) -> tuple[torch.nn.Module, Strengths]:
+    """The module with layers that graphs know in the place of adapter layers. It shares all weights."""
+    strengths = Strengths()
+
+    def known(layer: Any) -> torch.nn.Module:
+        base: torch.nn.Module = getattr(layer, _INNER)
+        active = _active(layer)
+        if not active:
+            return base
+        pairs = [(layer.lora_A[name], layer.lora_B[name]) for name in active]
+        made = LowRankLayer(base, pairs, torch.zeros(len(active)))
+        strengths.layers.append((made, len(active)))
+        strengths.scalings += [(layer.scaling, name) for name in active]
+        return made
+
+    made = _replaced(module, known)
+    strengths.sync()
+    return made, strengths
+
+
+def _replaced(module: torch.nn.Module, known: Callable[[Any], torch.nn.Module]) -> torch.nn.Module:
     if _is_adapter(module):
-        inner = getattr(module, _INNER)
-        assert isinstance(inner, torch.nn.Module)
-        return inner
+        return known(module)
     if first_of(module) is None:
         return module
     plain: torch.nn.Module = object.__new__(type(module))
     object.__setattr__(plain, "__dict__", dict(vars(module)))
     own = tables(module)
-    children = {name: None if child is None else without(child) for name, child in own.children.items()}
+    children = {name: None if child is None else _replaced(child, known) for name, child in own.children.items()}
     set_tables(plain, Tables(own.parameters, own.buffers, children))
     return plain

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
+from ..common.outputs import Output
 from ..compiler.fingerprint import Rules
 from ..compiler.job import Client
 from . import reading
-from .families.unet import has_text_time, run_unet
+from .families import Family, family_of
 
-PREFIX = "module."  # under which every wrapper below holds what it wraps
-_MANY = 40  # upsamplers: no size is a multiple of 2**40
+PREFIX = "module."  # under which the wrapper below holds what it wraps
 
 
 def client() -> Client:
@@ -40,52 +40,27 @@ def rules() -> Rules:
 
 
 def prepare(state: Mapping[str, Any]) -> None:
-    """Nothing is ever fetched by the worker."""
+    """Nothing is ever fetched by the worker, and attention is torch's own: compilers choose its kernel."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["DIFFUSERS_ATTN_BACKEND"] = "native"
 
 
-class UnetCall(torch.nn.Module):
-    """sample [B,C,H,W], timesteps [B], context [B,T,D] -> [B,C,H,W]."""
+class ModuleCall(torch.nn.Module):
+    """A model as a function of tensors."""
 
-    def __init__(self, unet: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, family: Family, inputs: Sequence[str]) -> None:
         super().__init__()
-        self.module = unet
-        # The UNet asks whether sizes are multiples of what its levels need, and else says how large each upsampled
-        # image is. Saying so is right for all sizes, and one graph serves them.
-        unet.num_upsamplers = _MANY  # type: ignore[assignment]
+        self.module = module
+        self._family = family
+        self._inputs = tuple(inputs)
 
-    def forward(self, sample: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        return run_unet(self.module, sample, timesteps, context)
-
-
-class TextTimeUnetCall(UnetCall):
-    """The same with text_embeds [B,A] and time_ids [B,N], as SDXL takes them."""
-
-    def forward(  # type: ignore[override]
-        self,
-        sample: torch.Tensor,
-        timesteps: torch.Tensor,
-        context: torch.Tensor,
-        text_embeds: torch.Tensor,
-        time_ids: torch.Tensor,
-    ) -> torch.Tensor:
-        return run_unet(self.module, sample, timesteps, context, text_embeds, time_ids)
-
-
-class VaeHalfCall(torch.nn.Module):
-    """A VAE's decoder or encoder: x [1,C,h,w] -> [1,C',h',w']."""
-
-    def __init__(self, half: torch.nn.Module) -> None:
-        super().__init__()
-        self.module = half
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.module(x)
-        return result
+    def forward(self, *inputs: torch.Tensor) -> Output:
+        return self._family.run(self.module, dict(zip(self._inputs, inputs, strict=True)))
 
 
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torch.nn.Module:
     """The function of tensors to capture for a component, given the names of the tensors."""
-    if component != "unet":
-        return VaeHalfCall(module)
-    return TextTimeUnetCall(module) if has_text_time(module) else UnetCall(module)
+    family = family_of(module)
+    assert family is not None
+    family.prepare_capture(module)
+    return ModuleCall(module, family, inputs)

@@ -112,7 +112,7 @@ class Component:
         run = self._run(module)
         prepare = functools.partial(self._prepare, run, module, args, kwargs)
         result = self.dispatcher.call(run, prepare, lambda: _Eager(original(*args, **kwargs)))
-        return result.result if isinstance(result, _Eager) else self.family.output(result, kwargs)
+        return result.result if isinstance(result, _Eager) else self.family.output(result, args, kwargs)
 
     def _run(self, module: torch.nn.Module) -> PipeRun:
         """The run that a call of this thread belongs to."""
@@ -148,16 +148,21 @@ class Component:
         request = self._request(run, module, inputs)
         if isinstance(request, Refused):
             return request
-        eager = functools.partial(self.family.eager, module)
+        names = tuple(inputs)
+
+        def eager(*given: torch.Tensor) -> Output:
+            return self.family.run(module, dict(zip(names, given, strict=True)))
+
+        tensors = [*inputs.values()]
         when_missing = "eager" if self.family.only_restores() else self.options.when_missing
         chunk = self.family.chunk if self.family.chunk == 1 or not request.shapes.exact else 0
         if not self.family.checks_finite:
-            return Call(request, inputs, eager, when_missing, chunk)
+            return Call(request, tensors, eager, when_missing, chunk)
 
         def accept(given: Sequence[torch.Tensor], output: Output) -> Accepted:
             return output if is_finite(output) else self._judge(request, eager(*given))
 
-        return Call(request, inputs, eager, when_missing, chunk, accept)
+        return Call(request, tensors, eager, when_missing, chunk, accept)
 
     def _judge(self, request: Request, reference: Output) -> Accepted:
         """A result that is not finite: is it the graph's fault or the model's?"""
@@ -169,7 +174,8 @@ class Component:
     # Requests -----------------------------------------------------------------------------------------------
 
     def _request(self, run: PipeRun, module: torch.nn.Module, inputs: Inputs) -> Request | Refused:
-        key = tuple((tuple(t.shape), t.dtype, t.device) for t in inputs)
+        key = tuple((name, tuple(t.shape), t.dtype, t.device) for name, t in inputs.items())
+        main = next(iter(inputs.values()))
         known = run.requests.get(key)
         if known is not None:
             return known
@@ -183,9 +189,9 @@ class Component:
             assert run.watch is not None
             skeleton = run.skeleton(module)
             architecture = run.watch.architecture(skeleton)
-            return make_request(self._asking(module), skeleton, architecture, backend, shaped, inputs[0])
+            return make_request(self._asking(module), skeleton, architecture, backend, shaped, main)
 
-        request = choice.choose(self.options.backend, inputs[0].device, build)
+        request = choice.choose(self.options.backend, main.device, build)
         if isinstance(request, Request) and self._is_one_too_many(request):
             request = Refused(reasons.TooManyExactSizes(self.most_sizes or 0, request.label))
         if isinstance(request, Request):

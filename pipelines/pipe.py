@@ -22,13 +22,14 @@ from .report import ComponentReport, PipeReport
 
 HANDLE = "onegraph"  # the attribute of a pipeline
 _HALVES = ("decoder", "encoder")
+_SEVERAL = "MultiControlNetModel"  # of diffusers, which calls each of its ControlNets
 
 
 def modules_of(owner: Any) -> dict[str, torch.nn.Module]:
     """The modules that calls may be taken of, by dotted name.
 
     Args:
-        owner: a pipeline, whose components count, and of a VAE its halves; or a module.
+        owner: a pipeline, whose components count, of a VAE its halves, of several ControlNets each; or a module.
     """
     if isinstance(owner, torch.nn.Module):
         return _parts(owner, "")
@@ -44,8 +45,10 @@ def _parts(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
     family = family_of(plain)
     if family is not None:
         return {name or family.component: module}
-    halves = {half: getattr(plain, half, None) for half in _HALVES}
-    parts = {f"{name}.{half}" if name else half: h for half, h in halves.items() if isinstance(h, torch.nn.Module)}
+    found: dict[str, Any] = {half: getattr(plain, half, None) for half in _HALVES}
+    if type(plain).__name__ == _SEVERAL:
+        found = {f"nets.{number}": net for number, net in enumerate(plain.nets)}  # type: ignore[arg-type]
+    parts = {f"{name}.{part}" if name else part: m for part, m in found.items() if isinstance(m, torch.nn.Module)}
     compiled = any(family_of(part) is not None for part in parts.values())
     return parts if compiled else {name or type(plain).__name__: module}
 

@@ -34,8 +34,16 @@ _ON_TOP = {
 }
 # The usual size of images: checkpoints of one architecture differ in it.
 _PLACEMENT = _ON_TOP | {"_gradient_checkpointing_func", COMPILED_CALL, "sample_size"}
-_PROCESSORS = {"AttnProcessor", "AttnProcessor2_0", "FusedAttnProcessor2_0"}
-_PROCESSORS_HOME = "diffusers.models.attention_processor"
+# By the Python module that defines them.
+_PROCESSORS = {
+    "diffusers.models.attention_processor": {
+        "AttnProcessor",
+        "AttnProcessor2_0",
+        "FusedAttnProcessor2_0",
+        "JointAttnProcessor2_0",
+    },
+    "diffusers.models.transformers.transformer_flux": {"FluxAttnProcessor"},
+}
 _HOOKED = {"_hf_hook": "a hook of accelerate", "_diffusers_hook": "a hook of diffusers"}
 
 
@@ -44,7 +52,13 @@ def _is_placement(attribute: str) -> bool:
 
 
 def _is_processor(value: Any) -> bool:
-    return type(value).__module__ == _PROCESSORS_HOME and "Processor" in type(value).__name__
+    return type(value).__module__ in _PROCESSORS and "Processor" in type(value).__name__
+
+
+def _is_usual(processor: Any) -> bool:
+    """Whether a graph follows an attention processor. One may be told to use kernels that no compiler sees into."""
+    known = type(processor).__name__ in _PROCESSORS.get(type(processor).__module__, ())
+    return known and getattr(processor, "_attention_backend", None) is None
 
 
 def describe(value: Any) -> str | None:
@@ -78,24 +92,26 @@ class Reading:
         own_weights: whether its weights have other names than the module's.
         refusal: why no graph serves it, or None.
         dropout: whether training mode makes a difference.
+        strengths: of adapters that compute, to be brought up to date before each call; None where none does.
     """
 
     bare: torch.nn.Module
     own_weights: bool
     refusal: Reason | None
     dropout: bool
+    strengths: adapters.Strengths | None = None
 
 
 def read(module: torch.nn.Module) -> Reading:
     """Look at all parts of a module. To be done again when it has changed."""
-    bare, own_weights, reason = _bare(module), False, None
-    found = adapters.first_of(module)
-    if found is not None:
+    bare, own_weights, reason, strengths = _bare(module), False, None, None
+    if adapters.first_of(module) is not None:
         reason = adapters.refusal(module)
         if reason is None:
-            bare, own_weights = adapters.without(bare), True
+            bare, strengths = adapters.as_compiled(bare)
+            own_weights = True
     dropout = any(isinstance(child, torch.nn.Dropout) and child.p > 0 for child in module.modules())
-    return Reading(bare, own_weights, reason or next(_refusals(module), None), dropout)
+    return Reading(bare, own_weights, reason or next(_refusals(module), None), dropout, strengths)
 
 
 def _refusals(module: torch.nn.Module) -> Iterator[Reason]:
@@ -106,7 +122,7 @@ def _refusals(module: torch.nn.Module) -> Iterator[Reason]:
                 if state.get(attribute) is not None:
                     yield reasons.LibraryHook(what, name)
         processor = getattr(child, "processor", None)
-        if processor is not None and not (_is_processor(processor) and type(processor).__name__ in _PROCESSORS):
+        if processor is not None and not _is_usual(processor):
             yield reasons.AttentionProcessor(type(processor).__name__, name)
 
 

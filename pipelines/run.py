@@ -80,6 +80,8 @@ class PipeRun(Run):
                 self.version, self.bound, self.requests = version, set(), {}
                 self.reading = state.read(module, version)
                 self.structure = self.reading.refusal or watch.patched or family.config_refusal(module)
+            if self.reading.strengths is not None:
+                self.reading.strengths.sync()
         if module.training and self.reading.dropout:
             return reasons.Dropout()
         return self.structure

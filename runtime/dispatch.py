@@ -74,10 +74,10 @@ class Call:
         batch = self.inputs[0].shape[0]
         if not self.chunk or batch <= self.chunk:
             return [[*self.inputs]]
-        return [
-            [t[start : start + self.chunk] if t.shape[0] == batch else t for t in self.inputs]
-            for start in range(0, batch, self.chunk)
-        ]
+        batched = [spec.dims[0] == self.request.shapes.inputs[0].dims[0] for spec in self.request.shapes.inputs]
+        given = [*zip(self.inputs, batched, strict=True)]
+        starts = range(0, batch, self.chunk)
+        return [[t[start : start + self.chunk] if sliced else t for t, sliced in given] for start in starts]
 
 
 class Host(Protocol):

@@ -19,6 +19,7 @@ EVERY_VARIABLE = "ONEGRAPH_CHECK_EVERY"
 EVERY = 200  # calls of a graph between two checks, at least
 _LONGEST_STEP = 1.0  # seconds; a longer gap between calls was spent elsewhere
 _CROPPED = ("height", "width")
+_BATCH = "batch"
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -75,9 +76,10 @@ def pair(
         eager: the same module without a graph, for inputs of any size.
     """
     batch = inputs[0].shape[0]
-    split = all(len(t) in (1, batch) for t in inputs) and all(len(t) == batch for t in tensors_of(output))
-    if batch > 1 and split:
-        return mapped(lambda tensor: tensor[:1], output), eager(*(t[:1].contiguous() for t in inputs))
+    if shapes.inputs[0].dims[0] == _BATCH and batch > 1 and all(t.shape[:1] == (batch,) for t in tensors_of(output)):
+        batched = [spec.dims[0] == _BATCH for spec in shapes.inputs]
+        first = [t[:1].contiguous() if one else t for t, one in zip(inputs, batched, strict=True)]
+        return mapped(lambda tensor: tensor[:1], output), eager(*first)
     smaller = _cropped(shapes, inputs)
     if smaller is None:
         return output, eager(*inputs)

@@ -39,7 +39,7 @@ def _(r: reasons.AttentionProcessor) -> str:
 @text.register
 def _(r: reasons.AdapterLayers) -> str:
     return (
-        f"{r.library} inserted adapter layers ({r.where}); "
+        f"{r.library} inserted adapter layers that are no plain LoRA ({r.where}); "
         "fuse_lora() and then unload_lora_weights() leave their weights in the model's own layers"
     )
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from . import unet, vae
-from .family import Family, Inputs, Ranged, Shapes
+from . import controlnet, flux, sd3, unet, vae, video
+from .family import Arguments, Family, Inputs, Ranged, Shapes
 
-FAMILIES: tuple[Family, ...] = (unet.Unet(), vae.DECODER, vae.ENCODER)
+FAMILIES: tuple[Family, ...] = (
+    unet.Unet(),
+    video.VideoUnet(),
+    controlnet.ControlNet(),
+    flux.Flux(),
+    sd3.Sd3(),
+    vae.DECODER,
+    vae.ENCODER,
+    video.VideoDecoder(),
+)
 
-__all__ = ["FAMILIES", "Family", "Inputs", "Ranged", "Shapes", "family_of"]
+__all__ = ["FAMILIES", "Arguments", "Family", "Inputs", "Ranged", "Shapes", "family_of"]
 
 
 def family_of(module: torch.nn.Module) -> Family | None:

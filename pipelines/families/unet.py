@@ -1,4 +1,4 @@
-"""diffusers' UNet2DConditionModel: SD 1.x, SD 2.x, SDXL, its refiner."""
+"""diffusers' UNet2DConditionModel: SD 1.x, SD 2.x, SDXL, its refiner, and their distillations for few steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import torch
 from ...common import reasons
 from ...common.outputs import Output
 from ...common.reasons import Reason
-from ...common.shapes import Refused, ShapeRange, TensorSpec
+from ...common.shapes import Refused, ShapeRange
 from ...runtime import unet_sizes
-from .family import Inputs, Ranged, Shapes
+from . import residuals
+from .family import Arguments, Inputs, Ranged, Shapes, arguments, noise, plain, spec_of, steps_of
 
 # Of UNet2DConditionModel.forward, in order.
 _ARGUMENTS = (
@@ -32,11 +33,35 @@ _ARGUMENTS = (
     "encoder_attention_mask",
     "return_dict",
 )
-_TAKEN = {"sample", "timestep", "encoder_hidden_states", "added_cond_kwargs", "return_dict"}
+_TAKEN = {"sample", "timestep", "encoder_hidden_states", "added_cond_kwargs", "return_dict", *residuals.ARGUMENTS}
+_PER_IMAGE = ("text_embeds", "time_ids", "timestep_cond")  # inputs of a vector for each element of the batch
+TEXT_TIME = _PER_IMAGE[:2]
+_TOKENS = 77
+_USUAL_SIDE = 64  # latent units, where the model names none
+_MANY = 40  # upsamplers: no size is a multiple of 2**40
 
 
-def _levels(module: Any) -> int:
+def levels_of(module: Any) -> int:
+    """Resolutions of a UNet."""
     return len(module.config.block_out_channels)
+
+
+def without_upsampled_sizes(module: Any) -> None:
+    """Have a UNet say how large each upsampled image is.
+
+    It does so where sizes are no multiples of what its levels need. Saying so is right for all sizes, and one graph
+    serves them.
+    """
+    module.num_upsamplers = _MANY
+
+
+def side_of(pipe: Any) -> int:
+    """The usual height and width of a pipeline's latents."""
+    for name in ("unet", "transformer"):
+        side = getattr(getattr(getattr(pipe, name, None), "config", None), "sample_size", None)
+        if isinstance(side, int):
+            return side
+    return _USUAL_SIDE
 
 
 def has_text_time(module: Any) -> bool:
@@ -44,9 +69,83 @@ def has_text_time(module: Any) -> bool:
     return bool(module.config.addition_embed_type == "text_time")
 
 
+def conditions_refusal(config: Any) -> Reason | None:
+    """Why no graph serves a UNet or ControlNet that takes its conditions like this, or None."""
+    if config.encoder_hid_dim_type == "ip_image_proj":
+        return reasons.IpAdapter()
+    for name, usual in (("addition_embed_type", (None, "text_time")), ("class_embed_type", (None,))):
+        if config[name] not in usual:
+            return reasons.UnusualConfig(name, str(config[name]))
+    for name in ("encoder_hid_dim_type", "num_class_embeds"):
+        if config[name] is not None:
+            return reasons.UnusualConfig(name, str(config[name]))
+    return None
+
+
+def conditions(module: Any, call: Mapping[str, Any]) -> dict[str, torch.Tensor] | Refused:
+    """The latents and what the user wants of them as a graph takes them, given a call's arguments."""
+    added = dict(call.get("added_cond_kwargs") or {})
+    extra = {name: added.pop(name, None) for name in (TEXT_TIME if has_text_time(module) else ())}
+    if call.get("timestep_cond") is not None:
+        extra["timestep_cond"] = call["timestep_cond"]
+    if "image_embeds" in added:
+        return Refused(reasons.IpAdapter())
+    if added:
+        return Refused(reasons.CallArgument(f"added_cond_kwargs {next(iter(added))}"))
+    given = plain([call.get("sample"), call.get("encoder_hidden_states"), *extra.values()])
+    if given is None:
+        return Refused(reasons.NotPlainInputs())
+    sample, context = given[:2]
+    steps = steps_of(call.get("timestep"), sample)
+    if sample.ndim != 4 or context.ndim != 3 or any(t.ndim != 2 for t in extra.values()) or steps is None:
+        return Refused(reasons.UnusualInputs())
+    return {"sample": sample, "timesteps": steps, "context": context, **extra}
+
+
+def ranged(levels: int, inputs: Inputs, shapes: Shapes) -> Ranged:
+    """The range for a call with these latents and conditions, at so many resolutions."""
+    sample, context = inputs["sample"], inputs["context"]
+    batch, channels, height, width = sample.shape
+    sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
+    # On a GPU, attention asks whether there is a single key, and diffusers hands it the prompt's length as it is:
+    # torch.export refuses a range with both answers. (Where the length is an expression, it cannot tell.)
+    fewest = 2 if sample.device.type == "cuda" else 1
+    wide = functools.partial(unet_sizes.any_size, levels, sample.device, sizes, fewest)
+    dims, label = unet_sizes.exact(sizes) if shapes == "exact" else wide()
+    specs = [
+        spec_of("sample", sample, "batch", channels, "height", "width"),
+        spec_of("timesteps", inputs["timesteps"], "batch"),
+        spec_of("context", context, "batch", "context", context.shape[2]),
+    ]
+    specs += [spec_of(name, inputs[name], "batch", inputs[name].shape[1]) for name in _PER_IMAGE if name in inputs]
+    return Ranged(ShapeRange(dims, tuple(specs)), label, sizes)
+
+
+def usual_call(pipe: Any, module: Any) -> Arguments:
+    """A call of a UNet or ControlNet as a pipeline with guidance makes it."""
+    config, side = module.config, side_of(pipe)
+    dim = config.cross_attention_dim
+    context = noise(2, _TOKENS, dim if isinstance(dim, int) else dim[0], like=module)
+    given: dict[str, Any] = {}
+    if has_text_time(module):
+        ids = 5 if getattr(pipe.config, "requires_aesthetics_score", False) else 6
+        pooled = config.projection_class_embeddings_input_dim - ids * config.addition_time_embed_dim
+        given["added_cond_kwargs"] = {
+            "text_embeds": noise(2, pooled, like=module),
+            "time_ids": 100 * noise(2, ids, like=module).abs(),
+        }
+    if config.get("time_cond_proj_dim") is not None:
+        given["timestep_cond"] = noise(2, config.time_cond_proj_dim, like=module)
+    return Arguments((noise(2, config.in_channels, side, side, like=module), 500, context), given)
+
+
 @dataclass(frozen=True)
 class Unet:
-    """Inputs: sample [B,C,H,W], timesteps [B], context [B,T,D]; for SDXL text_embeds [B,A] and time_ids [B,N]."""
+    """Inputs: sample [B,C,H,W], timesteps [B], context [B,T,D]; for SDXL text_embeds [B,A] and time_ids [B,N].
+
+    Where a call passes them, timestep_cond [B,G], in which a distilled model has the guidance scale, and a ControlNet's
+    residuals.
+    """
 
     component: str = "unet"
     method: str = "forward"
@@ -64,72 +163,49 @@ class Unet:
 
     def config_refusal(self, module: torch.nn.Module) -> Reason | None:
         unet: Any = module
-        config = unet.config
-        if config.encoder_hid_dim_type == "ip_image_proj":
-            return reasons.IpAdapter()
-        for name, usual in (("addition_embed_type", (None, "text_time")), ("class_embed_type", (None,))):
-            if config[name] not in usual:
-                return reasons.UnusualConfig(name, str(config[name]))
-        for name in ("encoder_hid_dim_type", "num_class_embeds"):
-            if config[name] is not None:
-                return reasons.UnusualConfig(name, str(config[name]))
         for index, block in enumerate(unet.up_blocks):
             if any(getattr(block, name, None) is not None for name in ("s1", "s2", "b1", "b2")):
                 return reasons.FreeU(f"up_blocks.{index}")
-        return None
+        return conditions_refusal(unet.config)
 
     def inputs(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | Refused:
-        call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        unet: Any = module
+        call = arguments(_ARGUMENTS, args, kwargs)
+        taken = _TAKEN if unet.config.time_cond_proj_dim is None else _TAKEN | {"timestep_cond"}
         for name, value in call.items():
-            if name not in _TAKEN and value is not None and value != {}:
-                residuals = "residual" in name
-                return Refused(reasons.ResidualInputs(name) if residuals else reasons.CallArgument(name))
-        added = dict(call.get("added_cond_kwargs") or {})
-        wanted = ("text_embeds", "time_ids") if has_text_time(module) else ()
-        extra = [added.pop(name, None) for name in wanted]
-        if "image_embeds" in added:
-            return Refused(reasons.IpAdapter())
-        if added:
-            return Refused(reasons.CallArgument(f"added_cond_kwargs {next(iter(added))}"))
-        sample, timestep, context = (call.get(name) for name in _ARGUMENTS[:3])
-        given = [sample, context, *extra]
-        if not all(type(t) is torch.Tensor for t in given):
-            return Refused(reasons.NotPlainInputs())
-        assert isinstance(sample, torch.Tensor) and isinstance(context, torch.Tensor)
-        if sample.ndim != 4 or context.ndim != 3 or any(t.ndim != 2 for t in extra):
-            return Refused(reasons.UnusualInputs())
-        if isinstance(timestep, bool) or not isinstance(timestep, int | float | torch.Tensor):
-            return Refused(reasons.NotPlainInputs())
-        if isinstance(timestep, torch.Tensor) and (timestep.ndim > 1 or timestep.numel() not in (1, sample.shape[0])):
-            return Refused(reasons.UnusualInputs())
-        # As the UNet itself does, which computes with float32 whatever the timesteps are.
-        steps = torch.as_tensor(timestep, device=sample.device).reshape(-1).expand(sample.shape[0]).float()
-        return [sample, steps, context, *extra]
+            if name not in taken and value is not None and value != {}:
+                return Refused(reasons.ResidualInputs(name) if "residual" in name else reasons.CallArgument(name))
+        found = conditions(unet, call)
+        if isinstance(found, Refused):
+            return found
+        steering = residuals.taken(unet, call, found["sample"])
+        return steering if isinstance(steering, Refused) else {**found, **steering}
 
     def ranged(self, module: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Ranged:
-        sample, _, context = inputs[:3]
-        batch, channels, height, width = sample.shape
-        sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
-        dtype = str(sample.dtype).removeprefix("torch.")
-        levels, device = _levels(module), sample.device
-        # On a GPU, attention asks whether there is a single key, and diffusers hands it the prompt's length as it is:
-        # torch.export refuses a range with both answers. (Where the length is an expression, it cannot tell.)
-        fewest = 2 if device.type == "cuda" else 1
-        wide = functools.partial(unet_sizes.any_size, levels, device, sizes, fewest)
-        dims, label = unet_sizes.exact(sizes) if shapes == "exact" else wide()
-        specs = [
-            TensorSpec("sample", ("batch", channels, "height", "width"), dtype),
-            TensorSpec("timesteps", ("batch",), "float32"),
-            TensorSpec("context", ("batch", "context", context.shape[2]), dtype),
-        ]
-        for name, tensor in zip(("text_embeds", "time_ids"), inputs[3:], strict=False):
-            specs.append(TensorSpec(name, ("batch", tensor.shape[1]), str(tensor.dtype).removeprefix("torch.")))
-        return Ranged(ShapeRange(dims, tuple(specs)), label, sizes)
+        plain = ranged(levels_of(module), inputs, shapes)
+        steering = residuals.specs(module, inputs)
+        if not steering:
+            return plain
+        widened = ShapeRange(plain.shapes.dims, (*plain.shapes.inputs, *steering))
+        return Ranged(widened, f"{plain.label} with residuals", plain.sizes)
 
-    def eager(self, module: torch.nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
-        return run_unet(module, *inputs)
+    def run(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
+        added = {name: inputs[name] for name in TEXT_TIME if name in inputs}
+        own: Any = type(module).forward  # not what stands on the instance: that leads back to the graph
+        result: torch.Tensor = own(
+            module,
+            *(inputs[name] for name in ("sample", "timesteps", "context")),
+            timestep_cond=inputs.get("timestep_cond"),
+            added_cond_kwargs=added or None,
+            **residuals.of_call(module, inputs),
+            return_dict=False,
+        )[0]
+        return result
 
-    def output(self, output: Output, kwargs: Mapping[str, Any]) -> Any:
+    def prepare_capture(self, module: torch.nn.Module) -> None:
+        without_upsampled_sizes(module)
+
+    def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         from diffusers.models.unets.unet_2d_condition import UNet2DConditionOutput
 
         return UNet2DConditionOutput(sample=output) if kwargs.get("return_dict", True) else (output,)
@@ -137,11 +213,5 @@ class Unet:
     def only_restores(self) -> bool:
         return False
 
-
-def run_unet(module: Any, *inputs: torch.Tensor) -> torch.Tensor:
-    """The UNet's own forward as a function of tensors."""
-    sample, timesteps, context, *extra = inputs
-    added = dict(zip(("text_embeds", "time_ids"), extra, strict=True)) if extra else None
-    own = type(module).forward  # not what stands on the instance: that leads back to the graph
-    result: torch.Tensor = own(module, sample, timesteps, context, added_cond_kwargs=added, return_dict=False)[0]
-    return result
+    def usual_call(self, pipe: Any, module: torch.nn.Module) -> Arguments:
+        return usual_call(pipe, module)

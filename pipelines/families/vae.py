@@ -16,15 +16,27 @@ import torch
 from ...common import reasons
 from ...common.outputs import Output
 from ...common.reasons import Reason
-from ...common.shapes import Dim, Refused, ShapeRange, TensorSpec
-from .family import Inputs, Ranged, Shapes
+from ...common.shapes import Dim, Refused, ShapeRange
+from .family import Arguments, Inputs, Ranged, Shapes, noise, spec_of
+from .unet import side_of
 
 _SMALLEST, _LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
 _TILING = ("tiled_decode", "tiled_encode", "_tiled_decode", "_tiled_encode")
 _NEAR = 8  # frames from the tiles' loop down to here
 
 
-def _factor(module: Any) -> int:
+def any_size(unit: int, factor: int) -> tuple[tuple[Dim, ...], str]:
+    """The dimensions of a graph for any size, and its label.
+
+    Args:
+        unit: of the inputs' sizes in which they come, e.g. 8 pixels of an image that is encoded.
+        factor: pixels of an image per latent unit.
+    """
+    dims = tuple(Dim(name, _SMALLEST * unit, _LARGEST * unit, unit) for name in ("height", "width"))
+    return dims, f"any size {_SMALLEST * factor}-{_LARGEST * factor}"
+
+
+def factor_of(module: Any) -> int:
     """Pixels per latent unit."""
     blocks = getattr(module, "down_blocks", None) or getattr(module, "up_blocks", None)
     if blocks is not None:
@@ -54,7 +66,7 @@ class VaeHalf:
         return type(module) in ((vae.Decoder, vae.DecoderTiny) if self._decodes else (vae.Encoder, vae.EncoderTiny))
 
     def unit(self, module: torch.nn.Module) -> int:
-        return _factor(module) if self._decodes else 1
+        return factor_of(module) if self._decodes else 1
 
     def config_refusal(self, module: torch.nn.Module) -> Reason | None:
         return None
@@ -66,29 +78,30 @@ class VaeHalf:
         x = given[0] if given else None
         if type(x) is not torch.Tensor or x.ndim != 4:
             return Refused(reasons.NotImages())
-        return [x]
+        return {"x": x}
 
     def ranged(self, module: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Ranged:
-        _, channels, height, width = inputs[0].shape
-        factor = _factor(module)
+        _, channels, height, width = inputs["x"].shape
+        factor = factor_of(module)
         unit = 1 if self._decodes else factor  # of the inputs' sizes
         sizes = {"height": height, "width": width}
         if shapes == "exact":
             dims = tuple(Dim(name, size, size) for name, size in sizes.items())
             label = f"{width * factor // unit}x{height * factor // unit}"
         else:
-            dims = tuple(Dim(name, _SMALLEST * unit, _LARGEST * unit, unit) for name in sizes)
-            label = f"any size {_SMALLEST * factor}-{_LARGEST * factor}"
-        dtype = str(inputs[0].dtype).removeprefix("torch.")
-        spec = TensorSpec("x", (1, channels, "height", "width"), dtype)
+            dims, label = any_size(unit, factor)
+        spec = spec_of("x", inputs["x"], 1, channels, "height", "width")
         return Ranged(ShapeRange(dims, (spec,)), label, sizes)
 
-    def eager(self, module: torch.nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    def run(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
         own: Any = type(module).forward  # not what stands on the instance: that leads back to the graph
-        result: torch.Tensor = own(module, *inputs)
+        result: torch.Tensor = own(module, inputs["x"])
         return result
 
-    def output(self, output: Output, kwargs: Mapping[str, Any]) -> Any:
+    def prepare_capture(self, module: torch.nn.Module) -> None:
+        pass
+
+    def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return output
 
     def only_restores(self) -> bool:
@@ -101,6 +114,12 @@ class VaeHalf:
                 return True
             frame = frame.f_back
         return False
+
+    def usual_call(self, pipe: Any, module: torch.nn.Module) -> Arguments:
+        config = pipe.vae.config
+        channels = config.latent_channels if self._decodes else config.in_channels
+        side = side_of(pipe) * (1 if self._decodes else factor_of(module))
+        return Arguments((noise(1, channels, side, side, like=pipe.vae),))
 
 
 DECODER, ENCODER = VaeHalf("vae_decoder"), VaeHalf("vae_encoder")

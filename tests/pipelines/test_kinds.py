@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,23 +10,32 @@ import torch
 from PIL import Image
 from support import pipes
 
-from onegraph.pipelines import compile_pipe
+from onegraph.pipelines import compile_pipe, load_pipe, save_pipe
+from onegraph.pipelines.component import Options
 from onegraph.runtime.registry import Registry
 
 
-def frames(pipe: Any) -> Any:
+def frames(pipe: Any, seed: int = 0, **given: Any) -> Any:
     image = Image.linear_gradient("L").resize((64, 64)).convert("RGB")
-    given = {"num_frames": 2, "num_inference_steps": 2, "height": 64, "width": 64, "output_type": "np"}
-    return pipe(image, **given, generator=torch.Generator().manual_seed(0)).frames[0]
+    call = {"num_frames": 2, "num_inference_steps": 2, "height": 64, "width": 64, "output_type": "np", **given}
+    return pipe(image, **call, generator=torch.Generator().manual_seed(seed)).frames[0]
 
 
 def test_stable_video_diffusion_has_no_upcast_vae(registry: Registry) -> None:
-    pipe, eager = compile_pipe(pipes.video(), when_missing="eager"), pipes.video()
+    """One graph of the UNet and one of the decoder for all sizes, numbers of frames and chunks of them."""
+    pipe, eager = compile_pipe(pipes.video()), pipes.video()
     assert not hasattr(pipe, "upcast_vae") and pipe.vae.config.force_upcast
-    assert pipes.distance(frames(pipe), frames(eager)) <= 2
+    plain = frames(eager)
+    assert pipes.distance(frames(pipe), plain) <= 2
+    for call in ({"height": 72, "width": 96}, {"num_frames": 4, "decode_chunk_size": 2}, {"fps": 25}):
+        assert pipes.distance(frames(pipe, **call), frames(eager, **call)) <= 2, call
+    assert pipes.distance(frames(eager, seed=1), plain) > 50
     report = pipe.onegraph.report()
-    assert report["vae.encoder"].compiled_calls == 1, str(report)
-    assert report["unet"].codes == {"not_compilable": 0} and report["vae.decoder"].codes == {"not_compilable": 0}
+    assert all(not report[name].eager for name in ("unet", "vae.decoder", "vae.encoder")), str(report)
+    calls = [report[name].compiled_calls for name in ("unet", "vae.decoder", "vae.encoder")]
+    assert calls == [16, 5, 4] and registry.counters.compiles <= 2, "each step is two calls, with guidance and without"
+    pipe.vae.decode(torch.zeros(1, 4, 8, 8), num_frames=1)
+    assert pipe.onegraph.report()["vae.decoder"].codes == {"not_admitted": 1}
 
 
 @pytest.mark.full
@@ -40,30 +50,122 @@ def test_stable_video_diffusion_in_float16(registry: Registry) -> None:
     assert pipe.onegraph.report()["vae.encoder"].compiled_calls == 1 and pipe.vae.dtype == torch.float16
 
 
-def test_a_controlnet_steers_an_eager_unet(registry: Registry) -> None:
-    pipe = compile_pipe(pipes.controlnet(pipes.sdxl()), when_missing="eager")
-    eager = pipes.controlnet(pipes.sdxl())
-    torch.manual_seed(0)
-    call = {"image": torch.rand(1, 3, 64, 64), "height": 64, "width": 64}
-    image = pipes.image(pipe, **call)
-    assert pipes.distance(image, pipes.image(eager, **call)) <= 2
-    assert pipes.distance(image, pipes.image(eager, **call, controlnet_conditioning_scale=0.1)) > 10
+def steered(pipe: Any, **call: Any) -> Any:
+    """The image of a pipeline with ControlNets."""
+    generator = torch.Generator().manual_seed(3)
+    height, width = call.get("height", 64), call.get("width", 64)
+    picture = torch.rand(1, 3, height, width, generator=generator)
+    several = hasattr(pipe.controlnet, "nets")
+    return pipes.image(pipe, **{"image": [picture] * 2 if several else picture, "height": 64, "width": 64, **call})
+
+
+def test_a_controlnet_and_its_unet(registry: Registry) -> None:
+    """One graph each for all sizes, strengths and parts of the sampling in which it steers."""
+    pipe, eager = compile_pipe(pipes.controlnet(pipes.sd())), pipes.controlnet(pipes.sd())
+    plain = steered(eager)
+    assert pipes.distance(steered(pipe), plain) <= 2
+    for call in ({"height": 72, "width": 96}, {"num_images_per_prompt": 3}, {"controlnet_conditioning_scale": 0.1}):
+        assert pipes.distance(steered(pipe, **call), steered(eager, **call)) <= 2, call
+    assert pipes.distance(steered(eager, controlnet_conditioning_scale=0.1), plain) > 10
     report = pipe.onegraph.report()
-    assert report["unet"].codes == {"residual_inputs": 2} and report["vae.decoder"].compiled_calls == 1, str(report)
-    assert report["controlnet"].codes == {"not_compilable": 0}
+    assert not report["unet"].eager and not report["controlnet"].eager, str(report)
+    assert report["unet"].compiled_calls == report["controlnet"].compiled_calls == 8
+    assert registry.counters.compiles <= 2
+    call = {"guess_mode": True, "guidance_scale": 3.0}
+    assert pipes.distance(steered(pipe, **call), steered(eager, **call)) <= 2
+    assert pipe.onegraph.report()["controlnet"].codes == {"call_argument": 2}
+
+
+@pytest.mark.full
+def test_two_controlnets_at_once(registry: Registry) -> None:
+    pipe, eager = (pipes.controlnet(pipes.sd(), count=2) for _ in range(2))
+    compile_pipe(pipe)
+    scales = {"controlnet_conditioning_scale": [1.0, 0.3]}
+    image = steered(eager, **scales)
+    assert pipes.distance(steered(pipe, **scales), image) <= 2
+    assert pipes.distance(steered(eager, controlnet_conditioning_scale=[0.3, 1.0]), image) > 5
+    report = pipe.onegraph.report()
+    assert all(report[name].compiled_calls == 2 for name in ("unet", "controlnet.nets.0", "controlnet.nets.1"))
+
+
+@pytest.mark.full
+def test_a_controlnet_of_sdxl(registry: Registry, tmp_path: Path) -> None:
+    pipe, eager = compile_pipe(pipes.controlnet(pipes.sdxl())), pipes.controlnet(pipes.sdxl())
+    image = steered(eager)
+    assert pipes.distance(steered(pipe), image) <= 2
+    save_pipe(pipe, tmp_path)
+    loaded = load_pipe(pipes.controlnet(pipes.sdxl()), tmp_path)
+    compiles = registry.counters.compiles
+    assert pipes.distance(steered(loaded), image) <= 2
+    report = loaded.onegraph.report()
+    assert report["unet"].compiled_calls == report["controlnet"].compiled_calls == 2, str(report)
+    assert registry.counters.compiles == compiles
+
+
+def test_flux(registry: Registry) -> None:
+    """One graph for all sizes, batches and prompt lengths."""
+    pipe, eager = compile_pipe(pipes.flux()), pipes.flux()
+    plain = pipes.image(eager)
+    assert pipes.distance(pipes.image(pipe), plain) <= 2
+    calls: list[dict[str, Any]] = [
+        {"height": 96, "width": 80, "tokens": 12},
+        {"num_images_per_prompt": 3, "guidance_scale": 7.0},
+        {"num_images_per_prompt": 9},
+    ]
+    for call in calls:
+        assert pipes.distance(pipes.image(pipe, **call), pipes.image(eager, **call)) <= 2, call
+    assert pipes.distance(pipes.image(eager, seed=1), plain) > 50
+    report = pipe.onegraph.report()
+    assert report["transformer"].compiled_calls == 8 and not report["transformer"].eager, str(report)
+    assert report["vae.decoder"].compiled_calls == 4 and registry.counters.compiles <= 1
+
+
+def _sd3_call(pipe: Any) -> tuple[torch.Tensor, ...]:
+    config = pipe.transformer.config
+    widths = config.joint_attention_dim, config.pooled_projection_dim
+    return torch.zeros(1, 4, 8, 8), torch.zeros(1, 5, widths[0]), torch.zeros(1, widths[1]), torch.ones(1)
+
+
+@pytest.mark.full
+def test_stable_diffusion_3(registry: Registry) -> None:
+    """One graph for all sizes, whose positions are the middle of a table."""
+    pipe, eager = compile_pipe(pipes.sd3()), pipes.sd3()
+    plain = pipes.image(eager)
+    assert pipes.distance(pipes.image(pipe), plain) <= 2
+    calls: list[dict[str, Any]] = [
+        {"height": 192, "width": 80, "tokens": 12},
+        {"height": 384, "width": 384},
+        {"num_images_per_prompt": 3},
+    ]
+    for call in calls:
+        assert pipes.distance(pipes.image(pipe, **call), pipes.image(eager, **call)) <= 2, call
+    assert pipes.distance(pipes.image(eager, seed=1), plain) > 50
+    report = pipe.onegraph.report()
+    assert report["transformer"].compiled_calls == 8 and not report["transformer"].eager, str(report)
+    assert registry.counters.compiles <= 1
+    pipe.transformer(*_sd3_call(pipe), skip_layers=[0])
+    assert pipe.onegraph.report()["transformer"].codes == {"call_argument": 1}
+
+
+@pytest.mark.full
+def test_a_model_distilled_from_guidance(registry: Registry) -> None:
+    """LCM's UNets have the guidance scale as an input besides the others."""
+    pipe, eager = (pipes.sd(unet=pipes.unet(time_cond_proj_dim=16)) for _ in range(2))
+    compile_pipe(pipe)
+    images = [pipes.image(eager, guidance_scale=scale) for scale in (1.5, 9.0)]
+    assert pipes.distance(*images) > 2
+    for scale, image in zip((1.5, 9.0), images, strict=True):
+        assert pipes.distance(pipes.image(pipe, guidance_scale=scale), image) <= 2
+    assert pipe.onegraph.report()["unet"].compiled_calls == 4 and registry.counters.compiles <= 1
+    with torch.no_grad():
+        pipe.onegraph.components["unet"].set_options(Options(when_missing="eager"))
+        pipe.unet(torch.zeros(1, 4, 8, 8), 5, torch.zeros(1, 7, 32))
+    assert pipe.onegraph.report()["unet"].codes == {"no_graph": 1}, "without it the graph is another one"
 
 
 @pytest.mark.full
 def test_a_tiny_autoencoder(fresh: Registry) -> None:
-    from diffusers import AutoencoderTiny
-
-    def made() -> Any:
-        torch.manual_seed(0)
-        blocks = {"encoder_block_out_channels": (16,) * 4, "decoder_block_out_channels": (16,) * 4}
-        counts = {"num_encoder_blocks": (1,) * 4, "num_decoder_blocks": (1,) * 4}
-        return pipes.sd(vae=AutoencoderTiny(**blocks, **counts).eval())
-
-    pipe, eager = compile_pipe(made(), ignores="unet"), made()
+    pipe, eager = compile_pipe(pipes.sd(vae=pipes.tiny_vae()), ignores="unet"), pipes.sd(vae=pipes.tiny_vae())
     for size in ({}, {"height": 96}):
         assert pipes.distance(pipes.image(pipe, **size), pipes.image(eager, **size)) <= 2
     assert fresh.counters.compiles == 1 and pipe.onegraph.report()["vae.decoder"].compiled_calls == 2

@@ -124,19 +124,25 @@ def test_cross_attention_kwargs(registry: Registry) -> None:
     assert torch.equal(found, wanted) and code_of(pipe) == {"call_argument": 1}
 
 
-@pytest.mark.parametrize("name", ["down_block_additional_residuals", "down_intrablock_additional_residuals"])
-def test_residuals_of_a_controlnet(registry: Registry, name: str) -> None:
+@pytest.mark.parametrize("whose", ["an adapter's in blocks", "one for a batch"])
+def test_residuals_that_no_graph_takes(registry: Registry, whose: str) -> None:
+    """A T2I-Adapter's, which go elsewhere; one ControlNet's image for all of a batch, which eager broadcasts."""
     pipe, eager = compile_pipe(pipes.sd(), when_missing="eager"), pipes.sd()
     torch.manual_seed(0)
-    x, context = torch.randn(1, 4, 8, 8), torch.randn(1, 7, 32)
-    shapes = [(32, 8), (32, 8), (32, 4), (64, 4)] if "intra" not in name else [(32, 4), (64, 4)]
-    residuals = [torch.randn(1, c, s, s) for c, s in shapes]
-    given: dict[str, Any] = {name: residuals}
-    if "intra" not in name:
+    x, context = torch.randn(2, 4, 8, 8), torch.randn(2, 7, 32)
+    skips = [
+        torch.randn(1 if whose == "one for a batch" else 2, c, s, s) for c, s in ((32, 8), (32, 8), (32, 4), (64, 4))
+    ]
+    given: dict[str, Any] = {"down_block_additional_residuals": skips}
+    if whose == "one for a batch":
         given["mid_block_additional_residual"] = torch.randn(1, 64, 4, 4)
+    else:
+        given = {"down_intrablock_additional_residuals": [torch.randn(2, 32, 4, 4), torch.randn(2, 64, 4, 4)]}
     with torch.no_grad():
-        a = pipe.unet(x, 5, context, **{k: list(v) if isinstance(v, list) else v for k, v in given.items()}).sample
-        b = eager.unet(x, 5, context, **{k: list(v) if isinstance(v, list) else v for k, v in given.items()}).sample
+        a, b = (
+            one.unet(x, 5, context, **{k: v if torch.is_tensor(v) else [*v] for k, v in given.items()}).sample
+            for one in (pipe, eager)
+        )
     assert torch.equal(a, b) and code_of(pipe) == {"residual_inputs": 1}
 
 

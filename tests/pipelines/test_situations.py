@@ -19,17 +19,18 @@ from onegraph.runtime.registry import Registry
 
 
 def refiner_of(base: Any) -> Any:
-    """An image-to-image pipeline with a UNet of its own and the base's VAE object."""
+    """An image-to-image pipeline with a UNet of its own, which takes five sizes, and the base's VAE object."""
     from diffusers import StableDiffusionXLImg2ImgPipeline
 
     pipe = StableDiffusionXLImg2ImgPipeline(
         vae=base.vae,
-        unet=pipes.unet(7, xl=True),
+        unet=pipes.unet(7, xl=True, ids=5),
         scheduler=pipes.scheduler(),
         text_encoder=None,
         tokenizer=None,
         text_encoder_2=base.text_encoder_2,
         tokenizer_2=None,
+        requires_aesthetics_score=True,
         add_watermarker=False,
     )
     pipe.set_progress_bar_config(disable=True)
@@ -43,13 +44,14 @@ def refined(refiner: Any, image: Any) -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def _sdxl_graphs(home: Path) -> None:
-    """SDXL's UNet in the shared store."""
+    """The UNets of SDXL and of its refiner in the shared store."""
     from onegraph.graph_cache.store import Store
     from onegraph.runtime.policy import ANY_SPEED
     from onegraph.runtime.registry import using
 
     with using(Registry(Store(home), policy=ANY_SPEED)):
-        pipes.image(compile_pipe(pipes.sdxl()))
+        base = pipes.sdxl()
+        refined(compile_pipe(refiner_of(base)), pipes.image(compile_pipe(base)))
 
 
 @pytest.mark.parametrize("order", ["base first", pytest.param("refiner first", marks=pytest.mark.full)])
@@ -74,6 +76,29 @@ def test_base_and_refiner_share_one_vae(registry: Registry, tmp_path: Path, orde
     assert report["unet"].compiled_calls == 2 and report["vae.encoder"].compiled_calls == 1, str(report)
     assert report["vae.decoder"].compiled_calls == 2, "both pipelines' calls of the one decoder"
     assert registry.counters.compiles == 0
+
+
+@pytest.mark.full
+def test_base_and_refiner_share_a_tiny_vae(registry: Registry, tmp_path: Path) -> None:
+    base = pipes.sdxl(vae=pipes.tiny_vae())
+    refiner = refiner_of(base)
+    first = pipes.image(base)
+    wanted = refined(refiner, first)
+    for one in (base, refiner):
+        compile_pipe(one, ignores="unet")
+    assert pipes.distance(refined(refiner, first), wanted) <= 2
+    for one, folder in ((base, "base"), (refiner, "refiner")):
+        save_pipe(one, tmp_path / folder)
+    compiles = registry.counters.compiles
+    again = pipes.sdxl(vae=pipes.tiny_vae())
+    pair = {"base": again, "refiner": refiner_of(again)}
+    for name in ("refiner", "base", "base", "refiner"):
+        load_pipe(pair[name], tmp_path / name)
+    assert pipes.distance(pipes.image(again), first) <= 2
+    assert pipes.distance(refined(pair["refiner"], first), wanted) <= 2
+    report = pair["refiner"].onegraph.report()
+    assert report["vae.encoder"].compiled_calls == 1 and report["vae.decoder"].compiled_calls == 2, str(report)
+    assert registry.counters.compiles == compiles
 
 
 def test_a_vae_with_force_upcast_in_float16(registry: Registry, tmp_path: Path) -> None:
@@ -156,14 +181,15 @@ def test_tiles_never_compile(fresh: Registry) -> None:
 
 
 def test_other_sizes_batches_and_prompts(registry: Registry) -> None:
-    """One graph for all; memory after ten sizes is what it was after two."""
+    """One graph for all; the process's memory after ten sizes is what it was after two."""
     pipe, eager = compile_pipe(pipes.sd(), when_missing="eager"), pipes.sd()
     for number in range(10):
         call = {"height": 64 + 8 * number, "width": 160 - 8 * number, "tokens": 77 * (1 + number % 2), "steps": 1}
         assert pipes.distance(pipes.image(pipe, **call), pipes.image(eager, **call)) <= 2, call
         if number == 1:
-            held = registry.held_bytes()
+            held, resident = registry.held_bytes(), pipes.resident_bytes()
     assert len(registry.graphs()) == 2 and registry.held_bytes() <= 1.1 * held
+    assert pipes.resident_bytes() <= 1.1 * resident
     assert not pipe.onegraph.report()["unet"].eager
 
 
@@ -216,66 +242,6 @@ def test_moving_the_pipeline_to_another_dtype_and_back(registry: Registry) -> No
     assert pipe.onegraph.report()["unet"].compiled_calls == 4
 
 
-def lora(pipe: Any, seed: int) -> dict[str, torch.Tensor]:
-    """A LoRA of rank 2 for the queries and values of a UNet, in diffusers' names."""
-    generator = torch.Generator().manual_seed(seed)
-    found = {}
-    for name, child in pipe.unet.named_modules():
-        if name.endswith(("to_q", "to_v")):
-            found[f"unet.{name}.lora_A.weight"] = torch.randn(2, child.in_features, generator=generator)
-            found[f"unet.{name}.lora_B.weight"] = torch.randn(child.out_features, 2, generator=generator) * 0.2
-    return found
-
-
-def test_lora_loaded_fused_and_unloaded(registry: Registry) -> None:
-    eager, pipe = pipes.sd(), compile_pipe(pipes.sd(), when_missing="eager")
-
-    def same(compiled: bool) -> Any:
-        before = pipe.onegraph.report()["unet"]
-        image = pipes.image(pipe)
-        assert pipes.distance(image, pipes.image(eager)) <= 2
-        after = pipe.onegraph.report()["unet"]
-        assert after.compiled_calls - before.compiled_calls == (2 if compiled else 0), after.text
-        return image
-
-    plain = same(True)
-    for one in (eager, pipe):
-        one.load_lora_weights(lora(one, 1), adapter_name="a")
-    first = same(False)
-    assert pipes.distance(plain, first) > 10
-    for one in (eager, pipe):
-        one.load_lora_weights(lora(one, 2), adapter_name="b")
-        one.set_adapters(["a", "b"], [0.3, 0.9])
-    second = same(False)
-    assert pipes.distance(second, first) > 10
-    for one in (eager, pipe):
-        one.fuse_lora()
-    assert pipes.distance(same(True), second) <= 2
-    for one in (eager, pipe):
-        one.unfuse_lora()
-    same(False)
-    for one in (eager, pipe):
-        one.fuse_lora()
-        one.unload_lora_weights()
-    assert pipes.distance(same(True), second) <= 2
-    assert pipe.onegraph.report()["unet"].codes == {"adapter_layers": 6}
-    assert registry.counters.compiles == 0
-
-
-def test_lora_hot_swapped(registry: Registry) -> None:
-    eager, pipe = pipes.sd(), compile_pipe(pipes.sd(), when_missing="eager")
-    for one in (eager, pipe):
-        one.load_lora_weights(lora(one, 1), adapter_name="a")
-    pipes.image(pipe)
-    for one in (eager, pipe):
-        one.load_lora_weights(lora(one, 2), adapter_name="a", hotswap=True)
-    assert pipes.distance(pipes.image(pipe), pipes.image(eager)) <= 2
-    for one in (eager, pipe):
-        one.disable_lora()
-    assert pipes.distance(pipes.image(pipe), pipes.image(eager)) <= 2
-    assert pipe.onegraph.report()["unet"].compiled_calls == 2, str(pipe.onegraph.report())
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_hooks_of_accelerate(registry: Registry, when: str) -> None:
     """A hook on the whole module, as model offloading has, stays where it is and a graph serves below it."""
@@ -298,6 +264,21 @@ def test_hooks_of_accelerate(registry: Registry, when: str) -> None:
         remove_hook_from_module(one.unet)
     assert pipes.distance(pipes.image(pipe), pipes.image(eager)) <= 2
     assert pipe.onegraph.report()["unet"].compiled_calls == 4
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_model_offloading(registry: Registry, when: str) -> None:
+    """diffusers' own, with the CPU as the device that models are brought to, as there is no other here."""
+    pipe, eager = pipes.sd(), pipes.sd()
+    if when == "after":
+        compile_pipe(pipe, when_missing="eager")
+    pipe.enable_model_cpu_offload(device="cpu")
+    if when == "before":
+        compile_pipe(pipe, when_missing="eager")
+    for _ in range(2):
+        assert pipes.distance(pipes.image(pipe), pipes.image(eager)) <= 2
+    report = pipe.onegraph.report()
+    assert report["unet"].compiled_calls == 4 and report["vae.decoder"].compiled_calls == 2, str(report)
 
 
 def test_hooks_on_layers_run_eager(registry: Registry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 SIDE = 64  # pixels of the usual image
 
 
-def unet(seed: int = 0, *, xl: bool = False, **config: Any) -> Any:
-    """A UNet of two levels; with `xl` it takes a pooled text embedding and sizes besides."""
+def unet(seed: int = 0, *, xl: bool = False, ids: int = 6, **config: Any) -> Any:
+    """A UNet of two levels; with `xl` it takes a pooled text embedding and so many sizes besides."""
     from diffusers import UNet2DConditionModel
 
     torch.manual_seed(seed)
@@ -23,7 +24,7 @@ def unet(seed: int = 0, *, xl: bool = False, **config: Any) -> Any:
         extra = {
             "addition_embed_type": "text_time",
             "addition_time_embed_dim": 8,
-            "projection_class_embeddings_input_dim": 32 + 6 * 8,
+            "projection_class_embeddings_input_dim": 32 + ids * 8,
             "transformer_layers_per_block": 1,
             "use_linear_projection": True,
         }
@@ -59,6 +60,22 @@ def vae(seed: int = 0, **config: Any) -> Any:
         **config,
     )
     return made.eval()
+
+
+def tiny_vae(seed: int = 0) -> Any:
+    """An AutoencoderTiny of the same sizes."""
+    from diffusers import AutoencoderTiny
+
+    torch.manual_seed(seed)
+    blocks = {"encoder_block_out_channels": (16,) * 4, "decoder_block_out_channels": (16,) * 4}
+    counts = {"num_encoder_blocks": (1,) * 4, "num_decoder_blocks": (1,) * 4}
+    return AutoencoderTiny(**blocks, **counts).eval()
+
+
+def resident_bytes() -> int:
+    """Bytes of this process that are in memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def text_encoder(seed: int = 0, *, projected: bool = False) -> Any:
@@ -174,28 +191,88 @@ def video(seed: int = 0) -> Any:
     return pipe
 
 
-def controlnet(pipe: Any, seed: int = 0) -> Any:
-    """A pipeline with the parts of an SDXL one and a ControlNet for its UNet."""
-    from diffusers import ControlNetModel, StableDiffusionXLControlNetPipeline
+def flux(seed: int = 0, **config: Any) -> Any:
+    """A FluxPipeline of one double and one single block, with the VAE of `vae`. Prompts are given as embeddings."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
 
+    decoding = vae(seed, shift_factor=0.0)
     torch.manual_seed(seed)
-    steering = ControlNetModel.from_unet(pipe.unet, conditioning_channels=3).eval()
-    for block in (*steering.controlnet_down_blocks, steering.controlnet_mid_block):
-        torch.nn.init.normal_(block.weight)  # made of zeros, which change nothing
+    blocks = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
+    widths = {"in_channels": 16, "joint_attention_dim": 32, "pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)}
+    made = FluxTransformer2DModel(**{**blocks, **widths, "guidance_embeds": True, **config})
+    pipe = FluxPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=decoding,
+        text_encoder=None,
+        tokenizer=None,
+        text_encoder_2=None,
+        tokenizer_2=None,
+        transformer=made.eval(),
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def sd3(seed: int = 0, **config: Any) -> Any:
+    """A StableDiffusion3Pipeline of two blocks, with the VAE of `vae`. Prompts are given as embeddings."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
+
+    decoding = vae(seed, shift_factor=0.0)
+    torch.manual_seed(seed)
+    blocks = {"num_layers": 2, "attention_head_dim": 8, "num_attention_heads": 4, "caption_projection_dim": 32}
+    widths = {"in_channels": 4, "out_channels": 4, "joint_attention_dim": 32, "pooled_projection_dim": 32}
+    sizes = {"patch_size": 2, "sample_size": 16, "pos_embed_max_size": 24}
+    made = SD3Transformer2DModel(**{**blocks, **widths, **sizes, **config})
+    pipe = StableDiffusion3Pipeline(
+        transformer=made.eval(),
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=decoding,
+        text_encoder=None,
+        tokenizer=None,
+        text_encoder_2=None,
+        tokenizer_2=None,
+        text_encoder_3=None,
+        tokenizer_3=None,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def controlnet(pipe: Any, count: int = 1) -> Any:
+    """A pipeline with the parts of an SD or SDXL one and ControlNets for its UNet."""
+    from diffusers import ControlNetModel, StableDiffusionControlNetPipeline, StableDiffusionXLControlNetPipeline
+
+    made = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        steering = ControlNetModel.from_unet(pipe.unet, conditioning_channels=3).eval()
+        for block in (*steering.controlnet_down_blocks, steering.controlnet_mid_block):
+            torch.nn.init.normal_(block.weight)  # made of zeros, which change nothing
+        made.append(steering)
     parts = {name: part for name, part in pipe.components.items() if name not in ("feature_extractor", "image_encoder")}
-    made = StableDiffusionXLControlNetPipeline(**parts, controlnet=steering, add_watermarker=False)
-    made.set_progress_bar_config(disable=True)
-    return made
+    steering = made[0] if count == 1 else made
+    if pipe.unet.config.addition_embed_type == "text_time":
+        result = StableDiffusionXLControlNetPipeline(**parts, controlnet=steering, add_watermarker=False)
+    else:
+        none = {"feature_extractor": None, "requires_safety_checker": False}
+        result = StableDiffusionControlNetPipeline(**parts, controlnet=steering, **none)
+    result.set_progress_bar_config(disable=True)
+    return result
 
 
 def embeddings(pipe: Any, seed: int = 0, tokens: int = 77) -> dict[str, torch.Tensor]:
     """A prompt and its negative as embeddings."""
     generator = torch.Generator().manual_seed(seed)
-    config = pipe.unet.config
+    model = pipe.transformer if hasattr(pipe, "transformer") else pipe.unet
+    config = model.config
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator).to(pipe.unet.dtype)
+        return torch.randn(*shape, generator=generator).to(model.dtype)
 
+    if hasattr(pipe, "transformer"):
+        prefixes = ("", "negative_") if hasattr(pipe, "text_encoder_3") else ("",)
+        texts = {f"{prefix}prompt_embeds": draw(1, tokens, config.joint_attention_dim) for prefix in prefixes}
+        return texts | {f"{prefix}pooled_prompt_embeds": draw(1, config.pooled_projection_dim) for prefix in prefixes}
     made = {name: draw(1, tokens, config.cross_attention_dim) for name in ("prompt_embeds", "negative_prompt_embeds")}
     if config.addition_embed_type == "text_time":
         pooled = pipe.text_encoder_2.config.projection_dim
@@ -206,7 +283,7 @@ def embeddings(pipe: Any, seed: int = 0, tokens: int = 77) -> dict[str, torch.Te
 def image(pipe: Any, seed: int = 0, *, height: int = SIDE, width: int = SIDE, steps: int = 2, **given: Any) -> Any:
     """The image for a seed as floats in 0..1: [H,W,3]."""
     call = {**embeddings(pipe, tokens=given.pop("tokens", 77)), "num_inference_steps": steps, "output_type": "np"}
-    if "image" not in given:
+    if "image" not in given or hasattr(pipe, "controlnet"):
         call |= {"height": height, "width": width}
     return pipe(**{**call, **given}, generator=torch.Generator().manual_seed(seed)).images[0]
 

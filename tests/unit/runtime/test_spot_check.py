@@ -60,6 +60,22 @@ def test_several_outputs_of_a_batch(batched: bool) -> None:
     assert [len(tensor) for tensor in found] == ([1, 1] if batched else [4, 5])
 
 
+def test_an_input_without_a_batch_stays_whole() -> None:
+    """Though it has as many rows as the batch has elements."""
+    inputs = torch.randn(3, 4), torch.randn(3, 4)
+    dims = toy.Dim("batch", 1, 4), toy.Dim("rows", 1, 4)
+    shapes = toy.ShapeRange(
+        dims, (toy.TensorSpec("x", ("batch", 4), "float32"), toy.TensorSpec("table", ("rows", 4), "float32"))
+    )
+
+    def module(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return x @ table.T
+
+    found, reference = pair(shapes, inputs, module(*inputs), module, module)
+    torch.testing.assert_close(found, reference)
+    assert reference.shape == (1, 3)
+
+
 def test_of_one_image_a_quarter_runs_both_ways() -> None:
     module, inputs, sizes = toy.Toy(), toy.inputs(1, 12, 16), []
 

@@ -1,0 +1,77 @@
+"""What a ControlNet adds to a UNet's skips and to its middle, as inputs of the UNet's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...common import reasons
+from ...common.shapes import Refused, TensorSpec
+from .family import Inputs, plain, spec_of
+
+_DOWN, _MIDDLE = "down_block_additional_residuals", "mid_block_additional_residual"
+ARGUMENTS = frozenset({_DOWN, _MIDDLE})  # of a UNet's call
+_SIDES = ("height", "width")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a UNet adds a residual: its input's name, the channels, and the UNet's height divided by its own."""
+
+    name: str
+    channels: int
+    over: int
+
+    def spec(self, inputs: Inputs) -> TensorSpec:
+        """The spec of its residual."""
+        sides = (f"{side}/{self.over}" if self.over > 1 else side for side in _SIDES)
+        return spec_of(self.name, inputs[self.name], "batch", self.channels, *sides)
+
+    def size(self, sample: torch.Tensor) -> tuple[int, ...]:
+        """The residual's shape for a call with these latents."""
+        height, width = (-(-size // self.over) for size in sample.shape[2:])
+        return sample.shape[0], self.channels, height, width
+
+
+def places(unet: Any) -> list[Place]:
+    """All places of a UNet in the order in which its call takes them: the skips, then the middle."""
+    found, over = [(unet.conv_in.out_channels, 1)], 1
+    for block in unet.down_blocks:
+        found += [(resnet.out_channels, over) for resnet in block.resnets]
+        if block.downsamplers is not None:
+            over *= 2
+            found.append((block.downsamplers[0].out_channels, over))
+    skips = [Place(f"residual_{number}", *one) for number, one in enumerate(found)]
+    return [*skips, Place("residual_middle", *found[-1])]
+
+
+def taken(unet: Any, call: Mapping[str, Any], sample: torch.Tensor) -> dict[str, torch.Tensor] | Refused:
+    """The residuals of a call by name; empty where there are none.
+
+    Some of a T2I-Adapter's come without one for the middle; the UNet adds those elsewhere.
+    """
+    down, middle = call.get(_DOWN), call.get(_MIDDLE)
+    if down is None and middle is None:
+        return {}
+    if not isinstance(down, Sequence) or middle is None:
+        return Refused(reasons.ResidualInputs(_DOWN))
+    wanted, given = places(unet), plain([*down, middle])
+    if given is None:
+        return Refused(reasons.NotPlainInputs())
+    if [tuple(tensor.shape) for tensor in given] != [place.size(sample) for place in wanted]:
+        return Refused(reasons.ResidualInputs(_DOWN))
+    return {place.name: tensor for place, tensor in zip(wanted, given, strict=True)}
+
+
+def specs(unet: Any, inputs: Inputs) -> list[TensorSpec]:
+    """The specs of the residuals among a graph's inputs."""
+    return [place.spec(inputs) for place in places(unet) if place.name in inputs]
+
+
+def of_call(unet: Any, inputs: Inputs) -> dict[str, Any]:
+    """The residuals among a graph's inputs as the UNet's call takes them."""
+    found = [inputs[place.name] for place in places(unet) if place.name in inputs]
+    return {_DOWN: tuple(found[:-1]), _MIDDLE: found[-1]} if found else {}
