@@ -75,6 +75,28 @@ def _attention(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @contextlib.contextmanager
+def _one_path(like: torch.Tensor) -> Iterator[None]:
+    """Have the host's attention take one path for inputs of all sizes, as a graph for any size must.
+
+    On CUDA, ComfyUI 0.33 asks how large its inputs are and passes small ones to torch in another way. Both compute the
+    same. The host's own runs once, so that the graph's record of functions names it and what it calls.
+    """
+    import comfy.ops
+
+    own = comfy.ops.scaled_dot_product_attention
+    if "nelement" not in getattr(getattr(own, "__code__", None), "co_names", ()):
+        yield
+        return
+    small = like.new_zeros(1, 1, 8, 8)
+    own(small, small, small)
+    comfy.ops.scaled_dot_product_attention = torch.nn.functional.scaled_dot_product_attention
+    try:
+        yield
+    finally:
+        comfy.ops.scaled_dot_product_attention = own
+
+
+@contextlib.contextmanager
 def _torch_attention() -> Iterator[None]:
     """While this lasts every model attends as `_attention` does: a ControlNet's blocks take no options."""
     from comfy.ldm.modules import attention
@@ -106,7 +128,10 @@ class UnetCall(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         options = {"optimized_attention_override": _attention}
         given, control = residuals.split(self._inputs or _UNET_INPUTS[: len(tensors)], tensors)
-        result: torch.Tensor = self.module._forward(**given, control=control, transformer_options=options)  # type: ignore[operator]
+        with _one_path(given["x"]):
+            result: torch.Tensor = self.module._forward(  # type: ignore[operator]
+                **given, control=control, transformer_options=options
+            )
         return result
 
 
@@ -121,7 +146,7 @@ class ControlNetCall(torch.nn.Module):
         self._inputs = tuple(inputs)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with _torch_attention():
+        with _torch_attention(), _one_path(tensors[0]):
             return residuals_of(self.module(**dict(zip(self._inputs, tensors, strict=True))))
 
 
@@ -162,7 +187,8 @@ class VaeDecoderCall(torch.nn.Module):
         _plain_attention(vae)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        image: torch.Tensor = self.module.decode(x)  # type: ignore[operator]
+        with _one_path(x):
+            image: torch.Tensor = self.module.decode(x)  # type: ignore[operator]
         return image
 
 
@@ -175,7 +201,8 @@ class VaeEncoderCall(torch.nn.Module):
         _plain_attention(vae)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return encode_moments(self.module, x)
+        with _one_path(x):
+            return encode_moments(self.module, x)
 
 
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str] = ()) -> torch.nn.Module:

@@ -23,6 +23,7 @@ import torch
 from ..common import reasons
 from ..common.shapes import Refused
 from ..common.torch_private import Tables, copy_all, set_tables, tables
+from . import contract
 from .vram_copies import copies_of, dtype_of, fill
 
 _VBAR = ("base_addr", "offset", "fault", "unpin", "get_residency")  # used of comfy_aimdo's ModelVBAR
@@ -196,11 +197,14 @@ def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refuse
     `version` is the module's, by its watch: another one needs another skeleton. Refuses where this ComfyUI or its
     comfy-aimdo lacks what that needs.
     """
+    lacking = contract.refusal("DynamicVRAM")
+    if lacking is not None:
+        return Refused(lacking)
     import comfy.ops
 
-    cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
+    cast, uncast = comfy.ops.cast_bias_weight, comfy.ops.uncast_bias_weight
     vbars = getattr(patcher.model, "dynamic_vbars", None)
-    if cast is None or uncast is None or not isinstance(vbars, dict):
+    if not isinstance(vbars, dict):
         return Refused(reasons.PagedWeights())
     for tensor in (*module.parameters(), *module.buffers()):
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):

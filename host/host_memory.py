@@ -17,6 +17,7 @@ import torch
 
 from ..common import memory
 from ..runtime.registry import registry
+from . import contract
 
 log = logging.getLogger("onegraph.host")
 
@@ -70,6 +71,8 @@ def announce_captures(device: torch.device) -> int:
     held = 0
     try:
         held = registry().captured_bytes(device)
+        if contract.refusal("memory") is not None:
+            return held
         import comfy.model_management as management
 
         loaded = management.current_loaded_models

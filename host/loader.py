@@ -1,12 +1,16 @@
-"""ComfyUI's own checkpoint loader, for the node that loads and compiles in one."""
+"""ComfyUI's own loaders, for nodes that load and compile in one."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from . import contract
+
 
 def checkpoint_names() -> list[str]:
     """The files ComfyUI lists as checkpoints."""
+    if contract.refusal("loading") is not None:
+        return []
     import folder_paths
 
     return list(folder_paths.get_filename_list("checkpoints"))
@@ -18,3 +22,19 @@ def load_checkpoint(name: str) -> tuple[Any, Any, Any]:
 
     model, clip, vae = nodes.CheckpointLoaderSimple().load_checkpoint(name)
     return model, clip, vae
+
+
+def control_net_names() -> list[str]:
+    """The files ComfyUI lists as ControlNets."""
+    if contract.refusal("loading") is not None:
+        return []
+    import folder_paths
+
+    return list(folder_paths.get_filename_list("controlnet"))
+
+
+def load_control_net(name: str) -> Any:
+    """A CONTROL_NET, exactly as Load ControlNet Model gives it."""
+    import nodes
+
+    return nodes.ControlNetLoader().load_controlnet(name)[0]

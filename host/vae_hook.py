@@ -31,7 +31,7 @@ from ..runtime.module_watch import Watches
 from ..runtime.registry import registry
 from ..runtime.request import Request, Shaped, WhenMissing
 from ..runtime.unet_sizes import PIXELS
-from . import model_source
+from . import contract, model_source
 from .component import Component, eager_text, preload, wait_for
 from .families import vae as family
 from .resolutions import DynamicResolution, Plan, sizes_of
@@ -318,7 +318,7 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     plain_vae = _without_hook(vae)
     if options.backend == "off":
         return plain_vae, "off: the VAE runs eager"
-    reason = unsupported(plain_vae)
+    reason = contract.refusal("VAE") or unsupported(plain_vae)
     if reason is not None:
         return plain_vae, eager_text(reason)
     source = model_source.source_of(plain_vae.patcher, plain_vae.first_stage_model, dynprompt, node_id)

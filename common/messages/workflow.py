@@ -16,9 +16,33 @@ def _(r: reasons.NewerHost) -> str:
     return "this ComfyUI is newer than OneGraph knows (UNetModel without _forward); update OneGraph"
 
 
+_WITHOUT = {
+    "model": "no model runs compiled",
+    "ControlNet": "no ControlNet runs compiled",
+    "VAE": "no VAE runs compiled",
+    "DynamicVRAM": "no model runs compiled under DynamicVRAM",
+    "memory": "CUDA graphs keep their memory until their model goes",
+    "texts": "nodes may show nothing",
+    "loading": "nodes that load files list none",
+}
+
+
+@text.register
+def _(r: reasons.HostLacks) -> str:
+    return (
+        f"{_WITHOUT.get(r.feature, r.feature)}, because this ComfyUI does not have {', '.join(r.names)} "
+        "as OneGraph knows it; update OneGraph"
+    )
+
+
 @text.register
 def _(r: reasons.UnknownArgument) -> str:
     return f"the workflow passes {r.name} to the model"
+
+
+@text.register
+def _(r: reasons.VideoFrames) -> str:
+    return "this model computes the frames of a video together, which no graph does"
 
 
 @text.register

@@ -20,9 +20,21 @@ class NewerHost(Reason):
 
 
 @dataclass(frozen=True)
+class HostLacks(Reason):
+    code = "host_lacks"
+    feature: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class UnknownArgument(Reason):
     code = "unknown_argument"
     name: str
+
+
+@dataclass(frozen=True)
+class VideoFrames(Reason):
+    code = "video_frames"
 
 
 @dataclass(frozen=True)

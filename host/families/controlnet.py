@@ -23,7 +23,7 @@ from ...runtime import choice, unet_sizes
 from ...runtime.dispatch import Call
 from ...runtime.module_watch import Watches
 from ...runtime.request import Request, Shaped
-from .. import compile_client, custom_nodes, model_source, status
+from .. import compile_client, contract, custom_nodes, model_source, status
 from ..component import Component, eager_text, preload
 from ..controlnet_proxy import plain, stand_in
 from ..run import HostRun, start_run
@@ -39,6 +39,9 @@ _RANKS = {"x": 4, "hint": 4, "timesteps": 1, "context": 3, "y": 2}
 
 def refusal(control_net: Any) -> Reason | None:
     """Why no graph serves this CONTROL_NET, or None."""
+    lacking = contract.refusal("ControlNet")
+    if lacking is not None:
+        return lacking
     from comfy.cldm.cldm import ControlNet as Module
     from comfy.controlnet import ControlNet
 
@@ -233,12 +236,12 @@ def compile_controlnet(
     control_net: Any, options: Options, node_id: str | None = None, dynprompt: Any = None
 ) -> tuple[Any, str]:
     """A copy of a CONTROL_NET that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
-    from comfy.patcher_extension import CallbacksMP
-
     refused = refusal(control_net)
     if refused is not None:
         text = "off: the ControlNet runs eager" if options.backend == "off" else eager_text(refused)
         return control_net, text
+    from comfy.patcher_extension import CallbacksMP
+
     clone = control_net.copy()
     patcher = clone.control_model_wrapped = control_net.control_model_wrapped.clone()
     module = clone.control_model = plain(control_net.control_model)

@@ -24,7 +24,7 @@ from ...runtime.dispatch import Call, Dispatcher
 from ...runtime.module_watch import Watches
 from ...runtime.registry import registry
 from ...runtime.request import Request, Shaped, WhenMissing
-from .. import compile_client, custom_nodes, model_source, residuals
+from .. import compile_client, contract, custom_nodes, model_source, residuals
 from ..component import Component, eager_text, preload
 from ..run import HostRun, start_run
 
@@ -66,6 +66,13 @@ def is_unet(module: Any) -> bool:
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 
     return type(module) is UNetModel
+
+
+def is_video_unet(unet: Any) -> bool:
+    """Whether a UNetModel computes the frames of a video together (Stable Video Diffusion)."""
+    from comfy.ldm.modules.diffusionmodules.openaimodel import VideoResBlock
+
+    return any(isinstance(module, VideoResBlock) for module in unet.modules())
 
 
 def shape_range(
@@ -114,6 +121,8 @@ def options_refusal(options: Mapping[str, Any]) -> Reason | None:
 
 def _call_refusal(call: Mapping[str, Any], options: Mapping[str, Any]) -> Reason | None:
     """Why no graph serves a call with these arguments, or None."""
+    if call.get("num_video_frames") is not None:
+        return reasons.VideoFrames()
     for name, value in call.items():
         if name not in _ARGUMENTS and value is not None:
             return reasons.UnknownArgument(name)
@@ -313,6 +322,9 @@ def detach(patcher: Any) -> None:
 
 def compile_model(patcher: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
     """A clone of a MODEL that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
+    lacking = contract.refusal("model")
+    if lacking is not None:
+        return patcher, eager_text(lacking)
     clone = patcher.clone()
     detach(clone)
     unet = getattr(clone.model, "diffusion_model", None)
@@ -323,6 +335,8 @@ def compile_model(patcher: Any, options: Options, node_id: str | None = None, dy
     source = model_source.source_of(patcher, unet, dynprompt, node_id)
     hook = UnetHook(options, node_id, source)
     hook.attach(clone)
+    if is_video_unet(unet):
+        return clone, eager_text(reasons.VideoFrames())
     hook.preload(clone, dynprompt)
     backend = choice.describe(options.backend, patcher.load_device)
     return clone, f"ready: {options.shapes}, {backend}; starts with the first sampling step"

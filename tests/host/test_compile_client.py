@@ -1,0 +1,72 @@
+"""What the worker captures of ComfyUI's models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import models
+
+from onegraph.common.shapes import ShapeRange
+from onegraph.compiler import code_record, export
+from onegraph.host import compile_client
+from onegraph.host.families import unet as family
+from onegraph.host.families import vae as vae_family
+from onegraph.runtime.faithfulness import relative_l2
+
+
+@pytest.fixture
+def sized_attention(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The host's attention as ComfyUI 0.33 has it on CUDA: small inputs go another way."""
+    import comfy.ops
+
+    def scaled_dot_product_attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
+        if q.nelement() < 1024 * 128:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, *args, **kwargs)
+        result: Any = torch.nn.functional.scaled_dot_product_attention(q, k, v, *args, **kwargs)
+        return result
+
+    scaled_dot_product_attention.__module__ = "comfy.ops"
+    monkeypatch.setattr(comfy.ops, "scaled_dot_product_attention", scaled_dot_product_attention)
+    return scaled_dot_product_attention
+
+
+def captured(call: torch.nn.Module, shapes: ShapeRange, sizes: dict[str, int]) -> Any:
+    return export.capture(call, shapes, sizes, torch.device("cpu")).module()
+
+
+def test_a_unet_is_captured_whatever_its_attention_asks(sized_attention: Callable[..., Any]) -> None:
+    import comfy.ops
+
+    unet = models.unet("tiny_sdxl")
+    unet.load_state_dict({k: v.float() for k, v in models.seeded(unet.state_dict(), 1).items()})
+    generator = torch.Generator().manual_seed(1)
+
+    def inputs(side: int) -> list[torch.Tensor]:
+        shapes = ((2, 4, side, side), (2,), (2, 77, 2048), (2, 2816))
+        return [torch.randn(shape, generator=generator) for shape in shapes]
+
+    large = inputs(128)
+    shapes, _, sizes = family.shape_range("any size", large[0], large[2], large[3], torch.device("cpu"), 2)
+    call = compile_client.UnetCall(unet)
+    with code_record.watched() as seen:
+        graph = captured(call, shapes, sizes)
+    assert comfy.ops.scaled_dot_product_attention is sized_attention
+    assert sized_attention.__code__ in seen  # so that replacing it is noticed
+    for given in (large, inputs(16)):
+        assert relative_l2(graph(*given), call(*given)) < 1e-5
+
+
+def test_a_vae_is_captured_whatever_its_attention_asks(sized_attention: Callable[..., Any]) -> None:
+    from comfy.ldm.models.autoencoder import AutoencoderKL
+
+    vae = AutoencoderKL(ddconfig={**models.VAE, "ch": 32, "attn_resolutions": []}, embed_dim=4).eval()
+    vae.load_state_dict({k: v.float() for k, v in models.seeded(vae.state_dict(), 1).items()})
+    call = compile_client.VaeDecoderCall(vae)
+    large, small = torch.randn(1, 4, 40, 40), torch.randn(1, 4, 16, 16)
+    shapes, _, sizes = vae_family.shape_range("decoder", large, False, 1)
+    graph = captured(call, shapes, sizes)
+    for given in (large, small):
+        assert relative_l2(graph(given), call(given)) < 1e-5
