@@ -46,6 +46,21 @@ UNETS: dict[str, dict[str, Any]] = {
     },
     "tiny_sdxl": {**_SDXL_LIKE, "model_channels": 64, "context_dim": 2048, "adm_in_channels": 2816},
     "tiny_refiner": {**_SDXL_LIKE, "model_channels": 64, "context_dim": 1280, "adm_in_channels": 2560},
+    # Stable Video Diffusion's kind: frames of one video are computed together.
+    "tiny_svd": {
+        **_SDXL_LIKE,
+        "model_channels": 64,
+        "in_channels": 8,
+        "context_dim": 1024,
+        "adm_in_channels": 768,
+        "use_temporal_resblock": True,
+        "use_temporal_attention": True,
+        "extra_ff_mix_layer": True,
+        "use_spatial_context": True,
+        "merge_strategy": "learned_with_images",
+        "merge_factor": 0.0,
+        "video_kernel_size": [3, 1, 1],
+    },
     # The demo's: deeper transformers, as in SDXL itself, where most of the time goes.
     "small_sdxl": {
         **_SDXL_LIKE,
@@ -146,12 +161,17 @@ def register() -> None:
         unet_config = {**supported.SDXLRefiner.unet_config, "model_channels": 64, "transformer_depth": [0, 1]}
         unet_extra_config = {"num_heads": -1, "num_head_channels": 32}
 
+    class OneGraphTinySVD(supported.SVD_img2vid):
+        unet_config = {**supported.SVD_img2vid.unet_config, "model_channels": 64, "transformer_depth": [0, 1]}
+        unet_extra_config = {**supported.SVD_img2vid.unet_extra_config, "num_head_channels": 32}
+
     supported.models[:0] = [
         OneGraphTinySD15,
         OneGraphTinySDXL,
         OneGraphSmallSDXL,
         OneGraphDeepSDXL,
         OneGraphTinyRefiner,
+        OneGraphTinySVD,
     ]
 
 

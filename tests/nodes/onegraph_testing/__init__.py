@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
@@ -73,8 +74,32 @@ class TestImage:
         return ((smooth + 0.03 * noise).clamp(0, 1).movedim(1, -1).contiguous(),)
 
 
+class _Vision:
+    """What CLIP vision models do, as far as SVD_img2vid_Conditioning asks: an embedding of each image."""
+
+    def encode_image(self, image, **_options):
+        small = torch.nn.functional.adaptive_avg_pool2d(image.movedim(-1, 1).float(), (16, 16))
+        return SimpleNamespace(image_embeds=small.mean(1).reshape(len(image), -1).repeat(1, 4) * 4 - 2)
+
+
+class TestClipVision:
+    """A CLIP_VISION without a model: 1024 numbers for each image, by its brightness."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    RETURN_TYPES = ("CLIP_VISION",)
+    FUNCTION = "load"
+    CATEGORY = "testing"
+
+    def load(self):
+        return (_Vision(),)
+
+
 NODE_CLASS_MAPPINGS = {
     **patches.NODES,
     "OneGraphTestTextEncode": TestTextEncode,
     "OneGraphTestImage": TestImage,
+    "OneGraphTestClipVision": TestClipVision,
 }

@@ -1,0 +1,140 @@
+"""What OneDiff's nodes do here, each as a function of its inputs' values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..common import messages, reasons
+from ..common.reasons import Reason
+from ..host import loader, vae_hook
+from ..host.families import controlnet, unet
+from ..host.progress import introduce
+
+Inputs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Booster:
+    """What a booster hands to the node that compiles.
+
+    Attributes:
+        backend: for that node.
+        lost: what the booster did in OneDiff and does not do here.
+    """
+
+    backend: str = "auto"
+    lost: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True)
+class At:
+    """The node that is executed."""
+
+    node_id: str | None
+    dynprompt: Any
+
+
+Run = Callable[[Inputs, At], tuple[Any, ...]]  # the values of a node's outputs, in order
+
+
+def _given(inputs: Inputs) -> Booster:
+    given = inputs.get("custom_booster")
+    return given if isinstance(given, Booster) else Booster()  # another pack's has no meaning here
+
+
+def _text(first: str, lost: tuple[Reason, ...]) -> str:
+    """A node's text: its own line, then one for each thing that it does not do."""
+    return "\n".join([first, *(messages.text(reason) for reason in lost)])
+
+
+def _compiled(model: Any, lost: tuple[Reason, ...], inputs: Inputs, at: At) -> tuple[Any, str]:
+    booster = _given(inputs)
+    compiled, text = unet.compile_model(model, unet.Options(booster.backend), at.node_id, at.dynprompt)
+    return compiled, _text(text, (*lost, *booster.lost))
+
+
+def compile_model(*lost: Reason) -> Run:
+    """Compile Model (OneGraph) on `model`."""
+
+    def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
+        compiled, text = _compiled(inputs["model"], lost, inputs, at)
+        introduce(at.node_id, text=text)
+        return (compiled,)
+
+    return run
+
+
+def compile_vae(inputs: Inputs, at: At) -> tuple[Any, ...]:
+    """Compile VAE (OneGraph) on `vae`."""
+    booster = _given(inputs)
+    compiled, text = vae_hook.compile_vae(inputs["vae"], vae_hook.Options(booster.backend), at.node_id, at.dynprompt)
+    introduce(at.node_id, text=_text(text, booster.lost))
+    return (compiled,)
+
+
+def load_checkpoint(*lost: Reason) -> Run:
+    """Load Checkpoint (OneGraph) on `ckpt_name`, with the VAE compiled only where `vae_speedup` is `enable`."""
+
+    def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
+        model, clip, vae = loader.load_checkpoint(inputs["ckpt_name"])
+        compiled, about_model = _compiled(model, lost, inputs, at)
+        if inputs.get("vae_speedup") != "enable":
+            introduce(at.node_id, text=about_model)
+            return compiled, clip, vae
+        options = vae_hook.Options(_given(inputs).backend)
+        compiled_vae, about_vae = vae_hook.compile_vae(vae, options, at.node_id, at.dynprompt)
+        introduce(at.node_id, model=about_model, VAE=about_vae)
+        return compiled, clip, compiled_vae
+
+    return run
+
+
+def compile_control_net(inputs: Inputs, at: At) -> tuple[Any, ...]:
+    """Compile ControlNet (OneGraph) on `control_net`."""
+    booster = _given(inputs)
+    options = controlnet.Options(booster.backend)
+    compiled, text = controlnet.compile_controlnet(inputs["control_net"], options, at.node_id, at.dynprompt)
+    introduce(at.node_id, text=_text(text, booster.lost))
+    return (compiled,)
+
+
+def load_control_net(inputs: Inputs, at: At) -> tuple[Any, ...]:
+    """Load ControlNet Model on `control_net_name`, then Compile ControlNet (OneGraph)."""
+    loaded = loader.load_control_net(inputs["control_net_name"])
+    return compile_control_net({**inputs, "control_net": loaded}, at)
+
+
+def pass_on(name: str, why: Reason) -> Run:
+    """Hand on an input as it is."""
+
+    def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
+        introduce(at.node_id, text=messages.text(why))
+        return (inputs[name],)
+
+    return run
+
+
+def end(inputs: Inputs, at: At) -> tuple[Any, ...]:
+    """End a workflow without saving anything."""
+    introduce(at.node_id, text=messages.text(reasons.GraphsByThemselves()))
+    return ()
+
+
+def make_booster(lost: Reason) -> Run:
+    """A booster that tells what it does not do; `disable` turns compiling off."""
+
+    def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
+        backend = "off" if inputs.get("disable") else "auto"
+        introduce(at.node_id, text=messages.text(lost))
+        return (Booster(backend, (lost,)),)
+
+    return run
+
+
+def merge_boosters(inputs: Inputs, at: At) -> tuple[Any, ...]:
+    """One booster of all that are connected."""
+    boosters = [given for given in inputs.values() if isinstance(given, Booster)]
+    backend = "off" if any(booster.backend == "off" for booster in boosters) else "auto"
+    return (Booster(backend, tuple(reason for booster in boosters for reason in booster.lost)),)
