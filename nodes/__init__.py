@@ -5,6 +5,7 @@ from __future__ import annotations
 from comfy_api.latest import ComfyExtension, io
 from typing_extensions import override
 
+from . import onediff
 from .compile_controlnet import OneGraphCompileControlNet
 from .compile_model import OneGraphCompileModel
 from .compile_vae import OneGraphCompileVAE
@@ -16,10 +17,13 @@ class OneGraphExtension(ComfyExtension):
 
     @override
     async def on_load(self) -> None:
-        from ..host import routes
+        from ..host import contract, options, routes
 
+        contract.check()
+        options.follow()
         routes.register()
 
     @override
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [OneGraphCompileModel, OneGraphCompileVAE, OneGraphCompileControlNet, OneGraphLoadCheckpoint]
+        own = [OneGraphCompileModel, OneGraphCompileVAE, OneGraphCompileControlNet, OneGraphLoadCheckpoint]
+        return [*own, *onediff.free_nodes()]

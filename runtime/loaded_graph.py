@@ -97,7 +97,8 @@ class LoadedGraph:
         self._binding: binding.Binding | None = None
         self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()
-        may_capture = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
+        worked = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
+        may_capture = options.policy.captures and worked
         if runner.cuda_graphs is not None and not may_capture:
             runner.cuda_graphs.forbid()
         self._schedule = spot_check.Schedule(spot_check.every(), options.policy.checks_share)

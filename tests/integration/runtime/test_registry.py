@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.signing import KEY_FILE
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.loaded_graph import LoadedGraph
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.policy import ANY_SPEED, Policy
 from onegraph.runtime.registry import Registry
 
 
@@ -276,8 +277,8 @@ def test_a_checked_graph_survives_a_death_in_the_trial(
 
 
 def test_where_capturing_took_the_process_down_it_ends(home: Path, source: ModelSource) -> None:
-    def engine_with_graph() -> LoadedGraph:
-        graph = Registry(Store(home), policy=ANY_SPEED).obtain(toy.request(toy.Toy(), source), "wait", ignore)
+    def engine_with_graph(policy: Policy = ANY_SPEED) -> LoadedGraph:
+        graph = Registry(Store(home), policy=policy).obtain(toy.request(toy.Toy(), source), "wait", ignore)
         assert isinstance(graph, LoadedGraph)
         return graph
 
@@ -290,6 +291,7 @@ def test_where_capturing_took_the_process_down_it_ends(home: Path, source: Model
     manifest = entry.manifest.model_copy(update={"cuda_graphs": True})
     rewrite(Store(home), entry, manifest)
     assert may_capture(engine_with_graph())
+    assert not may_capture(engine_with_graph(dataclasses.replace(ANY_SPEED, captures=False)))
     folder = str(entry.folder)
     script = (
         "import os, sys; from pathlib import Path\n"
