@@ -18,6 +18,7 @@ from onegraph.backends.inductor import InductorBackend, InductorRunner
 from onegraph.backends.inductor import runner as runner_module
 from onegraph.common.shapes import Refused
 from onegraph.common.tensor_meta import TensorMeta
+from onegraph.compiler import export
 from onegraph.graph_cache.constants import read as read_constants
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.model_hash import ModelSource
@@ -104,6 +105,28 @@ def test_small_constants_are_not_inlined(runner: InductorRunner, entry: Entry) -
     only_bias = toy.Toy(1)
     only_bias.out.bias.add_(torch.tensor([1.0, -2.0, 3.0, -4.0]))
     torch.testing.assert_close(run(runner, entry, only_bias, *inputs), only_bias(*inputs))
+
+
+def test_a_weight_of_one_element_is_no_constant(tmp_path: Path) -> None:
+    """The compiler sees zeros for weights, and must not compute with them."""
+
+    class Blend(torch.nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = torch.nn.Parameter(torch.tensor([factor]), requires_grad=False)
+
+        def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+            share = torch.sigmoid(self.factor)[..., None]
+            return share * x + (1 - share) * context.mean()
+
+    backend = InductorBackend()
+    with backend.capture_settings():
+        exported = export.capture(Blend(0.0), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
+        backend.compile(exported, toy.inputs(), tmp_path)
+    runner, inputs = backend.load(tmp_path, toy.CPU), toy.inputs(3, 12, 8, 7)
+    for module in (Blend(0.0), Blend(2.5)):
+        runner.bind({"factor": module.factor.detach()})
+        torch.testing.assert_close(runner(*inputs), module(*inputs))
 
 
 @pytest.mark.parametrize("call", [(1, 4, 4, 1), (1, 32, 32, 64), (4, 5, 31, 3), (2, 17, 9, 1)])
