@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 from support.churn import KEYS, Churn, content, sources, wrong
@@ -54,7 +55,12 @@ def test_processes_at_thirty_keys(seconds: float, harm: bool, empty: Case) -> No
             wrong(empty, number, source, known=False)  # clears what is broken
             publish(empty.store, source, key_of(number), content(number))
             assert wrong(empty, number, source, known=True) == ""
-    assert empty.leftovers() == []
+    left = empty.leftovers()
+    if harm:  # of an entry that was harmed and lies elsewhere since, one death may stay on record: it condemns nothing
+        folders = {Path(path).parent for path in left if path.startswith("home/.loading/")}
+        assert len(folders) == len(left), left
+    else:
+        assert left == []
 
 
 def test_a_store_deleted_while_in_use(case: Case) -> None:

@@ -13,6 +13,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import re
 import shutil
 import signal as signals
 import subprocess
@@ -38,6 +39,8 @@ SECONDS = 120.0  # that a life may take; one that hangs fails its test
 CLOSE = 1e-4  # relative L2 between the toy's graph and eager
 _CLONE_NEWNS, _CLONE_NEWPID, _MS_REC, _MS_PRIVATE = 0x20000, 0x20000000, 0x4000, 0x40000  # of <sched.h>, <sys/mount.h>
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
+
+_PROBE = re.compile(r"[a-z0-9_]{8}")  # a name that `tempfile` makes up
 
 Fault = Callable[[], AbstractContextManager[object]]
 
@@ -106,6 +109,7 @@ class Case:
     def leftovers(self) -> list[str]:
         """What no process needs: staging folders, private copies, temporary files, crash markers."""
         found = [path for path in self.root.rglob("*") if _is_leftover(path.relative_to(self.root))]
+        found = [path for path in found if not _is_pythons(path)]
         return sorted(str(path.relative_to(self.root)) for path in found)
 
 
@@ -116,6 +120,11 @@ def _is_leftover(path: Path) -> bool:
         return len(path.parts) > 3
     temporary = path.name.startswith(".") and ".json." in path.name
     return path.name.startswith(STAGING_PREFIX) or temporary
+
+
+def _is_pythons(path: Path) -> bool:
+    """Whether it is the file with which `tempfile.gettempdir` tries a folder, of a process killed meanwhile."""
+    return _PROBE.fullmatch(path.name) is not None and path.is_file() and path.read_bytes() in (b"", b"blat")
 
 
 def new_case(root: Path, golden: Path | None = None) -> Case:
