@@ -21,6 +21,9 @@ _NODES = "/custom_nodes/"
 _DEEPEST = 80  # frames from our call up to the sampling
 _SAMPLING = "inner_sample"  # comfy.samplers.CFGGuider's: below it all code between calls runs
 _SAMPLERS = ("comfy", "samplers.py")
+_STEERING = (
+    "_calc_cond_batch"  # of the same file: asks ControlNets for their residuals right before the model is called
+)
 
 
 @functools.cache
@@ -82,10 +85,20 @@ def in_call(options: Mapping[str, Any]) -> bool:
     return in_options({name: options.get(name, {}) for name in ("wrappers", "callbacks")}) or around()
 
 
+def _is_steered(control: Any) -> bool:
+    """Whether a ControlNet or one of those before it is a foreign one."""
+    while control is not None:
+        if is_foreign(getattr(type(control), "get_control", None)):
+            return True
+        control = getattr(control, "previous_controlnet", None)
+    return False
+
+
 def around() -> bool:
     """Whether a foreign function waits for this call: a sampler, a guider, a wrapper, whoever calls the model.
 
-    Looks at the callers up to the sampling, and there at the callback and the sampler that it was given.
+    Looks at the callers up to the sampling, and there at the callback and the sampler that it was given, and at the
+    ControlNets that were asked before the call.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEEPEST):
@@ -93,6 +106,8 @@ def around() -> bool:
             return True  # not a sampling of the host's at all
         code = frame.f_code
         if _is_foreign(code):
+            return True
+        if code.co_name == _STEERING and _is_steered(frame.f_locals.get("control")):
             return True
         if code.co_name == _SAMPLING and tuple(Path(code.co_filename).parts[-2:]) == _SAMPLERS:
             given = frame.f_locals

@@ -22,7 +22,7 @@ from onegraph.runtime.counters import Counters
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
-from .conftest import NODE
+from .conftest import NODE, needs_oneflow
 from .test_controlnet import assert_other, assert_same
 
 pytestmark = pytest.mark.usefixtures("compiled_net")
@@ -164,6 +164,19 @@ def test_off_and_again(model: Any, net: Any, counters: Counters) -> None:
     sample(model, steered(again))
     assert counters.compiled_calls == 2
     assert len(status.last_runs) == 1
+
+
+@needs_oneflow
+@pytest.mark.full
+def test_oneflow_steers_and_is_steered(model: Any, net: Any, counters: Counters) -> None:
+    """Exact sizes: one graph of each for a first size, and of each another for a second one without capturing again."""
+    steering = fast(net, backend="oneflow")
+    compiled_model = unet.compile_model(model, unet.Options(backend="oneflow"), "8")[0]
+    for number, side in enumerate((128, 96), start=1):
+        size = {"height": side, "width": side}
+        assert_same(sample(compiled_model, steered(steering), **size), sample(model, steered(net), **size))
+        assert (counters.compiles, counters.eager_calls) == (2 * number, 0), (node_text(), status.last_runs["8"].text())
+    assert counters.compiled_calls == 8
 
 
 def union(file: Path) -> Any:

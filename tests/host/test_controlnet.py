@@ -169,6 +169,33 @@ def test_odd_residuals_run_eager_and_are_not_used_up(model: Any, net: Any, count
     assert counters.compiled_calls == 0
 
 
+def test_a_foreign_controlnet_that_changes_the_model(model: Any, net: Any, counters: Counters) -> None:
+    """Of the model all is checked before each call, as foreign code runs between them."""
+    block = model.model.diffusion_model.input_blocks[1][0].out_layers[3]
+
+    def sampled(to: Any) -> torch.Tensor:
+        calls = []
+
+        def meddling(control: Any) -> Any:
+            calls.append(
+                block.register_forward_hook(lambda module, given, result: 2 * result) if len(calls) == 2 else 0
+            )
+            return control
+
+        positive, negative = steered(net)
+        odd = Odd(positive[0][1]["control"], meddling)
+        for given in (*positive, *negative):
+            given[1]["control"] = odd
+        try:
+            return sample(to, (positive, negative), steps=4)
+        finally:
+            calls[2].remove()
+
+    assert_same(sampled(compiled(model)), sampled(model))
+    assert status.last_runs[NODE].eager_codes == {"forward_hook": 2}
+    assert counters.compiled_calls == 2
+
+
 class Workflow:
     """The running workflow as ComfyUI hands it to a node."""
 

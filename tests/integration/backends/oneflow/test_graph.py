@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,25 @@ def test_half_precision_weights_the_model_casts_work(tmp_path: Path) -> None:
     loaded = OneFlowBackend().load(tmp_path, CPU)
     loaded.bind(weights(module))
     assert relative_l2(loaded(x), module(x)) < CLOSE
+    loaded.close()
+
+
+def test_several_outputs(tmp_path: Path) -> None:
+    class Several(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            h = super().forward(x)
+            return h, [x * 2, h.reshape(8, 4)], h
+
+    module, x = Call1(Several(8, 8).requires_grad_(False)), torch.randn(4, 8)
+    small(module, folder=tmp_path)
+    loaded = OneFlowBackend().load(tmp_path, CPU)
+    loaded.bind(weights(module))
+    first, (doubled, reshaped), again = module(x)
+    for _ in range(2):
+        results = loaded(x)
+        torch.testing.assert_close(results, (first, doubled, reshaped, again))
+        results[0].mul_(2)  # each is the caller's own
+        torch.testing.assert_close(results[3], again)
     loaded.close()
 
 
@@ -355,6 +375,7 @@ def test_a_new_process_neither_captures_nor_lowers(built_once: Built) -> None:
     script = """
 import sys, torch
 from pathlib import Path
+from typing import Any
 from conftest import Block, Call, CPU, inputs, weights
 from onegraph.backends.oneflow import OneFlowBackend, counters
 module, given = Call(Block(4)), inputs()
