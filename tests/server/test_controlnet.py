@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import controlnet, host, server, workflows
 
-from .conftest import CHECKPOINT, difference, txt2img
+from .conftest import CHECKPOINT, SIDE, difference, txt2img
 
 NET, OTHER = "tiny_net.safetensors", "tiny_other.safetensors"
 
@@ -25,8 +25,20 @@ def nets(base: Path, environment: dict[str, str]) -> Path:
     return base
 
 
-def steered(seed: int = 61, net: str = NET, **applied: object) -> workflows.Prompt:
-    return workflows.with_controlnet(txt2img(seed=seed), net, **applied)
+def steered(**applied: object) -> workflows.Prompt:
+    """tests/workflows/controlnet on tiny files; `applied` are inputs of the node that applies the ControlNet."""
+    prompt = workflows.without_text_encoder(workflows.load("controlnet"))
+    for class_type, inputs in {
+        "CheckpointLoaderSimple": {"ckpt_name": CHECKPOINT},
+        "ControlNetLoader": {"control_net_name": NET},
+        "EmptyLatentImage": {"width": SIDE, "height": SIDE},
+        "KSampler": {"seed": 61, "steps": 3},
+        "ControlNetApplyAdvanced": {"strength": 1.0, **applied},
+    }.items():
+        prompt = workflows.with_inputs(prompt, class_type, **inputs)
+    (picture,) = workflows.nodes(prompt, "LoadImage")
+    prompt[picture] = {"class_type": "EmptyImage", "inputs": workflows.PICTURE}
+    return prompt
 
 
 def test_both_graphs_are_beside_their_files(nets: Path) -> None:

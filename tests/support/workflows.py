@@ -9,6 +9,7 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "workflows"
 Prompt = dict[str, Any]
+PICTURE = {"width": 64, "height": 64, "batch_size": 1, "color": 0x30A0F0}  # of one colour, for a ControlNet
 
 
 def load(name: str) -> Prompt:
@@ -81,8 +82,7 @@ def with_controlnet(prompt: Prompt, file: str, node: str = "net", **applied: Any
     changed[loader] = {"class_type": "ControlNetLoader", "inputs": {"control_net_name": file}}
     choices = {"backend": "auto", "shapes": "any size", "when_missing": "wait"}
     changed[node] = {"class_type": "OneGraphCompileControlNet", "inputs": {"control_net": [loader, 0], **choices}}
-    plain = {"width": 64, "height": 64, "batch_size": 1, "color": 0x30A0F0}
-    changed[picture] = {"class_type": "EmptyImage", "inputs": plain}
+    changed[picture] = {"class_type": "EmptyImage", "inputs": PICTURE}
     inputs = {
         "control_net": [node, 0],
         "image": [picture, 0],
