@@ -60,7 +60,7 @@ def test_a_new_process_steers_without_compiling(nets: Path, environment: dict[st
             result = running.run(prompt)
             assert difference(reference, result) <= 2
             assert running.status()["compiled_calls"] - before == calls
-            assert "with residuals" in result.text("2")
+            assert ("with residuals" in result.text("2")) == (prompt is not half)  # of its last call
             for node in workflows.nodes(prompt, "OneGraphCompileControlNet"):
                 assert result.text(node).startswith(("restored in", "compiled, any size")), result.text(node)
         status = running.status()
