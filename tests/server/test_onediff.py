@@ -76,6 +76,12 @@ def object_info(running: server.Server) -> dict[str, Any]:
     return found
 
 
+def test_the_server_lists_the_nodes_as_deprecated(object_info: dict[str, Any]) -> None:
+    listed = {name: found for name, found in object_info.items() if found["category"] == "model/onegraph/onediff"}
+    assert {*LOADERS, *PASSED, *REMOVED} <= {*listed}
+    assert all(found["deprecated"] for found in listed.values())
+
+
 # Calls of the UNets and of VAE decoders that were asked to run compiled: (compiled, eager by code).
 EXPECTED: dict[str, tuple[int, dict[str, int]]] = {
     "txt2img": (3, {}),
