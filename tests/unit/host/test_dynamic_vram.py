@@ -210,6 +210,20 @@ def test_the_skeleton_is_the_module_without_paging() -> None:
     assert not hasattr(rebuilt.big, "_v")
 
 
+def test_the_hosts_captured_blocks_are_no_architecture() -> None:
+    """ComfyUI 0.33 marks blocks that it pages together, and keeps a CUDA graph of each on the block."""
+    net, vbar = dynamic()
+    before = paged(net, vbar, Host()).skeleton
+    for block in (net, net.big):
+        block._v_block = net.big._v
+        block._v_block_faulted = True  # type: ignore[assignment]
+        block._comfy_graph = {"graph": object(), "signature": b""}  # type: ignore[assignment]
+        block._comfy_cross_step_state = object()  # type: ignore[assignment]
+    made = paged(net, vbar, Host(), version=2).skeleton
+    assert fingerprint.digest(made) == fingerprint.digest(before)
+    assert vars(made.big).keys() == vars(before.big).keys()  # type: ignore[arg-type]
+
+
 def test_nothing_stays_after_a_run() -> None:
     net, vbar = dynamic()
     run = paged(net, vbar, Host())
