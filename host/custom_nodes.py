@@ -21,9 +21,7 @@ _NODES = "/custom_nodes/"
 _DEEPEST = 80  # frames from our call up to the sampling
 _SAMPLING = "inner_sample"  # comfy.samplers.CFGGuider's: below it all code between calls runs
 _SAMPLERS = ("comfy", "samplers.py")
-_STEERING = (
-    "_calc_cond_batch"  # of the same file: asks ControlNets for their residuals right before the model is called
-)
+_STEERING = "control"  # variable of functions in that file: the ControlNet that was asked before the call
 
 
 @functools.cache
@@ -107,7 +105,7 @@ def around() -> bool:
         code = frame.f_code
         if _is_foreign(code):
             return True
-        if code.co_name == _STEERING and _is_steered(frame.f_locals.get("control")):
+        if code.co_filename.endswith(_SAMPLERS[1]) and _is_steered(frame.f_locals.get(_STEERING)):
             return True
         if code.co_name == _SAMPLING and tuple(Path(code.co_filename).parts[-2:]) == _SAMPLERS:
             given = frame.f_locals

@@ -115,7 +115,7 @@ def test_a_graph_with_other_outputs_than_stated(home: Path, tmp_path: Path, monk
 
 def test_regions_give_several_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_REGION_COSTS", {"cpu": 4})
-    module, inputs = toy.Several(2), toy.inputs(3, 9, 5, 2)
+    module, inputs = toy.Several(2, wide=3, narrow=0), toy.inputs(3, 9, 5, 2)
     runner = compiled(module, tmp_path)
     assert (tmp_path / PLAN_FILE).exists()
     torch.testing.assert_close(runner(*inputs), toy.several(module, *inputs))
