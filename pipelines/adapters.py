@@ -82,12 +82,12 @@ class Strengths:
     """How strongly each adapter counts in each layer, in one tensor that graphs read.
 
     Attributes:
-        scalings: PEFT's table of each layer and adapter, and the adapter's name. After `enable_lora_hotswap` the tables
-            hold tensors.
+        scalings: the attributes of PEFT's layer and the adapter's name, for each layer and adapter. Strengths are
+            tensors after `enable_lora_hotswap`.
         layers: that read slices of `values`, each with how many adapters it has.
     """
 
-    scalings: list[tuple[dict[str, float | torch.Tensor], str]] = field(default_factory=list)
+    scalings: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     layers: list[tuple[LowRankLayer, int]] = field(default_factory=list)
     values: torch.Tensor | None = None
     _known: list[Any] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Strengths:
 
     def sync(self) -> None:
         """Have graphs read what PEFT's layers have now, on the device where the model is."""
-        now = [table[name] for table, name in self.scalings]
+        now = [layer["scaling"][name] for layer, name in self.scalings]
         if not now:
             return
         with self._lock:
@@ -143,7 +143,7 @@ def as_compiled(module: torch.nn.Module) -> tuple[torch.nn.Module, Strengths]:
         pairs = [(layer.lora_A[name], layer.lora_B[name]) for name in active]
         made = LowRankLayer(base, pairs, torch.zeros(len(active)))
         strengths.layers.append((made, len(active)))
-        strengths.scalings += [(layer.scaling, name) for name in active]
+        strengths.scalings += [(vars(layer), name) for name in active]
         return made
 
     made = _replaced(module, known)

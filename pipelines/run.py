@@ -29,13 +29,13 @@ class ModuleState:
 
     Attributes:
         runs: the run under way in each thread, and by what the next one is told from it.
-        reading: what the module is to a graph, by its version.
+        reading: what the module is to a graph, by its version, and how often its watch was built then.
         lock: held while the module is inspected; several threads may call it.
     """
 
     watches: Watches = field(default_factory=Watches)
     runs: dict[int, tuple[tuple[Any, ...], PipeRun]] = field(default_factory=dict)
-    reading: tuple[int, Reading] | None = None
+    reading: tuple[int, int, Reading] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def keep(self, thread: int, mark: tuple[Any, ...], run: PipeRun) -> None:
@@ -46,12 +46,14 @@ class ModuleState:
                 del self.runs[gone]
             self.runs[thread] = mark, run
 
-    def read(self, module: torch.nn.Module, version: int) -> Reading:
-        """The reading of a module of that version."""
+    def read(self, module: torch.nn.Module, watch: ModuleWatch) -> Reading:
+        """The reading of a module as its watch last saw it."""
         known = self.reading
-        if known is None or known[0] != version:
-            known = self.reading = version, reading.read(module)
-        return known[1]
+        if known is not None and known[0] == watch.version and (known[1] == watch.built or not known[2].own_weights):
+            return known[2]
+        found = reading.read(module)
+        self.reading = watch.version, watch.built, found
+        return found
 
 
 @dataclass
@@ -76,13 +78,14 @@ class PipeRun(Run):
         with state.lock:
             watch, slice_ = self.watch, self.slice_
             version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
-            if version != self.version or self.reading is None:
+            found = state.read(module, watch)
+            if version != self.version or found is not self.reading:
                 self.version, self.bound, self.requests = version, set(), {}
-                self.reading = state.read(module, version)
+                self.reading = found
                 self.structure = self.reading.refusal or watch.patched or family.config_refusal(module)
-            if self.reading.strengths is not None:
-                self.reading.strengths.sync()
-        if module.training and self.reading.dropout:
+            if found.strengths is not None:
+                found.strengths.sync()
+        if module.training and found.dropout:
             return reasons.Dropout()
         return self.structure
 

@@ -38,11 +38,13 @@ class ModuleWatch:
         version: a number by what compiled code depends on, weights' values apart; another one when that has changed,
             the same one when it is as it was.
         patched: why no graph can serve the module now, or None.
+        built: how often all of it was taken down, which is so whenever a child is another object, be it an equal one.
     """
 
     def __init__(self, module: torch.nn.Module, rules: Rules) -> None:
         self._rules = rules
         self.version = 0
+        self.built = 0
         self.patched: Patch | None = None
         self._signature = 0
         self._metadata = 0
@@ -126,6 +128,7 @@ class ModuleWatch:
 
     def _rebuild(self, module: torch.nn.Module) -> None:
         """Take everything down as it is now."""
+        self.built += 1
         named = [*module.named_modules()]
         referenced = fingerprint.referenced_names(module)
         self._modules = [child for _, child in named[1:]]

@@ -12,6 +12,8 @@ import torch
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 SIDE = 64  # pixels of the usual image
+# Of a UNet that attends in its middle alone, which compiles in half the time.
+MIDDLE = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
 
 
 def unet(seed: int = 0, *, xl: bool = False, ids: int = 6, **config: Any) -> Any:
@@ -20,6 +22,10 @@ def unet(seed: int = 0, *, xl: bool = False, ids: int = 6, **config: Any) -> Any
 
     torch.manual_seed(seed)
     extra: dict[str, Any] = {}
+    blocks = {
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+    }
     if xl:
         extra = {
             "addition_embed_type": "text_time",
@@ -34,12 +40,10 @@ def unet(seed: int = 0, *, xl: bool = False, ids: int = 6, **config: Any) -> Any
         sample_size=32,
         in_channels=4,
         out_channels=4,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
         cross_attention_dim=64 if xl else 32,
         attention_head_dim=8,
         norm_num_groups=16,
-        **{**extra, **config},
+        **{**blocks, **extra, **config},
     )
     return made.eval()
 
@@ -161,8 +165,8 @@ def video(seed: int = 0) -> Any:
         sample_size=8,
         in_channels=8,
         out_channels=4,
-        down_block_types=("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"),
-        up_block_types=("UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal"),
+        down_block_types=("DownBlockSpatioTemporal",) * 2,
+        up_block_types=("UpBlockSpatioTemporal",) * 2,
         cross_attention_dim=32,
         num_attention_heads=4,
         projection_class_embeddings_input_dim=96,
