@@ -20,12 +20,18 @@ def first_calls(pipe: Any, components: Mapping[str, Component]) -> None:
     """Call each component once, on the device and in the dtype that the pipeline would."""
     for name, component in components.items():
         owner = getattr(pipe, name.partition(".")[0])
-        if name.endswith(".encoder") and "image" not in inspect.signature(pipe.__call__).parameters:
+        if name.endswith(".encoder") and not _encodes(pipe):
             continue
         module = operator.attrgetter(name)(pipe)
         with _as_it_runs(owner) if name.endswith(_HALVES) else contextlib.nullcontext():
             call = component.family.usual_call(pipe, module)
             module(*call.args, **call.kwargs)
+
+
+def _encodes(pipe: Any) -> bool:
+    """Whether a pipeline encodes an image: an argument `image` may be a ControlNet's, where that has no other name."""
+    parameters = inspect.signature(pipe.__call__).parameters
+    return "image" in parameters and (getattr(pipe, "controlnet", None) is None or "control_image" in parameters)
 
 
 @contextlib.contextmanager

@@ -147,8 +147,8 @@ def compile_module(
     """Run a single module through graphs, as `compile_pipe` does a pipeline's.
 
     Args:
-        module: a UNet2DConditionModel, an AutoencoderKL or AutoencoderTiny, or one of its halves. Another module stays
-            as it is, and `module.onegraph.report()` says so.
+        module: a UNet, ControlNet, transformer or VAE of diffusers (docs/diffusers.md), or a VAE's decoder or encoder.
+            Another module stays as it is, and `module.onegraph.report()` says so.
         backend, shapes, when_missing: as for `compile_pipe`.
 
     Returns:

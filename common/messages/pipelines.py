@@ -18,7 +18,7 @@ def _(r: reasons.CallArgument) -> str:
 
 @text.register
 def _(r: reasons.ResidualInputs) -> str:
-    return f"a ControlNet or an adapter adds residuals to this model ({r.name})"
+    return f"an adapter or a ControlNet adds residuals that no graph takes ({r.name})"
 
 
 @text.register

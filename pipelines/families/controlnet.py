@@ -106,7 +106,7 @@ class ControlNet:
         scale = call.get("conditioning_scale", 1.0)
         *down, middle = (tensor * scale for tensor in tensors_of(output))
         if call.get("return_dict", True):
-            return ControlNetOutput(down_block_res_samples=tuple(down), mid_block_res_sample=middle)
+            return ControlNetOutput(down_block_res_samples=down, mid_block_res_sample=middle)
         return down, middle
 
     def only_restores(self) -> bool:

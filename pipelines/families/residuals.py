@@ -10,7 +10,7 @@ import torch
 
 from ...common import reasons
 from ...common.shapes import Refused, TensorSpec
-from .family import Inputs, plain, spec_of
+from .family import Inputs, noise, plain, spec_of
 
 _DOWN, _MIDDLE = "down_block_additional_residuals", "mid_block_additional_residual"
 ARGUMENTS = frozenset({_DOWN, _MIDDLE})  # of a UNet's call
@@ -64,6 +64,12 @@ def taken(unet: Any, call: Mapping[str, Any], sample: torch.Tensor) -> dict[str,
     if [tuple(tensor.shape) for tensor in given] != [place.size(sample) for place in wanted]:
         return Refused(reasons.ResidualInputs(_DOWN))
     return {place.name: tensor for place, tensor in zip(wanted, given, strict=True)}
+
+
+def usual(unet: Any, sample: torch.Tensor) -> dict[str, Any]:
+    """Noise as a ControlNet's residuals for a call with these latents, as the UNet's call takes them."""
+    *skips, middle = (noise(*place.size(sample), like=unet) for place in places(unet))
+    return {_DOWN: tuple(skips), _MIDDLE: middle}
 
 
 def specs(unet: Any, inputs: Inputs) -> list[TensorSpec]:

@@ -214,4 +214,7 @@ class Unet:
         return False
 
     def usual_call(self, pipe: Any, module: torch.nn.Module) -> Arguments:
-        return usual_call(pipe, module)
+        call = usual_call(pipe, module)
+        if getattr(pipe, "controlnet", None) is None:
+            return call
+        return Arguments(call.args, {**call.kwargs, **residuals.usual(module, call.args[0])})

@@ -77,6 +77,21 @@ def test_a_controlnet_and_its_unet(registry: Registry) -> None:
     assert pipe.onegraph.report()["controlnet"].codes == {"call_argument": 2}
 
 
+def test_a_controlnet_saved_before_the_first_run(registry: Registry, tmp_path: Path) -> None:
+    """The UNet's graph is the one that the pipeline needs, and nothing is encoded."""
+    save_pipe(compile_pipe(pipes.controlnet(pipes.sd(unet=pipes.unet(**pipes.MIDDLE)))), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "controlnet.graphs",
+        "unet.graphs",
+        "vae.decoder.graphs",
+    ]
+    pipe = load_pipe(pipes.controlnet(pipes.sd(unet=pipes.unet(**pipes.MIDDLE))), tmp_path)
+    steered(pipe)
+    report = pipe.onegraph.report()
+    assert report["unet"].compiled_calls == report["controlnet"].compiled_calls == 2, str(report)
+    assert registry.counters.compiles <= 2
+
+
 @pytest.mark.full
 def test_two_controlnets_at_once(registry: Registry) -> None:
     pipe, eager = (pipes.controlnet(pipes.sd(unet=pipes.unet(**pipes.MIDDLE)), count=2) for _ in range(2))
