@@ -8,7 +8,7 @@ from typing import Any
 
 from ..common import reasons
 from ..common.reasons import Reason
-from .vae_proxy import plain
+from .module_proxy import plain
 
 log = logging.getLogger("onegraph.host")
 

@@ -34,12 +34,13 @@ from ..runtime.unet_sizes import PIXELS
 from . import contract, model_source
 from .component import Component, eager_text, preload, wait_for
 from .families import vae as family
+from .module_proxy import plain, stand_in
 from .resolutions import DynamicResolution, Plan, sizes_of
 from .run import HostRun, start_run
 from .vae_call import Chunk, Doubted, VaeCall, judge_not_finite
 from .vae_eligibility import has_encoder, unsupported
 from .vae_finite import Part, gather, not_finite, random_state, rescued, set_random_state
-from .vae_proxy import Calls, Proxy, plain, stand_in, vae_class_for
+from .vae_proxy import Calls, VaeProxy, vae_class_for
 
 log = logging.getLogger("onegraph.host")
 
@@ -302,7 +303,7 @@ class VaeHook:
 def _without_hook(vae: Any) -> Any:
     """A VAE as it was before it came through our node: where the node comes twice, the later one counts."""
     module = getattr(vae, "first_stage_model", None)
-    if not isinstance(vae, Calls) and not isinstance(module, Proxy):
+    if not isinstance(vae, Calls) and not isinstance(module, VaeProxy):
         return vae
     found: Any = copy.copy(vae)
     if isinstance(vae, Calls):
@@ -327,7 +328,7 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     vae_class: Any = type(plain_vae)
     compiled.__class__ = vae_class_for(vae_class)
     compiled.onegraph = hook
-    compiled.first_stage_model = stand_in(plain_vae.first_stage_model, hook)
+    compiled.first_stage_model = stand_in(VaeProxy, plain_vae.first_stage_model, hook)
     hook.preload(plain_vae, plain_vae.first_stage_model)
     backend = choice.describe(options.backend, plain_vae.device)
     ready = f"ready: {options.parts}, {options.dynamic_resolution}, {backend}; starts with the first image"

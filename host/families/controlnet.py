@@ -25,7 +25,8 @@ from ...runtime.module_watch import Watches
 from ...runtime.request import Request, Shaped
 from .. import compile_client, contract, custom_nodes, model_source, status
 from ..component import Component, eager_text, preload
-from ..controlnet_proxy import plain, stand_in
+from ..controlnet_proxy import ControlNetProxy
+from ..module_proxy import plain, stand_in
 from ..run import HostRun, start_run
 from .unet import FIRST_SIDE, FIRST_TOKENS, KEY, Options, Shapes, Tensors
 
@@ -252,7 +253,7 @@ def compile_controlnet(
     source = model_source.source_of(patcher, module, dynprompt, node_id, _LOADERS)
     hook = ControlNetHook(options, node_id, source)
     hook.attach(patcher)
-    clone.control_model = stand_in(module, hook)
+    clone.control_model = stand_in(ControlNetProxy, module, hook)
     hook.preload(patcher)
     backend = choice.describe(options.backend, patcher.load_device)
     return clone, f"ready: {options.shapes}, {backend}; starts with the first sampling step"

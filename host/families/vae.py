@@ -12,9 +12,10 @@ from ...common.reasons import Reason
 from ...common.shapes import Dim, ShapeRange, TensorSpec
 from ...runtime.unet_sizes import PIXELS
 from .. import compile_client, dynamic_vram
+from ..module_proxy import plain
 from ..vae_eligibility import unsupported_module
 from ..vae_finite import Part
-from ..vae_proxy import Proxy, plain
+from ..vae_proxy import VaeProxy
 
 SMALLEST, LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
 FIRST_SIDE = 32  # the same, of the call for which a graph is preloaded
@@ -49,7 +50,7 @@ def replaced(part: Part, vae: Any) -> Reason:
     """Why the proxy was not asked in a whole decode or encode."""
     method = "decode" if part == "decoder" else "encode"
     module = getattr(vae, "first_stage_model", None)
-    if isinstance(module, Proxy) and method in vars(module):
+    if isinstance(module, VaeProxy) and method in vars(module):
         return reasons.VaeMethodReplaced(method)
     return reasons.VaeMethodReplaced("first_stage_model")
 

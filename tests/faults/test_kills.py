@@ -72,6 +72,7 @@ def test_a_publish_ended_between_two_changes(sign: int, number: int, empty: Case
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3600)  # hundreds of processes, three for each moment
 def test_a_publish_ended_at_every_moment(compiled: Case, publishing: int, tmp_path: Path) -> None:
     for moment in range(publishing):
         case = new_case(tmp_path / str(moment), compiled.golden)

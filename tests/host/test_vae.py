@@ -357,5 +357,5 @@ def test_load_checkpoint_gives_all_three(checkpoint: Callable[..., Path], counte
     assert name in checkpoint_names()
     model, _clip, fast = OneGraphLoadCheckpoint.execute(name, "auto", "any size", "eager", "both", "auto").args
     fast.decode(latents())
-    assert isinstance(fast.first_stage_model, hook.Proxy) and "onegraph" in str(model.wrappers)
+    assert isinstance(fast.first_stage_model, hook.VaeProxy) and "onegraph" in str(model.wrappers)
     assert counters.compiled_calls == 1
