@@ -6,8 +6,12 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from support.shared_graphs import SharedGraphs
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
@@ -23,3 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with the name of its layer, the folder below tests/."""
     for item in items:
         item.add_marker(item.path.relative_to(TESTS).parts[0])
+
+
+@pytest.fixture(scope="session")
+def shared_graphs(tmp_path_factory: pytest.TempPathFactory) -> SharedGraphs:
+    """Graphs of ComfyUI's small models that all layers of a run share."""
+    from support.shared_graphs import shared_by_layers
+
+    return shared_by_layers(lambda: tmp_path_factory.mktemp("shared"))

@@ -3,7 +3,7 @@
 Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
 layer that crashes must not hide the results of the others. Three layers run at a time, each on its share of the cores:
 most of the time goes into compilers that use one core, and into waiting for servers. A layer's output is then printed
-when the layer has ended.
+when the layer has ended. Layers share graphs of small models, in a folder that goes when all have ended.
 
 `run_tests.py unit host` runs only these; what follows `--` goes to pytest, as in `run_tests.py unit -- -k store -x`.
 """
@@ -16,16 +16,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("unit", "attacks", "integration", "faults", "pipelines", "host", "server", "fuzz", "gpu")
+LAYERS = ("unit", "attacks", "integration", "faults", "pipelines", "host", "server", "workflows", "fuzz", "gpu")
 # Side by side; each runs its layers in turn.
-LANES = (("host", "pipelines", "unit", "attacks"), ("server",), ("integration", "faults", "fuzz", "gpu"))
+LANES = (("host", "pipelines", "unit", "attacks"), ("server", "workflows"), ("integration", "faults", "fuzz", "gpu"))
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
@@ -34,13 +36,18 @@ NO_TEST_COLLECTED = 5  # pytest's exit status
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one layer, or of the checks."""
+    """The result of one layer, or of the checks.
+
+    Attributes:
+        cpu_seconds: of its processes, compilers and servers too.
+    """
 
     name: str
     passed: int
     failed: int
     skipped: int
     seconds: float
+    cpu_seconds: float = 0.0
     trouble: str = ""
 
     @property
@@ -78,8 +85,22 @@ def layer_arguments(layer: str, full: bool, given: list[str]) -> list[str]:
     return given if "-m" in given else ["-m", "not full", *given]
 
 
-def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outcome:
-    """Run tests/<layer>. With a number of threads its output is printed at its end, else as it comes."""
+def run_process(command: list[str], environ: dict[str, str], out: BinaryIO | None) -> tuple[int, float]:
+    """Run a command at the repository's root; its exit status, and the CPU seconds of it and all its children."""
+    process = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    if sys.platform == "win32":
+        return process.wait(), 0.0
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
+
+
+def run_layer(layer: str, extra: list[str], graphs: Path, threads: int | None = None) -> Outcome:
+    """Run tests/<layer>. With a number of threads its output is printed at its end, else as it comes.
+
+    Args:
+        graphs: folder of the graphs that layers share.
+    """
     report = ROOT / "build" / "test" / f"{layer}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
@@ -91,6 +112,7 @@ def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outco
     # always write it, and containers often tell Python not to.
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
+    environ["ONEGRAPH_TESTING_GRAPHS"] = str(graphs)
     if threads is not None:
         environ.setdefault("OMP_NUM_THREADS", str(threads))
     title = f"\n=== {layer} ==="
@@ -99,31 +121,34 @@ def run_layer(layer: str, extra: list[str], threads: int | None = None) -> Outco
     command = [sys.executable, "-m", "pytest", f"tests/{layer}", f"--junitxml={report}", *extra]
     log = report.with_suffix(".log")
     with log.open("wb") if threads is not None else contextlib.nullcontext() as out:
-        code = subprocess.run(
-            command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
-        ).returncode
+        code, cpu_seconds = run_process(command, environ, out)
     if threads is not None:
         print(f"{title}\n{log.read_text(errors='replace')}", flush=True)
     passed, failed, skipped = counts(report)
     trouble = judge(layer, code, passed, failed, skipped)
     if trouble:
         failed = max(failed, 1)  # the test that it died in, or that it should have had, counts in the totals
-    return Outcome(layer, passed, failed, skipped, time.monotonic() - began, trouble)
+    return Outcome(layer, passed, failed, skipped, time.monotonic() - began, cpu_seconds, trouble)
 
 
 def run_layers(layers: list[str], full: bool, given: list[str]) -> list[Outcome]:
     """Run the layers, a lane beside the other where there is more than one core, and return them in their order."""
     lanes = [lane for lane in ([layer for layer in lane if layer in layers] for lane in LANES) if lane]
     cores = os.cpu_count() or 1
-    if len(lanes) == 1 or cores == 1:
-        return [run_layer(layer, layer_arguments(layer, full, given)) for layer in layers]
-    threads = max(cores // len(lanes), 1)
-    with ThreadPoolExecutor(len(lanes)) as pool:
-        done = pool.map(
-            lambda lane: [run_layer(layer, layer_arguments(layer, full, given), threads) for layer in lane], lanes
-        )
-        outcomes = {one.name: one for lane in done for one in lane}
-    return [outcomes[layer] for layer in layers]
+    side_by_side = len(lanes) > 1 and cores > 1
+    threads = max(cores // len(lanes), 1) if side_by_side else None
+    parent = ROOT / "build" / "test"
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="graphs-", dir=parent, ignore_cleanup_errors=True) as graphs:
+
+        def run(lane: list[str]) -> list[Outcome]:
+            return [run_layer(layer, layer_arguments(layer, full, given), Path(graphs), threads) for layer in lane]
+
+        if not side_by_side:
+            return run(layers)
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            outcomes = {one.name: one for lane in pool.map(run, lanes) for one in lane}
+        return [outcomes[layer] for layer in layers]
 
 
 def link_package() -> None:
@@ -160,15 +185,16 @@ def run_checks() -> Outcome:
         if subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode != 0:
             unclean.append(name)
     trouble = f"not clean: {', '.join(unclean)}" if unclean else ""
-    return Outcome("lint", 0, 0, 0, time.monotonic() - began, trouble)
+    return Outcome("lint", 0, 0, 0, time.monotonic() - began, trouble=trouble)
 
 
 def table(outcomes: list[Outcome]) -> str:
     """Format the outcomes as aligned text, with the totals in the last line."""
-    lines = [f"{'layer':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}"]
+    lines = [f"{'layer':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}{'of CPU':>10}"]
     for one in outcomes:
         numbers = f"{one.passed:>8}{one.failed:>8}{one.skipped:>9}" if one.name != "lint" else " " * 25
-        lines.append(f"{one.name:<12}{numbers}{one.seconds:>10.1f}  {one.trouble}".rstrip())
+        cpu = f"{one.cpu_seconds:>10.1f}" if one.cpu_seconds else " " * 10
+        lines.append(f"{one.name:<12}{numbers}{one.seconds:>10.1f}{cpu}  {one.trouble}".rstrip())
     passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))
     return "\n".join([*lines, f"{passed} passed, {failed} failed, {skipped} skipped"])
 

@@ -1,4 +1,4 @@
-"""One server for all random cases, on small seeded models whose graphs are compiled once, before the first case."""
+"""One server for all random cases, on small seeded models with the graphs that all layers share."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from support.fuzz.workflow import (
     lora_file,
     prompt_of,
 )
+from support.shared_graphs import SharedGraphs
 
 REPORT = host.ROOT / "build" / "fuzz" / "report.json"
 RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order
@@ -71,8 +72,18 @@ def tally(pytestconfig: pytest.Config) -> Tally:
     return pytestconfig.stash[_tally]
 
 
+def _graphs(drawn: list[Case]) -> dict[str, tuple[str, ...]]:
+    """The graphs that the drawn cases need, by checkpoint."""
+    needed: dict[str, tuple[str, ...]] = {checkpoint_file("sdxl"): ("sdxl", "sdxl steered", "decoder", "encoder")}
+    if any(case.settings.family == "sd15" for case in drawn):
+        needed[checkpoint_file("sd15")] = ("sd15", "sd15 steered")
+    if any(i.kind == "refiner" for case in drawn for i in case.ingredients):
+        needed[checkpoint_file("refiner")] = ("refiner",)
+    return needed
+
+
 def _warm_up(drawn: list[Case]) -> list[Case]:
-    """Cases that have every graph compiled that the drawn ones need: a tile never compiles one."""
+    """Cases that use all of these once; a tile never compiles what is missing."""
     found = [Case("warm-up", Settings(vae_node="both"), (Ingredient("img2img"),))]
     if any(case.settings.family == "sd15" for case in drawn):
         found.append(Case("warm-up of sd15", Settings(family="sd15")))
@@ -82,13 +93,18 @@ def _warm_up(drawn: list[Case]) -> list[Case]:
 
 
 @pytest.fixture(scope="session")
-def bench(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config, tally: Tally) -> Iterator[Bench]:
+def bench(
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+    tally: Tally,
+    shared_graphs: SharedGraphs,
+) -> Iterator[Bench]:
     """A server with everything that the ingredients name, and all graphs compiled."""
     host.boot()
     given = pytestconfig.getoption("fuzz_base")
-    folder = tmp_path_factory.mktemp("fuzz") if given is None else given
-    (folder / "home").mkdir(parents=True, exist_ok=True)
-    base = server.prepare_base(folder / "comfyui")
+    graphs = shared_graphs if given is None else SharedGraphs(given / "graphs")
+    root = tmp_path_factory.mktemp("fuzz") if given is None else given
+    base = server.prepare_base(root / "comfyui")
     folder = base / "models"
     for family in FAMILIES:
         name = f"tiny_{family}"
@@ -98,12 +114,17 @@ def bench(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config,
             models.write_lora(name, folder / "loras" / lora_file(family, number), seed=3 + number)
         controlnet.write_controlnet(name, folder / "controlnet" / controlnet_file(family))
     models.write_checkpoint("tiny_refiner", folder / "checkpoints" / checkpoint_file("refiner"), seed=1)
-    env = {"ONEGRAPH_HOME": str(folder / "home"), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
+    drawn = pytestconfig.stash[_drawn]
+    for file, kinds in _graphs(drawn).items():
+        graphs.give(root / "home", folder / "checkpoints" / file, *kinds)
+    env = {"ONEGRAPH_HOME": str(root / "home"), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
     bench = Bench(base, host.comfyui_path(), env)
     try:
-        for case in _warm_up(pytestconfig.stash[_drawn]):
+        for case in _warm_up(drawn):
             outcome = bench.run(prompt_of(case), COMPILING)
             assert outcome.status == "success", outcome.error
+        # A folder that was kept may hold graphs of an older version.
+        assert given is not None or bench.status()["compiles"] == 0
         yield bench
         tally.starts = bench.starts
     finally:

@@ -1,4 +1,4 @@
-"""The real ComfyUI in this process. Each tiny architecture is compiled once per run, beside its checkpoint."""
+"""The real ComfyUI in this process. Most graphs are those that all layers share, beside the tiny checkpoints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support import controlnet, host, models
+from support.shared_graphs import SharedGraphs
 
 host.boot()
 
@@ -43,8 +44,8 @@ def checkpoint(models_folder: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def graphs_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
+def graphs_home(tmp_path_factory: pytest.TempPathFactory, shared_graphs: SharedGraphs) -> Path:
+    return shared_graphs.adopt_user(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +75,15 @@ def model(checkpoint: Callable[..., Path]) -> Any:
 
 
 @pytest.fixture(scope="session")
-def compiled_once(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
+def compiled_once(checkpoint: Callable[..., Path], graphs_home: Path, shared_graphs: SharedGraphs) -> None:
     """The tiny SDXL's any-size graph is in the store."""
-    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first:
-        host.sample(compiled(host.load(checkpoint())))
-        assert first is not None
-        assert (first.counters.compiles, first.counters.compiled_calls) == (1, 2), status.last_runs[NODE].text()
+    shared_graphs.give(graphs_home, checkpoint(), "sdxl")
+
+
+@pytest.fixture(scope="session")
+def vae_compiled_once(checkpoint: Callable[..., Path], graphs_home: Path, shared_graphs: SharedGraphs) -> None:
+    """The VAE's decoder and encoder for any size are in the store."""
+    shared_graphs.give(graphs_home, checkpoint(vae="both"), "decoder", "encoder")
 
 
 @pytest.fixture(scope="session")
@@ -94,13 +98,11 @@ def net(net_file: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def compiled_steered(compiled_once: None, checkpoint: Callable[..., Path], graphs_home: Path, net_file: Path) -> None:
+def compiled_steered(
+    compiled_once: None, checkpoint: Callable[..., Path], graphs_home: Path, shared_graphs: SharedGraphs
+) -> None:
     """The tiny SDXL's graphs with and without residuals are in the store."""
-    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first:
-        controlnet.sample(compiled(host.load(checkpoint())), controlnet.steered(controlnet.load(net_file)))
-        assert first is not None
-        assert (first.counters.compiles, first.counters.compiled_calls) == (1, 2), node_text()
-        assert "with residuals" in node_text()
+    shared_graphs.give(graphs_home, checkpoint(), "sdxl steered")
 
 
 needs_oneflow = pytest.mark.skipif(importlib.util.find_spec("oneflow") is None, reason="OneFlow is not installed")
@@ -115,14 +117,9 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def compiled_once_by_oneflow(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
+def compiled_once_by_oneflow(checkpoint: Callable[..., Path], graphs_home: Path, shared_graphs: SharedGraphs) -> None:
     """The tiny SDXL's OneFlow graphs for 128x128 with CFG and for one half of it alone are in the store."""
-    first = Registry(Store(graphs_home), policy=ANY_SPEED)
-    with registry_module.using(first):  # a test's own registry may be there already
-        for cfg in (7.0, 1.0):
-            host.sample(compiled(host.load(checkpoint()), backend="oneflow"), cfg=cfg)
-    assert (first.counters.compiles, first.counters.eager_calls) == (2, 0), status.last_runs[NODE].text()
-    first.close()
+    shared_graphs.give(graphs_home, checkpoint(), "sdxl by oneflow")
 
 
 def compiled(model: Any, **options: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support import host
+from support.shared_graphs import SharedGraphs
 
 from onegraph.host import progress
 from onegraph.runtime.counters import Counters
@@ -49,14 +50,17 @@ def test_an_interrupted_compile_leaves_nothing_behind(
     assert progress.texts[NODE] == node_text() == "stopped before the first step was done"
 
 
-def test_a_unet_without_class_labels(checkpoint: Callable[..., Path], counters: Counters) -> None:
+def test_a_unet_without_class_labels(
+    checkpoint: Callable[..., Path], counters: Counters, graphs_home: Path, shared_graphs: SharedGraphs
+) -> None:
     """SD 1.5: attention at every level, no y, convolutional projections."""
+    shared_graphs.give(graphs_home, checkpoint("tiny_sd15"), "sd15")
     model = host.load(checkpoint("tiny_sd15"))
     fast = compiled(model)
     for call in ({}, {"cfg": 1.0, "height": 200}, {"tokens": 154, "batch": 2}):
         result = host.sample(fast, context_width=768, **call)
         assert relative_l2(result, host.sample(model, context_width=768, **call)) < 1e-4
-    assert (counters.compiles, counters.eager_calls) == (1, 0)
+    assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0)
     assert counters.compiled_calls == 6
 
 
@@ -70,6 +74,17 @@ def test_half_precision_weights_are_cast_at_each_use(checkpoint: Callable[..., P
     assert model.model.diffusion_model.dtype == torch.float16 and model.model.manual_cast_dtype == torch.float32
     assert relative_l2(host.sample(compiled(model)), host.sample(model)) < 1e-4
     assert (counters.compiles, counters.eager_calls) == (1, 0)
+
+
+@pytest.mark.full
+def test_weights_are_cast_to_a_chosen_compute_dtype(model: Any, counters: Counters) -> None:
+    """As ModelComputeDtype chooses it. Not further from a float32 run than eager is."""
+    chosen = model.clone()
+    chosen.set_model_compute_dtype(torch.bfloat16)
+    truth = host.sample(model)
+    error = relative_l2(host.sample(compiled(chosen)), truth)
+    assert 0 < error <= 1.5 * relative_l2(host.sample(chosen), truth)
+    assert (counters.compiles, counters.compiled_calls, counters.eager_calls) == (1, 2, 0)
 
 
 def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., Path], counters: Counters) -> None:

@@ -111,6 +111,7 @@ def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytes
     assert hook.compile_model(model, hook.Options(), NODE)[1].startswith("ready: ")
 
 
+@pytest.mark.usefixtures("vae_compiled_once")
 def test_a_vaes_graphs_are_preloaded_too(
     checkpoint: Callable[..., Path], counters: Counters, fresh_process: Registry
 ) -> None:

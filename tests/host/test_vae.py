@@ -21,9 +21,9 @@ from onegraph.host import status
 from onegraph.host import vae_hook as hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
+pytestmark = pytest.mark.usefixtures("vae_compiled_once")
 NODE = "9"
 SAME = 1e-4
 
@@ -53,23 +53,6 @@ def latents(batch: int = 1, height: int = 16, width: int = 16, seed: int = 0) ->
 
 def pixels(batch: int = 1, height: int = 96, width: int = 96, seed: int = 0) -> torch.Tensor:
     return torch.rand(batch, height, width, 3, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def both_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
-    """Decoder and encoder are in the store, compiled one after the other in one process."""
-    from onegraph.graph_cache.store import Store
-    from onegraph.runtime import registry as registry_module
-
-    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first:
-        fast = compiled(host.load_vae(checkpoint(vae="both")))
-        with torch.inference_mode():
-            fast.decode(latents())
-            fast.encode(pixels())
-    # Other tests may have left either in the store; both are there now, and neither call ran eager.
-    assert first is not None
-    counters = first.counters
-    assert (counters.compiled_calls, counters.eager_calls) == (2, 0), (node_text(), node_text("encoder"))
 
 
 def test_decode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters) -> None:

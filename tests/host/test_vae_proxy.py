@@ -19,9 +19,9 @@ from onegraph.host import component, progress, status
 from onegraph.host import vae_hook as hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
+pytestmark = pytest.mark.usefixtures("vae_compiled_once")
 NODE = "9"
 SAME = 1e-4
 
@@ -47,17 +47,6 @@ def node_text() -> str:
 
 def latents(height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:
     return torch.randn(1, 4, height, width, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def decoder_compiled(checkpoint: Callable[..., Path], graphs_home: Path) -> None:
-    """The decoder is in the store, if no other test has put it there."""
-    from onegraph.graph_cache.store import Store
-    from onegraph.runtime import registry as registry_module
-
-    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as first, torch.inference_mode():
-        compiled(host.load_vae(checkpoint(vae="both")), when_missing="wait").decode(latents())
-    assert first is not None and first.counters.compiled_calls == 1, node_text()
 
 
 def test_it_is_a_module_of_the_same_class_and_state(vae: Any) -> None:

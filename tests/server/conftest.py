@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support import host, models, server, workflows
+from support.shared_graphs import SharedGraphs
 
 CHECKPOINT = "tiny_sdxl.safetensors"
 SECOND = "tiny_sdxl_second.safetensors"
@@ -35,20 +36,16 @@ def environment_of(home: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return environment_of(tmp_path_factory.mktemp("home"))
+def environment(tmp_path_factory: pytest.TempPathFactory, shared_graphs: SharedGraphs) -> dict[str, str]:
+    return environment_of(shared_graphs.adopt_user(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Path:
-    """A base directory where an earlier process compiled `txt2img()` with each backend."""
+def base(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str], shared_graphs: SharedGraphs) -> Path:
+    """A base directory where an earlier process compiled what `txt2img()` needs with each backend, and a VAE."""
     folder = write_base(tmp_path_factory.mktemp("comfyui"))
-    backends = ["inductor", *(["oneflow"] if HAS_ONEFLOW else [])]
-    with server.running(folder, host.comfyui_path(), env=environment) as first:
-        for backend in backends:
-            result = first.run(txt2img(backend=backend))
-            assert result.status == "success", result.error
-        assert first.status()["compiles"] == len(backends)
+    kinds = ["sdxl", *(["sdxl by oneflow"] if HAS_ONEFLOW else []), "decoder"]
+    shared_graphs.give(Path(environment["ONEGRAPH_HOME"]), folder / "models/checkpoints" / CHECKPOINT, *kinds)
     return folder
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import controlnet, host, server, workflows
+from support.shared_graphs import SharedGraphs
 
 from .conftest import CHECKPOINT, SIDE, difference, txt2img
 
@@ -13,15 +14,14 @@ NET, OTHER = "tiny_net.safetensors", "tiny_other.safetensors"
 
 
 @pytest.fixture(scope="module")
-def nets(base: Path, environment: dict[str, str]) -> Path:
+def nets(base: Path, environment: dict[str, str], shared_graphs: SharedGraphs) -> Path:
     """The base directory with two ControlNets; their graph and the UNet's with residuals are compiled already."""
     folder = base / "models/controlnet"
     for name, seed in ((NET, 5), (OTHER, 6)):
         controlnet.write_controlnet("tiny_sdxl", folder / name, seed)
-    with server.running(base, host.comfyui_path(), env=environment) as first:
-        result = first.run(steered())
-        assert result.status == "success", result.error
-        assert first.status()["compiles"] == 2
+    home = Path(environment["ONEGRAPH_HOME"])
+    shared_graphs.give(home, base / "models/checkpoints" / CHECKPOINT, "sdxl steered")
+    shared_graphs.give(home, folder / NET, "sdxl controlnet")
     return base
 
 

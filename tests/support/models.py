@@ -32,6 +32,17 @@ _SDXL_LIKE: dict[str, Any] = {
     "num_head_channels": 32,
     "num_classes": "sequential",
 }
+_ONE_LEVEL: dict[str, Any] = {
+    "model_channels": 32,
+    "num_res_blocks": [1],
+    "channel_mult": [1],
+    "transformer_depth": [1],
+    "transformer_depth_output": [1, 1],
+    "use_linear_in_transformer": False,
+    "context_dim": 768,
+    "num_heads": 4,
+    "num_head_channels": -1,
+}
 UNETS: dict[str, dict[str, Any]] = {
     "tiny_sd15": {
         "model_channels": 32,
@@ -44,6 +55,9 @@ UNETS: dict[str, dict[str, Any]] = {
         "num_heads": 4,
         "num_head_channels": -1,
     },
+    # Two of SD 1.5's relatives, of one level so that they compile fast.
+    "tiny_inpaint": {**_ONE_LEVEL, "in_channels": 9},
+    "tiny_ip2p": {**_ONE_LEVEL, "in_channels": 8},
     "tiny_sdxl": {**_SDXL_LIKE, "model_channels": 64, "context_dim": 2048, "adm_in_channels": 2816},
     "tiny_refiner": {**_SDXL_LIKE, "model_channels": 64, "context_dim": 1280, "adm_in_channels": 2560},
     # Stable Video Diffusion's kind: frames of one video are computed together.
@@ -145,6 +159,10 @@ def register() -> None:
         unet_config = {**supported.SD15.unet_config, "model_channels": 32}
         unet_extra_config = {"num_heads": 4, "num_head_channels": -1}
 
+    class OneGraphTinyInstructPix2Pix(supported.SD15_instructpix2pix):
+        unet_config = {**supported.SD15_instructpix2pix.unet_config, "model_channels": 32}
+        unet_extra_config = {"num_heads": 4, "num_head_channels": -1}
+
     class OneGraphTinySDXL(supported.SDXL):
         unet_config = {**supported.SDXL.unet_config, "model_channels": 64, "transformer_depth": [0, 1]}
         unet_extra_config = {"num_heads": -1, "num_head_channels": 32}
@@ -166,6 +184,7 @@ def register() -> None:
         unet_extra_config = {**supported.SVD_img2vid.unet_extra_config, "num_head_channels": 32}
 
     supported.models[:0] = [
+        OneGraphTinyInstructPix2Pix,
         OneGraphTinySD15,
         OneGraphTinySDXL,
         OneGraphSmallSDXL,

@@ -1,0 +1,177 @@
+"""Graphs of the small models, compiled once in a run of the tests, by the layer that needs them first.
+
+`tools/run_tests.py` names a folder that its layers share; a layer that runs alone has one of its own. A graph is
+compiled as a user's is, by ComfyUI in this process, while other layers that need it wait. Each gets a copy, as if an
+earlier process of the same user had compiled it. Tests of compiling itself keep their own stores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import controlnet, host, models
+
+VARIABLE = "ONEGRAPH_TESTING_GRAPHS"  # names the folder
+_COMPILED = "compiled"  # marks a graph that is whole
+_SIDE = 16  # latent units
+
+
+def _unet(path: Path, family: str, **options: Any) -> None:
+    from onegraph.host.families import unet
+
+    model = unet.compile_model(host.load(path), unet.Options(**options))[0]
+    for cfg in (7.0, 1.0):
+        host.sample(model, cfg=cfg, context_width=models.config(family)["context_dim"])
+
+
+def _conditioning(net: Path, family: str) -> Any:
+    width = models.config(family)["context_dim"]
+    given = host.conditioning(77, width, 11), host.conditioning(77, width, 12)
+    return controlnet.steered(controlnet.load(net), given=given)
+
+
+def _steered_unet(path: Path, family: str) -> None:
+    """The UNet with residuals as further inputs; what makes them runs eager."""
+    from onegraph.host.families import unet
+
+    net = controlnet.write_controlnet(family, path.with_name("net.safetensors"))
+    model = unet.compile_model(host.load(path), unet.Options(backend="inductor"))[0]
+    controlnet.sample(model, _conditioning(net, family))
+
+
+def _net(path: Path, family: str) -> None:
+    from onegraph.host.families.controlnet import compile_controlnet
+    from onegraph.host.families.unet import Options
+
+    net = controlnet.load(controlnet.write_controlnet(family, path.with_name("net.safetensors")))
+    compiled = compile_controlnet(net, Options(backend="inductor"))[0]
+    controlnet.sample(host.load(path), controlnet.steered(compiled))
+
+
+def _vae(path: Path, parts: str) -> None:
+    import torch
+
+    from onegraph.host import vae_hook
+
+    vae = vae_hook.compile_vae(host.load_vae(path), vae_hook.Options(parts=parts))[0]
+    with torch.inference_mode():
+        if parts == "encoder":
+            vae.encode(torch.rand(1, 8 * _SIDE, 8 * _SIDE, 3))
+        else:
+            vae.decode(torch.randn(1, 4, _SIDE, _SIDE))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What can be shared.
+
+    Attributes:
+        family: of `support.models`.
+        use: runs a checkpoint through its nodes.
+        graphs: how many that compiles.
+        vae: what the checkpoint has of a VAE.
+    """
+
+    family: str
+    use: Callable[[Path], None]
+    graphs: int = 1
+    vae: str = "none"
+
+
+KINDS: Mapping[str, Kind] = {
+    "sdxl": Kind("tiny_sdxl", lambda path: _unet(path, "tiny_sdxl", backend="inductor")),
+    "sd15": Kind("tiny_sd15", lambda path: _unet(path, "tiny_sd15", backend="inductor")),
+    "refiner": Kind("tiny_refiner", lambda path: _unet(path, "tiny_refiner", backend="inductor")),
+    "sdxl steered": Kind("tiny_sdxl", lambda path: _steered_unet(path, "tiny_sdxl")),
+    "sd15 steered": Kind("tiny_sd15", lambda path: _steered_unet(path, "tiny_sd15")),
+    "sdxl controlnet": Kind("tiny_sdxl", lambda path: _net(path, "tiny_sdxl")),
+    "inpaint": Kind("tiny_inpaint", lambda path: _unet(path, "tiny_inpaint", backend="inductor")),
+    "ip2p": Kind("tiny_ip2p", lambda path: _unet(path, "tiny_ip2p", backend="inductor")),
+    # 128x128 with CFG, and one half of it alone.
+    "sdxl by oneflow": Kind("tiny_sdxl", lambda path: _unet(path, "tiny_sdxl", backend="oneflow"), graphs=2),
+    "decoder": Kind("tiny_sdxl", lambda path: _vae(path, "decoder"), vae="both"),
+    "encoder": Kind("tiny_sdxl", lambda path: _vae(path, "encoder"), vae="both"),
+}
+
+
+class SharedGraphs:
+    """The graphs of one run of the tests.
+
+    Args:
+        folder: shared by the run's layers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def adopt_user(self, home: Path) -> Path:
+        """Give a user's graph folder the key that signs these graphs, before it has one of its own."""
+        host.import_pack()
+        from onegraph.graph_cache.signing import KEY_FILE, Signer
+
+        Signer(self._folder).key()
+        if not (home / KEY_FILE).exists():
+            home.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self._folder / KEY_FILE, home / KEY_FILE)
+        assert Signer(home).key() == Signer(self._folder).key(), f"{home} belongs to another user"
+        return home
+
+    def give(self, home: Path, file: Path | None, *kinds: str) -> None:
+        """Put graphs beside a model's file, as an earlier process would have left them.
+
+        Args:
+            home: that user's graph folder.
+            file: None: the graphs go into the user's folder.
+            kinds: of `KINDS`; compiled here where no other layer has.
+        """
+        self.adopt_user(home)
+        from onegraph.graph_cache.layout import Layout
+        from onegraph.graph_cache.model_hash import ModelSource, hash_file
+
+        source = ModelSource(file, hash_file(file)) if file is not None else ModelSource(None, "shared")
+        location = Layout(home).locations(source)[0]
+        for kind in kinds:
+            for entry in self._compiled(kind):
+                target = location / entry.parent.name / entry.name
+                if not target.exists():
+                    shutil.copytree(entry, target)
+
+    def _compiled(self, name: str) -> list[Path]:
+        """The entries of a kind, each in the folder of its component."""
+        from filelock import FileLock
+
+        folder = self._folder / name.replace(" ", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "lock"):
+            if not (folder / _COMPILED).exists():
+                self._compile(KINDS[name], folder)
+                (folder / _COMPILED).touch()
+        found = [*folder.glob("models/*.graphs/*/*/*/manifest.json"), *folder.glob("home/*/*/*/manifest.json")]
+        return [manifest.parent for manifest in found]
+
+    def _compile(self, kind: Kind, folder: Path) -> None:
+        host.boot()
+        from onegraph.graph_cache.store import Store
+        from onegraph.runtime import registry as registry_module
+        from onegraph.runtime.policy import ANY_SPEED
+        from onegraph.runtime.registry import Registry
+
+        shutil.rmtree(folder / "models", ignore_errors=True)  # of a layer that was ended meanwhile
+        path = models.write_checkpoint(kind.family, folder / "models" / f"{kind.family}.safetensors", vae=kind.vae)
+        registry = Registry(Store(self.adopt_user(folder / "home")), policy=ANY_SPEED)
+        with registry_module.using(registry):
+            kind.use(path)
+        done = registry.counters
+        assert (done.compiles, done.eager_calls) == (kind.graphs, 0), done.reasons
+        registry.close()
+
+
+def shared_by_layers(alone: Callable[[], Path]) -> SharedGraphs:
+    """The graphs of this run. `alone` makes a folder for a layer that runs by itself."""
+    given = os.environ.get(VARIABLE)
+    return SharedGraphs(Path(given) if given else alone())
