@@ -60,7 +60,7 @@ def epoch(patcher: Any) -> tuple[Any, ...]:
 
 def refusal(patcher: Any, watch: ModuleWatch, prefix: str) -> Reason | None:
     """Why no graph can stand in for the watched part of a patcher's model, or None."""
-    return patcher_refusal(patcher, prefix) or placement_refusal(watch, dynamic_vram.is_paged(patcher))
+    return patcher_refusal(patcher, prefix) or placement_refusal(patcher, watch)
 
 
 def patcher_refusal(patcher: Any, prefix: str) -> Reason | None:
@@ -82,16 +82,20 @@ def patcher_refusal(patcher: Any, prefix: str) -> Reason | None:
     return None
 
 
-def placement_refusal(watch: ModuleWatch, is_paged: bool) -> Reason | None:
+def placement_refusal(patcher: Any, watch: ModuleWatch) -> Reason | None:
     """Why the weights of a module are not what its layers compute with, or None.
 
-    Args:
-        is_paged: DynamicVRAM looks after the module; then every layer asks for its weights, and only the class of a
-            layer says whether they are cast, too.
+    Where DynamicVRAM looks after the module, every layer asks for its weights, and only the class of a layer says
+    whether they are cast, too. Elsewhere a layer casts its weights to the dtype of its input: because it lies in system
+    memory, or each layer does since a compute dtype was chosen (ModelComputeDtype). A graph is captured with these
+    casts. It serves no other models, for its key has the dtypes of the inputs and of all weights.
     """
     for attribute in ("weight_function", "bias_function"):
         where = watch.where_set(attribute)
         if where is not None:
             return reasons.WeightComputed(where)
-    where = watch.where_class_set("comfy_cast_weights") if is_paged else watch.where_set("comfy_cast_weights")
+    if dynamic_vram.is_paged(patcher):
+        where = watch.where_class_set("comfy_cast_weights")
+    else:
+        where = None if getattr(patcher, "force_cast_weights", False) else watch.where_set("comfy_cast_weights")
     return reasons.WeightCast(where) if where is not None else None

@@ -49,6 +49,8 @@ _NEUTRAL = {
     "original_shape",
     "transformer_index",
     "block",
+    "easycache",  # EasyCache's and LazyCache's memory of earlier steps: they skip calls and change none
+    "context_window",  # which part of the batch or size a call is about
 }
 
 

@@ -189,8 +189,8 @@ _patch(
     },
 )
 _patch("TomePatchModel", lambda rng: {"ratio": _between(rng, 0.2, 0.6)}, weight=0.7)
-_patch("UNetSelfAttentionMultiply", lambda rng: {"q": 1.5, "k": 1.0, "v": 0.7, "out": 1.2}, weight=0.5)
-_patch("UNetCrossAttentionMultiply", lambda rng: {"q": 1.0, "k": 1.2, "v": 1.0, "out": 1.1}, weight=0.5)
+_patch("UNetSelfAttentionMultiply", lambda rng: {"q": 1.5, "k": 1.0, "v": 0.7, "out": 1.2}, _always, 0.5)
+_patch("UNetCrossAttentionMultiply", lambda rng: {"q": 1.0, "k": 1.2, "v": 1.0, "out": 1.1}, _always, 0.5)
 _patch(
     "PatchModelAddDownscale",
     lambda rng: {
@@ -212,8 +212,8 @@ def _cache(rng: Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_patch("EasyCache", _cache)
-_patch("LazyCache", _cache, weight=0.7)
+_patch("EasyCache", _cache, _always)
+_patch("LazyCache", _cache, _always, weight=0.7)
 
 
 # As other packs do it, by nodes of tests/nodes -------------------------------------------------------------------
@@ -353,7 +353,8 @@ def hook_model(work: Workflow, values: Values) -> None:
 @_kind(
     "conditioning",
     lambda rng: {"strength": _between(rng, 0.3, 1), "start_percent": 0.0, "end_percent": rng.choice([0.5, 1.0])},
-    weight=1.5,
+    _always,
+    1.5,
 )
 def controlnet(work: Workflow, values: Values) -> None:
     net = work.add("ControlNetLoader", control_net_name=controlnet_file(work.settings.family))
