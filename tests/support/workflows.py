@@ -12,6 +12,11 @@ Prompt = dict[str, Any]
 PICTURE = {"width": 64, "height": 64, "batch_size": 1, "color": 0x30A0F0}  # of one colour, for a ControlNet
 
 
+def names() -> list[str]:
+    """The names of the workflows in tests/workflows."""
+    return sorted(file.parent.name for file in FOLDER.glob("*/api.json"))
+
+
 def load(name: str) -> Prompt:
     """The API prompt of tests/workflows/<name>."""
     prompt: Prompt = json.loads((FOLDER / name / "api.json").read_text())

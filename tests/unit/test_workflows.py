@@ -10,7 +10,7 @@ import pytest
 from support import workflows
 
 EXAMPLES = Path(__file__).parents[2] / "example_workflows"
-NAMES = sorted(folder.name for folder in workflows.FOLDER.iterdir())
+NAMES = workflows.names()
 _UI_ONLY = {"fixed", "image"}  # control_after_generate; the upload button of Load Image
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import torch
 
-from . import patches
+from . import patches, steering
 
 _spec = importlib.util.spec_from_file_location(
     "onegraph_test_models", Path(__file__).resolve().parents[2] / "support" / "models.py"
@@ -99,6 +99,7 @@ class TestClipVision:
 
 NODE_CLASS_MAPPINGS = {
     **patches.NODES,
+    **steering.NODES,
     "OneGraphTestTextEncode": TestTextEncode,
     "OneGraphTestImage": TestImage,
     "OneGraphTestClipVision": TestClipVision,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import workflows
 
-Family = Literal["sdxl", "sd15"]
-FAMILIES: tuple[Family, ...] = ("sdxl", "sd15")
-CONTEXT = {"sdxl": 2048, "sd15": 768, "refiner": 1280}  # widths of the texts' encodings
+if TYPE_CHECKING:
+    from .ingredients import Kind
+
+Family = Literal["sdxl", "sd15", "inpaint", "ip2p"]
+FAMILIES: tuple[Family, ...] = ("sdxl", "sd15")  # of random workflows
+CONTEXT = {"sdxl": 2048, "sd15": 768, "inpaint": 768, "ip2p": 768, "refiner": 1280}  # widths of the texts' encodings
 LORAS = 2  # of each family
 Link = list[Any]  # [node id, output]
 Values = Mapping[str, Any]
@@ -187,11 +190,16 @@ def output(link: Link, number: int) -> Link:
     return [link[0], number]
 
 
-def prompt_of(case: Case) -> workflows.Prompt:
-    """The case's API prompt, with OneGraph's nodes."""
+def prompt_of(case: Case, kinds: Mapping[str, Kind] | None = None) -> workflows.Prompt:
+    """The case's API prompt, with OneGraph's nodes.
+
+    Args:
+        kinds: of ingredients, by name; those of random workflows when left out.
+    """
     from .ingredients import KINDS
 
-    chosen = [(KINDS[i.kind], i.values) for i in case.ingredients]
+    known = KINDS if kinds is None else kinds
+    chosen = [(known[i.kind], i.values) for i in case.ingredients]
     work = Workflow(case.settings, "eager" if any(kind.traces == "stays" for kind, _ in chosen) else "wait")
     patches = [(kind, values) for kind, values in chosen if kind.stage == "model"]
     for number in range(len(patches) + 1):
