@@ -96,11 +96,25 @@ def calls(name: str) -> list[ast.Call]:
     return [node for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.Call)]
 
 
+ONEDIFF, ACTIONS = "nodes/onediff.py", "nodes/onediff_actions.py"  # nodes with texts of old, and what they do
+# Objects that other nodes made, choices from lists, which ComfyUI refuses where they are not in the list, and numbers.
+HARMLESS = {f"io.{kind}.Input" for kind in ("Model", "Vae", "ControlNet", "Latent", "Image", "Combo", "Boolean", "Int")}
+
+
 @pytest.mark.parametrize("name", [name for name in ENTRANCES if name.startswith("nodes/")])
 def test_no_input_of_a_node_is_a_text(name: str) -> None:
-    """Inputs are models, VAEs and choices from lists: ComfyUI refuses a choice that is not in the list."""
     kinds = [ast.unparse(call.func) for call in calls(name) if ast.unparse(call.func).endswith(".Input")]
-    assert set(kinds) <= {"io.Model.Input", "io.Vae.Input", "io.Combo.Input"}
+    objects = {kind for kind in kinds if kind.startswith("_")}  # of types that only nodes of this pack make
+    assert set(kinds) - objects <= (HARMLESS | {"io.String.Input"} if name == ONEDIFF else HARMLESS)
+
+
+def test_the_texts_of_onediffs_nodes_are_not_read() -> None:
+    nodes, actions = ((ROOT / name).read_text() for name in (ONEDIFF, ACTIONS))
+    texts = {*re.findall(r'_word\("(\w+)"', nodes)}
+    read = {*re.findall(r'inputs(?:\[|\.get\()"(\w+)"', actions), *re.findall(r'pass_on\("(\w+)"', nodes)}
+    assert texts and "custom_booster" in read
+    assert not texts & read
+    assert nodes.count("io.String.Input(") == 1  # where `_word` makes them
 
 
 def test_the_one_route_reads_nothing_of_its_request() -> None:
