@@ -16,6 +16,8 @@ from pathlib import Path
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
+import torch
+
 _PACK = Path(__file__).resolve().parents[1].as_posix()
 _NODES = "/custom_nodes/"
 _DEEPEST = 80  # frames from our call up to the sampling
@@ -31,6 +33,7 @@ def _trusted() -> tuple[str, ...]:
 
     folders = [Path(next(iter(comfy.__path__))).parent]
     folders += [Path(sysconfig.get_paths()[name]) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
+    folders.append(Path(torch.__file__).parents[1])  # an environment may take its libraries from the one below it
     return tuple(f"{folder.resolve().as_posix()}/" for folder in folders)
 
 

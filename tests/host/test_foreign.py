@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +42,18 @@ def test_the_hosts_sampling_is_checked_in_full_once(model: Any, parts: list[int 
     with_the_hosts_wrappers = EasyCacheNode.execute(model, 0.2, 0.15, 0.95, False).args[0]
     assert not custom_nodes.in_patcher(with_the_hosts_wrappers)
     assert counters.compiled_calls == 4
+
+
+def test_libraries_of_the_environment_below_are_not_foreign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A virtual environment with --system-site-packages has torch elsewhere than its own packages."""
+    elsewhere = dict.fromkeys(sysconfig.get_path_names(), str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: elsewhere)
+    caches = (custom_nodes._trusted, custom_nodes._is_foreign)
+    for cache in caches:
+        cache.cache_clear()
+    assert not custom_nodes.is_foreign(torch.nn.functional.group_norm)
+    for cache in caches:
+        cache.cache_clear()
 
 
 def with_wrapper(model: Any) -> Any:
