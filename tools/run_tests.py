@@ -1,7 +1,7 @@
 """Run the checks and all test layers, and print the totals in the last line: `.venv/bin/python tools/run_tests.py`.
 
 Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
-layer that crashes must not hide the results of the others. Three layers run at a time, each on its share of the cores:
+layer that crashes must not hide the results of the others. Four layers run at a time, each on its share of the cores:
 most of the time goes into compilers that use one core, and into waiting for servers. A layer's output is then printed
 when the layer has ended. Layers share graphs of small models, in a folder that goes when all have ended.
 
@@ -27,7 +27,12 @@ from typing import BinaryIO
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("unit", "attacks", "integration", "faults", "pipelines", "host", "server", "workflows", "fuzz", "gpu")
 # Side by side; each runs its layers in turn.
-LANES = (("host", "pipelines", "unit", "attacks"), ("server", "workflows"), ("integration", "faults", "fuzz", "gpu"))
+LANES = (
+    ("host",),
+    ("server", "unit", "attacks"),
+    ("integration", "faults", "gpu"),
+    ("pipelines", "workflows", "fuzz"),
+)
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run

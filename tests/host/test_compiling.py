@@ -64,6 +64,7 @@ def test_a_unet_without_class_labels(
     assert counters.compiled_calls == 6
 
 
+@pytest.mark.full
 def test_half_precision_weights_are_cast_at_each_use(checkpoint: Callable[..., Path], counters: Counters) -> None:
     import comfy.sd
 

@@ -22,6 +22,7 @@ def kernels(folder: Path) -> str:
     return re.sub(r"//.*", "", source.read_text())
 
 
+@pytest.mark.full
 def test_the_code_is_the_same_to_the_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = get("inductor")
     with backend.capture_settings(), torch.no_grad():

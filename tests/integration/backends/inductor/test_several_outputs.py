@@ -113,6 +113,7 @@ def test_a_graph_with_other_outputs_than_stated(home: Path, tmp_path: Path, monk
     torch.testing.assert_close(result.output, expected)
 
 
+@pytest.mark.full
 def test_regions_give_several_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_REGION_COSTS", {"cpu": 4})
     module, inputs = toy.Several(2, wide=3, narrow=0), toy.inputs(3, 9, 5, 2)
