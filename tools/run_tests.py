@@ -29,9 +29,9 @@ LAYERS = ("unit", "attacks", "integration", "faults", "pipelines", "host", "serv
 # Side by side; each runs its layers in turn.
 LANES = (
     ("host",),
-    ("server", "unit", "attacks"),
+    ("server",),
     ("integration", "faults", "gpu"),
-    ("pipelines", "workflows", "fuzz"),
+    ("pipelines", "workflows", "fuzz", "unit", "attacks"),
 )
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
