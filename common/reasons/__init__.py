@@ -4,366 +4,175 @@ A reason is immutable and hashable, so that reports count by it. Facts are plain
 no reason holds a sentence of its own, except those that carry the text of a foreign error.
 """
 
-from .base import Reason
-from .calls import (
-    InputCount,
-    InputDevice,
-    InputDtype,
-    InputLength,
-    InputRank,
-    InputsDisagree,
-    NotAdmitted,
-    NotAMultiple,
-    OtherSize,
-    OutOfRange,
-)
-from .compiling import (
-    BackendCannotServe,
-    CaptureFailed,
-    CompiledAgainLater,
-    CompileDoesNotFit,
-    CompileFailed,
-    CompilesInBackground,
-    GraphClosed,
-    GraphDoesNotFit,
-    LoadFailed,
-    MissingPackage,
-    NeedsRestart,
-    NoCompiler,
-    NoGpu,
-    NoKernels,
-    NotSaved,
-    OtherVersion,
-    PackageTooNew,
-    PutOff,
-    StillCompiling,
-    TooManyExactSizes,
-    TorchTooOld,
-    TriedTooOften,
-    WaitsForChange,
-    WaitsForDisk,
-    WaitsForMemory,
-    WaitsForPlace,
-    WrongDeviceType,
-)
-from .graphs import (
-    BindFailed,
-    EagerNotFinite,
-    FirstUseFailed,
-    ForwardHook,
-    FunctionReplaced,
-    GraphNotFinite,
-    MemoryRanOut,
-    NoSuchWeight,
-    NotFinite,
-    NotPlainWeight,
-    OtherHostVersion,
-    OtherResult,
-    ReplacedPart,
-    SlowerThanEager,
-    SpotCheckFailed,
-    TooFarFromEager,
-    WeightDiffers,
-    WeightElsewhere,
-)
-from .onediff import (
-    GraphsByThemselves,
-    NodeIdTaken,
-    NodeOfOneDiff,
-    NoStepSkipped,
-    NothingQuantized,
-    OneGraphServesAll,
-    OwnCompilerOptions,
-)
-from .pipelines import (
-    AdapterLayers,
-    AttentionProcessor,
-    CallArgument,
-    Dropout,
-    FreeU,
-    Ignored,
-    IpAdapter,
-    LibraryHook,
-    MethodReplaced,
-    NothingSaved,
-    ResidualInputs,
-    ResultNotFinite,
-    SavedForOther,
-    TorchCompiled,
-    UnusualConfig,
-)
-from .sharing import (
-    BadMemberName,
-    BadPublisherKey,
-    BadPublisherName,
-    BundledGraph,
-    BundleEndsEarly,
-    DuplicateMember,
-    ForbiddenMember,
-    NoPublisherKey,
-    NoRoomForBundle,
-    NoSuchFolder,
-    NotABundle,
-    NotPublished,
-    OtherPublisherKey,
-    PublisherNotTrusted,
-    SignedByAnother,
-    TargetExists,
-    UnlistedMember,
-)
-from .store import (
-    BadFileName,
-    Damaged,
-    DiedInTrial,
-    DiedOnceWhileLoading,
-    DiedWhileLoading,
-    DigestDiffers,
-    EmptyEntry,
-    ForeignFile,
-    ForeignOwner,
-    MissingFile,
-    NeedsCryptography,
-    NoGraph,
-    NotARegularFile,
-    OtherKey,
-    PublisherListRefused,
-    SigningKeyRefused,
-    TooLarge,
-    TrialPending,
-    UnknownPublisher,
-    UnreadableFile,
-    UnreadableManifest,
-    UnreadableNow,
-    Unsigned,
-    Untrusted,
-    WritableByOthers,
-    WrongPublisherSignature,
-    WrongSignature,
-    WrongSize,
-)
-from .workflow import (
-    Autocast,
-    CallFailed,
-    DispatchMode,
-    DynamicVramMoves,
-    EachSizeOwnGraph,
-    Float32Failed,
-    ForwardReplaced,
-    Gradients,
-    HostLacks,
-    Injection,
-    LowVram,
-    ModelOption,
-    NewerHost,
-    NoNode,
-    NormalisedLatents,
-    NoRoomForWeights,
-    NotACompilableVae,
-    NotCompilable,
-    NothingCompiled,
-    NotImages,
-    NotInspected,
-    NotPlainInputs,
-    ObjectPatch,
-    OneGraphForAnySize,
-    OwnTiling,
-    PagedWeights,
-    PatchedBy,
-    ReplacedBy,
-    ResidualSize,
-    ResolutionVaries,
-    SizeCameAgain,
-    SizeCameOnce,
-    TilesNeverCompile,
-    TorchCompile,
-    UnionControlNet,
-    UnknownArgument,
-    UnusualInputs,
-    UnusualResidual,
-    UnusualVae,
-    VaeCopied,
-    VaeMethodReplaced,
-    VaeOptions,
-    VaeOverflows,
-    VideoFrames,
-    VideoVae,
-    WeightCast,
-    WeightComputed,
-    WeightsMoving,
-    WeightWrapper,
-)
-
-__all__ = [
-    "AdapterLayers",
-    "AttentionProcessor",
-    "Autocast",
-    "BackendCannotServe",
-    "BadFileName",
-    "BadMemberName",
-    "BadPublisherKey",
-    "BadPublisherName",
-    "BindFailed",
-    "BundleEndsEarly",
-    "BundledGraph",
-    "CallArgument",
-    "CallFailed",
-    "CaptureFailed",
-    "CompileDoesNotFit",
-    "CompileFailed",
-    "CompiledAgainLater",
-    "CompilesInBackground",
-    "Damaged",
-    "DiedInTrial",
-    "DiedOnceWhileLoading",
-    "DiedWhileLoading",
-    "DigestDiffers",
-    "DispatchMode",
-    "Dropout",
-    "DuplicateMember",
-    "DynamicVramMoves",
-    "EachSizeOwnGraph",
-    "EagerNotFinite",
-    "EmptyEntry",
-    "FirstUseFailed",
-    "Float32Failed",
-    "ForbiddenMember",
-    "ForeignFile",
-    "ForeignOwner",
-    "ForwardHook",
-    "ForwardReplaced",
-    "FreeU",
-    "FunctionReplaced",
-    "Gradients",
-    "GraphClosed",
-    "GraphDoesNotFit",
-    "GraphNotFinite",
-    "GraphsByThemselves",
-    "HostLacks",
-    "Ignored",
-    "Injection",
-    "InputCount",
-    "InputDevice",
-    "InputDtype",
-    "InputLength",
-    "InputRank",
-    "InputsDisagree",
-    "IpAdapter",
-    "LibraryHook",
-    "LoadFailed",
-    "LowVram",
-    "MemoryRanOut",
-    "MethodReplaced",
-    "MissingFile",
-    "MissingPackage",
-    "ModelOption",
-    "NeedsCryptography",
-    "NeedsRestart",
-    "NewerHost",
-    "NoCompiler",
-    "NoGpu",
-    "NoGraph",
-    "NoKernels",
-    "NoNode",
-    "NoPublisherKey",
-    "NoRoomForBundle",
-    "NoRoomForWeights",
-    "NoStepSkipped",
-    "NoSuchFolder",
-    "NoSuchWeight",
-    "NodeIdTaken",
-    "NodeOfOneDiff",
-    "NormalisedLatents",
-    "NotABundle",
-    "NotACompilableVae",
-    "NotAMultiple",
-    "NotARegularFile",
-    "NotAdmitted",
-    "NotCompilable",
-    "NotFinite",
-    "NotImages",
-    "NotInspected",
-    "NotPlainInputs",
-    "NotPlainWeight",
-    "NotPublished",
-    "NotSaved",
-    "NothingCompiled",
-    "NothingQuantized",
-    "NothingSaved",
-    "ObjectPatch",
-    "OneGraphForAnySize",
-    "OneGraphServesAll",
-    "OtherHostVersion",
-    "OtherKey",
-    "OtherPublisherKey",
-    "OtherResult",
-    "OtherSize",
-    "OtherVersion",
-    "OutOfRange",
-    "OwnCompilerOptions",
-    "OwnTiling",
-    "PackageTooNew",
-    "PagedWeights",
-    "PatchedBy",
-    "PublisherListRefused",
-    "PublisherNotTrusted",
-    "PutOff",
-    "Reason",
-    "ReplacedBy",
-    "ReplacedPart",
-    "ResidualInputs",
-    "ResidualSize",
-    "ResolutionVaries",
-    "ResultNotFinite",
-    "SavedForOther",
-    "SignedByAnother",
-    "SigningKeyRefused",
-    "SizeCameAgain",
-    "SizeCameOnce",
-    "SlowerThanEager",
-    "SpotCheckFailed",
-    "StillCompiling",
-    "TargetExists",
-    "TilesNeverCompile",
-    "TooFarFromEager",
-    "TooLarge",
-    "TooManyExactSizes",
-    "TorchCompile",
-    "TorchCompiled",
-    "TorchTooOld",
-    "TrialPending",
-    "TriedTooOften",
-    "UnionControlNet",
-    "UnknownArgument",
-    "UnknownPublisher",
-    "UnlistedMember",
-    "UnreadableFile",
-    "UnreadableManifest",
-    "UnreadableNow",
-    "Unsigned",
-    "Untrusted",
-    "UnusualConfig",
-    "UnusualInputs",
-    "UnusualResidual",
-    "UnusualVae",
-    "VaeCopied",
-    "VaeMethodReplaced",
-    "VaeOptions",
-    "VaeOverflows",
-    "VideoFrames",
-    "VideoVae",
-    "WaitsForChange",
-    "WaitsForDisk",
-    "WaitsForMemory",
-    "WaitsForPlace",
-    "WeightCast",
-    "WeightComputed",
-    "WeightDiffers",
-    "WeightElsewhere",
-    "WeightWrapper",
-    "WeightsMoving",
-    "WritableByOthers",
-    "WrongDeviceType",
-    "WrongPublisherSignature",
-    "WrongSignature",
-    "WrongSize",
-]
+from .base import Reason as Reason
+from .calls import InputCount as InputCount
+from .calls import InputDevice as InputDevice
+from .calls import InputDtype as InputDtype
+from .calls import InputLength as InputLength
+from .calls import InputRank as InputRank
+from .calls import InputsDisagree as InputsDisagree
+from .calls import NotAdmitted as NotAdmitted
+from .calls import NotAMultiple as NotAMultiple
+from .calls import OtherSize as OtherSize
+from .calls import OutOfRange as OutOfRange
+from .compiling import BackendCannotServe as BackendCannotServe
+from .compiling import CaptureFailed as CaptureFailed
+from .compiling import CompiledAgainLater as CompiledAgainLater
+from .compiling import CompileDoesNotFit as CompileDoesNotFit
+from .compiling import CompileFailed as CompileFailed
+from .compiling import CompilesInBackground as CompilesInBackground
+from .compiling import GraphClosed as GraphClosed
+from .compiling import GraphDoesNotFit as GraphDoesNotFit
+from .compiling import LoadFailed as LoadFailed
+from .compiling import MissingPackage as MissingPackage
+from .compiling import NeedsRestart as NeedsRestart
+from .compiling import NoCompiler as NoCompiler
+from .compiling import NoGpu as NoGpu
+from .compiling import NoKernels as NoKernels
+from .compiling import NotSaved as NotSaved
+from .compiling import OtherVersion as OtherVersion
+from .compiling import PackageTooNew as PackageTooNew
+from .compiling import PutOff as PutOff
+from .compiling import StillCompiling as StillCompiling
+from .compiling import TooManyExactSizes as TooManyExactSizes
+from .compiling import TorchTooOld as TorchTooOld
+from .compiling import TriedTooOften as TriedTooOften
+from .compiling import WaitsForChange as WaitsForChange
+from .compiling import WaitsForDisk as WaitsForDisk
+from .compiling import WaitsForMemory as WaitsForMemory
+from .compiling import WaitsForPlace as WaitsForPlace
+from .compiling import WrongDeviceType as WrongDeviceType
+from .graphs import BindFailed as BindFailed
+from .graphs import EagerNotFinite as EagerNotFinite
+from .graphs import FirstUseFailed as FirstUseFailed
+from .graphs import ForwardHook as ForwardHook
+from .graphs import FunctionReplaced as FunctionReplaced
+from .graphs import GraphNotFinite as GraphNotFinite
+from .graphs import MemoryRanOut as MemoryRanOut
+from .graphs import NoSuchWeight as NoSuchWeight
+from .graphs import NotFinite as NotFinite
+from .graphs import NotPlainWeight as NotPlainWeight
+from .graphs import OtherHostVersion as OtherHostVersion
+from .graphs import OtherResult as OtherResult
+from .graphs import ReplacedPart as ReplacedPart
+from .graphs import SlowerThanEager as SlowerThanEager
+from .graphs import SpotCheckFailed as SpotCheckFailed
+from .graphs import TooFarFromEager as TooFarFromEager
+from .graphs import WeightDiffers as WeightDiffers
+from .graphs import WeightElsewhere as WeightElsewhere
+from .onediff import GraphsByThemselves as GraphsByThemselves
+from .onediff import NodeIdTaken as NodeIdTaken
+from .onediff import NodeOfOneDiff as NodeOfOneDiff
+from .onediff import NoStepSkipped as NoStepSkipped
+from .onediff import NothingQuantized as NothingQuantized
+from .onediff import OneGraphServesAll as OneGraphServesAll
+from .onediff import OwnCompilerOptions as OwnCompilerOptions
+from .pipelines import AdapterLayers as AdapterLayers
+from .pipelines import AttentionProcessor as AttentionProcessor
+from .pipelines import CallArgument as CallArgument
+from .pipelines import Dropout as Dropout
+from .pipelines import FreeU as FreeU
+from .pipelines import Ignored as Ignored
+from .pipelines import IpAdapter as IpAdapter
+from .pipelines import LibraryHook as LibraryHook
+from .pipelines import MethodReplaced as MethodReplaced
+from .pipelines import NothingSaved as NothingSaved
+from .pipelines import ResidualInputs as ResidualInputs
+from .pipelines import ResultNotFinite as ResultNotFinite
+from .pipelines import SavedForOther as SavedForOther
+from .pipelines import TorchCompiled as TorchCompiled
+from .pipelines import UnusualConfig as UnusualConfig
+from .sharing import BadMemberName as BadMemberName
+from .sharing import BadPublisherKey as BadPublisherKey
+from .sharing import BadPublisherName as BadPublisherName
+from .sharing import BundledGraph as BundledGraph
+from .sharing import BundleEndsEarly as BundleEndsEarly
+from .sharing import DuplicateMember as DuplicateMember
+from .sharing import ForbiddenMember as ForbiddenMember
+from .sharing import NoPublisherKey as NoPublisherKey
+from .sharing import NoRoomForBundle as NoRoomForBundle
+from .sharing import NoSuchFolder as NoSuchFolder
+from .sharing import NotABundle as NotABundle
+from .sharing import NotPublished as NotPublished
+from .sharing import OtherPublisherKey as OtherPublisherKey
+from .sharing import PublisherNotTrusted as PublisherNotTrusted
+from .sharing import SignedByAnother as SignedByAnother
+from .sharing import TargetExists as TargetExists
+from .sharing import UnlistedMember as UnlistedMember
+from .store import BadFileName as BadFileName
+from .store import Damaged as Damaged
+from .store import DiedInTrial as DiedInTrial
+from .store import DiedOnceWhileLoading as DiedOnceWhileLoading
+from .store import DiedWhileLoading as DiedWhileLoading
+from .store import DigestDiffers as DigestDiffers
+from .store import EmptyEntry as EmptyEntry
+from .store import ForeignFile as ForeignFile
+from .store import ForeignOwner as ForeignOwner
+from .store import MissingFile as MissingFile
+from .store import NeedsCryptography as NeedsCryptography
+from .store import NoGraph as NoGraph
+from .store import NotARegularFile as NotARegularFile
+from .store import OtherKey as OtherKey
+from .store import PublisherListRefused as PublisherListRefused
+from .store import SigningKeyRefused as SigningKeyRefused
+from .store import TooLarge as TooLarge
+from .store import TrialPending as TrialPending
+from .store import UnknownPublisher as UnknownPublisher
+from .store import UnreadableFile as UnreadableFile
+from .store import UnreadableManifest as UnreadableManifest
+from .store import UnreadableNow as UnreadableNow
+from .store import Unsigned as Unsigned
+from .store import Untrusted as Untrusted
+from .store import WritableByOthers as WritableByOthers
+from .store import WrongPublisherSignature as WrongPublisherSignature
+from .store import WrongSignature as WrongSignature
+from .store import WrongSize as WrongSize
+from .workflow import Autocast as Autocast
+from .workflow import CallFailed as CallFailed
+from .workflow import DispatchMode as DispatchMode
+from .workflow import DynamicVramMoves as DynamicVramMoves
+from .workflow import EachSizeOwnGraph as EachSizeOwnGraph
+from .workflow import Float32Failed as Float32Failed
+from .workflow import ForwardReplaced as ForwardReplaced
+from .workflow import Gradients as Gradients
+from .workflow import HostLacks as HostLacks
+from .workflow import Injection as Injection
+from .workflow import LowVram as LowVram
+from .workflow import ModelOption as ModelOption
+from .workflow import NewerHost as NewerHost
+from .workflow import NoNode as NoNode
+from .workflow import NormalisedLatents as NormalisedLatents
+from .workflow import NoRoomForWeights as NoRoomForWeights
+from .workflow import NotACompilableVae as NotACompilableVae
+from .workflow import NotCompilable as NotCompilable
+from .workflow import NothingCompiled as NothingCompiled
+from .workflow import NotImages as NotImages
+from .workflow import NotInspected as NotInspected
+from .workflow import NotPlainInputs as NotPlainInputs
+from .workflow import ObjectPatch as ObjectPatch
+from .workflow import OneGraphForAnySize as OneGraphForAnySize
+from .workflow import OwnTiling as OwnTiling
+from .workflow import PagedWeights as PagedWeights
+from .workflow import PatchedBy as PatchedBy
+from .workflow import ReplacedBy as ReplacedBy
+from .workflow import ResidualSize as ResidualSize
+from .workflow import ResolutionVaries as ResolutionVaries
+from .workflow import SizeCameAgain as SizeCameAgain
+from .workflow import SizeCameOnce as SizeCameOnce
+from .workflow import TilesNeverCompile as TilesNeverCompile
+from .workflow import TorchCompile as TorchCompile
+from .workflow import UnionControlNet as UnionControlNet
+from .workflow import UnknownArgument as UnknownArgument
+from .workflow import UnusualInputs as UnusualInputs
+from .workflow import UnusualResidual as UnusualResidual
+from .workflow import UnusualVae as UnusualVae
+from .workflow import VaeCopied as VaeCopied
+from .workflow import VaeMethodReplaced as VaeMethodReplaced
+from .workflow import VaeOptions as VaeOptions
+from .workflow import VaeOverflows as VaeOverflows
+from .workflow import VideoFrames as VideoFrames
+from .workflow import VideoVae as VideoVae
+from .workflow import WeightCast as WeightCast
+from .workflow import WeightComputed as WeightComputed
+from .workflow import WeightsMoving as WeightsMoving
+from .workflow import WeightWrapper as WeightWrapper

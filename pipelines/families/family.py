@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
 
+from ...common import reasons
 from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.shapes import Refused, ShapeRange, TensorSpec
@@ -104,6 +105,20 @@ def spec_of(name: str, tensor: torch.Tensor, *dims: int | str) -> TensorSpec:
 def arguments(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name."""
     return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def transformer_refusal(call: Mapping[str, Any], taken: Collection[str]) -> Reason | None:
+    """Why no graph of a diffusion transformer serves a call with these arguments, or None.
+
+    Args:
+        taken: names of the arguments that a graph takes or that make no difference.
+    """
+    if "ip_adapter_image_embeds" in (call.get("joint_attention_kwargs") or {}):
+        return reasons.IpAdapter()
+    for name, value in call.items():
+        if name not in taken and value is not None and value != {}:
+            return reasons.ResidualInputs(name) if "controlnet" in name else reasons.CallArgument(name)
+    return None
 
 
 def plain(values: Sequence[Any]) -> list[torch.Tensor] | None:

@@ -12,7 +12,7 @@ from ...common import reasons
 from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.shapes import Dim, Refused, ShapeRange
-from .family import Arguments, Inputs, Ranged, Shapes, arguments, noise, of_batch, plain, spec_of
+from .family import Arguments, Inputs, Ranged, Shapes, arguments, noise, of_batch, plain, spec_of, transformer_refusal
 
 # Of FluxTransformer2DModel.forward, in order.
 _ARGUMENTS = (
@@ -30,7 +30,6 @@ _ARGUMENTS = (
     "controlnet_blocks_repeat",
 )
 _TAKEN = {*_ARGUMENTS[:7], "return_dict", "controlnet_blocks_repeat"}
-_IP_ADAPTER = "ip_adapter_image_embeds"
 _LARGEST_SIDE = 2048  # pixels of a square image
 _PIXELS = 16  # of an image's side per token
 _FEWEST_TOKENS, _MOST_TOKENS = 4, (_LARGEST_SIDE // _PIXELS) ** 2
@@ -65,11 +64,9 @@ class Flux:
 
     def inputs(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | Refused:
         call = arguments(_ARGUMENTS, args, kwargs)
-        if _IP_ADAPTER in (call.get("joint_attention_kwargs") or {}):
-            return Refused(reasons.IpAdapter())
-        for name, value in call.items():
-            if name not in _TAKEN and value is not None and value != {}:
-                return Refused(reasons.ResidualInputs(name) if "controlnet" in name else reasons.CallArgument(name))
+        refusal = transformer_refusal(call, _TAKEN)
+        if refusal is not None:
+            return Refused(refusal)
         guided = ["guidance"] if call.get("guidance") is not None else []
         given = plain([call.get(name) for name in (*_ARGUMENTS[:6], *guided)])
         if given is None:

@@ -14,7 +14,19 @@ from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.shapes import Dim, Refused, ShapeRange
 from ...runtime import unet_sizes
-from .family import Arguments, Inputs, Ranged, Shapes, arguments, noise, of_batch, plain, spec_of, steps_of
+from .family import (
+    Arguments,
+    Inputs,
+    Ranged,
+    Shapes,
+    arguments,
+    noise,
+    of_batch,
+    plain,
+    spec_of,
+    steps_of,
+    transformer_refusal,
+)
 from .unet import side_of
 
 # Of SD3Transformer2DModel.forward, in order.
@@ -29,7 +41,6 @@ _ARGUMENTS = (
     "skip_layers",
 )
 _TAKEN = {*_ARGUMENTS[:4], "return_dict"}
-_IP_ADAPTER = "ip_adapter_image_embeds"
 _SMALLEST, _LARGEST = 8, 256  # latent units
 _FEWEST_CONTEXT, _MOST_CONTEXT = 2, 1024
 _USUAL_CONTEXT = 333  # of CLIP and T5 together
@@ -77,11 +88,9 @@ class Sd3:
 
     def inputs(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | Refused:
         call = arguments(_ARGUMENTS, args, kwargs)
-        if _IP_ADAPTER in (call.get("joint_attention_kwargs") or {}):
-            return Refused(reasons.IpAdapter())
-        for name, value in call.items():
-            if name not in _TAKEN and value is not None and value != {}:
-                return Refused(reasons.ResidualInputs(name) if "controlnet" in name else reasons.CallArgument(name))
+        refusal = transformer_refusal(call, _TAKEN)
+        if refusal is not None:
+            return Refused(refusal)
         given = plain([call.get(name) for name in _ARGUMENTS[:3]])
         if given is None:
             return Refused(reasons.NotPlainInputs())
