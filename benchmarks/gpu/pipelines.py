@@ -1,8 +1,9 @@
-"""Full-size SDXL as a diffusers pipeline on a GPU: `python -m benchmarks.gpu.pipelines`.
+"""Full-size SDXL as diffusers pipelines on a GPU: `python -m benchmarks.gpu.pipelines`.
 
-Eager, torch.compile and OneGraph, each in processes of its own: the first has empty caches and compiles, the second is
-a restart with what the first left. Random weights of one seed in float16; the VAE decodes in float32, as diffusers
-does where its configuration says `force_upcast`. Prints a table and writes `--out`.
+Base (text to image) and refiner (image to image), eager, by torch.compile and by OneGraph, each in processes of its
+own: the first has empty caches and compiles, the second is a restart with what the first left. `comfyui` samples the
+same UNet in ComfyUI with OneGraph's node. Random weights of one seed in float16; the VAE decodes in float32, as
+diffusers does where its configuration says `force_upcast`. Prints a table and writes `--out`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
-FIRST_STEPS, STEPS, DECODES = 4, 24, 5
-WARM_UP = 4  # steps of a run that are not counted: OneGraph captures CUDA graphs in them
-CONTEXT, POOLED = 2048, 1280
+DECODES = 5
+POOLED = 1280
+FIRST_STEPS = 4  # of the first image, and of the one of another size
+SHORT, LONG = 6, 30  # steps of two runs; their difference is free of what a run costs by itself
 
-WAYS = ("eager", "torch.compile", "torch.compile dynamic", "onegraph")
+WAYS = ("eager", "torch.compile", "torch.compile dynamic", "onegraph", "comfyui")
 
 _UNET = {
     "sample_size": 128,
@@ -43,8 +46,18 @@ BASE = {
     "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
     "transformer_layers_per_block": (1, 2, 10),
     "attention_head_dim": (5, 10, 20),
-    "cross_attention_dim": CONTEXT,
+    "cross_attention_dim": 2048,
     "projection_class_embeddings_input_dim": POOLED + 6 * 256,
+}
+REFINER = {
+    **_UNET,
+    "block_out_channels": (384, 768, 1536, 1536),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+    "transformer_layers_per_block": 4,
+    "attention_head_dim": (6, 12, 24, 24),
+    "cross_attention_dim": 1280,
+    "projection_class_embeddings_input_dim": POOLED + 5 * 256,
 }
 VAE = {
     "sample_size": 1024,
@@ -60,45 +73,62 @@ VAE = {
 }
 
 
-def make_pipe(device: str) -> Any:
-    """SDXL's base with weights of one seed, made on the device."""
-    import torch
-    from diffusers import AutoencoderKL, EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
+@dataclass(frozen=True)
+class Model:
+    """One of the two pipelines, and what ComfyUI's tests call the same UNet."""
 
+    unet: dict[str, Any]
+    pipeline: str
+    options: dict[str, Any]
+    in_comfyui: str
+
+
+MODELS = {
+    "base": Model(BASE, "StableDiffusionXLPipeline", {}, "sdxl_base"),
+    "refiner": Model(REFINER, "StableDiffusionXLImg2ImgPipeline", {"requires_aesthetics_score": True}, "sdxl_refiner"),
+}
+
+
+def make_pipe(model: str, device: str) -> Any:
+    """SDXL's base or refiner with weights of one seed, made on the device."""
+    import diffusers
+    import torch
+    from diffusers import AutoencoderKL, EulerDiscreteScheduler, UNet2DConditionModel
+
+    chosen = MODELS[model]
     torch.manual_seed(SEED)
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float16)
     try:
         with torch.device(device):
-            unet, vae = UNet2DConditionModel(**BASE).eval(), AutoencoderKL(**VAE).eval()
+            unet, vae = UNet2DConditionModel(**chosen.unet).eval(), AutoencoderKL(**VAE).eval()
     finally:
         torch.set_default_dtype(dtype)
     scheduler = EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear")
-    parts: dict[str, Any] = dict.fromkeys(("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2"))
-    pipe = StableDiffusionXLPipeline(unet=unet, vae=vae, scheduler=scheduler, add_watermarker=False, **parts)
+    absent: dict[str, Any] = dict.fromkeys(("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2"))
+    make = getattr(diffusers, chosen.pipeline)
+    pipe = make(unet=unet, vae=vae, scheduler=scheduler, add_watermarker=False, **absent, **chosen.options)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
-def image(pipe: Any, side: int, steps: int, seed: int, on_step: Callable[..., Any] | None = None) -> Any:
-    """An image [side,side,3] in 0..1 from random embeddings of 77 tokens."""
+def run(pipe: Any, side: int, steps: int, seed: int, output_type: str = "np") -> Any:
+    """An image [side,side,3] in 0..1, or its latents, from random embeddings of 77 tokens."""
     import torch
 
     device = next(pipe.unet.parameters()).device
+    width = pipe.unet.config.cross_attention_dim
     generator = torch.Generator().manual_seed(SEED)
-    drawn = [torch.randn(*shape, generator=generator) for shape in ((1, 77, CONTEXT), (1, POOLED)) * 2]
+    drawn = [torch.randn(*shape, generator=generator) for shape in ((1, 77, width), (1, POOLED)) * 2]
     names = ("prompt_embeds", "pooled_prompt_embeds", "negative_prompt_embeds", "negative_pooled_prompt_embeds")
-    given = {name: x.to(device, torch.float16) for name, x in zip(names, drawn, strict=True)}
-    result = pipe(
-        **given,
-        height=side,
-        width=side,
-        num_inference_steps=steps,
-        generator=torch.Generator().manual_seed(seed),
-        output_type="np",
-        callback_on_step_end=on_step,
-    )
-    return result.images[0]
+    given: dict[str, Any] = {name: x.to(device, torch.float16) for name, x in zip(names, drawn, strict=True)}
+    if "Img2Img" in type(pipe).__name__:
+        latents = torch.randn(1, 4, side // 8, side // 8, generator=generator)
+        given |= {"image": latents.to(device, torch.float16), "strength": 1.0}
+    else:
+        given |= {"height": side, "width": side}
+    noise = torch.Generator().manual_seed(seed)
+    return pipe(**given, num_inference_steps=steps, generator=noise, output_type=output_type).images[0]
 
 
 def prepare(pipe: Any, way: str) -> Any:
@@ -114,44 +144,84 @@ def prepare(pipe: Any, way: str) -> Any:
     return pipe
 
 
-def child(way: str, side: int, device: str, images: Path) -> dict[str, Any]:
-    """The figures of one process, times in seconds and milliseconds."""
+def child(model: str, way: str, side: int, device: str, images: Path) -> dict[str, Any]:
+    """The figures of one process, times in seconds and milliseconds; printed as they come, as what follows may fail."""
     import numpy as np
     import torch
 
-    pipe = make_pipe(device)
+    pipe = make_pipe(model, device)
     found: dict[str, Any] = {"libraries_s": _load_libraries(device)}
     began = time.perf_counter()
     prepare(pipe, way)
-    image(pipe, side, FIRST_STEPS, 1)
+    run(pipe, side, FIRST_STEPS, 1)
     torch.cuda.synchronize()
     found["first_image_s"] = round(time.perf_counter() - began, 2)
-    print(json.dumps(found), flush=True)  # what follows may fail
-    times: list[float] = []
-
-    def on_step(pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        torch.cuda.synchronize()
-        times.append(time.perf_counter())
-        return tensors
-
-    made = image(pipe, side, STEPS, 2, on_step)
-    np.save(images, made)
-    steps = [1e3 * (b - a) for a, b in zip(times[WARM_UP:], times[WARM_UP + 1 :], strict=False)]
-    found["step_ms"] = round(statistics.median(steps), 2)
     print(json.dumps(found), flush=True)
+    found["step_ms"] = _step_ms(lambda steps: run(pipe, side, steps, 2, "latent"))
+    print(json.dumps(found), flush=True)
+    np.save(images, run(pipe, side, LONG, 2))
     found["decode_ms"] = round(_decode_ms(pipe, side, device), 2)
     print(json.dumps(found), flush=True)
-    other = time.perf_counter()
-    image(pipe, side * 3 // 4, FIRST_STEPS, 3)
-    found["another_size_s"] = round(time.perf_counter() - other, 2)
     found["memory_mib"] = torch.cuda.max_memory_allocated() >> 20
+    other = time.perf_counter()
+    run(pipe, side * 3 // 4, FIRST_STEPS, 3)
+    found["another_size_s"] = round(time.perf_counter() - other, 2)
     if way == "onegraph":
-        from onegraph.runtime.registry import registry
-
-        counters = registry().counters
-        found["counts"] = {n: getattr(counters, n) for n in ("compiles", "restores", "compiled_calls", "eager_calls")}
+        found |= _counts()
         found["report"] = str(pipe.onegraph.report())
     return found
+
+
+def comfyui_child(model: str, side: int, device: str, work: Path) -> dict[str, Any]:
+    """The same UNet with OneGraphCompileModel's patch in ComfyUI's own sampling."""
+    from support import host, models
+
+    from .common import boot
+
+    boot(device, work)
+    from onegraph.host.families import unet as hook
+
+    name = MODELS[model].in_comfyui
+    file = models.write_checkpoint(name, work / f"{name}.safetensors", vae="none", device=device)
+    patcher = host.load(file)
+    _load_libraries(device)
+    size = {"height": side, "width": side, "context_width": models.config(name)["context_dim"]}
+    found: dict[str, Any] = {
+        "eager_step_ms": _step_ms(lambda steps: host.sample(patcher, steps=steps, **size)),
+    }
+    print(json.dumps(found), flush=True)
+    compiled = hook.compile_model(patcher, hook.Options(), "bench")[0]
+    began = time.perf_counter()
+    host.sample(compiled, steps=FIRST_STEPS, **size)
+    found["first_image_s"] = round(time.perf_counter() - began, 2)
+    found["step_ms"] = _step_ms(lambda steps: host.sample(compiled, steps=steps, **size))
+    return found | _counts()
+
+
+def _step_ms(sample: Callable[[int], Any]) -> float:
+    """Median milliseconds of a further step, from three short and long runs after one that is not counted."""
+    import torch
+
+    sample(SHORT)  # OneGraph captures CUDA graphs in it
+    found = []
+    for _ in range(3):
+        seconds = []
+        for steps in (SHORT, LONG):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            sample(steps)
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - began)
+        found.append(1e3 * (seconds[1] - seconds[0]) / (LONG - SHORT))
+    return round(statistics.median(found), 2)
+
+
+def _counts() -> dict[str, Any]:
+    from onegraph.runtime.registry import registry
+
+    counters = registry().counters
+    names = ("compiles", "restores", "compiled_calls", "eager_calls")
+    return {"counts": {name: getattr(counters, name) for name in names}}
 
 
 def _load_libraries(device: str) -> float:
@@ -188,40 +258,54 @@ def _decode_ms(pipe: Any, side: int, device: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="SDXL as a diffusers pipeline on a GPU.")
+    parser = argparse.ArgumentParser(description="SDXL as diffusers pipelines on a GPU.")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["base", "refiner"])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--side", type=int, default=1024)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=3600, help="no process is started after that")
     parser.add_argument("--work", type=Path, default=Path("/tmp/onegraph-pipelines"))
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmarks" / "gpu_pipelines.json")
-    parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        images = options.work / f"{options.child.replace(' ', '-')}.npy"
-        print(json.dumps(child(options.child, options.side, options.device, images)))
+        (model,), (way,) = options.models, options.ways
+        work = options.work / f"{model} {way}".replace(" ", "-")
+        if way == "comfyui":
+            print(json.dumps(comfyui_child(model, options.side, options.device, work)))
+        else:
+            print(json.dumps(child(model, way, options.side, options.device, work / "image.npy")))
         return
     found: dict[str, Any] = {}
     began = time.monotonic()
-    options.work.mkdir(parents=True, exist_ok=True)
-    for way in options.ways:
-        folder = options.work / way.replace(" ", "-")
-        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
-        env |= {"ONEGRAPH_HOME": f"{folder}/home", "HF_HUB_OFFLINE": "1"}
-        for process in ("first",) if way == "eager" else ("first", "restart"):
-            if time.monotonic() - began > options.seconds:
-                break
-            command = [sys.executable, "-m", "benchmarks.gpu.pipelines", "--child", way]
-            command += ["--side", str(options.side), "--device", options.device, "--work", str(options.work)]
-            done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=False)
-            lines = done.stdout.splitlines()
-            row = found[f"{way}, {process}"] = json.loads(lines[-1]) if lines else {}
-            if done.returncode:
-                row["error"] = done.stderr.decode(errors="replace")[-3000:]
-            print(f"{time.monotonic() - began:.0f} s: {way}, {process}: {found[f'{way}, {process}']}", flush=True)
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(found, indent=1) + "\n")
+    for model in options.models:
+        for way in options.ways:
+            for process in ("first",) if way in ("eager", "comfyui") else ("first", "restart"):
+                if time.monotonic() - began > options.seconds:
+                    break
+                name = f"{model}, {way}, {process}"
+                found[name] = _in_a_process(model, way, options)
+                print(f"{time.monotonic() - began:.0f} s: {name}: {found[name]}", flush=True)
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
     show(found, options.work)
+
+
+def _in_a_process(model: str, way: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of a fresh process, as far as it got, with the end of what it wrote when it failed."""
+    folder = options.work / f"{model} {way}".replace(" ", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+    env |= {"ONEGRAPH_HOME": f"{folder}/home", "HF_HUB_OFFLINE": "1"}
+    env["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT / "tests"), env.get("PYTHONPATH")) if p)
+    command = [sys.executable, "-m", "benchmarks.gpu.pipelines", "--child", "--models", model, "--ways", way]
+    command += ["--side", str(options.side), "--device", options.device, "--work", str(options.work)]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
+    row: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    if done.returncode:
+        row["error"] = done.stderr.decode(errors="replace")[-3000:]
+    return row
 
 
 def show(found: dict[str, Any], work: Path) -> None:
@@ -233,8 +317,8 @@ def show(found: dict[str, Any], work: Path) -> None:
     columns = ("first_image_s", "step_ms", "decode_ms", "another_size_s", "memory_mib")
     table = Table("process", *columns, "to eager, of 255")
     for name, row in found.items():
-        file = work / f"{name.partition(',')[0].replace(' ', '-')}.npy"
-        eager = work / "eager.npy"
+        model, way, _ = name.split(", ")
+        file, eager = (work / f"{model} {one}".replace(" ", "-") / "image.npy" for one in (way, "eager"))
         distance = f"{255 * abs(np.load(file) - np.load(eager)).max():.1f}" if file.exists() and eager.exists() else ""
         table.add_row(name, *(str(row.get(column, "")) for column in columns), distance)
     Console(width=120).print(table)
