@@ -174,11 +174,11 @@ def child(model: str, way: str, side: int, device: str, images: Path) -> dict[st
 
 def comfyui_child(model: str, side: int, device: str, work: Path) -> dict[str, Any]:
     """The same UNet with OneGraphCompileModel's patch in ComfyUI's own sampling."""
-    from support import host, models
-
     from .common import boot
 
     boot(device, work)
+    from support import host, models
+
     from onegraph.host.families import unet as hook
 
     name = MODELS[model].in_comfyui
@@ -297,7 +297,6 @@ def _in_a_process(model: str, way: str, options: argparse.Namespace) -> dict[str
     folder.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
     env |= {"ONEGRAPH_HOME": f"{folder}/home", "HF_HUB_OFFLINE": "1"}
-    env["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT / "tests"), env.get("PYTHONPATH")) if p)
     command = [sys.executable, "-m", "benchmarks.gpu.pipelines", "--child", "--models", model, "--ways", way]
     command += ["--side", str(options.side), "--device", options.device, "--work", str(options.work)]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=False)
