@@ -299,11 +299,14 @@ def _in_a_process(model: str, way: str, options: argparse.Namespace) -> dict[str
     env |= {"ONEGRAPH_HOME": f"{folder}/home", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "benchmarks.gpu.pipelines", "--child", "--models", model, "--ways", way]
     command += ["--side", str(options.side), "--device", options.device, "--work", str(options.work)]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
+    output = folder / "output.txt"  # a file, to be read also when the benchmark is ended before its time
+    with output.open("wb") as out:
+        done = subprocess.run(command, env=env, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False)
+    text = output.read_text(errors="replace")
+    lines = [line for line in text.splitlines() if line.startswith("{")]
     row: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     if done.returncode:
-        row["error"] = done.stderr.decode(errors="replace")[-3000:]
+        row["error"] = text[-3000:]
     return row
 
 
