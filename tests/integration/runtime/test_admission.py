@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import toy
+from support import priority, toy
 
 from onegraph.common.shapes import Refused
 from onegraph.compiler.progress import Progress
@@ -75,13 +75,6 @@ def test_a_compile_always_out_of_memory_ends_some_time(tmp_path: Path, source: M
     assert started == admission.MOST_TRIES
 
 
-def wait_for(condition: object, seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_compile_without_room_waits_for_the_queue(tmp_path: Path, source: ModelSource) -> None:
     gpu = Gpu(2 * GIB)
     engine, module, told = Registry(Store(tmp_path), gpu.limits), toy.Toy(), list[Progress]()
@@ -98,8 +91,8 @@ def test_a_compile_without_room_waits_for_the_queue(tmp_path: Path, source: Mode
     time.sleep(0.2)
     assert (engine.compiles.deferred(), engine.compiles.in_background()) == (1, 0)
     gpu.free = 2 * GIB
-    wait_for(lambda: engine.counters.compiles)
-    wait_for(lambda: not engine.compiles.in_background())
+    priority.wait_for(lambda: engine.counters.compiles)
+    priority.wait_for(lambda: not engine.compiles.in_background())
     assert engine.compiles.deferred() == 0
     assert isinstance(engine.obtain(request, "wait", told.append), LoadedGraph)
     assert (told, engine.counters.restores) == ([], 1)
@@ -122,14 +115,14 @@ def test_a_deferred_compile_yields_memory_to_a_run(tmp_path: Path, source: Model
     request = replace(toy.request(toy.Toy(), source, state={"sleep": 600}), planned_bytes=GIB, idle=lambda: gpu.idle)
     assert isinstance(engine.obtain(request, "background", ignore), Refused)
     gpu.free, gpu.idle = 2 * GIB, True
-    wait_for(engine.compiles.in_background)
+    priority.wait_for(engine.compiles.in_background)
     meanwhile = engine.obtain(request, "wait", ignore)  # does not wait for it
     assert isinstance(meanwhile, Refused) and "still compiling in the background" in meanwhile.text
     gpu.idle = False
     time.sleep(0.5)
     assert engine.compiles.in_background() == 1  # there is room for both
     gpu.free = GIB - 1
-    wait_for(lambda: not engine.compiles.in_background())
+    priority.wait_for(lambda: not engine.compiles.in_background())
     assert engine.compiles.deferred() == 1
     assert list(tmp_path.rglob("*.*")) == [tmp_path / KEY_FILE]
     engine.compiles._deferred.take((request.key.digest, str(request.device)))

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from support import toy
+from support import priority, toy
 from support.entries import as_version_1, rewrite
 
 from onegraph.common.reasons import NoGraph, WaitsForChange
@@ -141,9 +141,7 @@ def test_background_refuses_now_and_serves_later(tmp_path: Path, source: ModelSo
     assert engine.compiles.in_background() == 1
     meanwhile = engine.obtain(toy.request(module, source), "background", ignore)
     assert isinstance(meanwhile, Refused) and "still compiling" in meanwhile.text
-    deadline = time.monotonic() + 540
-    while engine.compiles.in_background() and time.monotonic() < deadline:
-        time.sleep(0.2)
+    priority.wait_for(lambda: not engine.compiles.in_background())
     graph = engine.obtain(toy.request(module, source), "background", ignore)
     assert isinstance(graph, LoadedGraph), graph
     call(engine, graph, module)
