@@ -1,10 +1,9 @@
 """Run the checks and all test layers, and print the totals in the last line: `.venv/bin/python tools/run_tests.py`.
 
 Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
-layer that crashes must not hide the results of the others. Four layers run at a time, each on its share of the cores,
-and the servers' in two processes: most of the time goes into compilers that use one core, and into waiting for servers.
-A layer's output is then printed when the layer has ended. Layers share graphs of small models, in a folder that goes
-when all have ended.
+layer that crashes must not hide the results of the others. Four layers run at a time, each on its share of the cores:
+most of the time goes into compilers that use one core, and into waiting for servers. A layer's output is then printed
+when the layer has ended. Layers share graphs of small models, in a folder that goes when all have ended.
 
 `run_tests.py unit host` runs only these; what follows `--` goes to pytest, as in `run_tests.py unit -- -k store -x`.
 """
@@ -30,12 +29,10 @@ LAYERS = ("unit", "attacks", "integration", "faults", "pipelines", "host", "serv
 # Side by side; each runs its layers in turn.
 LANES = (
     ("host",),
-    ("server",),
-    ("integration", "faults", "gpu"),
-    ("pipelines", "workflows", "fuzz", "unit", "attacks"),
+    ("server", "faults", "gpu"),
+    ("integration", "unit", "attacks"),
+    ("pipelines", "workflows", "fuzz"),
 )
-# Layers that wait more than they compute: so many processes, each of which takes the next file when it is done.
-PROCESSES = {"server": 2}
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
@@ -126,8 +123,6 @@ def run_layer(layer: str, extra: list[str], graphs: Path, threads: int | None = 
     title = f"\n=== {layer} ==="
     print(f"{title} started" if threads is not None else title, flush=True)
     began = time.monotonic()
-    if threads is not None and layer in PROCESSES:
-        extra = ["--numprocesses", str(PROCESSES[layer]), "--dist=loadfile", "--no-loadscope-reorder", *extra]
     command = [sys.executable, "-m", "pytest", f"tests/{layer}", f"--junitxml={report}", *extra]
     log = report.with_suffix(".log")
     with log.open("wb") if threads is not None else contextlib.nullcontext() as out:

@@ -25,7 +25,7 @@ from support.shared_graphs import SharedGraphs
 
 REPORT = host.ROOT / "build" / "fuzz" / "report.json"
 RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order
-DEFAULT_CASES, DEFAULT_SEED = 30, 1
+DEFAULT_CASES, DEFAULT_SEED = 20, 1
 COMPILING = 1200  # seconds
 _tally = pytest.StashKey[Tally]()
 _drawn = pytest.StashKey[list[Case]]()
@@ -75,8 +75,10 @@ def tally(pytestconfig: pytest.Config) -> Tally:
 def _graphs(drawn: list[Case]) -> dict[str, tuple[str, ...]]:
     """The graphs that the drawn cases need, by checkpoint."""
     needed: dict[str, tuple[str, ...]] = {checkpoint_file("sdxl"): ("sdxl", "sdxl steered", "decoder", "encoder")}
-    if any(case.settings.family == "sd15" for case in drawn):
-        needed[checkpoint_file("sd15")] = ("sd15", "sd15 steered")
+    sd15 = [case for case in drawn if case.settings.family == "sd15"]
+    if sd15:
+        steered = any("control" in i.kind for case in sd15 for i in case.ingredients)
+        needed[checkpoint_file("sd15")] = ("sd15", "sd15 steered") if steered else ("sd15",)
     if any(i.kind == "refiner" for case in drawn for i in case.ingredients):
         needed[checkpoint_file("refiner")] = ("refiner",)
     return needed

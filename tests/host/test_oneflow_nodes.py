@@ -113,6 +113,7 @@ def test_bench_measures_one_backend_in_one_process(
     assert eager.said == "eager: nothing compiled"  # also where a graph is in the store
 
 
+@pytest.mark.full
 def test_the_bench_command(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     from typer.testing import CliRunner
 

@@ -99,6 +99,7 @@ def test_one_graph_serves_sizes_prompts_and_batches(change: dict, running: serve
 
 
 @needs_oneflow
+@pytest.mark.full
 def test_oneflow_rebuilds_the_next_size_from_the_first(running: server.Server) -> None:
     changes: list[dict] = [{}, {"width": 64, "height": 192}, {"text": LONG, "cfg": 1.0}]
     for number, change in enumerate(changes):

@@ -42,7 +42,7 @@ def matrix(
     write_models(base / "models")
     needed = {
         "sdxl": ["sdxl", "sdxl steered", "decoder", "encoder"],
-        "sd15": ["sd15", "sd15 steered"],
+        "sd15": ["sd15"],
         "refiner": ["refiner"],
         "inpaint": ["inpaint"],
     }
@@ -50,6 +50,7 @@ def matrix(
         needed["sdxl"].append("sdxl by oneflow")
     if pytestconfig.option.markexpr != "not full":
         needed["ip2p"] = ["ip2p"]
+        needed["sd15"].append("sd15 steered")
     for family, kinds in needed.items():
         shared_graphs.give(root / "home", base / "models/checkpoints" / checkpoint_file(family), *kinds)
     shared_graphs.give(root / "home", base / "models/controlnet" / controlnet_file("sdxl"), "sdxl controlnet")

@@ -18,7 +18,7 @@ _IGNORED = ("ComfyUI_TensorRT #10", "onediff #997")
 
 CASES: tuple[Case, ...] = (
     one(_CONTROL, "one", _net(), reports=_IGNORED),
-    one(_CONTROL, "one, SD 1.5", _net(), settings=_SD15),
+    one(_CONTROL, "one, SD 1.5", _net(), settings=_SD15, full=True),
     one(_CONTROL, "two chained", _net(), _net(0.6)),
     one(_CONTROL, "strength 0.5", _net(0.5)),
     one(_CONTROL, "in the first half of the steps", _net(end=0.5)),

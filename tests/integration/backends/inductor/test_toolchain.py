@@ -45,6 +45,7 @@ def test_the_runtime_is_compiled_once_for_all(cache: Path, tmp_path: Path, caplo
     assert not [*cache.rglob("*.alone.cpp")]
 
 
+@pytest.mark.full
 def test_regions_do_without_a_shared_runtime(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
