@@ -120,6 +120,7 @@ def test_another_seed_is_another_image(running: server.Server) -> None:
 
 
 def test_lora_on_weaker_and_removed(running: server.Server, backend: str) -> None:
+    running.run(txt2img(seed=20, backend=backend))
     results, before = [], running.status()
     for strength in (1.0, 0.5, None):
         prompt = txt2img(seed=21, backend=backend)

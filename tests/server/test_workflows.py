@@ -75,11 +75,19 @@ def reference(wf_base: Path, environment: dict[str, str]) -> server.Outcome:
     [pytest.param("refiner first", "oneflow", marks=[needs_oneflow, pytest.mark.full]), ("base first", "inductor")],
 )
 def test_base_and_refiner_share_a_vae_in_either_order(
-    saved: str, backend: str, wf_base: Path, environment: dict[str, str], reference: server.Outcome
+    saved: str,
+    backend: str,
+    wf_base: Path,
+    environment: dict[str, str],
+    reference: server.Outcome,
+    shared_graphs: SharedGraphs,
 ) -> None:
     """Graphs that tests before have made for the same architectures beside other checkpoints are taken over."""
     for cached in wf_base.glob("models/checkpoints/wf_*.graphs"):
         shutil.rmtree(cached)
+    if backend == "inductor":  # an earlier process of the user has compiled the refiner
+        home = Path(environment["ONEGRAPH_HOME"])
+        shared_graphs.give(home, wf_base / "models/checkpoints" / REFINER, "refiner")
     prompt = workflows.with_inputs(small("base_refiner"), "OneGraphCompileModel", backend=backend)
     rule = "each size" if backend == "oneflow" else "auto"  # OneFlow's auto waits until a size comes up again
     prompt = workflows.with_inputs(prompt, "OneGraphCompileVAE", backend=backend, dynamic_resolution=rule)
@@ -93,7 +101,7 @@ def test_base_and_refiner_share_a_vae_in_either_order(
         assert difference(reference, result) <= expected("base_refiner")["largest_difference_255"]
         assert status["eager_calls"] == 0, status["reasons"]
         assert status["compiles"] + status["restores"] == 3
-        assert bool(status["compiles"]) == (number == 0)  # the refiner's at least
+        assert bool(status["compiles"]) == (number == 0 and backend == "oneflow")  # the refiner's at least
         assert graphs(wf_base) == {"unet": 2, "vae_decoder": 1}
 
 

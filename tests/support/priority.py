@@ -21,12 +21,15 @@ def wait_for(condition: Callable[[], object], process: int | None = None, second
 
 
 def _prefer(processes: list[psutil.Process]) -> None:
-    """Give processes of idle priority the normal one, as far as the system lets this user."""
+    """Give processes of idle priority, and their sessions, the normal one, as far as the system lets this user."""
     if not hasattr(os, "SCHED_IDLE"):
         return
-    for process in processes:
+    for folder in (Path("/proc", str(process.pid)) for process in processes):
         with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
-            for thread in (int(entry.name) for entry in Path("/proc", str(process.pid), "task").iterdir()):
+            for thread in (int(entry.name) for entry in (folder / "task").iterdir()):
                 if os.sched_getscheduler(thread) == os.SCHED_IDLE:
                     os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
                     os.setpriority(os.PRIO_PROCESS, thread, 0)
+            session = folder / "autogroup"
+            if session.exists() and not session.read_text().rstrip().endswith("nice 0"):
+                session.write_text("0")
