@@ -119,6 +119,7 @@ def test_a_vaes_graphs_are_preloaded_too(
     latent = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         vae_hook.compile_vae(vae, vae_hook.Options(), NODE)[0].decode(latent)  # leaves a graph in the store
+    host.wait_for_preloads()  # this node began one, too
     fresh_process.close()
     counters.preloads = counters.restores = counters.compiles = 0
     fast = vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="any size"), NODE)[0]
