@@ -30,8 +30,8 @@ LAYERS = ("unit", "attacks", "integration", "faults", "pipelines", "host", "serv
 LANES = (
     ("host",),
     ("server", "faults", "gpu"),
-    ("integration", "unit", "attacks"),
-    ("pipelines", "workflows", "fuzz"),
+    ("integration", "fuzz", "unit", "attacks"),
+    ("pipelines", "workflows"),
 )
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
