@@ -77,7 +77,7 @@ def _graphs(drawn: list[Case]) -> dict[str, tuple[str, ...]]:
     needed: dict[str, tuple[str, ...]] = {checkpoint_file("sdxl"): ("sdxl", "sdxl steered", "decoder", "encoder")}
     sd15 = [case for case in drawn if case.settings.family == "sd15"]
     if sd15:
-        steered = any("control" in i.kind for case in sd15 for i in case.ingredients)
+        steered = any(i.kind == "controlnet" for case in sd15 for i in case.ingredients)
         needed[checkpoint_file("sd15")] = ("sd15", "sd15 steered") if steered else ("sd15",)
     if any(i.kind == "refiner" for case in drawn for i in case.ingredients):
         needed[checkpoint_file("refiner")] = ("refiner",)

@@ -244,8 +244,7 @@ print("done")
 """
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("shapes", ["exact", "any size"])
+@pytest.mark.parametrize("shapes", [pytest.param("exact", marks=pytest.mark.full), "any size"])
 def test_a_graph_for_two_threads_runs_with_any_number(
     shapes: str, tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
