@@ -36,6 +36,7 @@ def test_a_random_workflow_gives_the_plain_image(
         pytest.fail(text, pytrace=False)
 
 
+@pytest.mark.full
 def test_every_ingredient_changes_the_image(bench: Bench) -> None:
     """One that changes nothing would look right through a graph that ignores it."""
     without = []

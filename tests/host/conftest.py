@@ -108,7 +108,10 @@ def compiled_steered(
 needs_oneflow = pytest.mark.skipif(importlib.util.find_spec("oneflow") is None, reason="OneFlow is not installed")
 
 
-@pytest.fixture(params=["inductor", pytest.param("oneflow", marks=needs_oneflow)])
+BOTH_BACKENDS = ["inductor", pytest.param("oneflow", marks=needs_oneflow)]  # also in `make test`
+
+
+@pytest.fixture(params=["inductor", pytest.param("oneflow", marks=[needs_oneflow, pytest.mark.full])])
 def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name == "oneflow":

@@ -147,7 +147,7 @@ def taesd() -> torch.nn.Module:
     return seed_weights(TAESD())
 
 
-@pytest.mark.parametrize("make", [autoencoder, engine_autoencoder, taesd])
+@pytest.mark.parametrize("make", [pytest.param(autoencoder, marks=pytest.mark.full), engine_autoencoder, taesd])
 @pytest.mark.parametrize("part", ["decoder", "encoder"])
 def test_vaes(part: vae_hook.Part, make: Any, tmp_path: Path) -> None:
     wrapped = compile_client.wrap(

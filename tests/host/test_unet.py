@@ -17,7 +17,7 @@ from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.registry import Registry
 
-from .conftest import compiled, node_text
+from .conftest import BOTH_BACKENDS, compiled, node_text
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 SAME = 1e-4  # relative L2 of latents after two steps; measured 3e-5, another LoRA or seed is above 0.1
@@ -184,6 +184,7 @@ def test_scheduled_lora_changes_weights_between_steps(
     assert counters.compiled_calls >= 4
 
 
+@pytest.mark.parametrize("backend", BOTH_BACKENDS, indirect=True)
 def test_weights_patched_in_place(model: Any, backend: str, counters: Counters, tmp_path: Path) -> None:
     lora = models.write_lora("tiny_sdxl", tmp_path / "lora.safetensors")
     reference, patched = host.sample(model), host.sample(with_lora(model, lora, 1.0))

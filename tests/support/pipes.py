@@ -24,7 +24,7 @@ def unet(seed: int = 0, *, xl: bool = False, ids: int = 6, **config: Any) -> Any
     extra: dict[str, Any] = {}
     blocks = {
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-        "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+        "up_block_types": ("UpBlock2D", "UpBlock2D"),
     }
     if xl:
         extra = {
