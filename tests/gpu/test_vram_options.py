@@ -20,13 +20,16 @@ OPTIONS = {  # and how the node begins to speak at the first image, where that i
     "--disable-dynamic-vram --lowvram": "",
     "--novram": "",
 }
+COMBINED = {"--disable-dynamic-vram --lowvram"}  # of two that are tried alone
 
 
 def _prompts() -> list[workflows.Prompt]:
     return [txt2img(), txt2img(seed=2, steps=12), workflows.with_lora(txt2img(), LORA, 1.0)]
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    "options", [pytest.param(one, marks=pytest.mark.full) if one in COMBINED else one for one in OPTIONS]
+)
 def test_the_image_is_eagers(
     options: str,
     base: Path,
