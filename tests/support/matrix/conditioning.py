@@ -22,7 +22,7 @@ CASES: tuple[Case, ...] = (
     one(_CONTROL, "two chained", _net(), _net(0.6)),
     one(_CONTROL, "strength 0.5", _net(0.5)),
     one(_CONTROL, "in the first half of the steps", _net(end=0.5)),
-    one(_CONTROL, "not in the first steps", _net(start=0.2), settings={"steps": 5}),
+    one(_CONTROL, "not in the first steps", _net(1.5, start=0.2), settings={"steps": 5}),
     one(_CONTROL, "older node", part("controlnet_everywhere", strength=0.8)),
     one(_CONTROL, "on the positive text alone", part("controlnet_on_positive", strength=0.8)),
     one(_CONTROL, "with a LoRA", _net(), part("lora", number=0, strength=1.0), node=1),

@@ -36,7 +36,7 @@ CASES: tuple[Case, ...] = (
     one(
         _INSIDE,
         "HyperTile",
-        part("HyperTile", tile_size=64, swap_size=2, max_depth=1, scale_depth=False),
+        part("HyperTile", tile_size=32, swap_size=2, max_depth=1, scale_depth=False),
         node=1,
         settings=_LARGER,
         **eager("patched"),

@@ -82,7 +82,7 @@ CASES: tuple[Case, ...] = (
         _PASSES,
         "base and refiner",
         part("refiner"),
-        settings={"steps": 2, "vae_node": "decoder"},
+        settings={"steps": 2, "noise": 11, "vae_node": "decoder"},
         reports=("onediff #708",),
     ),
     one(_PASSES, "two checkpoints", part("second_checkpoint")),
