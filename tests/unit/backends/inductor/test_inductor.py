@@ -121,4 +121,18 @@ def test_cpu_kernels_are_for_this_cpu_and_compile_soon() -> None:
     flags = flags_for("cpu")
     assert "O2" in flags
     assert "O3" not in flags
+    assert "g1" not in flags, "line tables, which the linker drops"
     assert [f for f in flags if f.startswith(("march", "mcpu"))] != ["march=x86-64"]
+
+
+def test_triton_is_not_read_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import codecache
+
+    from onegraph.backends.inductor import settings
+
+    monkeypatch.setattr(codecache, "triton_key", lambda: pytest.fail("all of Triton was read"))
+    codecache.CacheBase.get_system.cache_clear()
+    before = codecache.CacheBase.get_system
+    with settings.without_triton_digest():
+        codecache.PersistentCache()
+    assert codecache.CacheBase.get_system is before
