@@ -141,12 +141,12 @@ class Dispatcher:
             ready = self._ready(run, call, given)
             if isinstance(ready, Refused):
                 return ready
-            graph, sizes = ready
+            graph, sizes, slice_ = ready
             first, inputs = graph.fresh, tuple(_plain(t) for t in given)
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
-                result = graph.call(module, inputs, sizes, call.eager, registry().counters, run.slice_)
+                result = graph.call(module, inputs, sizes, call.eager, registry().counters, slice_)
             if isinstance(result, Refused):
                 if isinstance(result.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
                     run.refused[call.request.key.digest] = result.reason
@@ -164,8 +164,12 @@ class Dispatcher:
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *chunks: torch.cat(chunks), *outputs)
         return output if instead is None else Instead(output, instead)
 
-    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any] | Refused:
-        """The graph that may serve these inputs now, with their sizes."""
+    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any, int | None] | Refused:
+        """The graph that may serve these inputs now, with their sizes, and what of its weights is to be checked.
+
+        Its first call in a run is checked in full, also where another graph served the calls before: weights may
+        have moved since this one was last called.
+        """
         request = call.request
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
         admitted = request.shapes.admits(calls, str(request.device))
@@ -179,14 +183,15 @@ class Dispatcher:
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        refusal = graph.replaced() if run.slice_ is None else None
+        slice_ = run.slice_ if id(graph) in run.bound else None
+        refusal = graph.replaced() if slice_ is None else None
         refusal = refusal or self._host.surroundings(request.module, given)
         if refusal is not None:
             return Refused(refusal)
         if id(graph) not in run.bound:
             graph.start_run(run.weights_version)
             run.bound.add(id(graph))
-        return graph, admitted.sizes
+        return graph, admitted.sizes, slice_
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:
         digest = request.key.digest

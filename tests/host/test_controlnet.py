@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import controlnet, host
+from support import controlnet, host, models
 from support.controlnet import load, sample, steered
 
 from onegraph.common import reasons
@@ -65,6 +65,34 @@ def test_strength_and_range_need_no_new_compile(model: Any, net: Any, counters: 
     for first, second in itertools.pairwise(seen):
         assert_other(first, second)
     assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 2, 0)  # one more without residuals
+
+
+@pytest.mark.parametrize("percent", [(0.0, 0.5), (0.5, 1.0)])
+def test_each_graph_of_a_run_has_the_live_weights(
+    percent: tuple[float, float], model: Any, net: Any, counters: Counters, tmp_path: Path
+) -> None:
+    """Steps with and without residuals are two graphs. Both had been called before a LoRA replaced weights."""
+    fast, conditioning = compiled(model), steered(net, percent=percent)
+    plain = sample(fast, conditioning, steps=4)
+    lora = models.write_lora("tiny_sdxl", tmp_path / "lora.safetensors")
+    for strength in (1.0, -0.7):
+        result = sample(host.with_lora(fast, lora, strength), conditioning, steps=4)
+        assert_same(result, sample(host.with_lora(model, lora, strength), conditioning, steps=4))
+        assert_other(result, plain)
+    assert_same(sample(fast, conditioning, steps=4), plain)
+    assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 2, 0)
+
+
+def test_a_weight_that_was_replaced_reaches_each_graph(model: Any, net: Any, counters: Counters) -> None:
+    """By whom the host knows nothing of, so that nothing but the weight's identity tells."""
+    fast, conditioning = compiled(model), steered(net, percent=(0.0, 0.5))
+    plain = sample(fast, conditioning, steps=4)
+    convolution = model.model.diffusion_model.input_blocks[0][0]
+    convolution.weight = torch.nn.Parameter(1.5 * convolution.weight, requires_grad=False)
+    result = sample(fast, conditioning, steps=4)
+    assert_same(result, sample(model, conditioning, steps=4))
+    assert_other(result, plain)
+    assert (counters.compiles, counters.eager_calls) == (0, 0)
 
 
 def test_two_controlnets_are_one_sum(model: Any, net: Any, net_file: Path, counters: Counters) -> None:

@@ -65,13 +65,6 @@ def test_seeds_still_matter(model: Any) -> None:
     assert_other(host.sample(fast, seed=2), host.sample(fast, seed=1))
 
 
-def with_lora(model: Any, path: Path, strength: float) -> Any:
-    import comfy.sd
-    import comfy.utils
-
-    return comfy.sd.load_lora_for_models(model, None, comfy.utils.load_torch_file(str(path)), strength, 0)[0]
-
-
 @pytest.mark.parametrize("order", ["before the node", "after the node"])
 def test_lora_on_weaker_off_and_on_again(
     order: str, model: Any, backend: str, counters: Counters, tmp_path: Path
@@ -79,12 +72,12 @@ def test_lora_on_weaker_off_and_on_again(
     lora = models.write_lora("tiny_sdxl", tmp_path / "lora.safetensors")
     seen = []
     for strength in (1.0, 0.5, 0.0, 1.0):
-        patched = with_lora(model, lora, strength) if strength else model
+        patched = host.with_lora(model, lora, strength) if strength else model
         if order == "before the node":
             fast = compiled(patched, backend=backend)
         else:
             fast = compiled(model, backend=backend)
-            fast = with_lora(fast, lora, strength) if strength else fast
+            fast = host.with_lora(fast, lora, strength) if strength else fast
         result = host.sample(fast)
         assert node_text().startswith(("compiled, ", "restored in")), node_text()
         assert_same(result, host.sample(patched))
@@ -134,7 +127,7 @@ def test_only_the_output_bias_differs(
 
 def test_a_sibling_without_the_node_stays_eager(model: Any, backend: str, counters: Counters, tmp_path: Path) -> None:
     lora = models.write_lora("tiny_sdxl", tmp_path / "lora.safetensors")
-    fast, sibling = compiled(model, backend=backend), with_lora(model, lora, 1.0)
+    fast, sibling = compiled(model, backend=backend), host.with_lora(model, lora, 1.0)
     reference, patched = host.sample(model), host.sample(sibling)
     for _ in range(2):
         assert_same(host.sample(fast), reference)
@@ -166,7 +159,7 @@ def test_scheduled_lora_changes_weights_between_steps(
 
     lora = models.write_lora("tiny_sdxl", tmp_path / "lora.safetensors")
     if also != "alone":
-        model = with_lora(model, models.write_lora("tiny_sdxl", tmp_path / "other.safetensors", seed=4), 0.7)
+        model = host.with_lora(model, models.write_lora("tiny_sdxl", tmp_path / "other.safetensors", seed=4), 0.7)
     hooks = comfy.hooks.create_hook_lora(comfy.utils.load_torch_file(str(lora)), 1.0, 1.0)
     keyframes = comfy.hooks.HookKeyframeGroup()
     keyframes.add(comfy.hooks.HookKeyframe(strength=1.0, start_percent=0.0))
@@ -187,12 +180,12 @@ def test_scheduled_lora_changes_weights_between_steps(
 @pytest.mark.parametrize("backend", BOTH_BACKENDS, indirect=True)
 def test_weights_patched_in_place(model: Any, backend: str, counters: Counters, tmp_path: Path) -> None:
     lora = models.write_lora("tiny_sdxl", tmp_path / "lora.safetensors")
-    reference, patched = host.sample(model), host.sample(with_lora(model, lora, 1.0))
+    reference, patched = host.sample(model), host.sample(host.with_lora(model, lora, 1.0))
     model.weight_inplace_update = True
     fast = compiled(model, backend=backend)
     for _ in range(2):
         assert_same(host.sample(fast), reference)
-        assert_same(host.sample(with_lora(fast, lora, 1.0)), patched)
+        assert_same(host.sample(host.with_lora(fast, lora, 1.0)), patched)
     assert (counters.compiles, counters.eager_calls) == (0, 0)
 
 

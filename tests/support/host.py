@@ -71,6 +71,14 @@ def load_vae(path: Path) -> Any:
     return comfy.sd.load_checkpoint_guess_config(str(path), output_model=False, output_clip=False)[2]
 
 
+def with_lora(model: Any, path: Path, strength: float) -> Any:
+    """A clone of the MODEL with the LoRA of a file, by ComfyUI's own loader."""
+    import comfy.sd
+    import comfy.utils
+
+    return comfy.sd.load_lora_for_models(model, None, comfy.utils.load_torch_file(str(path)), strength, 0)[0]
+
+
 def conditioning(tokens: int, width: int, seed: int) -> list[Any]:
     """What a text encoder returns: [[context [1, tokens, width], {"pooled_output": [1, 1280]}]]."""
     import torch
