@@ -8,6 +8,7 @@ from .case import FREE, Case, flow, part
 _SERIES = "Prompts in a row"
 _SIZES = ((64, 64), (96, 64), (64, 136), (128, 128), (200, 72), (104, 104), (160, 96), (72, 192))
 _LORA = part("lora", number=0, strength=1.0)
+_HALF = part("controlnet", strength=1.0, start_percent=0.0, end_percent=0.5)
 
 
 def _of(family: str, noise: int) -> Flow:
@@ -33,6 +34,11 @@ CASES: tuple[Case, ...] = (
         _SERIES,
         tuple(flow(positive_words=n) for n in (3, 100, 3, 200, 100)),
         reports=("ComfyUI #6415", "ComfyUI #9289"),
+    ),
+    Case(
+        "a LoRA changed, a ControlNet in the first steps",
+        _SERIES,
+        (flow(_HALF), flow(_HALF, _LORA), flow(_HALF, part("lora", number=0, strength=-0.7)), flow(_HALF)),
     ),
     Case("with and without the node in turns", _SERIES, (flow(noise=2), flow(noise=3, model_node=-1), flow(noise=4))),
     Case(
