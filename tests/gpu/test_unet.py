@@ -6,6 +6,7 @@ way in which a captured call could be stale or overwritten: other weights, other
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from support import controlnet, host
 
 from .conftest import BOUNDS, CHECKPOINT, DEEP, DTYPES, LORA, Compiles, compiled, load, node_text
 
@@ -206,15 +207,9 @@ def test_weights_changed_in_place(calls: Calls, engine: Any) -> None:
 
 def test_a_lora_on_weaker_off_and_on_again(calls: Calls, engine: Any, base: Path) -> None:
     """ComfyUI puts patched weights into the model as new Parameters, elsewhere in memory."""
-    import comfy.sd
-    import comfy.utils
-
-    lora = comfy.utils.load_torch_file(str(base / "models/loras" / LORA))
     seen = []
     for strength in (0.0, 1.0, 0.5, 0.0, 1.0):
-        model = calls.model
-        if strength:
-            model = comfy.sd.load_lora_for_models(model, None, lora, strength, 0)[0]
+        model = host.with_lora(calls.model, base / "models/loras" / LORA, strength) if strength else calls.model
         run(compiled(model), steps=MANY)
         seen.append(calls.check()[:1])
     differ(seen[0], seen[1])
@@ -222,6 +217,25 @@ def test_a_lora_on_weaker_off_and_on_again(calls: Calls, engine: Any, base: Path
     differ(seen[2], seen[3])
     assert torch.allclose(seen[0][0], seen[3][0], atol=1e-3)
     assert (engine.counters.compiles, engine.counters.eager_calls) == (0, 0)
+
+
+def test_each_graph_of_a_run_has_the_live_weights(
+    base: Path, unet_graph: Callable[[torch.dtype], None], engine: Any
+) -> None:
+    """A ControlNet for some of the steps makes two graphs of one run; both were captured before a LoRA came."""
+    unet_graph(torch.float16)
+    calls = Calls(load(base))
+    net = controlnet.load(controlnet.write_controlnet("tiny_sdxl", base / "models/controlnet/tiny_sdxl.safetensors"))
+    conditioning = controlnet.steered(net, percent=(0.0, 0.5))
+    seen = []
+    for strength in (0.0, 1.0, 0.5, 0.0):
+        model = host.with_lora(calls.model, base / "models/loras" / LORA, strength) if strength else calls.model
+        controlnet.sample(compiled(model), conditioning, steps=2 * MANY, height=SIDE, width=SIDE)
+        seen.append(calls.check())
+    for before, after in itertools.pairwise(seen):
+        differ(before[:1], after[:1])
+        differ(before[-1:], after[-1:])
+    assert (engine.counters.compiles, engine.counters.eager_calls) == (1, 0)  # the one with residuals
 
 
 def test_weights_that_moved_are_found_again(calls: Calls, engine: Any) -> None:
