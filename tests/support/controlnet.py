@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,17 @@ def load(path: Path) -> Any:
     import comfy.controlnet
 
     return comfy.controlnet.load_controlnet(str(path))
+
+
+def adapter(channels: int) -> Any:
+    """The T2I adapter of one layer that tests' node makes in a server."""
+    file = host.ROOT / "tests" / "nodes" / "onegraph_testing" / "steering.py"
+    spec = importlib.util.spec_from_file_location("onegraph_testing_steering", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.TestT2IAdapter().load(channels)[0]
 
 
 def steered(net: Any, *, strength: float = 1.0, percent: tuple[float, float] = (0.0, 1.0), given: Any = None) -> Any:

@@ -44,6 +44,14 @@ def _steered_unet(path: Path, family: str) -> None:
     controlnet.sample(model, _conditioning(net, family))
 
 
+def _adapted_unet(path: Path, family: str) -> None:
+    """The UNet with the residuals of a T2I adapter, of which some of its input blocks get one."""
+    from onegraph.host.families import unet
+
+    model = unet.compile_model(host.load(path), unet.Options(backend="inductor"))[0]
+    controlnet.sample(model, controlnet.steered(controlnet.adapter(models.config(family)["model_channels"])))
+
+
 def _net(path: Path, family: str) -> None:
     from onegraph.host.families.controlnet import compile_controlnet
     from onegraph.host.families.unet import Options
@@ -89,6 +97,7 @@ KINDS: Mapping[str, Kind] = {
     "refiner": Kind("tiny_refiner", lambda path: _unet(path, "tiny_refiner", backend="inductor")),
     "sdxl steered": Kind("tiny_sdxl", lambda path: _steered_unet(path, "tiny_sdxl")),
     "sd15 steered": Kind("tiny_sd15", lambda path: _steered_unet(path, "tiny_sd15")),
+    "sdxl adapted": Kind("tiny_sdxl", lambda path: _adapted_unet(path, "tiny_sdxl")),
     "sdxl controlnet": Kind("tiny_sdxl", lambda path: _net(path, "tiny_sdxl")),
     "inpaint": Kind("tiny_inpaint", lambda path: _unet(path, "tiny_inpaint", backend="inductor")),
     "ip2p": Kind("tiny_ip2p", lambda path: _unet(path, "tiny_ip2p", backend="inductor")),

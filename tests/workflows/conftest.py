@@ -51,6 +51,7 @@ def matrix(
     if pytestconfig.option.markexpr != "not full":
         needed["ip2p"] = ["ip2p"]
         needed["sd15"].append("sd15 steered")
+        needed["sdxl"].append("sdxl adapted")
     for family, kinds in needed.items():
         shared_graphs.give(root / "home", base / "models/checkpoints" / checkpoint_file(family), *kinds)
     shared_graphs.give(root / "home", base / "models/controlnet" / controlnet_file("sdxl"), "sdxl controlnet")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..fuzz.workflow import Ingredient
-from .case import Case, eager, flow, one, part
+from .case import Case, flow, one, part
 
 _CONTROL, _TEXTS, _INPAINT = "ControlNet", "Texts", "Inpainting and edits"
 _SD15 = {"family": "sd15"}
@@ -40,7 +40,7 @@ CASES: tuple[Case, ...] = (
     ),
     one(_CONTROL, "one, compiled itself", part("controlnet_compiled", strength=1.0)),
     one(_CONTROL, "union type set", part("controlnet_of_type", strength=1.0)),
-    one(_CONTROL, "T2I adapter", part("t2i_adapter", strength=1.0), **eager("no_graph")),
+    one(_CONTROL, "T2I adapter", part("t2i_adapter", strength=1.0), full=True),
     one(_TEXTS, "154 tokens", settings={"positive_words": 100}, reports=("ComfyUI #6415",)),
     one(_TEXTS, "231 tokens", settings={"positive_words": 200, "negative_words": 100}, reports=("ComfyUI #6415",)),
     one(_TEXTS, "385 tokens", settings={"positive_words": 310, "negative_words": 310}),
