@@ -57,13 +57,13 @@ class HostRun(Run):
             return self.refusal
         epoch = eligibility.epoch(self.patcher)
         if epoch != self.epoch:
-            self.epoch, self.bound, self.requests = epoch, set(), {}
+            self.epoch, self.bound, self.requests = epoch, {}, {}
             self.watch.refresh_fully(module)
             self.refusal = eligibility.refusal(self.patcher, self.watch, self.prefix)
         watch, slice_ = self.watch, self.slice_
         version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
         if version != self.version:
-            self.version, self.bound, self.requests = version, set(), {}
+            self.version, self.bound, self.requests = version, {}, {}
             self.refusal = self.refusal or self._page_anew(module)
         return self.refusal or self.watch.patched
 

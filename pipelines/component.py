@@ -137,8 +137,7 @@ class Component:
         self, run: PipeRun, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Call | Refused:
         """What to run through a graph for one call, or why not."""
-        alone = run.served and not self.family.each_call_is_a_run and callers.only_libraries()
-        run.slice_ = run.report.calls if alone else None
+        run.look(alone=not self.family.each_call_is_a_run and callers.only_libraries())
         refusal = run.inspect(module, self.family)
         if refusal is not None:
             return Refused(refusal)

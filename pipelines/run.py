@@ -80,7 +80,7 @@ class PipeRun(Run):
             version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
             found = state.read(module, watch)
             if version != self.version or found is not self.reading:
-                self.version, self.bound, self.requests = version, set(), {}
+                self.version, self.bound, self.requests = version, {}, {}
                 self.reading = found
                 self.structure = self.reading.refusal or watch.patched or family.config_refusal(module)
             if found.strengths is not None:

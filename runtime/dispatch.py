@@ -167,8 +167,8 @@ class Dispatcher:
     def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any, int | None] | Refused:
         """The graph that may serve these inputs now, with their sizes, and what of its weights is to be checked.
 
-        Its first call in a run is checked in full, also where another graph served the calls before: weights may
-        have moved since this one was last called.
+        Its first call in a run is checked in full, and its first one after a call that was, also where another graph
+        served that: weights may have moved since this one was last called.
         """
         request = call.request
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
@@ -183,14 +183,14 @@ class Dispatcher:
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        slice_ = run.slice_ if id(graph) in run.bound else None
+        slice_ = run.slice_ if run.bound.get(id(graph)) == run.doubts else None
         refusal = graph.replaced() if slice_ is None else None
         refusal = refusal or self._host.surroundings(request.module, given)
         if refusal is not None:
             return Refused(refusal)
         if id(graph) not in run.bound:
             graph.start_run(run.weights_version)
-            run.bound.add(id(graph))
+        run.bound[id(graph)] = run.doubts
         return graph, admitted.sizes, slice_
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:

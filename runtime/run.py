@@ -11,6 +11,7 @@ import torch
 
 from ..common.reasons import Reason
 from ..common.shapes import Refused
+from . import registrations
 from .request import Request
 from .run_report import RunReport
 
@@ -24,8 +25,10 @@ class Run:
         version: of the module when the requests were made.
         served: whether a graph served the last call.
         slice_: of what a call is to be checked for, as in `LoadedGraph.call`; None: everything.
+        doubts: how often a call of this run was to be checked for everything.
+        stamp: of registrations, when the last call began.
         refused: by key digest, why there is no graph in this run.
-        bound: ids of graphs whose binding was checked in full in this run.
+        bound: by ids of graphs, `doubts` when the graph's binding was last checked in full in this run.
         requests: by what a request depends on, until something changes.
     """
 
@@ -33,10 +36,26 @@ class Run:
     version: int = 0
     served: bool = False
     slice_: int | None = None
+    doubts: int = 0
+    stamp: int | None = None
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, Reason] = field(default_factory=dict)
-    bound: set[int] = field(default_factory=set)
+    bound: dict[int, int] = field(default_factory=dict)
     requests: dict[Any, Request] = field(default_factory=dict)
+
+    def look(self, alone: bool) -> None:
+        """Decide what the next call is checked for: some of it, another part each time, or everything.
+
+        Everything where a module of this process got a parameter, a buffer or a submodule since the last call, where
+        that one was eager, or where `alone` is False: then code that may change the model ran since.
+        """
+        now = registrations.stamp()
+        if alone and self.served and now == self.stamp:
+            self.slice_ = self.report.calls
+        else:
+            self.slice_ = None
+            self.doubts += 1
+        self.stamp = now
 
     @property
     def weights_version(self) -> int | None:

@@ -159,8 +159,7 @@ class ControlNetHook:
     def _prepare(self, module: Any, run: HostRun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | Refused:
         """What to run through a graph for one call of the module, or why not."""
         options = _options_of_caller()
-        alone = run.served and not run.foreign and options is not None and not custom_nodes.in_call(options)
-        run.slice_ = run.report.calls if alone else None
+        run.look(alone=not run.foreign and options is not None and not custom_nodes.in_call(options))
         refused = run.inspect(module)
         if refused is not None:
             return Refused(refused)

@@ -213,8 +213,7 @@ class UnetHook:
         """What to run through a graph for one call of the model that `run` is about, or why not."""
         call = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
         options = call.get("transformer_options") or {}
-        alone = run.served and not run.foreign and not custom_nodes.in_call(options)
-        run.slice_ = run.report.calls if alone else None
+        run.look(alone=not run.foreign and not custom_nodes.in_call(options))
         if not is_unet(unet):
             return Refused(reasons.NotCompilable(type(unet).__name__))
         if not hasattr(unet, "_forward"):
