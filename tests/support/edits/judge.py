@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .places import Place
-from .subjects import Subject, nothing
+from .subjects import Run, Subject, nothing
 from .weights import Dropped, Edit
 
 SAME = 1e-4  # relative L2 of the outputs
@@ -20,6 +20,14 @@ def _distance(result: torch.Tensor, reference: torch.Tensor) -> float:
     from onegraph.runtime.faithfulness import relative_l2
 
     return relative_l2(result, reference)
+
+
+def compiled_fully(subject: Subject, run: Run, what: str) -> torch.Tensor:
+    """The output of a run that graphs serve from first to last."""
+    with counted(subject, subject.calls):
+        result = run(None, nothing)
+    assert subject.report().compiled_calls == subject.calls, f"{what}: {subject.report().text()}"
+    return result
 
 
 @contextlib.contextmanager
@@ -66,33 +74,30 @@ class Case:
             with counted(subject, subject.calls):
                 result = subject.compiled()(None, nothing)
             self._judge(result, subject.eager(None, nothing), plain)
+        assert_same(subject, compiled_fully(subject, subject.compiled(), "undone"), plain, "undone")
 
     def between_runs(self) -> None:
         """A run before the edit, one with it, one when it is undone."""
         subject = self._subject
         fast = subject.compiled()
-        plain = fast(None, nothing)
+        plain = compiled_fully(subject, fast, "before the edit")
         with self._edited():
             with counted(subject, subject.calls):
                 result = fast(None, nothing)
             self._judge(result, subject.eager(None, nothing), plain)
-        with counted(subject, subject.calls):
-            result = fast(None, nothing)
-        assert_same(subject, result, plain, "undone between runs")
+        assert_same(subject, compiled_fully(subject, fast, "undone"), plain, "undone")
 
     def between_calls(self, place: Place) -> None:
         """A run before the edit, one in which it is made after the first call, one when it is undone."""
         subject = self._subject
         fast = subject.compiled()
-        plain = fast(None, nothing)
+        plain = compiled_fully(subject, fast, "before the edit")
         with contextlib.ExitStack() as edited, counted(subject, subject.calls):
             result = fast(place, lambda: edited.enter_context(self._edited()))
         with contextlib.ExitStack() as edited:
             reference = subject.eager(place, lambda: edited.enter_context(self._edited()))
         self._judge(result, reference, plain)
-        with counted(subject, subject.calls):
-            result = fast(None, nothing)
-        assert_same(subject, result, plain, "undone between runs")
+        assert_same(subject, compiled_fully(subject, fast, "undone"), plain, "undone")
 
     def _judge(self, result: torch.Tensor, reference: torch.Tensor, plain: torch.Tensor) -> None:
         assert _distance(reference, plain) > OTHER, "the edit changes nothing, so it shows nothing"

@@ -36,7 +36,9 @@ class Dropped:
 class _Undone(contextlib.AbstractContextManager[None]):
     """What a generator does up to its `yield`; the rest is done at the end, whatever happened in between."""
 
-    def __init__(self, steps: Iterator[None]) -> None:
+    def __init__(self, module: torch.nn.Module, steps: Iterator[None]) -> None:
+        self._orders = [(name, [*child._parameters]) for name, child in module.named_modules()]
+        self._module = module
         self._steps = steps
 
     def __enter__(self) -> None:
@@ -45,6 +47,12 @@ class _Undone(contextlib.AbstractContextManager[None]):
     def __exit__(self, *raised: object) -> None:
         with torch.inference_mode():
             assert next(self._steps, True)
+        for name, order in self._orders:  # which is part of the architecture
+            table = self._module.get_submodule(name)._parameters
+            assert {*table} == {*order}
+            if [*table] != order:
+                values = [table.pop(key) for key in order]
+                table.update(zip(order, values, strict=True))
 
 
 def undoing(function: Callable[[torch.nn.Module, Roles, Old], Iterator[None]]) -> Edit:
@@ -52,7 +60,7 @@ def undoing(function: Callable[[torch.nn.Module, Roles, Old], Iterator[None]]) -
 
     @functools.wraps(function)
     def edit(module: torch.nn.Module, roles: Roles, old: Old) -> contextlib.AbstractContextManager[None]:
-        return _Undone(function(module, roles, old))
+        return _Undone(module, function(module, roles, old))
 
     return edit
 
