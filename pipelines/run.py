@@ -29,13 +29,13 @@ class ModuleState:
 
     Attributes:
         runs: the run under way in each thread, and by what the next one is told from it.
-        reading: what the module is to a graph, by its version, and how often its watch was built then.
+        reading: what the module is to a graph, by its version.
         lock: held while the module is inspected; several threads may call it.
     """
 
     watches: Watches = field(default_factory=Watches)
     runs: dict[int, tuple[tuple[Any, ...], PipeRun]] = field(default_factory=dict)
-    reading: tuple[int, int, Reading] | None = None
+    reading: tuple[int, Reading] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def keep(self, thread: int, mark: tuple[Any, ...], run: PipeRun) -> None:
@@ -49,10 +49,10 @@ class ModuleState:
     def read(self, module: torch.nn.Module, watch: ModuleWatch) -> Reading:
         """The reading of a module as its watch last saw it."""
         known = self.reading
-        if known is not None and known[0] == watch.version and (known[1] == watch.built or not known[2].own_weights):
-            return known[2]
+        if known is not None and known[0] == watch.version:
+            return known[1]
         found = reading.read(module)
-        self.reading = watch.version, watch.built, found
+        self.reading = watch.version, found
         return found
 
 
