@@ -148,6 +148,39 @@ def weight_classed_anew(module: torch.nn.Module, roles: Roles, old: Old) -> Iter
     owner.weight.__class__ = torch.nn.Parameter
 
 
+@undoing
+def reordered(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
+    """The same layers in another order."""
+    table = module.get_submodule(roles["sequence"])._modules
+    before = [*table.items()]
+
+    def write(items: list[Any]) -> None:
+        table.clear()
+        table.update(items)
+
+    write([before[0], before[2], before[1]])
+    yield
+    write(before)
+
+
+@undoing
+def appended(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
+    """A layer more."""
+    sequence: Any = module.get_submodule(roles["sequence"])
+    sequence.append(torch.nn.Tanh())
+    yield
+    del sequence[-1]
+
+
+@undoing
+def compiled_call(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
+    """What `Module.compile` leaves on a layer."""
+    owner: Any = module.get_submodule(roles["layer"])
+    owner._compiled_call_impl = halved(owner._call_impl)
+    yield
+    owner._compiled_call_impl = None
+
+
 def _patched(find: Callable[[torch.nn.Module, Roles], tuple[Any, str]], change: Any = halved) -> Edit:
     """A function or class attribute is replaced where the module's code finds it."""
 
@@ -304,6 +337,8 @@ CODE: dict[str, Edit] = {
     "hook of every module": hooked_everywhere,
     "forward of a layer": _shadowed("forward"),
     "_conv_forward of a layer": _shadowed("_conv_forward"),
+    "_call_impl of a layer": _shadowed("_call_impl"),
+    "_compiled_call_impl of a layer": compiled_call,
     "a mark gives way": mark_gives_way,
     "subclass of the same name": classed_anew,
     "class of a weight": weight_classed_anew,
@@ -321,6 +356,9 @@ CODE: dict[str, Edit] = {
 # Of what a UNet and a ControlNet have, and a VAE has not.
 OF_TRANSFORMERS: dict[str, Edit] = {
     "heads of an attention": _set("attention", "heads", lambda heads: 2 * heads),
+    "order of layers": reordered,
+    "a layer more": appended,
+    "torch's cat": _patched(lambda *_: (torch, "cat")),
     "Tensor's chunk": _patched(lambda *_: (torch.Tensor, "chunk"), _first_half_scaled),
     "defaults of a function": defaults_changed,
     "code of a function": code_changed,

@@ -343,6 +343,13 @@ UNREGISTERED: dict[str, Edit] = {
     "bias_function set": _computed("bias_function", _set_functions),
     "bias_function appended": _computed("bias_function", _append_function),
 }
+# Of a VAE besides.
+OF_VAE: dict[str, Edit] = {
+    "quant exchanged": exchanged("quant"),
+    "quant written into the table": exchanged("quant", _written),
+    "quant's parameter set": replaced("quant", _set_parameter),
+    "quant's data replaced": replaced("quant", _set_data),
+}
 # Where it matters whether what was replaced is kept alive.
 REPLACING = frozenset({*REGISTERED, *UNREGISTERED}) - {
     "bias added",
