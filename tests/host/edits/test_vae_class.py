@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from support import host
-from support.edits.code import halved
+from support.edits.edit import halved
 from support.edits.subjects import NODE, Subject
 
 from onegraph.host import status

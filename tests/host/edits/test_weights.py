@@ -1,4 +1,4 @@
-"""Whatever another pack does to the weights and parts of a ControlNet or a VAE: the result is eager's of the same model."""
+"""Whatever another pack does to the weights and parts of a ControlNet or a VAE: the result is eager's of that model."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from .edit import Dropped, Edit
 from .places import Place
 from .subjects import Run, Subject, nothing
-from .weights import Dropped, Edit
 
 SAME = 1e-4  # relative L2 of the outputs
 OTHER = 1e-3  # an edit that changes less shows nothing
