@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import controlnet, host
 from support.edits import subjects
 from support.edits.judge import compiled_fully
 from support.edits.places import UNKNOWABLE, Sampling, library_function
@@ -181,59 +180,3 @@ def test_weights_that_the_host_unloads_are_freed(component: str, request: pytest
     comfy.model_management.unload_all_models()
     assert alive(moved(subject)) == []
     torch.testing.assert_close(compiled_fully(subject, fast, "after"), plain, rtol=1e-4, atol=1e-4)
-
-
-# Copies ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_deep_copy_of_a_compiled_controlnet_steers_like_it(
-    net: Subject, checkpoint: Callable[..., Path], net_file: Path
-) -> None:
-    """Packs copy a CONTROL_NET before they change it."""
-    from onegraph.host.families.controlnet import compile_controlnet
-    from onegraph.host.families.unet import Options
-
-    model, plain = host.load(checkpoint()), controlnet.load(net_file)
-    fast = compile_controlnet(plain, Options(backend="inductor", when_missing="eager"), subjects.NODE)[0]
-    reference = controlnet.sample(model, controlnet.steered(plain), height=64, width=64)
-    for copied in (copy.deepcopy(fast), copy.copy(fast), fast.copy(), copy.deepcopy(fast.copy())):
-        result = controlnet.sample(model, controlnet.steered(copied), height=64, width=64)
-        torch.testing.assert_close(result, reference, rtol=1e-4, atol=1e-4)
-    changed = copy.deepcopy(fast)
-    with torch.no_grad():
-        changed.control_model.input_blocks[0][0].weight.mul_(3.0)
-    result = controlnet.sample(model, controlnet.steered(changed), height=64, width=64)
-    assert not torch.allclose(result, reference, rtol=1e-2, atol=1e-2)
-    again = controlnet.sample(model, controlnet.steered(fast), height=64, width=64)
-    torch.testing.assert_close(again, reference, rtol=1e-4, atol=1e-4)
-
-
-def test_a_deep_copy_of_a_compiled_model_samples_like_it(unet: Subject, checkpoint: Callable[..., Path]) -> None:
-    from onegraph.host.families.unet import Options, compile_model
-
-    model = host.load(checkpoint())
-    copy.deepcopy(model)  # the host's own can be copied
-    fast = compile_model(model, Options(backend="inductor", when_missing="eager"), subjects.NODE)[0]
-    reference = host.sample(model, height=64, width=64)
-    copied = copy.deepcopy(fast)
-    torch.testing.assert_close(host.sample(copied, height=64, width=64), reference, rtol=1e-4, atol=1e-4)
-    with torch.no_grad():
-        copied.model.diffusion_model.input_blocks[0][0].weight.mul_(3.0)
-    changed = host.sample(copied, height=64, width=64)
-    assert not torch.allclose(changed, reference, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(host.sample(fast, height=64, width=64), reference, rtol=1e-4, atol=1e-4)
-
-
-def test_a_deep_copy_of_a_compiled_vae_decodes_like_it(decoder: Subject, checkpoint: Callable[..., Path]) -> None:
-    from onegraph.host.vae_hook import Options, compile_vae
-
-    vae = host.load_vae(checkpoint(vae="both"))
-    fast = compile_vae(vae, Options(backend="inductor", parts="decoder", when_missing="eager"), subjects.NODE)[0]
-    latents = torch.randn(1, 4, 2, 2, generator=torch.Generator().manual_seed(1))
-    reference = vae.decode(latents)
-    copied = copy.deepcopy(fast)
-    torch.testing.assert_close(copied.decode(latents), reference, rtol=1e-4, atol=1e-4)
-    with torch.no_grad():
-        copied.first_stage_model.decoder.conv_in.weight.mul_(3.0)
-    assert not torch.allclose(copied.decode(latents), reference, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(fast.decode(latents), reference, rtol=1e-4, atol=1e-4)
