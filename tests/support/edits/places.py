@@ -1,4 +1,4 @@
-"""Where code of other packs runs between two calls of a sampling: each puts an edit between the first call and the second."""
+"""Where code of other packs runs between two calls of a sampling: each place makes an edit after the first call."""
 
 from __future__ import annotations
 
