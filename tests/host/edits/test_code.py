@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.edits.cases import one_in
 from support.edits.code import CODE, OF_TRANSFORMERS, PREPARED
 from support.edits.judge import Case
 from support.edits.places import KNOWN, UNKNOWN
@@ -25,21 +26,21 @@ def case_of(request: pytest.FixtureRequest, component: str, edit: str) -> Case:
     return Case(subject, EDITS[edit], True, PREPARED.get(edit))
 
 
-@pytest.mark.parametrize(("component", "edit"), [one for one in ALL if one[0] != "net"])
+@pytest.mark.parametrize(("component", "edit"), one_in(4, [one for one in ALL if one[0] != "net"]))
 def test_an_edit_before_a_run(component: str, edit: str, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit).before_a_run()
 
 
-@pytest.mark.parametrize(("component", "edit"), [*ALL, *ENCODER])
+@pytest.mark.parametrize(("component", "edit"), one_in(3, [*ALL, *ENCODER]))
 def test_an_edit_between_runs(component: str, edit: str, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit).between_runs()
 
 
-@pytest.mark.parametrize(("component", "edit"), [*ALL, *ENCODER])
+@pytest.mark.parametrize(("component", "edit"), one_in(3, [*ALL, *ENCODER]))
 def test_an_edit_between_calls(component: str, edit: str, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit).between_calls(KNOWN["function wrapper"])
 
 
-@pytest.mark.parametrize(("component", "place", "edit"), AT_PLACES)
+@pytest.mark.parametrize(("component", "place", "edit"), one_in(2, AT_PLACES))
 def test_an_edit_at_a_place(component: str, place: str, edit: str, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit).between_calls({**KNOWN, **UNKNOWN}[place])

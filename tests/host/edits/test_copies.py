@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from support import controlnet, host
 from support.edits import subjects
+from support.edits.judge import close
 from support.edits.subjects import Subject
 
 
@@ -24,14 +25,14 @@ def test_a_deep_copy_of_a_compiled_controlnet_steers_like_it(
     reference = controlnet.sample(model, controlnet.steered(plain), height=64, width=64)
     for copied in (copy.deepcopy(fast), copy.copy(fast), fast.copy(), copy.deepcopy(fast.copy())):
         result = controlnet.sample(model, controlnet.steered(copied), height=64, width=64)
-        torch.testing.assert_close(result, reference, rtol=1e-4, atol=1e-4)
+        assert close(result, reference)
     changed = copy.deepcopy(fast)
     with torch.no_grad():
         changed.control_model.input_blocks[0][0].weight.mul_(3.0)
     result = controlnet.sample(model, controlnet.steered(changed), height=64, width=64)
-    assert not torch.allclose(result, reference, rtol=1e-2, atol=1e-2)
+    assert not close(result, reference)
     again = controlnet.sample(model, controlnet.steered(fast), height=64, width=64)
-    torch.testing.assert_close(again, reference, rtol=1e-4, atol=1e-4)
+    assert close(again, reference)
 
 
 def test_copies_of_what_a_compiled_model_consists_of(unet: Subject, checkpoint: Callable[..., Path]) -> None:
@@ -44,16 +45,16 @@ def test_copies_of_what_a_compiled_model_consists_of(unet: Subject, checkpoint: 
     copied = fast.clone()
     for attribute in ("model_options", "wrappers", "callbacks", "object_patches", "attachments"):
         setattr(copied, attribute, copy.deepcopy(getattr(fast, attribute)))
-    torch.testing.assert_close(host.sample(copied, height=64, width=64), reference, rtol=1e-4, atol=1e-4)
+    assert close(host.sample(copied, height=64, width=64), reference)
     other = copy.deepcopy(fast.model.diffusion_model)
     with torch.no_grad():
         other.input_blocks[0][0].weight.mul_(3.0)
-    torch.testing.assert_close(host.sample(fast, height=64, width=64), reference, rtol=1e-4, atol=1e-4)
+    assert close(host.sample(fast, height=64, width=64), reference)
     fast.model.diffusion_model = other
     changed = host.sample(model, height=64, width=64)
-    assert not torch.allclose(changed, reference, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(host.sample(fast, height=64, width=64), changed, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(host.sample(copied, height=64, width=64), changed, rtol=1e-4, atol=1e-4)
+    assert not close(changed, reference)
+    assert close(host.sample(fast, height=64, width=64), changed)
+    assert close(host.sample(copied, height=64, width=64), changed)
 
 
 def test_a_deep_copy_of_a_compiled_vae_decodes_like_it(decoder: Subject, checkpoint: Callable[..., Path]) -> None:
@@ -64,8 +65,8 @@ def test_a_deep_copy_of_a_compiled_vae_decodes_like_it(decoder: Subject, checkpo
     latents = torch.randn(1, 4, 2, 2, generator=torch.Generator().manual_seed(1))
     reference = vae.decode(latents)
     copied = copy.deepcopy(fast)
-    torch.testing.assert_close(copied.decode(latents), reference, rtol=1e-4, atol=1e-4)
+    assert close(copied.decode(latents), reference)
     with torch.no_grad():
         copied.first_stage_model.decoder.conv_in.weight.mul_(3.0)
-    assert not torch.allclose(copied.decode(latents), reference, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(fast.decode(latents), reference, rtol=1e-4, atol=1e-4)
+    assert not close(copied.decode(latents), reference)
+    assert close(fast.decode(latents), reference)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.edits import subjects
-from support.edits.judge import compiled_fully
+from support.edits.judge import close, compiled_fully
 from support.edits.places import UNKNOWABLE, Sampling, library_function
 from support.edits.subjects import Subject, nothing
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -100,7 +100,7 @@ def test_weights_that_go_during_a_call_stay_until_it_returns(
 
     monkeypatch.setattr(LoadedGraph, "_run", change_and_run)
     result = fast(None, nothing)
-    torch.testing.assert_close(result, plain, rtol=1e-4, atol=1e-4)
+    assert close(result, plain)
     assert seen == [[*ROLES]]
     assert alive(old[0]) == []
 
@@ -126,7 +126,7 @@ def test_weights_that_go_in_mid_run_stay_until_its_end(component: str, request: 
         sampling.callback = later
 
     result = fast(place, lambda: old.append(moved(subject)))
-    torch.testing.assert_close(result, plain, rtol=1e-4, atol=1e-4)
+    assert close(result, plain)
     assert len(steps) == 1
     assert alive(old[0]) == []
 
@@ -179,4 +179,4 @@ def test_weights_that_the_host_unloads_are_freed(component: str, request: pytest
     plain = compiled_fully(subject, fast, "before")
     comfy.model_management.unload_all_models()
     assert alive(moved(subject)) == []
-    torch.testing.assert_close(compiled_fully(subject, fast, "after"), plain, rtol=1e-4, atol=1e-4)
+    assert close(compiled_fully(subject, fast, "after"), plain)

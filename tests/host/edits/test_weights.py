@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.edits.cases import named, one_in
 from support.edits.judge import Case
 from support.edits.places import KNOWN, UNKNOWN
 from support.edits.subjects import Subject
@@ -36,10 +37,6 @@ def cases(*which: tuple[str, tuple[str, ...]]) -> list[tuple[str, str, bool]]:
     ]
 
 
-def named(case: object) -> str:
-    return {True: "kept", False: "dropped"}[case] if isinstance(case, bool) else str(case)
-
-
 def case_of(request: pytest.FixtureRequest, component: str, edit: str, keeps: bool) -> Case:
     subject = request.getfixturevalue(component)
     assert isinstance(subject, Subject)
@@ -47,31 +44,27 @@ def case_of(request: pytest.FixtureRequest, component: str, edit: str, keeps: bo
 
 
 FIRST = cases(("net", ("block exchanged", "negated", "bias added")), ("decoder", ("quant exchanged", "negated")))
+BETWEEN_RUNS = cases(("net", OF_NET), ("decoder", OF_DECODER), ("encoder", OF_ENCODER))
+IN_MID_RUN = cases(("net", OF_NET), ("decoder", OF_DECODER), ("encoder", BETWEEN_CALLS))
+AT_PLACES = [(place, edit) for place in UNKNOWN if "inference" not in place for edit in (*BETWEEN_CALLS, "bias added")]
 
 
-@pytest.mark.parametrize(("component", "edit", "keeps"), FIRST, ids=named)
+@pytest.mark.parametrize(("component", "edit", "keeps"), one_in(2, FIRST), ids=named)
 def test_an_edit_before_a_run(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit, keeps).before_a_run()
 
 
-@pytest.mark.parametrize(
-    ("component", "edit", "keeps"), cases(("net", OF_NET), ("decoder", OF_DECODER), ("encoder", OF_ENCODER)), ids=named
-)
+@pytest.mark.parametrize(("component", "edit", "keeps"), one_in(3, BETWEEN_RUNS), ids=named)
 def test_an_edit_between_runs(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit, keeps).between_runs()
 
 
-@pytest.mark.parametrize(
-    ("component", "edit", "keeps"),
-    cases(("net", OF_NET), ("decoder", OF_DECODER), ("encoder", BETWEEN_CALLS)),
-    ids=named,
-)
+@pytest.mark.parametrize(("component", "edit", "keeps"), one_in(3, IN_MID_RUN), ids=named)
 def test_an_edit_between_calls(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
     """Of a sampling, or between two images of a batch."""
     case_of(request, component, edit, keeps).between_calls(KNOWN["function wrapper"])
 
 
-@pytest.mark.parametrize("edit", [*BETWEEN_CALLS, "bias added"])
-@pytest.mark.parametrize("place", [name for name in UNKNOWN if "inference" not in name])
+@pytest.mark.parametrize(("place", "edit"), one_in(2, AT_PLACES), ids=named)
 def test_an_edit_of_a_controlnet_at_a_place(place: str, edit: str, net: Subject) -> None:
     Case(net, EDITS[edit], keeps=True).between_calls(UNKNOWN[place])

@@ -143,7 +143,7 @@ def net(path: Path, file: Path) -> Subject:
     given = host.conditioning(77, 2048, 11), host.conditioning(77, 2048, 12)
 
     def run(control: Any, place: Place | None, act: Act) -> torch.Tensor:
-        sampling = Sampling(patcher.clone(), sigmas, controlnet.steered(control, given=given), noise)
+        sampling = Sampling(patcher.clone(), sigmas, controlnet.steered(control, strength=4.0, given=given), noise)
         if place is not None:
             place(sampling, act)
         return sampling.run()
