@@ -25,7 +25,7 @@ from ..common.reasons import (
     WrongSignature,
 )
 from . import key_file, ownership
-from .entry import Entry
+from .entry import Entry, Unparsed
 from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
 from .manifest import Strict
 from .publishers import Published, Publishers
@@ -85,12 +85,12 @@ class Signer:
             return None
         return _hmac(key, b"no manifest\n" + data) if isinstance(key, bytes) else None
 
-    def judge(self, entry: Entry) -> Untrusted | UnreadableNow | None:
+    def judge(self, entry: Entry | Unparsed) -> Untrusted | UnreadableNow | None:
         """Say why an entry must not be loaded: others may write it, or nobody signed it whom this user trusts."""
         found = self.provenance(entry)
         return None if isinstance(found, Trusted) else found
 
-    def provenance(self, entry: Entry) -> Trusted | Untrusted | UnreadableNow:
+    def provenance(self, entry: Entry | Unparsed) -> Trusted | Untrusted | UnreadableNow:
         """Say whose an entry is, or why it must not be loaded.
 
         What a trusted publisher signed may belong to anybody, since it is loaded from a copy that is compared with the

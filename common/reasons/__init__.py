@@ -110,6 +110,7 @@ from .store import ForeignFile as ForeignFile
 from .store import ForeignOwner as ForeignOwner
 from .store import MissingFile as MissingFile
 from .store import NeedsCryptography as NeedsCryptography
+from .store import NewerManifest as NewerManifest
 from .store import NoGraph as NoGraph
 from .store import NotARegularFile as NotARegularFile
 from .store import OtherKey as OtherKey

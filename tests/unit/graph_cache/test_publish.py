@@ -130,7 +130,7 @@ def test_a_link_in_staging_is_no_file(store: Store, checkpoint: ModelSource, tmp
     with store.staging(checkpoint) as staged:
         (staged / "graph.aoti").symlink_to(tmp_path / "outside")
         with pytest.raises(IrregularFileError):
-            store.publish(key(), staged, new_entry())
+            store.publish(key(), staged, new_entry(), checkpoint)
 
 
 def test_nothing_is_written_through_a_link(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
