@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +99,7 @@ class Markers:
                 file.unlink(missing_ok=True)
 
     def _folder(self, activity: str, entry: Path) -> Path:
-        name = blake3(str(entry.resolve()).encode()).hexdigest(length=8)
+        name = blake3(os.fsencode(entry.resolve())).hexdigest(length=8)
         return self._home / activity / f"{machine_id()}-{name}"
 
 

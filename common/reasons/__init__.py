@@ -99,6 +99,7 @@ from .sharing import PublisherNotTrusted as PublisherNotTrusted
 from .sharing import SignedByAnother as SignedByAnother
 from .sharing import TargetExists as TargetExists
 from .sharing import UnlistedMember as UnlistedMember
+from .sharing import WeakPublisherKey as WeakPublisherKey
 from .store import BadFileName as BadFileName
 from .store import Damaged as Damaged
 from .store import DiedInTrial as DiedInTrial
