@@ -16,11 +16,12 @@ import functools
 import logging
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..common.messages import text
-from ..common.reasons import ForeignOwner, UnreadableNow, WritableByOthers
+from ..common.reasons import ForeignOwner, Reason, UnreadableNow, WritableByOthers
 from .files import is_passing
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -61,6 +62,14 @@ def is_own(folder: Path) -> bool:
     except OSError:
         return False
     return owned and os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+class RefusedError(OSError):
+    """A folder or a key must not be used; `reason` says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(text(reason))
+        self.reason = reason
 
 
 _Judge = Callable[[os.stat_result, str], Wrong | None]
@@ -105,7 +114,7 @@ def _judge_way(folder: str) -> Wrong | None:
             return ForeignOwner(owner_name(found.st_uid))
         if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
             continue
-        shared = found.st_mode & stat.S_IWGRP and not _is_group_of_one(found.st_gid)
+        shared = found.st_mode & stat.S_IWGRP and not is_group_of_one(found.st_gid)
         if shared or found.st_mode & stat.S_IWOTH:
             return WritableByOthers(name)
     return None
@@ -152,7 +161,7 @@ def _unmapped_uid() -> int | None:
 
 
 @functools.cache
-def _is_group_of_one(gid: int) -> bool:
+def is_group_of_one(gid: int) -> bool:
     """Whether a group is known and has no member but this user, as the group that many systems make for each user."""
     try:
         import grp
@@ -171,7 +180,8 @@ def make_folder(folder: Path) -> None:
     One of ours that a umask of 002 opened to its group is closed to it. One that is open to all is so on purpose.
 
     Raises:
-        OSError: it cannot be made, or others may write it.
+        RefusedError: others may write it.
+        OSError: it cannot be made.
     """
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     if not POSIX:
@@ -183,21 +193,42 @@ def make_folder(folder: Path) -> None:
             log.debug("%s is closed to its group", folder)
     wrong = _check_folder(str(folder))
     if wrong is not None:
-        raise OSError(text(wrong))
+        raise RefusedError(wrong)
+
+
+def make_anywhere(folder: Path) -> None:
+    """As `make_folder`, and on a drive without modes, too, where nothing tells who may write.
+
+    Raises:
+        RefusedError: others may write it.
+        OSError: it cannot be made.
+    """
+    try:
+        make_folder(folder)
+    except RefusedError as error:
+        if not (isinstance(error.reason, WritableByOthers) and _has_no_modes(folder)):
+            raise
+
+
+def _has_no_modes(folder: Path) -> bool:
+    """Whether a folder lies on a drive that knows no modes: what is made for this user alone is open to all."""
+    with tempfile.TemporaryDirectory(prefix=".modes-", dir=folder) as made:
+        return bool(Path(made).stat().st_mode & _OTHERS_WRITE)
 
 
 def make_private(folder: Path) -> None:
     """Make a folder that nobody else may list, write or put another one in the place of.
 
     Raises:
-        OSError: it cannot be made, or others may write it or a folder on the way to it.
+        RefusedError: others may write it or a folder on the way to it.
+        OSError: it cannot be made.
     """
     make_folder(folder.parent)
     make_folder(folder)
     folder.chmod(0o700)
     wrong = check_folder(folder)
     if wrong is not None:
-        raise OSError(text(wrong))
+        raise RefusedError(wrong)
 
 
 def close_file(path: Path) -> None:

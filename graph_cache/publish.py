@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -86,6 +86,7 @@ def staging(locations: Sequence[Path]) -> Iterator[Path]:
 def _writable(locations: Sequence[Path]) -> Path:
     last: OSError | None = None
     full: list[Path] = []
+    refused: list[Path] = []
     for location in locations:
         free = free_bytes(location)
         if free is not None and free < _ROOM:
@@ -96,6 +97,7 @@ def _writable(locations: Sequence[Path]) -> Path:
             return _made(location)
         except OSError as error:
             last = error
+            refused += [location] if isinstance(error, ownership.RefusedError) else []
             log.debug("cannot store graphs in %s: %s", location, error)
     for location in full:
         if (free_bytes(location) or 0) < _LEAST_ROOM:  # nothing would fit, not even a note that it was tried in vain
@@ -105,13 +107,16 @@ def _writable(locations: Sequence[Path]) -> Path:
             return _made(location)
         except OSError as error:
             last = error
+    for location in refused:
+        with contextlib.suppress(OSError):
+            return _made(location, ownership.make_anywhere)
     raise last or OSError("no folder for graphs")
 
 
-def _made(location: Path) -> Path:
-    """Make a location and try whether this user can write it, and nobody else."""
+def _made(location: Path, make: Callable[[Path], None] = ownership.make_folder) -> Path:
+    """Make a location and try whether this user can write it, and nobody else as far as the drive knows."""
     for folder in (location.parent, location):
-        ownership.make_folder(folder)
+        make(folder)
     with tempfile.TemporaryFile(dir=location):
         return location
 
@@ -162,7 +167,7 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     trusted = signer.provenance(entry)
     if not isinstance(trusted, Trusted):
         raise OSError(text(trusted))
-    names = [name for name in (SIGNATURE_FILE, PUBLISHER_FILE) if trusted.mine or name == PUBLISHER_FILE]
+    names = [name for name in (SIGNATURE_FILE, PUBLISHER_FILE) if trusted.own or name == PUBLISHER_FILE]
     if not trusted.mine:
         wrong = copy_files(entry, staged)
         if wrong is not None:
@@ -241,7 +246,7 @@ class _Staged:
 def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     staged, manifest = new.folder, new.manifest
     final = staged.parent / key.component / entry_name(key, manifest)
-    ownership.make_folder(final.parent)
+    ownership.make_anywhere(final.parent)
     for leftover in list(staged.iterdir()):
         if leftover.name not in manifest.files and leftover.name != leftovers.OWNER_FILE:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
@@ -288,7 +293,7 @@ def _own_place(final: Path, signer: Signer) -> Path:
             return place
         there = read(place)
         whose = signer.provenance(there) if isinstance(there, Entry) else signer.judge_unread(place)
-        if whose is None or (isinstance(whose, Trusted) and whose.mine):
+        if whose is None or (isinstance(whose, Trusted) and whose.own):
             return place
         if isinstance(whose, UnreadableNow):
             raise OSError(whose.detail)

@@ -15,7 +15,7 @@ import torch
 
 from .. import __version__
 from ..common import memory, reasons
-from ..common.errors import CaptureError, CompileError, LoadError, in_brief
+from ..common.errors import CaptureError, CompileError, LoadError
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler import progress, skeleton
@@ -26,7 +26,7 @@ from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
 from ..graph_cache.publish import NewEntry
 from ..graph_cache.store import Store
-from . import admission
+from . import admission, disk
 from .admission import Limits
 from .counters import Counters
 from .deferred import Deferred
@@ -249,7 +249,7 @@ class Compiles:
             self.failures.remember_compile(request, failed, error, target)
             return _refused(failed, error)
         except OSError as error:
-            reason = reasons.NotSaved(in_brief(error))
+            reason = disk.not_saved(error)
             if target is not None:  # else nothing was compiled
                 self.failures.remember_unsaved(request, reason, error, target)
             return _refused(reason, error)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..common import reasons
+from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..graph_cache.files import free_bytes
+from ..graph_cache.ownership import RefusedError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 _CLEARLY = 0.25  # more than was free then, and at least
 _CLEARLY_BYTES = 256 << 20
 
@@ -38,6 +43,17 @@ class DiskShortage:
         if free is None or free >= self.wanted:
             return None
         return Refused(reasons.WaitsForDisk(self.reason, self.wanted))
+
+
+def not_saved(error: OSError) -> Reason:
+    """Why no folder took a graph."""
+    if isinstance(error, RefusedError) and isinstance(error.reason, reasons.SigningKeyRefused):
+        return error.reason
+    if isinstance(error, RefusedError):
+        return reasons.NotSaved(in_brief(error), "open")
+    if error.errno in FULL:
+        return reasons.NotSaved(in_brief(error), "full")
+    return reasons.NotSaved(in_brief(error), "denied" if error.errno in _DENIED else "")
 
 
 def shortage(reason: Reason, folder: Path) -> DiskShortage | None:

@@ -6,7 +6,6 @@ is on the disk (`graph_cache.failures`), so that a new process knows it, and `on
 
 from __future__ import annotations
 
-import errno
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +29,6 @@ from .request import Request
 _DAY = 24 * 3600
 _TWICE = 2  # what may be an accident counts from here on
 _TIMEOUT = "timeout"  # the fact that a compile took too long for
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_BYTES = 64 << 20  # with less free, any failure to write is one for want of space
 
 
@@ -148,7 +146,7 @@ class Failures:
         """
         short = disk.shortage(reason, folder)
         free = 0 if short is None else short.free
-        full = short is not None and (error.errno in _FULL or free < _FULL_BYTES)
+        full = short is not None and (error.errno in disk.FULL or free < _FULL_BYTES)
         kind: Kind = "disk" if full else "place"
         found = self._failure(kind, reason, request, where=str(folder), free=free)
         places = " ".join(str(location) for location in self._store.locations(request.source))

@@ -128,9 +128,17 @@ def _(r: reasons.CompileFailed) -> str:
     return r.detail
 
 
+_SAVING_REMEDIES = {
+    "full": "free some disk space",
+    "denied": "set ONEGRAPH_HOME to a folder that this user can write",
+    "open": "set ONEGRAPH_HOME to a folder of this user alone",
+    "": "set ONEGRAPH_HOME to a folder on another disk",
+}
+
+
 @text.register
 def _(r: reasons.NotSaved) -> str:
-    return f"The graph could not be saved ({r.detail}); free some disk space."
+    return f"The graph could not be saved ({r.detail}); {_SAVING_REMEDIES[r.fault]}."
 
 
 @text.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .base import Reason
 
@@ -189,8 +190,11 @@ class CompileFailed(Reason):
 
 @dataclass(frozen=True)
 class NotSaved(Reason):
+    """No folder took a graph: it is full, this user may not write it, or others may; or something else."""
+
     code = "not_saved"
     detail: str
+    fault: Literal["full", "denied", "open", ""] = ""
 
 
 @dataclass(frozen=True)

@@ -39,25 +39,37 @@ def open_umask() -> Iterator[None]:
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("bit", [0o020, 0o002])
-def test_what_others_may_write_is_no_hit(
+def test_what_others_may_write_is_loaded_and_not_believed(
     part: str, bit: int, store: Store, checkpoint: ModelSource, tuned: ModelSource, entry: Entry
 ) -> None:
+    """A signature covers the files, and the copy that is loaded is compared with it. Nothing else there counts."""
     path = (entry.folder / part).resolve()
     path.chmod(path.stat().st_mode | bit)
     before = snapshot(entry.folder)
-    assert store.lookup(key(), checkpoint) == Miss(reasons.WritableByOthers(path.name))
-    assert store.lookup(key(), tuned) == Miss(reasons.NoGraph())
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+    assert store.lookup(key(), tuned) == Hit(entry, foreign=True)
+    with store.private(entry) as copy:
+        assert isinstance(copy, Path) and (copy / "graph.aoti").read_bytes() == b"code"
     assert store.sibling(key(shapes={}), checkpoint) is None
+    assert store.first_use(entry) == FirstUse()
+    store.remember(entry, FirstUse(eager_ms=2.0))
     assert snapshot(entry.folder) == before
+    assert ownership.check(entry.folder) == reasons.WritableByOthers(path.name)
     assert text(reasons.WritableByOthers("x.graphs")) == "other users may write x.graphs, where graphs are cached"
 
 
 @as_root
 @pytest.mark.parametrize("part", PARTS)
-def test_what_another_user_owns_is_no_hit(part: str, store: Store, checkpoint: ModelSource, entry: Entry) -> None:
+def test_what_another_user_owns_is_loaded_and_not_believed(
+    part: str, store: Store, checkpoint: ModelSource, entry: Entry
+) -> None:
     os.chown(entry.folder / part, OTHER, OTHER)
-    assert store.lookup(key(), checkpoint) == Miss(reasons.ForeignOwner(str(OTHER)))
+    assert store.lookup(key(), checkpoint) == Hit(entry)
     assert store.sibling(key(shapes={}), checkpoint) is None
+    assert store.first_use(entry) == FirstUse()
+    (entry.folder / "signature.json").unlink()
+    os.chown(entry.folder, OTHER, OTHER)
+    assert store.lookup(key(), checkpoint) == Miss(reasons.ForeignOwner(str(OTHER)))
     assert text(reasons.ForeignOwner("eve")) == "the cached graph belongs to another user (eve)"
 
 
@@ -68,13 +80,14 @@ def test_roots_files_are_as_good_as_own(entry: Entry, monkeypatch: pytest.Monkey
 
 
 @as_root
-def test_a_link_of_another_user_is_no_hit(store: Store, checkpoint: ModelSource, entry: Entry, tmp_path: Path) -> None:
+def test_a_link_of_another_user_is_seen(store: Store, checkpoint: ModelSource, entry: Entry, tmp_path: Path) -> None:
     graphs = entry.folder.parents[2]
     graphs.rename(tmp_path / "moved")
     graphs.symlink_to(tmp_path / "moved")
-    assert isinstance(store.lookup(key(), checkpoint), Hit)  # this user's own link
+    assert isinstance(store.lookup(key(), checkpoint), Hit)
+    assert ownership.check(entry.folder) is None  # this user's own link
     os.chown(graphs, OTHER, OTHER, follow_symlinks=False)
-    assert store.lookup(key(), checkpoint) == Miss(reasons.ForeignOwner(str(OTHER)))
+    assert ownership.check(entry.folder) == reasons.ForeignOwner(str(OTHER))
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -187,7 +200,7 @@ def test_a_sticky_folder_on_the_way_is_closed_enough(way: Path, tmp_path: Path) 
 @as_root
 def test_a_group_of_one_on_the_way_is_nobody_else(way: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where each user has a group, and a umask of 002 opens all folders to it."""
-    monkeypatch.setattr(ownership, "_is_group_of_one", lambda gid: gid == OTHER)
+    monkeypatch.setattr(ownership, "is_group_of_one", lambda gid: gid == OTHER)
     open_up(tmp_path / "shared", 0o775)
     assert ownership.check_folder(way) is None
     open_up(tmp_path / "shared", 0o777)
@@ -202,9 +215,9 @@ def test_who_is_in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     members: dict[int, list[str]] = {77: [], 78: [me.pw_name], 79: [me.pw_name, "bob"], 80: []}
     monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("g", "x", gid, members[gid])))
     monkeypatch.setattr(pwd, "getpwall", lambda: [me, more])
-    ownership._is_group_of_one.cache_clear()
-    assert [ownership._is_group_of_one(gid) for gid in (77, 78, 79, 80, 81)] == [False, True, False, False, False]
-    ownership._is_group_of_one.cache_clear()
+    ownership.is_group_of_one.cache_clear()
+    assert [ownership.is_group_of_one(gid) for gid in (77, 78, 79, 80, 81)] == [False, True, False, False, False]
+    ownership.is_group_of_one.cache_clear()
 
 
 @as_root

@@ -138,17 +138,12 @@ def test_a_damaged_manifest_of_a_stranger_stays(store: Store, checkpoint: ModelS
     assert store.lookup(key(), checkpoint) == Miss(reasons.Unsigned())
 
 
-@pytest.mark.parametrize(("mode", "fault"), [(0o640, "open"), (0o604, "open"), (0o660, "open")])
-def test_a_key_that_others_may_read_is_refused(
-    mode: int, fault: str, store: Store, checkpoint: ModelSource, entry: Entry
-) -> None:
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o620])
+def test_a_key_that_others_may_read_is_refused(mode: int, store: Store, checkpoint: ModelSource, entry: Entry) -> None:
+    if os.geteuid() == 0:
+        os.chown(store.home / KEY_FILE, -1, OTHER)
     (store.home / KEY_FILE).chmod(mode)
-    found = store.lookup(key(), checkpoint)
-    assert isinstance(found, Miss)
-    assert isinstance(found.reason, reasons.SigningKeyRefused)
-    assert found.reason.fault == fault
-    with pytest.raises(OSError, match=r"signing\.key in the graph folder is refused: other users may read it"):
-        publish(store, checkpoint)
+    assert store.lookup(key(), checkpoint) == Miss(reasons.SigningKeyRefused("open"))
 
 
 @as_root
@@ -200,22 +195,6 @@ def test_signing_what_is_mine(store: Store, checkpoint: ModelSource, models: Pat
     assert store.lookup(key(), checkpoint) == Hit(entry)
     assert not (damaged.folder / SIGNATURE_FILE).exists()
     assert set(dict(store.sign_own([models]))) == {damaged.folder, changed.folder}  # once
-
-
-def test_what_others_may_write_is_never_signed(store: Store, models: Path, entry: Entry) -> None:
-    unsign(entry)
-    entry.folder.chmod(0o777)
-    ((folder, why),) = store.sign_own([models])
-    assert (folder, why) == (entry.folder, reasons.WritableByOthers(entry.folder.name))
-    assert not (entry.folder / SIGNATURE_FILE).exists()
-
-
-def test_a_refused_key_stops_before_compiling(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    Signer(store.home).key()
-    (store.home / KEY_FILE).chmod(0o644)
-    with pytest.raises(OSError, match="refused"), store.staging(checkpoint):
-        raise AssertionError("not reached")
-    assert [path.name for path in models.iterdir()] == ["photo.safetensors"]
 
 
 def test_a_copied_user_folder_keeps_its_graphs(store: Store, tmp_path: Path) -> None:
