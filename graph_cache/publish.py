@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..common.messages import damage, text
-from ..common.reasons import Damaged, ForeignFile, UnreadableNow
+from ..common.reasons import Damaged, ForeignFile, SigningKeyRefused, UnreadableNow, WrongSignature
 from ..common.tensor_meta import TensorMeta
 from . import constants, first_use, leftovers, ownership
 from .entry import Entry, read
@@ -266,6 +266,7 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     try:
         staged.rename(final)
     except OSError:
+        _drop_orphans(final, signer)
         final = _own_place(final, signer)
         there = read(final)
         state = _compared(there, manifest) if isinstance(there, Entry) else there
@@ -298,6 +299,19 @@ def _own_place(final: Path, signer: Signer) -> Path:
         if isinstance(whose, UnreadableNow):
             raise OSError(whose.detail)
     return final.with_name(f"{final.name}-{new_nonce()}")
+
+
+def _drop_orphans(final: Path, signer: Signer) -> None:
+    """Remove what lies beside an entry because of keys that are gone, so that starts without a key leave one at most.
+
+    The first of them stays, for it may be another installation's. Never raises OSError.
+    """
+    for name in listed_now(final.parent):
+        there = read(final.with_name(name)) if name.startswith(f"{final.name}-") else None
+        if isinstance(there, Entry) and isinstance(signer.provenance(there), WrongSignature | SigningKeyRefused):
+            with contextlib.suppress(OSError):
+                if not ownership.POSIX or there.folder.lstat().st_uid == os.geteuid():
+                    shutil.rmtree(there.folder, ignore_errors=True)
 
 
 def _compared(there: Entry, manifest: Manifest) -> Sound | Damaged | UnreadableNow | None:

@@ -58,7 +58,8 @@ def _(r: reasons.BackendCannotServe) -> str:
 
 @text.register
 def _(r: reasons.CompilesInBackground) -> str:
-    return "compiling in the background; a later run uses the graph"
+    why = "" if r.because is None else f" ({text(r.because)})"
+    return f"compiling in the background; a later run uses the graph{why}"
 
 
 @text.register

@@ -102,7 +102,10 @@ class BackendCannotServe(Reason):
 
 @dataclass(frozen=True)
 class CompilesInBackground(Reason):
+    """This run is eager; `because` is why a graph that is there is of no use, where there is one."""
+
     code = "compiles_in_background"
+    because: Reason | None = None
 
 
 @dataclass(frozen=True)
