@@ -51,9 +51,10 @@ def not_saved(error: OSError) -> Reason:
         return error.reason
     if isinstance(error, RefusedError):
         return reasons.NotSaved(in_brief(error), "open")
+    detail = error.strerror or in_brief(error)
     if error.errno in FULL:
-        return reasons.NotSaved(in_brief(error), "full")
-    return reasons.NotSaved(in_brief(error), "denied" if error.errno in _DENIED else "")
+        return reasons.NotSaved(detail, "full")
+    return reasons.NotSaved(detail, "denied" if error.errno in _DENIED else "")
 
 
 def shortage(reason: Reason, folder: Path) -> DiskShortage | None:
