@@ -37,6 +37,7 @@ from .compiling import StillCompiling as StillCompiling
 from .compiling import TooManyExactSizes as TooManyExactSizes
 from .compiling import TorchTooOld as TorchTooOld
 from .compiling import TriedTooOften as TriedTooOften
+from .compiling import WaitsADay as WaitsADay
 from .compiling import WaitsForChange as WaitsForChange
 from .compiling import WaitsForDisk as WaitsForDisk
 from .compiling import WaitsForMemory as WaitsForMemory

@@ -137,7 +137,17 @@ class TriedTooOften(Reason):
 
 
 @dataclass(frozen=True)
+class WaitsADay(Reason):
+    """A compile ran out of memory or of a disk with so much of it free that there never is clearly more."""
+
+    code = "waits_a_day"
+    because: Reason
+
+
+@dataclass(frozen=True)
 class WaitsForMemory(Reason):
+    """A compile ran out of memory, and no more is free; `wanted` in bytes."""
+
     code = "waits_for_memory"
     because: Reason
     wanted: int
