@@ -83,6 +83,7 @@ from .pipelines import ResultNotFinite as ResultNotFinite
 from .pipelines import SavedForOther as SavedForOther
 from .pipelines import TorchCompiled as TorchCompiled
 from .pipelines import UnusualConfig as UnusualConfig
+from .server import HostNotAllowed as HostNotAllowed
 from .sharing import BadMemberName as BadMemberName
 from .sharing import BadPublisherKey as BadPublisherKey
 from .sharing import BadPublisherName as BadPublisherName
