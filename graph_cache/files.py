@@ -150,9 +150,20 @@ def free_bytes(folder: Path) -> int | None:
     Args:
         folder: it need not exist.
     """
+    usage = _usage(folder)
+    return None if usage is None else usage.free
+
+
+def total_bytes(folder: Path) -> int | None:
+    """Bytes that a folder's file system has, like `free_bytes`."""
+    usage = _usage(folder)
+    return None if usage is None else usage.total
+
+
+def _usage(folder: Path) -> shutil._ntuple_diskusage | None:
     for place in (folder, *folder.parents):
         try:
-            return shutil.disk_usage(place).free
+            return shutil.disk_usage(place)
         except FileNotFoundError:
             continue
         except OSError:

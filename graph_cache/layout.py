@@ -31,9 +31,28 @@ COMPILING_FOLDER = ".compiling"  # below the user's folder: graphs that are not 
 
 
 def user_folder() -> Path:
-    """Return the user's graph folder: `ONEGRAPH_HOME`, or a folder in the platform's cache folder."""
+    """Return the user's graph folder: `ONEGRAPH_HOME`, or a folder in the platform's cache folder.
+
+    A `~` is this user's home, which no shell replaces in a container's settings. A user without one has what a
+    container gives such users: `/`.
+    """
     chosen = os.environ.get("ONEGRAPH_HOME")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onegraph", appauthor=False))
+    if not chosen:
+        try:
+            chosen = platformdirs.user_cache_dir("onegraph", appauthor=False)
+        except RuntimeError:  # there is no home
+            chosen = "~/.cache/onegraph"
+    found = os.path.expanduser(chosen)  # noqa: PTH111 - which would raise
+    return Path(os.sep, *Path(found).parts[1:]) if Path(found).parts[:1] == ("~",) else Path(found)
+
+
+def settings_file(name: str) -> Path | None:
+    """Give the path of a file in the user's folder for settings; None for a user who has no home."""
+    try:
+        folder = Path(platformdirs.user_config_dir("onegraph", appauthor=False))
+    except RuntimeError:
+        return None
+    return folder / name if folder.is_absolute() else None
 
 
 @functools.cache

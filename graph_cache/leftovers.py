@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ..common.reasons import WritableByOthers
 from . import ownership
 from .layout import COPIES_FOLDER, STAGING_PREFIX, user_folder
 from .liveness import WRITING_SECONDS, State, is_unfinished, owning, read_owner, runs, state
@@ -39,6 +40,7 @@ def owned_folder(location: Path | None) -> Iterator[Path]:
             exchange what lies in that one.
 
     Raises:
+        RefusedError: others could exchange it everywhere.
         OSError: it cannot be made.
     """
     prefix = STAGING_PREFIX
@@ -50,7 +52,7 @@ def owned_folder(location: Path | None) -> Iterator[Path]:
             location = user_folder() / COPIES_FOLDER
             ownership.make_private(location)
             if not is_closed(location):
-                raise no_closed_folder()
+                raise ownership.RefusedError(WritableByOthers(location.name))
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=location))
     try:
         with contextlib.ExitStack() as held:
@@ -62,14 +64,6 @@ def owned_folder(location: Path | None) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError), opened(folder.parent) as parent:
             parent.remove(folder.name, last=_LAST)
-
-
-def no_closed_folder() -> OSError:
-    """Tell that nowhere is a folder whose contents only this user can exchange."""
-    return OSError(
-        "other users may write the folder for temporary files and the graph folder, or one above them; "
-        "set TMPDIR or ONEGRAPH_HOME to a folder of your own"
-    )
 
 
 def sweep_staging(location: Path) -> None:

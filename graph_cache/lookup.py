@@ -189,7 +189,7 @@ class Lookup:
             return Broken.of(entry, state) if trusted.mine else Miss(state)
         if self.markers.died_while_loading(folder):
             return Broken.of(entry, DiedWhileLoading()) if trusted.mine else Miss(DiedWhileLoading())
-        return Hit(entry, foreign=not trusted.mine)
+        return Hit(entry, foreign=not trusted.own)
 
 
 def _is_closed_here(entry: Entry) -> bool:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from . import ownership
+
 _T = TypeVar("_T")
 _HANDLES = os.name == "posix" and {os.open, os.stat, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
 _FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -94,7 +96,7 @@ class OpenFolder:
     def is_own(self) -> bool:
         """Whether it belongs to this user, and nobody else may write it. Always so without POSIX."""
         found = self._stat_above(0)
-        return os.name != "posix" or (found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE)
+        return os.name != "posix" or (found.st_uid == my_id() and not found.st_mode & _OTHERS_WRITE)
 
     def is_closed(self) -> bool:
         """Whether none but this user and root may exchange what has a name in it, or in a folder above it.
@@ -107,9 +109,7 @@ class OpenFolder:
         try:
             found = self._stat_above(0)
             for number in range(1, _MOST_ABOVE):
-                if found.st_uid not in (0, os.geteuid()):
-                    return False
-                if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
+                if ownership.may_be_exchanged(found):
                     return False
                 above = self._stat_above(number)
                 if os.path.samestat(found, above):  # the root
@@ -126,6 +126,11 @@ class OpenFolder:
 
     def _at(self, call: Callable[[str, int | None], _T], name: str) -> _T:
         return call(os.path.join(self.path, name) if self.handle is None else name, self.handle)  # noqa: PTH118
+
+
+def my_id() -> int:
+    """Give the number of this user, as files tell it."""
+    return os.geteuid() if os.name == "posix" else 0
 
 
 @contextlib.contextmanager

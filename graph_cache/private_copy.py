@@ -10,7 +10,15 @@ from pathlib import Path
 from blake3 import blake3
 
 from ..common.errors import in_brief
-from ..common.reasons import Damaged, DigestDiffers, MissingFile, NotARegularFile, UnreadableNow, WrongSize
+from ..common.reasons import (
+    Damaged,
+    DigestDiffers,
+    MissingFile,
+    NotARegularFile,
+    UnreadableNow,
+    WritableByOthers,
+    WrongSize,
+)
 from . import leftovers, ownership
 from .entry import Entry
 from .files import IrregularFileError, free_bytes, open_regular
@@ -60,7 +68,7 @@ def _in(base: Path | None) -> Iterator[Path]:
         return
     ownership.make_private(base)
     if not is_closed(base):
-        raise leftovers.no_closed_folder()
+        raise ownership.RefusedError(WritableByOthers(base.name))
     with leftovers.owned_folder(base) as folder:
         yield folder
 

@@ -8,13 +8,13 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ..common.messages import damage, text
-from ..common.reasons import Damaged, ForeignFile, UnreadableNow, Untrusted
+from ..common.reasons import Damaged, ForeignFile, SigningKeyRefused, UnreadableNow, Untrusted, WrongSignature
 from ..common.tensor_meta import TensorMeta
 from . import constants, first_use, leftovers, ownership
 from .entry import Entry, read
@@ -26,7 +26,7 @@ from .key import GraphKey
 from .layout import entry_name, listed_now, machine_id
 from .liveness import new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
-from .open_folder import opened
+from .open_folder import my_id, opened
 from .private_copy import ROOM, copy_files
 from .publishers import PUBLISHER_FILE
 from .quarantine import of_key, quarantine
@@ -67,11 +67,13 @@ class NotPublishedError(OSError):
     """A graph could not be written anywhere.
 
     Attributes:
+        error: what went wrong there.
         location: where it was tried first.
     """
 
     def __init__(self, error: OSError, location: Path) -> None:
         super().__init__(*error.args)
+        self.error = error
         self.location = location
 
 
@@ -116,6 +118,7 @@ def _remove_empty(location: Path) -> None:
 def _writable(locations: Sequence[Path]) -> Path:
     last: OSError | None = None
     full: list[Path] = []
+    refused: list[Path] = []
     for location in locations:
         free = free_bytes(location)
         if free is not None and free < ROOM:
@@ -126,6 +129,7 @@ def _writable(locations: Sequence[Path]) -> Path:
             return _made(location)
         except OSError as error:
             last = error
+            refused += [location] if isinstance(error, ownership.RefusedError) else []
             log.debug("cannot store graphs in %s: %s", location, error)
     for location in full:
         if (free_bytes(location) or 0) < _LEAST_ROOM:  # nothing would fit, not even a note that it was tried in vain
@@ -135,13 +139,16 @@ def _writable(locations: Sequence[Path]) -> Path:
             return _made(location)
         except OSError as error:
             last = error
+    for location in refused:
+        with contextlib.suppress(OSError):
+            return _made(location, ownership.make_anywhere)
     raise last or OSError("no folder for graphs")
 
 
-def _made(location: Path) -> Path:
-    """Make a location and try whether this user can write it, and nobody else."""
+def _made(location: Path, make: Callable[[Path], None] = ownership.make_folder) -> Path:
+    """Make a location and try whether this user can write it, and nobody else as far as the drive knows."""
     for folder in (location.parent, location):
-        ownership.make_folder(folder)
+        make(folder)
     with tempfile.TemporaryFile(dir=location):
         return location
 
@@ -209,7 +216,7 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     trusted = signer.provenance(entry)
     if not isinstance(trusted, Trusted):
         raise OSError(text(trusted))
-    names = [name for name in (SIGNATURE_FILE, PUBLISHER_FILE) if trusted.mine or name == PUBLISHER_FILE]
+    names = [name for name in (SIGNATURE_FILE, PUBLISHER_FILE) if trusted.own or name == PUBLISHER_FILE]
     if not trusted.mine:
         wrong = copy_files(entry, staged)
         if wrong is not None:
@@ -289,7 +296,7 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     """Make a staging folder an entry. Raises OSError, also where look-ups would refuse it."""
     staged, manifest = new.folder, new.manifest
     final = staged.parent / key.component / entry_name(key, manifest)
-    ownership.make_folder(final.parent)
+    ownership.make_anywhere(final.parent)
     for file in manifest.files:
         with open_regular(staged / file) as f:
             sync(f.fileno())
@@ -307,6 +314,7 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     try:
         staged.rename(final)
     except OSError:
+        _drop_orphans(final, signer)
         final = _own_place(final, signer)
         there = read(final)  # this user's, if there is any
         state = _compared(there, manifest) if isinstance(there, Entry) else there
@@ -352,11 +360,25 @@ def _own_place(final: Path, signer: Signer) -> Path:
         except OSError as error:
             log.debug("%s: %s", place, error)
         there = read_trusted(place, signer)
-        if (isinstance(there, Known) and there.trusted.mine) or (isinstance(there, Faulty) and there.mine):
+        if (isinstance(there, Known) and there.trusted.own) or (isinstance(there, Faulty) and there.mine):
             return place
         if isinstance(there, UnreadableNow):
             raise OSError(there.detail)
     return final.with_name(f"{final.name}-{new_nonce()}")
+
+
+def _drop_orphans(final: Path, signer: Signer) -> None:
+    """Remove what lies beside an entry because of keys that are gone, so that starts without a key leave one at most.
+
+    The first of them stays, for it may be another installation's. Never raises OSError.
+    """
+    with contextlib.suppress(OSError), opened(final.parent) as component:
+        for name in component.names():
+            if not name.startswith(f"{final.name}-"):
+                continue
+            there = read_trusted(final.with_name(name), signer)
+            if isinstance(there, WrongSignature | SigningKeyRefused) and component.stat(name).st_uid == my_id():
+                component.remove(name)
 
 
 def _compared(there: Entry, manifest: Manifest) -> Sound | Damaged | UnreadableNow | None:

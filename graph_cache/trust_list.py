@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from ..common.reasons import (
     BadPublisherKey,
@@ -15,6 +16,7 @@ from ..common.reasons import (
 )
 from . import ed25519
 from .files import replace_text
+from .layout import settings_file
 from .publishers import NAME, PUBLIC_KEY, TRUSTED_FILE, Publishers, TrustedPublishers
 
 
@@ -61,5 +63,13 @@ def remove(publishers: Publishers, name: str) -> PublisherListRefused | bool:
 def _write(publishers: Publishers, trusted: Mapping[str, str]) -> None:
     publishers.home.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = publishers.home / TRUSTED_FILE
+    _write_closed(path, trusted)
+    other = settings_file(TRUSTED_FILE)
+    if publishers.trusted() == PublisherListRefused("open") and other is not None:  # on a drive without modes
+        other.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_closed(other, trusted)
+
+
+def _write_closed(path: Path, trusted: Mapping[str, str]) -> None:
     replace_text(path, TrustedPublishers(publishers=dict(trusted)).model_dump_json(indent=1))
     path.chmod(0o600)

@@ -17,7 +17,7 @@ import torch
 
 from .. import __version__
 from ..common import memory, reasons
-from ..common.errors import CaptureError, CompileError, LoadError, in_brief
+from ..common.errors import CaptureError, CompileError, LoadError
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler import progress, skeleton
@@ -28,7 +28,7 @@ from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
 from ..graph_cache.publish import NewEntry, NotPublishedError
 from ..graph_cache.store import Store
-from . import admission
+from . import admission, disk
 from .admission import Limits
 from .counters import Counters
 from .deferred import Deferred
@@ -259,7 +259,7 @@ class Compiles:
             self.failures.remember_compile(request, failed, error, compiling_in)
             return _refused(failed, error)
         except OSError as error:
-            reason = reasons.NotSaved(in_brief(error))
+            reason = disk.not_saved(error.error if isinstance(error, NotPublishedError) else error)
             where = error.location if isinstance(error, NotPublishedError) else compiling_in
             if where is not None:  # else nothing was compiled
                 self.failures.remember_unsaved(request, reason, error, where)

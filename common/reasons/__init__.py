@@ -37,6 +37,7 @@ from .compiling import StillCompiling as StillCompiling
 from .compiling import TooManyExactSizes as TooManyExactSizes
 from .compiling import TorchTooOld as TorchTooOld
 from .compiling import TriedTooOften as TriedTooOften
+from .compiling import WaitsADay as WaitsADay
 from .compiling import WaitsForChange as WaitsForChange
 from .compiling import WaitsForDisk as WaitsForDisk
 from .compiling import WaitsForMemory as WaitsForMemory
@@ -82,6 +83,7 @@ from .pipelines import ResultNotFinite as ResultNotFinite
 from .pipelines import SavedForOther as SavedForOther
 from .pipelines import TorchCompiled as TorchCompiled
 from .pipelines import UnusualConfig as UnusualConfig
+from .server import HostNotAllowed as HostNotAllowed
 from .sharing import BadMemberName as BadMemberName
 from .sharing import BadPublisherKey as BadPublisherKey
 from .sharing import BadPublisherName as BadPublisherName

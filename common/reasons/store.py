@@ -170,10 +170,10 @@ class WritableByOthers(Untrusted):
 
 @dataclass(frozen=True)
 class SigningKeyRefused(Untrusted):
-    """A key of the user is of no use: others may read it, another user owns it, or it is no key."""
+    """A key of the user is of no use: others may read or write it, another user owns it, it is no key, or not there."""
 
     code = "signing_key_refused"
-    fault: Literal["open", "foreign", "damaged"]
+    fault: Literal["open", "foreign", "damaged", "missing"]
     file: str = "signing.key"
 
 

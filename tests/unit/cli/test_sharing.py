@@ -131,7 +131,7 @@ def test_a_private_key_that_others_may_read(alice: Store, tmp_path: Path) -> Non
     publish(alice, ModelSource(None, "aaaaaaaaaaaa"))
     onegraph(alice, "export", "--to", tmp_path / "x.tar")
     (alice.home / "publisher.key").chmod(0o644)
-    refusal = "publisher.key in the graph folder is refused: other users may read it; "
+    refusal = "publisher.key, which graphs are signed with, is refused: other users may read or write it; "
     done = onegraph(alice, "export", "--to", tmp_path / "y.tar")
     assert (done.exit_code, refusal in done.stdout, (tmp_path / "y.tar").exists()) == (1, True, False)
     done = onegraph(alice, "trust", "show")

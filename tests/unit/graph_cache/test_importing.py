@@ -134,14 +134,6 @@ def test_a_disk_that_fills_leaves_whole_graphs(store: Store, bundle: Path, monke
     assert list(store.home.rglob(".*")) == []
 
 
-def test_a_refused_key_stops_before_copying(store: Store, bundle: Path) -> None:
-    Signer(store.home).key()
-    (store.home / "signing.key").chmod(0o644)
-    with pytest.raises(OSError, match=r"signing\.key in the graph folder is refused"):
-        take(store, bundle)
-    assert list(store.entries()) == [] and not (store.home / ".loading-copies").exists()
-
-
 def test_a_folder_may_hold_more(store: Store, exported: Contents, tmp_path: Path) -> None:
     """Such as a store that is in use; what its list and its manifests do not name is not looked at."""
     folder = write_folder(tmp_path / "bundle", exported)

@@ -137,17 +137,12 @@ def test_a_damaged_manifest_of_a_stranger_stays(store: Store, checkpoint: ModelS
     assert store.lookup(key(), checkpoint) == Miss(reasons.Unsigned())
 
 
-@pytest.mark.parametrize(("mode", "fault"), [(0o640, "open"), (0o604, "open"), (0o660, "open")])
-def test_a_key_that_others_may_read_is_refused(
-    mode: int, fault: str, store: Store, checkpoint: ModelSource, entry: Entry
-) -> None:
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o620])
+def test_a_key_that_others_may_read_is_refused(mode: int, store: Store, checkpoint: ModelSource, entry: Entry) -> None:
+    if os.geteuid() == 0:
+        os.chown(store.home / KEY_FILE, -1, OTHER)
     (store.home / KEY_FILE).chmod(mode)
-    found = store.lookup(key(), checkpoint)
-    assert isinstance(found, Miss)
-    assert isinstance(found.reason, reasons.SigningKeyRefused)
-    assert found.reason.fault == fault
-    with pytest.raises(OSError, match=r"signing\.key in the graph folder is refused: other users may read it"):
-        publish(store, checkpoint)
+    assert store.lookup(key(), checkpoint) == Miss(reasons.SigningKeyRefused("open"))
 
 
 @as_root
@@ -182,14 +177,6 @@ def test_an_adopted_copy_has_the_same_signature(
     for name in ("manifest.json", SIGNATURE_FILE):
         assert (copy.folder / name).read_bytes() == (entry.folder / name).read_bytes()
     assert store.lookup(key(), tuned) == Hit(copy)
-
-
-def test_a_refused_key_stops_before_compiling(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    Signer(store.home).key()
-    (store.home / KEY_FILE).chmod(0o644)
-    with pytest.raises(OSError, match="refused"), store.staging(checkpoint):
-        raise AssertionError("not reached")
-    assert [path.name for path in models.iterdir()] == ["photo.safetensors"]
 
 
 def test_a_copied_user_folder_keeps_its_graphs(store: Store, tmp_path: Path) -> None:
