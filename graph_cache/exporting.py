@@ -16,7 +16,6 @@ from pathlib import Path
 
 from ..common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists, UnreadableManifest
 from . import ed25519, key_file, publishers
-from . import publish as publishing
 from .bundle import BUNDLE_FILE, GRAPH, Listing
 from .entry import Entry, read
 from .files import replace_text, sync, sync_folder, write_synced
@@ -26,6 +25,7 @@ from .manifest import MANIFEST_FILE
 from .private_copy import copy_files
 from .publishers import NAME, PUBLISHER_FILE
 from .signing import SIGNATURE_FILE
+from .staging import staging
 from .store import Store
 
 TAR_SUFFIX = ".tar"
@@ -140,7 +140,7 @@ def _bake(target: Path, new: _Signed) -> Reason | None:
     with contextlib.suppress(OSError):
         if same and (final / PUBLISHER_FILE).read_text() == new.signature:
             return None
-    with publishing.staging([final.parents[1]]) as staged:
+    with staging([final.parents[1]]) as staged:
         wrong = copy_files(new.entry, staged)
         if wrong is not None:
             return wrong
