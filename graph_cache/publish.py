@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
 from .layout import entry_name, listed_now, machine_id
-from .liveness import new_nonce
+from .liveness import is_nonce, new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
 from .private_copy import copy_files
 from .publishers import PUBLISHER_FILE
@@ -33,6 +34,7 @@ from .signing import SIGNATURE_FILE, Signer, Trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
+_KEY_ID = re.compile(r"[0-9a-f]{8}")  # as in signatures
 _ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
 _LEAST_ROOM = 1 << 20  # with less, nothing is compiled
 
@@ -307,7 +309,10 @@ def _drop_orphans(final: Path, signer: Signer) -> None:
     The first of them stays, for it may be another installation's. Never raises OSError.
     """
     for name in listed_now(final.parent):
-        there = read(final.with_name(name)) if name.startswith(f"{final.name}-") else None
+        beside = name.removeprefix(f"{final.name}-")
+        if beside == name or not (is_nonce(beside) or _KEY_ID.fullmatch(beside)):  # a graph of other code, perhaps
+            continue
+        there = read(final.with_name(name))
         if isinstance(there, Entry) and isinstance(signer.provenance(there), WrongSignature | SigningKeyRefused):
             with contextlib.suppress(OSError):
                 if not ownership.POSIX or there.folder.lstat().st_uid == os.geteuid():
