@@ -6,6 +6,7 @@ Graphs of a model whose checkpoint is unknown, or whose folder cannot be written
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -25,6 +26,7 @@ from .model_hash import ModelSource
 GRAPHS_SUFFIX = ".graphs"
 STAGING_PREFIX = ".staging-"
 BROKEN_PREFIX = ".broken-"  # of quarantined entries
+_MACHINE_ID = Path("/etc/machine-id")
 COMPILER_CACHE = "compiler-cache"  # below the user's folder: what compiles share, no graphs
 COPIES_FOLDER = ".loading-copies"  # below the user's folder
 COMPILING_FOLDER = ".compiling"  # below the user's folder: graphs that are not in the store yet
@@ -57,8 +59,12 @@ def settings_file(name: str) -> Path | None:
 
 @functools.cache
 def machine_id() -> str:
-    """Name this machine, since several may share one store."""
-    return blake3(f"{platform.node()} {platform.machine()} {os.cpu_count()}".encode()).hexdigest(length=6)
+    """Name this machine, since several may share one store: also two of one name, where the system numbers them."""
+    number = ""
+    with contextlib.suppress(OSError):
+        number = _MACHINE_ID.read_text(errors="replace").strip()
+    named = f"{platform.node()} {platform.machine()} {os.cpu_count()} {number}".rstrip()
+    return blake3(named.encode()).hexdigest(length=6)
 
 
 def listed(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
 from .layout import entry_name, listed_now, machine_id
-from .liveness import new_nonce
+from .liveness import is_nonce, new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
 from .open_folder import my_id, opened
 from .private_copy import copy_files
@@ -34,6 +35,8 @@ from .staging import staging
 from .trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
+
+_KEY_ID = re.compile(r"[0-9a-f]{8}")  # as in signatures
 
 
 @dataclass(frozen=True)
@@ -296,7 +299,8 @@ def _drop_orphans(final: Path, signer: Signer) -> None:
     """
     with contextlib.suppress(OSError), opened(final.parent) as component:
         for name in component.names():
-            if not name.startswith(f"{final.name}-"):
+            beside = name.removeprefix(f"{final.name}-")
+            if beside == name or not (is_nonce(beside) or _KEY_ID.fullmatch(beside)):  # a graph of other code, perhaps
                 continue
             there = read_trusted(final.with_name(name), signer)
             if isinstance(there, WrongSignature | SigningKeyRefused) and component.stat(name).st_uid == my_id():

@@ -34,6 +34,8 @@ def staged(location: Path, owner: dict[str, object] | None, age: float = 0) -> P
     (folder / "graph.aoti").write_bytes(b"half")
     if owner is not None:
         (folder / OWNER_FILE).write_text(json.dumps(json.loads(this_process().to_text()) | owner))
+        if owner.get("boot") == "before":
+            aged(folder / OWNER_FILE, 3650 * DAY)
     return aged(folder, age)
 
 
@@ -48,7 +50,9 @@ def dead_pid() -> int:
 LEFT = [
     ({}, 2 * DAY, True),
     ({"started": "1"}, 0, False),
-    ({"boot": "another"}, 0, False),
+    ({"boot": "before"}, 0, False),
+    ({"boot": "another"}, 0, True),  # of another machine of this name, which runs now
+    ({"boot": "another"}, 2 * DAY, False),
     ({"namespace": "pid:[1]"}, 0, True),
     ({"namespace": "pid:[1]"}, 2 * DAY, False),
     ({"machine": "another", "boot": "another"}, 0, True),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,3 +236,33 @@ def test_links_on_the_way_count_with_what_they_lead_through(way: Path, tmp_path:
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(OSError, match="symbolic links"):
         ownership._judge_way(str(tmp_path / "circle" / "x"))
+
+
+@as_root
+def test_root_is_root_in_a_container_that_does_not_know_it() -> None:
+    """There its files seem to belong to nobody, and nearly all folders lie in one of its."""
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+
+    def enter() -> None:
+        os.setgroups([])
+        os.setuid(OTHER)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its files in /proc are its own again
+        if ctypes.CDLL(None).unshare(0x10000000) == 0:  # CLONE_NEWUSER
+            Path("/proc/self/uid_map").write_text(f"{OTHER} {OTHER} 1")
+            ownership._unmapped_uid.cache_clear()
+            with tempfile.TemporaryDirectory(dir="/tmp") as own:
+                sending.send((Path("/").stat().st_uid, ownership.check_folder(Path(own))))
+        sending.close()
+
+    process = context.Process(target=enter)
+    process.start()
+    sending.close()
+    try:
+        owner, wrong = receiving.recv()
+    except EOFError:
+        pytest.skip("this user may make no user namespace")
+    finally:
+        process.join()
+    assert owner == int(Path("/proc/sys/fs/overflowuid").read_text())
+    assert wrong is None

@@ -195,3 +195,23 @@ def test_a_signature_is_no_file_of_a_graph(store: Store, checkpoint: ModelSource
         (staged / SIGNATURE_FILE).write_text("crafted by the compile")
         made = store.publish(key(), staged, new_entry(), checkpoint)
     assert store.trust(made) is None
+
+
+def test_keys_that_go_leave_one_graph_beside_the_first(
+    store: Store, checkpoint: ModelSource, entry: Entry, tmp_path: Path
+) -> None:
+    """As of a container whose home is lost at each start. What others made stays, and so do graphs of other code."""
+    other_code = entry.folder.with_name(f"{entry.folder.name}-abc123")
+    shutil.copytree(entry.folder, other_code)
+    kept = {entry.folder, other_code}
+    for number in range(3):
+        start = Store(tmp_path / f"home {number}")
+        assert start.lookup(key(), checkpoint) == Miss(reasons.WrongSignature())
+        made = publish(start, checkpoint)
+        assert start.lookup(key(), checkpoint) == Hit(made)
+        assert {*entry.folder.parent.iterdir()} == {*kept, made.folder}
+    if os.geteuid() == 0:
+        os.chown(made.folder, OTHER, OTHER)
+        last = publish(Store(tmp_path / "last"), checkpoint)
+        assert {*entry.folder.parent.iterdir()} == {*kept, made.folder, last.folder}
+    assert store.lookup(key(), checkpoint) == Hit(entry)

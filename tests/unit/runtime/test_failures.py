@@ -441,3 +441,24 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return made(location)
 
     monkeypatch.setattr(staging, "_made", make)
+
+
+# Keys that are gone -----------------------------------------------------------------------------------------------
+
+
+def test_a_graph_of_a_lost_key_is_told_of(world: World, tmp_path: Path) -> None:
+    """Whether the run waits for the compile or goes on uncompiled meanwhile."""
+    assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 1
+    for when, compiled in (("background", 2), ("wait", 3)):
+        (world.home / "signing.key").unlink()
+        engine = world.process()
+        found = engine.obtain(world.request, when, lambda progress: None)  # type: ignore[arg-type]
+        if isinstance(found, LoadedGraph):
+            assert found.instead_of == reasons.WrongSignature()
+        else:
+            assert found.reason == reasons.CompilesInBackground(reasons.WrongSignature())
+            for thread, _ in engine.compiles._background.values():
+                thread.join()
+        assert world.compiles == compiled
+    again = world.obtain()
+    assert isinstance(again, LoadedGraph) and again.instead_of is None and world.compiles == 3
