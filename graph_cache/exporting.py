@@ -19,7 +19,7 @@ from . import ed25519, key_file, publishers
 from . import publish as publishing
 from .bundle import BUNDLE_FILE, GRAPH, Listing
 from .entry import Entry, read
-from .files import replace_text, sync_folder, write_synced
+from .files import replace_text, sync, sync_folder, write_synced
 from .importing import valid_place
 from .leftovers import OWNER_FILE
 from .manifest import MANIFEST_FILE
@@ -185,7 +185,7 @@ def _tar(store: Store, target: Path) -> Iterator[_Add]:
                     listing = Listing(graphs=tuple(sorted(placed)))
                     _add(tar, BUNDLE_FILE, listing.model_dump_json(indent=1).encode())
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         Path(temporary).chmod(0o644)
         if placed:
             Path(temporary).replace(target)

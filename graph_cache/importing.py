@@ -40,7 +40,7 @@ from .bundle import BUNDLE_FILE, BundleError, Members
 from .file_names import check_names
 from .files import IrregularFileError, free_bytes
 from .key import GraphKey
-from .layout import entry_name
+from .layout import COPIES_FOLDER, entry_name
 from .manifest import MANIFEST_FILE, MOST_BYTES, FileRecord, Manifest, Strict
 from .private_copy import private_folder
 from .publishers import PUBLISHER_FILE, Published, Publishers, PublisherSignature
@@ -121,7 +121,7 @@ def import_bundle(signer: Signer, path: Path, publisher: str) -> list[tuple[Path
             if free is not None and needed + _SPARE > free:
                 return NoRoomForBundle(needed, free)
             signer.key()  # before anything is copied in vain
-            with private_folder(signer.home) as private:
+            with private_folder(signer.home / COPIES_FOLDER) as private:
                 for number, graph in enumerate(graphs):
                     _extract(members, graph, private / str(number))
                 return [_publish(signer, graph, private / str(n)) for n, graph in enumerate(graphs)]

@@ -28,6 +28,8 @@ STAGING_PREFIX = ".staging-"
 BROKEN_PREFIX = ".broken-"  # of quarantined entries
 _MACHINE_ID = Path("/etc/machine-id")
 COMPILER_CACHE = "compiler-cache"  # below the user's folder: what compiles share, no graphs
+COPIES_FOLDER = ".loading-copies"  # below the user's folder
+COMPILING_FOLDER = ".compiling"  # below the user's folder: graphs that are not in the store yet
 
 
 def user_folder() -> Path:

@@ -112,12 +112,19 @@ def _judge_way(folder: str) -> Wrong | None:
     for name, found in _way(folder):
         if not _is_trusted_on_the_way(found.st_uid):
             return ForeignOwner(owner_name(found.st_uid))
-        if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
-            continue
-        shared = found.st_mode & stat.S_IWGRP and not is_group_of_one(found.st_gid)
-        if shared or found.st_mode & stat.S_IWOTH:
+        if not stat.S_ISLNK(found.st_mode) and may_be_exchanged(found):
             return WritableByOthers(name)
     return None
+
+
+def may_be_exchanged(found: os.stat_result) -> bool:
+    """Whether others than this user and root may exchange what is in a folder, which lies on the way to another."""
+    if not _is_trusted_on_the_way(found.st_uid):
+        return True
+    if found.st_mode & stat.S_ISVTX:  # others can rename only what is theirs
+        return False
+    shared = found.st_mode & stat.S_IWGRP and not is_group_of_one(found.st_gid)
+    return bool(shared or found.st_mode & stat.S_IWOTH)
 
 
 def _way(folder: str) -> Iterator[tuple[str, os.stat_result]]:

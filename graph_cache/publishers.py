@@ -26,7 +26,7 @@ from ..common.reasons import (
     WrongPublisherSignature,
 )
 from . import ed25519, ownership
-from .entry import Entry
+from .entry import Entry, Unparsed
 from .files import IrregularFileError, is_passing, open_regular, read_regular
 from .layout import settings_file
 from .manifest import Strict
@@ -97,7 +97,7 @@ class Publishers:
 
     home: Path
 
-    def judge(self, entry: Entry) -> Published | Untrusted | UnreadableNow | None:
+    def judge(self, entry: Entry | Unparsed) -> Published | Untrusted | UnreadableNow | None:
         """Say whether a trusted publisher signed an entry, and which; None where no publisher did."""
         try:
             signature = PublisherSignature.model_validate_json(read_regular(entry.folder / PUBLISHER_FILE, _MOST_BYTES))

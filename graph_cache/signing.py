@@ -25,7 +25,7 @@ from ..common.reasons import (
     WrongSignature,
 )
 from . import ownership, signing_key
-from .entry import Entry
+from .entry import Entry, Unparsed
 from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
 from .manifest import Strict
 from .publishers import Published, Publishers
@@ -91,12 +91,12 @@ class Signer:
             return None
         return _hmac(key, b"no manifest\n" + data) if isinstance(key, bytes) else None
 
-    def judge(self, entry: Entry) -> Untrusted | UnreadableNow | None:
+    def judge(self, entry: Entry | Unparsed) -> Untrusted | UnreadableNow | None:
         """Say why an entry must not be loaded: nobody signed it whom this user trusts."""
         found = self.provenance(entry)
         return None if isinstance(found, Trusted) else found
 
-    def provenance(self, entry: Entry) -> Trusted | Untrusted | UnreadableNow:
+    def provenance(self, entry: Entry | Unparsed) -> Trusted | Untrusted | UnreadableNow:
         """Say whose an entry is, or why it must not be loaded.
 
         What was signed may belong to anybody and lie where all may write, since it is loaded from a copy that is

@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..common.reasons import BadPublisherKey, BadPublisherName, OtherPublisherKey, PublisherListRefused, Reason
+from ..common.reasons import (
+    BadPublisherKey,
+    BadPublisherName,
+    OtherPublisherKey,
+    PublisherListRefused,
+    Reason,
+    WeakPublisherKey,
+)
+from . import ed25519
 from .files import replace_text
 from .layout import settings_file
 from .publishers import NAME, PUBLIC_KEY, TRUSTED_FILE, Publishers, TrustedPublishers
@@ -31,6 +39,8 @@ def add(publishers: Publishers, name: str, key: str) -> Reason | None:
         return BadPublisherName(name[:100])
     if not re.fullmatch(PUBLIC_KEY, key):
         return BadPublisherKey()
+    if ed25519.is_weak(key):
+        return WeakPublisherKey()
     trusted = publishers.trusted()
     if isinstance(trusted, PublisherListRefused):
         return trusted

@@ -91,13 +91,18 @@ def _(r: reasons.UnreadableNow) -> str:
 
 
 @text.register
+def _(r: reasons.NewerManifest) -> str:
+    return f"the cached graph was made by a newer version of OneGraph (manifest version {r.version})"
+
+
+@text.register
 def _(r: reasons.Untrusted) -> str:
     return "the cached graph is not known to be this user's own"
 
 
 @text.register
 def _(r: reasons.Unsigned) -> str:
-    return "the cached graph has no signature; `onegraph import --mine` signs this user's own graphs"
+    return "the cached graph has no signature"
 
 
 @text.register

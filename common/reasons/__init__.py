@@ -101,6 +101,7 @@ from .sharing import PublisherNotTrusted as PublisherNotTrusted
 from .sharing import SignedByAnother as SignedByAnother
 from .sharing import TargetExists as TargetExists
 from .sharing import UnlistedMember as UnlistedMember
+from .sharing import WeakPublisherKey as WeakPublisherKey
 from .store import BadFileName as BadFileName
 from .store import Damaged as Damaged
 from .store import DiedInTrial as DiedInTrial
@@ -112,6 +113,7 @@ from .store import ForeignFile as ForeignFile
 from .store import ForeignOwner as ForeignOwner
 from .store import MissingFile as MissingFile
 from .store import NeedsCryptography as NeedsCryptography
+from .store import NewerManifest as NewerManifest
 from .store import NoGraph as NoGraph
 from .store import NotARegularFile as NotARegularFile
 from .store import OtherKey as OtherKey

@@ -124,6 +124,14 @@ class UnreadableNow(Reason):
 
 
 @dataclass(frozen=True)
+class NewerManifest(Reason):
+    """An entry's manifest is of a version that this version of the pack does not know; it stays as it is."""
+
+    code = "newer_manifest"
+    version: int
+
+
+@dataclass(frozen=True)
 class Untrusted(Reason):
     """An entry is not known to be this user's own; each way has a class of its own. It is never loaded nor touched."""
 

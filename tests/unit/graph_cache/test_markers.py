@@ -159,21 +159,6 @@ def test_the_second_death_in_a_row_counts(markers: Markers, entry: Path) -> None
     assert not markers.died_while_loading(entry)
 
 
-def test_markers_of_former_versions_count(markers: Markers, entry: Path) -> None:
-    dead = multiprocessing.get_context("fork").Process(target=int)
-    dead.start()
-    dead.join()
-    left(markers, entry, None, str(os.getpid()))
-    assert not markers.note_death(entry)
-    left(markers, entry, None, str(dead.pid))
-    assert not markers.died_while_loading(entry)
-    assert markers.note_death(entry)
-    left(markers, entry, None, str(dead.pid))
-    assert not markers.died_while_loading(entry)  # the very same process
-    left(markers, entry, marker(boot="before"))
-    assert markers.died_while_loading(entry)
-
-
 def test_a_zombie_is_dead() -> None:
     child = os.fork()
     if not child:

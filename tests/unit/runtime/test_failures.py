@@ -25,6 +25,7 @@ from onegraph.compiler.job import Compiled
 from onegraph.graph_cache import publish as publishing
 from onegraph.graph_cache.failures import FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.open_folder import OpenFolder
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import compiles, disk, failures, trial
 from onegraph.runtime.admission import Limits
@@ -242,14 +243,14 @@ def test_one_sigkill_is_no_proof_for_another_process(world: World) -> None:
 
 def unable(monkeypatch: pytest.MonkeyPatch, number: int, *where: Path) -> None:
     """Have nothing be published in these folders; without any, nowhere."""
-    publish = publishing.publish
+    commit = publishing._commit
 
-    def fails(key: Any, staged: Path, *args: Any) -> Any:
-        if not where or any(staged.is_relative_to(one) for one in where):
+    def fails(key: Any, new: Any, *args: Any) -> Any:
+        if not where or any(new.folder.is_relative_to(one) for one in where):
             raise OSError(number, "no")
-        return publish(key, staged, *args)
+        return commit(key, new, *args)
 
-    monkeypatch.setattr(publishing, "publish", fails)
+    monkeypatch.setattr(publishing, "_commit", fails)
 
 
 def test_a_graph_is_saved_at_home_after_its_compile(
@@ -422,15 +423,15 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the store change nothing in a folder, whoever runs this test."""
 
     def refuses(usual: Any) -> Any:
-        def change(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if Path(path).is_relative_to(folder):
-                raise OSError(errno.EROFS, "Read-only file system", str(path))
-            return usual(path, *args, **kwargs)
+        def change(opened: OpenFolder, *args: Any, **kwargs: Any) -> Any:
+            if opened.path.is_relative_to(folder):
+                raise OSError(errno.EROFS, "Read-only file system", str(opened.path))
+            return usual(opened, *args, **kwargs)
 
         return change
 
-    monkeypatch.setattr(Path, "rename", refuses(Path.rename))
-    monkeypatch.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+    for name in ("rename", "unlink"):
+        monkeypatch.setattr(OpenFolder, name, refuses(getattr(OpenFolder, name)))
     made = publishing._made
 
     def make(location: Path) -> Path:
