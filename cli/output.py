@@ -1,4 +1,4 @@
-"""Printing for commands: as it is, since names and messages may hold what rich takes for markup."""
+"""Printing for commands: plain, since names may hold what a terminal obeys, and messages what rich takes for markup."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.cells import cell_len
 
+from ..common.plain_text import plain
+
 if TYPE_CHECKING:
     from ..common.reasons import Reason
     from ..graph_cache.integrity import Sound
@@ -16,12 +18,12 @@ if TYPE_CHECKING:
 
 def print_line(line: str) -> None:
     """Print a line whole: one that is broken at the terminal's width leaves no path to copy."""
-    typer.echo(line)
+    typer.echo(plain(line))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table of plain text, a line for each row. rich's tables take 0.7 ms a row, and there may be thousands."""
-    cells = [[_printable(cell) for cell in row] for row in (header, *rows)]
+    cells = [[plain(cell) for cell in row] for row in (header, *rows)]
     lengths = [[cell_len(cell) for cell in row] for row in cells]
     widths = [max(column) for column in zip(*lengths, strict=True)]
     edge, rule, cross = ("│", "─", "┼") if "utf" in (sys.stdout.encoding or "").lower() else ("|", "-", "+")
@@ -36,16 +38,14 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def describe(state: Sound | Reason) -> str:
     """Tell what was found of an entry, in a word and a clause."""
     from ..common.messages import damage, text
-    from ..common.reasons import Damaged, Reason, UnreadableNow, Untrusted
+    from ..common.reasons import Damaged, NewerManifest, Reason, UnreadableNow, Untrusted
 
     if isinstance(state, Damaged):
         return f"damaged: {damage(state)}"
+    if isinstance(state, NewerManifest):
+        return f"of a newer version: {text(state)}"
     if isinstance(state, Untrusted):
         return f"not trusted: {text(state)}"
     if isinstance(state, UnreadableNow):
         return f"unreadable: {text(state)}"
     return text(state) if isinstance(state, Reason) else "sound"
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -134,41 +134,17 @@ def export_graphs(
 
 
 def import_graphs(
-    mine: Annotated[bool, typer.Option("--mine", help="Sign your own graphs that have no signature.")] = False,
     publisher: Annotated[
-        str, typer.Option("--trust", help="Take over what this trusted publisher exported: a file or a folder.")
-    ] = "",
-    paths: Annotated[list[Path] | None, typer.Argument(help="Folders with checkpoints; or what was exported.")] = None,
+        str, typer.Option("--trust", help="The trusted publisher who exported it, by the name that you gave.")
+    ],
+    paths: Annotated[list[Path], typer.Argument(help="What was exported: files or folders.")],
 ) -> None:
-    """Take graphs over, so that they are used: your own of older versions, or those of a publisher whom you trust.
+    """Take over graphs of a publisher whom you trust, so that they are used here.
 
-    A graph is native code. With --mine, whole graphs are signed whose files and folders belong to you and that nobody
-    else may write; how they came there is for you to know. With --trust, every graph is verified against the
-    publisher's key before anything is written.
+    A graph is native code. Every graph is verified against the publisher's key before anything is written.
     """
-    if mine == bool(publisher):
-        raise typer.BadParameter("Give either --mine, or --trust with a publisher's name.")
-    if mine:
-        _sign_own(paths or [])
-        return
-    if not paths:
-        raise typer.BadParameter("Name the file or the folder that the publisher exported.")
     for path in paths:
         _take_over(path, publisher)
-
-
-def _sign_own(folders: list[Path]) -> None:
-    from ..graph_cache.integrity import Sound
-    from ..graph_cache.store import Store
-
-    signed = 0
-    with _plain_errors("sign"):
-        for folder, state in Store().sign_own(folders):
-            signed += isinstance(state, Sound)
-            print_line(
-                f"signed  {folder}" if isinstance(state, Sound) else f"left as it is, {describe(state)}  {folder}"
-            )
-    print_line(f"{signed} graphs signed")
 
 
 def _take_over(path: Path, publisher: str) -> None:

@@ -8,6 +8,15 @@ from pathlib import Path
 GROUP = Path("/sys/fs/cgroup")
 
 
+def memory_limit(group: Path = GROUP) -> int | None:
+    """Bytes that may be taken in all; None: no limit, or nobody can tell."""
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        return None if limit == "max" else int(limit)
+    except (OSError, ValueError):
+        return None
+
+
 def memory_left(group: Path = GROUP) -> int | None:
     """Bytes that may still be taken, with the file cache that gives way; None: no limit, or nobody can tell."""
     try:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # messages need bytes as text, and a compiling process reads 
     import torch
 
 _MEMINFO = Path("/proc/meminfo")
+_CLEARLY = 0.25  # more than was free when something failed
+_USABLE = 0.95  # of a device or a disk
 
 
 def available_bytes(device: torch.device) -> int:
@@ -27,17 +29,38 @@ def available_bytes(device: torch.device) -> int:
     return _system_bytes() if left is None else min(left, _system_bytes())
 
 
-def _system_bytes() -> int:
-    """Of the whole machine."""
+def total_bytes(device: torch.device) -> int:
+    """Memory that a device has (system memory: that this container may take), in bytes; no limit as above."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[1])
+    limit = container.memory_limit()
+    return _system_bytes("MemTotal", "total") if limit is None else min(limit, _system_bytes("MemTotal", "total"))
+
+
+def _system_bytes(line: str = "MemAvailable", attribute: str = "available") -> int:
+    """Of the whole machine: a line of /proc/meminfo, or what psutil calls it."""
     if _MEMINFO.is_file():
-        for line in _MEMINFO.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
+        for found in _MEMINFO.read_text().splitlines():
+            if found.startswith(f"{line}:"):
+                return 1024 * int(found.split()[1])
     try:
         import psutil
     except ImportError:
         return 2**62
-    return int(psutil.virtual_memory().available)
+    return int(getattr(psutil.virtual_memory(), attribute))
+
+
+def clearly_more(free: int, total: int, least: int) -> int | None:
+    """Bytes that are to be free before what failed with `free` bytes is tried again; None where there never are.
+
+    Args:
+        total: that exist, of which other programs and the system always take some.
+        least: how many more make a difference.
+    """
+    most = int(_USABLE * total)
+    return min(free + max(int(_CLEARLY * free), least), most) if most >= free + least // 2 else None
 
 
 def unused_bytes(device: torch.device) -> int:

@@ -1,8 +1,8 @@
 """A compile as the server orders it, and what the compiling process reports of it.
 
-Both sides read and write these values here only. A job travels as files in the staging folder, a message as one line of
-JSON on the worker's standard output. The module imports neither torch nor pydantic: the worker reads its job before it
-can import what the server's import path leads to.
+Both sides read and write these values here only. A job travels as files in the private folder of the compile, a message
+as one line of JSON on the worker's standard output. The module imports neither torch nor pydantic: the worker reads its
+job before it can import what the server's import path leads to.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..common.shapes import JSON, ShapeRange
 from ..common.tensor_meta import TensorMeta
 
 if TYPE_CHECKING:
+    from ..graph_cache.entry import Entry
     from ..graph_cache.manifest import CodeRecord
 
 JOB_FILE = "job.json"
@@ -47,11 +48,11 @@ class Job:
         example_sizes: sizes that the compiler tunes for, by dimension name.
         skeleton: the module without weights, from `skeleton.dump`; empty when there is a graph to rebuild from.
         niceness: by how much the compile gives way to other processes (POSIX nice).
-        rebuild_from: folder of a graph of the same architecture for other sizes.
+        sibling: a graph of the same architecture for other sizes, to rebuild from. It stays in the server.
+        rebuild_from: folder with a private copy of its files.
         constants: the weights that the graph in `rebuild_from` reads.
-        code: the functions that the graph in `rebuild_from` was captured from. It stays in the server.
         workers: how many processes compile regions of the graph besides the main worker.
-        check_only: files of a finished graph in the staging folder, which is only loaded and called once.
+        check_only: files of a finished graph in the private folder, which is only loaded and called once.
         cache: folder for what compilers share between compiles, where the user chose none; None: they share nothing.
         weights: how many the model has, for the estimate. It stays in the server.
     """
@@ -65,9 +66,9 @@ class Job:
     skeleton: bytes
     client: Client
     niceness: int = 0
+    sibling: Entry | None = None
     rebuild_from: Path | None = None
     constants: tuple[TensorMeta, ...] = ()
-    code: CodeRecord | None = None
     workers: int = 0
     cache: Path | None = None
     weights: int = 0

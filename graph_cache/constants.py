@@ -30,13 +30,11 @@ def write(folder: Path, constants: tuple[TensorMeta, ...]) -> None:
 
 
 def read(manifest: Manifest, folder: Path) -> tuple[TensorMeta, ...]:
-    """Read the weights of a graph whose files lie in a folder; the manifest itself has those of older versions.
+    """Read the weights of a graph whose files lie in a folder.
 
     Raises:
         LoadError: the file cannot be read, or is not the one that the manifest lists.
     """
-    if manifest.constants is not None:
-        return manifest.constants
     try:
         data = read_regular(folder / CONSTANTS_FILE, MOST_BYTES)
         found = FileRecord(bytes=len(data), blake3=blake3(data).hexdigest())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ..common.errors import in_brief
-from ..common.reasons import Damaged, NotARegularFile, TooLarge, UnreadableManifest, UnreadableNow
+from ..common.reasons import Damaged, NewerManifest, NotARegularFile, TooLarge, UnreadableManifest, UnreadableNow
 from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
-from .manifest import MANIFEST_FILE, MOST_BYTES, Manifest
+from .manifest import MANIFEST_FILE, MOST_BYTES, VERSION, Manifest
 
 
 @dataclass(frozen=True)
@@ -31,23 +32,59 @@ class Entry:
         return sum(f.bytes for f in self.manifest.files.values())
 
 
-def read(folder: Path) -> Entry | Damaged | UnreadableNow:
-    """Read the entry in a folder, without checking its files."""
+@dataclass(frozen=True)
+class Unparsed:
+    """What may be an entry: its folder, and its manifest's bytes, of which nothing is known yet."""
+
+    folder: Path
+    text: bytes = field(repr=False)
+
+
+class _AnyVersion(BaseModel):
+    """What manifests of all versions have."""
+
+    version: int
+
+
+def read(folder: Path) -> Entry | Damaged | NewerManifest | UnreadableNow:
+    """Read the entry in a folder, without checking its files. Who signed it is asked before: see `trusted_entry`."""
+    found = _read(folder)
+    return _read(folder) if isinstance(found, UnreadableManifest) else found  # it is damaged only if it reads so twice
+
+
+def _read(folder: Path) -> Entry | Damaged | NewerManifest | UnreadableNow:
+    found = read_text(folder)
+    return parse(found) if isinstance(found, Unparsed) else found
+
+
+def read_text(folder: Path) -> Unparsed | Damaged | UnreadableNow:
+    """Read the manifest's bytes in a folder."""
     try:
-        try:
-            return _read(folder)
-        except ValidationError:  # a manifest is damaged only if it reads so twice
-            return _read(folder)
+        return Unparsed(folder, read_regular(folder / MANIFEST_FILE, MOST_BYTES))
     except IrregularFileError:
         return NotARegularFile(MANIFEST_FILE)
     except OversizedFileError as error:
         return TooLarge(MANIFEST_FILE, error.size, MOST_BYTES)
-    except (OSError, ValidationError, MemoryError) as error:
+    except (OSError, MemoryError) as error:
         if is_passing(error):
             return UnreadableNow(MANIFEST_FILE, in_brief(error))
         return UnreadableManifest(in_brief(error))
 
 
-def _read(folder: Path) -> Entry:
-    data = read_regular(folder / MANIFEST_FILE, MOST_BYTES)
-    return Entry(folder, Manifest.model_validate_json(data), data)
+def parse(found: Unparsed) -> Entry | UnreadableManifest | NewerManifest | UnreadableNow:
+    """Parse a manifest."""
+    try:
+        return Entry(found.folder, Manifest.model_validate_json(found.text), found.text)
+    except MemoryError as error:
+        return UnreadableNow(MANIFEST_FILE, in_brief(error))
+    except ValidationError as error:
+        newer = _newer(found.text)
+        return UnreadableManifest(in_brief(error)) if newer is None else newer
+
+
+def _newer(text: bytes) -> NewerManifest | None:
+    """Tell whether a manifest is of a version that this one does not know."""
+    with contextlib.suppress(ValidationError, MemoryError):
+        version = _AnyVersion.model_validate_json(text).version
+        return NewerManifest(version) if version > VERSION else None
+    return None

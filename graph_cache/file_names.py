@@ -11,9 +11,8 @@ from .manifest import CONSTANTS_FILE, Manifest
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # By backend. A test compares it with the names that the backends use.
 WRITTEN: Mapping[str, re.Pattern[str]] = {
-    # `replays` is of older versions, and tells that calls may be captured as CUDA graphs.
-    "inductor": re.compile(r"graph\.aoti|part[0-9]{1,6}\.aoti|plan\.json|replays"),
-    "oneflow": re.compile(r"graph\.oneflow|graph\.json|program\.json|replays"),
+    "inductor": re.compile(r"graph\.aoti|part[0-9]{1,6}\.aoti|plan\.json"),
+    "oneflow": re.compile(r"graph\.oneflow|graph\.json|program\.json"),
 }
 _OF_THE_STORE = re.compile(r"(manifest|outcome|signature|constants|publisher)\.json", re.IGNORECASE)
 
@@ -23,8 +22,7 @@ def check_names(manifest: Manifest) -> Damaged | None:
 
     A backend that the table does not have may write any plain name that is not the store's own.
     """
-    own = [CONSTANTS_FILE] if manifest.version > 1 else []
-    names = [name for name in manifest.files if name not in own]
+    names = [name for name in manifest.files if name != CONSTANTS_FILE]
     if not names:
         return EmptyEntry()
     backend = manifest.key.get("backend")
@@ -34,5 +32,4 @@ def check_names(manifest: Manifest) -> Damaged | None:
             return BadFileName(name[:100])
         if _OF_THE_STORE.fullmatch(name) or (written is not None and not written.fullmatch(name)):
             return ForeignFile(name)
-    missing = [name for name in own if name not in manifest.files]
-    return MissingFile(missing[0]) if missing else None
+    return MissingFile(CONSTANTS_FILE) if CONSTANTS_FILE not in manifest.files else None

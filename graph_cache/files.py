@@ -21,8 +21,10 @@ _PASSING = frozenset(
     )
     if hasattr(errno, name)
 )  # fmt: skip
-# What some network and FUSE file systems answer to the fsync of a folder.
-_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+# What some network and FUSE file systems answer to fsync; a disk that is full or failing gives other errors.
+_CANNOT_SYNC = {
+    errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.EPERM, errno.EACCES,
+}  # fmt: skip
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 
@@ -90,7 +92,7 @@ def write_synced(path: Path, text: str) -> None:
     with open(path, "x", encoding="utf-8", opener=_closed_to_others) as f:
         f.write(text)
         f.flush()
-        os.fsync(f.fileno())
+        sync(f.fileno())
 
 
 def _closed_to_others(path: str, flags: int) -> int:
@@ -123,15 +125,27 @@ def replace_unsynced(path: Path, data: bytes) -> None:
         raise
 
 
+def set_mode(path: Path, mode: int) -> None:
+    """Give a file or folder a mode, where the file system knows any. Never raises OSError."""
+    with contextlib.suppress(OSError):
+        path.chmod(mode)
+
+
+def sync(handle: int) -> None:
+    """Wait until an open file or folder is on the disk, where the file system can. Raises OSError."""
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until a folder's names are on the disk, where the file system can. Raises OSError."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(handle)
-        except OSError as error:
-            if error.errno not in _CANNOT_SYNC:
-                raise
+            sync(handle)
         finally:
             os.close(handle)
 
@@ -142,9 +156,20 @@ def free_bytes(folder: Path) -> int | None:
     Args:
         folder: it need not exist.
     """
+    usage = _usage(folder)
+    return None if usage is None else usage.free
+
+
+def total_bytes(folder: Path) -> int | None:
+    """Bytes that a folder's file system has, like `free_bytes`."""
+    usage = _usage(folder)
+    return None if usage is None else usage.total
+
+
+def _usage(folder: Path) -> shutil._ntuple_diskusage | None:
     for place in (folder, *folder.parents):
         try:
-            return shutil.disk_usage(place).free
+            return shutil.disk_usage(place)
         except FileNotFoundError:
             continue
         except OSError:

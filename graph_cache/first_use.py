@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,6 @@ from .entry import Entry
 from .files import IrregularFileError, OversizedFileError, read_regular, replace_text
 from .layout import machine_id
 from .manifest import Strict
-from .publishers import PUBLISHER_FILE
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -72,16 +70,18 @@ def _read(folder: Path) -> FirstUses:
 def read_here(folder: Path) -> FirstUse:
     """Read this machine's result for an entry; an empty one where there is none.
 
-    What lies beside a publisher's graph in another user's folder is not signed, and shows nothing.
+    It is not signed, and shows nothing where others may write it.
     """
-    if os.path.lexists(folder / PUBLISHER_FILE) and ownership.check(folder) is not None:
+    if ownership.check(folder) is not None:
         return FirstUse()
     machines = read_all(folder).machines
     return machines.get(machine_id(), FirstUse()) if machines else FirstUse()
 
 
 def remember(entry: Entry, result: FirstUse) -> None:
-    """Write this machine's result. A read-only store is no error: the next process measures again."""
+    """Write this machine's result. Where that cannot be, or would show nothing, the next process measures again."""
+    if ownership.check(entry.folder) is not None:
+        return
     try:
         machines = {**_read(entry.folder).machines, machine_id(): result}
         replace_text(entry.folder / FIRST_USE_FILE, FirstUses(machines=machines).model_dump_json(indent=1))

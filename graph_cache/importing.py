@@ -40,11 +40,12 @@ from .bundle import BUNDLE_FILE, BundleError, Members
 from .file_names import check_names
 from .files import IrregularFileError, free_bytes
 from .key import GraphKey
-from .layout import entry_name
+from .layout import COPIES_FOLDER, entry_name
 from .manifest import MANIFEST_FILE, MOST_BYTES, FileRecord, Manifest, Strict
 from .private_copy import private_folder
 from .publishers import PUBLISHER_FILE, Published, Publishers, PublisherSignature
 from .signing import Signer
+from .staging import staging
 
 _MOST_SIGNATURE_BYTES = 4096
 _SPARE = 64 << 20  # bytes that are to stay free
@@ -121,7 +122,7 @@ def import_bundle(signer: Signer, path: Path, publisher: str) -> list[tuple[Path
             if free is not None and needed + _SPARE > free:
                 return NoRoomForBundle(needed, free)
             signer.key()  # before anything is copied in vain
-            with private_folder(signer.home) as private:
+            with private_folder(signer.home / COPIES_FOLDER) as private:
                 for number, graph in enumerate(graphs):
                     _extract(members, graph, private / str(number))
                 return [_publish(signer, graph, private / str(n)) for n, graph in enumerate(graphs)]
@@ -208,7 +209,7 @@ def _is_copied(source: BinaryIO, target: Path, wanted: FileRecord) -> bool:
 def _publish(signer: Signer, graph: _Graph, verified: Path) -> tuple[Path, bool]:
     location = signer.home / graph.model
     there = (location / graph.key.component / entry_name(graph.key, graph.manifest) / MANIFEST_FILE).exists()
-    with publish.staging([location]) as staged:
+    with staging([location]) as staged:
         for file in graph.manifest.files:
             (verified / file).replace(staged / file)
         signed = publish.Signed(graph.manifest, graph.text, {PUBLISHER_FILE: graph.signature})

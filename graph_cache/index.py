@@ -21,14 +21,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..common.reasons import Damaged
+from ..common.reasons import NewerManifest, Untrusted
 from . import index_file, ownership
-from .entry import Entry, read
+from .entry import Unparsed, read_text
 from .index_file import Contents, Row, Stamp
 from .key import GraphKey, Summary
 from .leftovers import sweep_temporaries
 from .manifest import MANIFEST_FILE
+from .open_folder import opened_closed
 from .signing import Signer
+from .trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -87,9 +89,19 @@ class Index:
         if found is None:
             return None
         stamp = known.contents.rows[found[0]].stamp
+        rows = known.contents.rows
         if stamp is None or stamp != file_stamp(f"{component}/{found[0]}", MANIFEST_FILE):
-            found = _nearest(self.contents(component, names).rows, wanted)
+            rows = self.contents(component, names).rows
+            found = _nearest(rows, wanted)
+        while found is not None and not self._is_trusted(component / found[0]):
+            rows = {name: row for name, row in rows.items() if name != found[0]}
+            found = _nearest(rows, wanted)
         return found[1] if found is not None else None
+
+    def _is_trusted(self, folder: Path) -> bool:
+        """Whether the signature of a manifest, which was right when it was read, still counts."""
+        text = read_text(folder)
+        return isinstance(text, Unparsed) and self._signer.judge(text) is None
 
     def siblings(self, component: Path, names: list[str], key: GraphKey) -> list[str]:
         """Name the entries that differ from a key in the shapes at most, as far as the index tells."""
@@ -103,7 +115,7 @@ class Index:
 
     def _compared(self, component: Path, names: list[str]) -> _Known:
         before = self._recalled(component)
-        known = _Known(_compared(component, names, before.contents), names, before.saved)
+        known = _Known(_compared(component, names, before.contents, self._signer), names, before.saved)
         self._known[component] = known
         return known
 
@@ -114,7 +126,10 @@ class Index:
             contents.stamp is None
             or contents.stamp != _folder_stamp(component)
             or (names != known.listed and sorted(names) != contents.names)
-            or any(_may_be_read(f"{component}/{name}", before) for name, before in contents.unread.items())
+            or any(
+                _may_be_read(f"{component}/{name}", before)
+                for name, before in (*contents.unread.items(), *contents.untrusted.items())
+            )
         ):
             return self._compared(component, names)
         self._known[component] = known = replace(known, listed=names)
@@ -151,13 +166,15 @@ class Index:
 
     def sweep(self) -> None:
         """Remove files that are no use any more. Never raises OSError."""
-        sweep_temporaries(self._folder.glob(".*"))
-        with contextlib.suppress(OSError):
-            for file in self._folder.glob("*.json"):
-                if time.time() - file.lstat().st_mtime > _UNUSED_SECONDS:
-                    component = index_file.component_of(file)
+        sweep_temporaries(self._folder)
+        with contextlib.suppress(OSError), opened_closed(self._folder) as folder:
+            for name in folder.names() if folder is not None else []:
+                if folder is None or not name.endswith(".json") or name.startswith("."):
+                    continue
+                if time.time() - folder.stat(name).st_mtime > _UNUSED_SECONDS:
+                    component = index_file.component_of(folder.reach(name))
                     if component is None or not Path(component).is_dir():
-                        file.unlink(missing_ok=True)
+                        folder.unlink(name)
 
     def _file(self, component: Path) -> Path:
         return self._folder / index_file.name_of(str(component))
@@ -193,10 +210,11 @@ def _may_be_read(folder: str, before: Stamp | None) -> bool:
     return os.path.lexists(f"{folder}/{MANIFEST_FILE}")
 
 
-def _compared(component: Path, names: list[str], before: Contents) -> Contents:
+def _compared(component: Path, names: list[str], before: Contents, signer: Signer) -> Contents:
     stamp = _folder_stamp(component)  # before what it stands for is read
     rows: dict[str, Row] = {}
     unread: dict[str, Stamp | None] = {}
+    untrusted: dict[str, Stamp | None] = {}
     for name in sorted(names):
         manifest = file_stamp(f"{component}/{name}", MANIFEST_FILE)
         row = before.rows.get(name)
@@ -204,15 +222,20 @@ def _compared(component: Path, names: list[str], before: Contents) -> Contents:
             rows[name] = row
         elif manifest is not None and before.unread.get(name) == manifest:
             unread[name] = manifest
+        elif manifest is not None and before.untrusted.get(name) == manifest:
+            untrusted[name] = manifest
         else:
-            entry = read(component / name)
-            if isinstance(entry, Entry):
+            found = read_trusted(component / name, signer)
+            if isinstance(found, Known):
+                entry = found.entry
                 key = Summary.of(entry.manifest.key)
                 label, size = entry.manifest.label, entry.bytes
                 rows[name] = Row(manifest, None, None, key.others, key.architecture, key.shapes, label, size)
+            elif isinstance(found, Untrusted):
+                untrusted[name] = manifest
             else:
-                unread[name] = manifest if isinstance(entry, Damaged) else None
-    return Contents(stamp, rows, unread)
+                unread[name] = manifest if isinstance(found, Faulty | NewerManifest) else None
+    return Contents(stamp, rows, unread, untrusted)
 
 
 def _nearest(rows: Mapping[str, Row], wanted: Summary) -> tuple[str, str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -68,16 +68,19 @@ class Contents:
         stamp: of the folder, when all manifests were last compared with their rows; None where it was too young.
         rows: by the name of the entry's folder, in order.
         unread: names without a readable manifest; with its stamp where the manifest is damaged.
+        untrusted: names of what nobody signed whom this user trusts, with the manifest's stamp. It is not in the file,
+            since trust changes by other things than the manifest.
     """
 
     stamp: Stamp | None
     rows: Mapping[str, Row]
     unread: Mapping[str, Stamp | None]
+    untrusted: Mapping[str, Stamp | None] = field(default_factory=dict, compare=False)
 
     @property
     def names(self) -> list[str]:
         """The names in the folder, in order."""
-        return sorted([*self.rows, *self.unread])
+        return sorted([*self.rows, *self.unread, *self.untrusted])
 
     @property
     def is_worth_a_file(self) -> bool:

@@ -1,4 +1,8 @@
-"""Secret keys of one user: 32 random bytes in a file of mode 0600, made at first use and never replaced."""
+"""Secret keys of one user: 32 random bytes in a file of mode 0600, made at first use and never replaced.
+
+One that the user names may also be written as 64 hex digits, and, where it belongs to root, be read by others: that is
+how container runtimes mount secrets.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from ..common.messages import text
 from ..common.reasons import SigningKeyRefused
 from . import ownership
-from .files import IrregularFileError, open_regular
+from .files import IrregularFileError, open_regular, sync
 
 _KEY_BYTES = 32
+_MOST_BYTES = 1024  # of a file with hex digits and whatever white space is around them
 _WRITING_SECONDS = 1.0  # another process may be writing its key, where the file system has no hard links
 
 
@@ -32,7 +36,7 @@ def obtain(path: Path) -> bytes:
         found = read(path)
     if isinstance(found, bytes):
         return found
-    raise OSError(text(found) if found is not None else f"no {path.name}")
+    raise OSError(f"no {path.name}") if found is None else ownership.RefusedError(found)
 
 
 def read(path: Path) -> bytes | SigningKeyRefused | None:
@@ -48,13 +52,47 @@ def read(path: Path) -> bytes | SigningKeyRefused | None:
             return SigningKeyRefused("damaged", path.name)
         if ownership.POSIX and found.st_uid != os.geteuid():
             return SigningKeyRefused("foreign", path.name)
-        if ownership.POSIX and stat.S_IMODE(found.st_mode) & 0o077:
+        if ownership.POSIX and _is_open(found):
             return SigningKeyRefused("open", path.name)
         if len(key) == _KEY_BYTES:
             return key
         if len(key) > _KEY_BYTES or time.time() - found.st_mtime > 60 or time.monotonic() > until:
             return SigningKeyRefused("damaged", path.name)
         time.sleep(0.02)
+
+
+def _is_open(found: os.stat_result) -> bool:
+    """Whether others may read or write a file: anybody, or a group with other members."""
+    shared = found.st_mode & stat.S_IRWXG and not ownership.is_group_of_one(found.st_gid)
+    return bool(shared or found.st_mode & stat.S_IRWXO)
+
+
+def read_given(path: Path) -> bytes | SigningKeyRefused:
+    """Read a key that the user named. Links are followed, as a secret's file often is one. Raises OSError."""
+    try:
+        real = path.resolve(strict=True)
+        with open_regular(real) as file:
+            found, data = os.fstat(file.fileno()), file.read(_MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return SigningKeyRefused("missing", path.name)
+    except (IrregularFileError, RuntimeError):  # a circle of links
+        return SigningKeyRefused("damaged", path.name)
+    if ownership.POSIX:
+        if found.st_uid not in (0, os.geteuid()):
+            return SigningKeyRefused("foreign", path.name)
+        mounted = found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if (not mounted and _is_open(found)) or ownership.check_folder(real.parent) is not None:
+            return SigningKeyRefused("open", path.name)
+    key = data if len(data) == _KEY_BYTES else _from_hex(data)
+    return SigningKeyRefused("damaged", path.name) if key is None else key
+
+
+def _from_hex(data: bytes) -> bytes | None:
+    try:
+        key = bytes.fromhex(data.decode("ascii"))
+    except ValueError:
+        return None
+    return key if len(key) == _KEY_BYTES else None
 
 
 def _make(path: Path) -> None:
@@ -66,7 +104,7 @@ def _make(path: Path) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(key)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         try:
             os.link(temporary, path)  # in one step, and never over another's
         except FileExistsError:
@@ -75,7 +113,7 @@ def _make(path: Path) -> None:
             with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private) as file:
                 file.write(key)
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
     finally:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()

@@ -6,6 +6,7 @@ Graphs of a model whose checkpoint is unknown, or whose folder cannot be written
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -25,19 +26,45 @@ from .model_hash import ModelSource
 GRAPHS_SUFFIX = ".graphs"
 STAGING_PREFIX = ".staging-"
 BROKEN_PREFIX = ".broken-"  # of quarantined entries
+_MACHINE_ID = Path("/etc/machine-id")
 COMPILER_CACHE = "compiler-cache"  # below the user's folder: what compiles share, no graphs
+COPIES_FOLDER = ".loading-copies"  # below the user's folder
+COMPILING_FOLDER = ".compiling"  # below the user's folder: graphs that are not in the store yet
 
 
 def user_folder() -> Path:
-    """Return the user's graph folder: `ONEGRAPH_HOME`, or a folder in the platform's cache folder."""
+    """Return the user's graph folder: `ONEGRAPH_HOME`, or a folder in the platform's cache folder.
+
+    A `~` is this user's home, which no shell replaces in a container's settings. A user without one has what a
+    container gives such users: `/`.
+    """
     chosen = os.environ.get("ONEGRAPH_HOME")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onegraph", appauthor=False))
+    if not chosen:
+        try:
+            chosen = platformdirs.user_cache_dir("onegraph", appauthor=False)
+        except RuntimeError:  # there is no home
+            chosen = "~/.cache/onegraph"
+    found = os.path.expanduser(chosen)  # noqa: PTH111 - which would raise
+    return Path(os.sep, *Path(found).parts[1:]) if Path(found).parts[:1] == ("~",) else Path(found)
+
+
+def settings_file(name: str) -> Path | None:
+    """Give the path of a file in the user's folder for settings; None for a user who has no home."""
+    try:
+        folder = Path(platformdirs.user_config_dir("onegraph", appauthor=False))
+    except RuntimeError:
+        return None
+    return folder / name if folder.is_absolute() else None
 
 
 @functools.cache
 def machine_id() -> str:
-    """Name this machine, since several may share one store."""
-    return blake3(f"{platform.node()} {platform.machine()} {os.cpu_count()}".encode()).hexdigest(length=6)
+    """Name this machine, since several may share one store: also two of one name, where the system numbers them."""
+    number = ""
+    with contextlib.suppress(OSError):
+        number = _MACHINE_ID.read_text(errors="replace").strip()
+    named = f"{platform.node()} {platform.machine()} {os.cpu_count()} {number}".rstrip()
+    return blake3(named.encode()).hexdigest(length=6)
 
 
 def listed(folder: Path) -> list[str]:

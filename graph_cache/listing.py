@@ -62,6 +62,19 @@ def listing(layout: Layout, index: Index, signer: Signer, neighbours: Iterable[P
                 found = used.relative_l2, used.speedup
                 yield Listed(folder, keys[row.others], row.label, row.bytes, *found, provenance)
             index.note(component, contents, seen)
+            for name in contents.untrusted:
+                listed = _untrusted(component / name, signer)
+                if listed is not None:
+                    yield listed
+
+
+def _untrusted(folder: Path, signer: Signer) -> Listed | None:
+    """Describe an entry that is never loaded, by what its manifest claims; None where it claims nothing."""
+    entry = read(folder)
+    if not isinstance(entry, Entry):
+        return None
+    key = {name: value for name, value in entry.manifest.key.items() if name not in ("architecture", "shapes")}
+    return Listed(folder, key, entry.manifest.label, entry.bytes, None, None, signer.provenance(entry))
 
 
 def _used(folder: str, row: Row) -> Used:

@@ -2,7 +2,8 @@
 
 A process id alone tells little: it is used again, and in a container it is often the same at every start. An owner is
 known by the boot of the machine, the PID namespace, the process id and the time at which the process started. Of a
-process in another namespace, which nobody here sees, a lock tells that it holds on its file as long as it lives.
+process in another namespace, which nobody here sees, a lock tells that it holds on its file as long as it lives. Of
+another boot are what this machine left before its last start, and what another machine of the same name does now.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def state(owner: Owner, path: Path) -> State:
     if owner.machine and owner.machine != here.machine:
         return "unknown"
     if owner.boot != here.boot:
-        return "dead" if owner.boot and here.boot else "unknown"
+        return _state_of_another_boot(path) if owner.boot and here.boot else "unknown"
     if owner.namespace != here.namespace:
         return "unknown"
     return "alive" if _runs_since(owner.pid, owner.started) else "dead"
@@ -148,6 +149,30 @@ def _lock(handle: int) -> bool:
     except (ImportError, OSError):
         return False
     return True
+
+
+def _state_of_another_boot(path: Path) -> State:
+    """Tell whether an owner runs that seems to have run before this machine's last start.
+
+    It may run on another machine of the same name, as clones of one image have it. Then its file may be locked, or be
+    of a time at which this machine ran already.
+    """
+    if _state_by_lock(path) == "alive":
+        return "alive"
+    try:
+        written, started = path.lstat().st_mtime, _boot_time()
+    except OSError:
+        return "unknown"
+    return "unknown" if started is None or written > started else "dead"
+
+
+def _boot_time() -> float | None:
+    """When this machine was started, seconds since 1970; None where nobody can tell."""
+    try:
+        lines = (_PROC / "stat").read_text().splitlines()
+        return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), None)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _state_by_lock(path: Path) -> State:

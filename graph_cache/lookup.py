@@ -10,13 +10,14 @@ copied, and stays as it is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..common.errors import in_brief
-from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow, Untrusted
-from .entry import Entry, read
+from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow
+from .entry import Entry
 from .index import Index
 from .integrity import Sound, check
 from .key import GraphKey, difference
@@ -25,7 +26,8 @@ from .manifest import Manifest
 from .markers import Markers
 from .model_hash import ModelSource
 from .quarantine import equals_one, of_key
-from .signing import Signer, Trusted
+from .signing import Signer
+from .trusted_entry import Faulty, Known, read_trusted
 
 # Why an entry of the wanted key cannot be used here all the same, or None.
 Differs = Callable[[Manifest], Reason | None]
@@ -130,7 +132,7 @@ class Lookup:
                     missed[component].append(judged.reason)
         if broken:
             return broken[0]
-        bad = [entry for component in names for entry in of_key(component, names[component], key)]
+        bad = [entry for component in names for entry in of_key(component, names[component], key, self.signer)]
         for judged in published:
             if not equals_one(judged.entry, bad):
                 return judged
@@ -153,14 +155,13 @@ class Lookup:
         for location in [*self.layout.locations(source), *self.layout.other_models(source, neighbours)]:
             component = location / key.component
             for name in self.index.siblings(component, visible(listed_now(component)), key):
-                entry = read(component / name)
-                if not isinstance(entry, Entry) or _without_shapes(entry.manifest.key) != wanted:
+                found = read_trusted(component / name, self.signer)
+                if not isinstance(found, Known) or _without_shapes(found.entry.manifest.key) != wanted:
                     continue
-                if differs(entry.manifest) is not None:
+                if differs(found.entry.manifest) is not None:
                     continue
-                trusted = self.signer.provenance(entry)  # one that others may change cannot be rebuilt where it is
-                if isinstance(trusted, Trusted) and trusted.mine and isinstance(check(entry), Sound):
-                    return entry
+                if found.trusted.mine and isinstance(check(found.entry), Sound):
+                    return found.entry
         return None
 
     def _judge_all(self, component: Path, names: list[str], key: GraphKey, differs: Differs) -> Iterator[Judged]:
@@ -168,15 +169,14 @@ class Lookup:
             yield self._judge(component / name, key, differs)
 
     def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Judged:
-        entry = read(folder)
-        if isinstance(entry, UnreadableNow):
-            return Unavailable(folder, entry)
-        if not isinstance(entry, Entry):
-            why = self.signer.judge_unread(folder)
-            return Broken(folder, entry) if why is None else self._untrusted(folder, why)
-        trusted = self.signer.provenance(entry)
-        if not isinstance(trusted, Trusted):
-            return self._untrusted(folder, trusted)
+        found = read_trusted(folder, self.signer)
+        if isinstance(found, UnreadableNow):
+            return Unavailable(folder, found)
+        if isinstance(found, Faulty):
+            return Broken(folder, found.reason) if found.mine else Miss(found.reason)
+        if not isinstance(found, Known):  # it is as none, and stays as it is
+            return Miss(found)
+        entry, trusted = found.entry, found.trusted
         if entry.manifest.key != key.fields():
             return Miss(OtherKey(difference(key.fields(), entry.manifest.key)))
         objection = differs(entry.manifest)
@@ -184,17 +184,17 @@ class Lookup:
             return Miss(objection)
         state = check(entry)
         if isinstance(state, UnreadableNow):
-            return Unavailable(folder, state)
+            return Unavailable(folder, state) if trusted.mine or not _is_closed_here(entry) else Miss(state)
         if not isinstance(state, Sound):
             return Broken.of(entry, state) if trusted.mine else Miss(state)
         if self.markers.died_while_loading(folder):
             return Broken.of(entry, DiedWhileLoading()) if trusted.mine else Miss(DiedWhileLoading())
-        return Hit(entry, foreign=not trusted.mine)
+        return Hit(entry, foreign=not trusted.own)
 
-    @staticmethod
-    def _untrusted(folder: Path, why: Untrusted | UnreadableNow) -> Miss | Unavailable:
-        """An entry that is not trusted is as none, and one that may be it waits."""
-        return Unavailable(folder, why) if isinstance(why, UnreadableNow) else Miss(why)
+
+def _is_closed_here(entry: Entry) -> bool:
+    """Whether a file of an entry may not be read by this user, which another user's may be for ever."""
+    return not all(os.access(entry.folder / name, os.R_OK) for name in entry.manifest.files)
 
 
 def _without_shapes(fields: dict[str, object]) -> dict[str, object]:

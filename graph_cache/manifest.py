@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from ..common.tensor_meta import TensorMeta
+from pydantic import BaseModel, ConfigDict, Field
 
 MANIFEST_FILE = "manifest.json"
-CONSTANTS_FILE = "constants.json"  # since version 2; see `constants`
+CONSTANTS_FILE = "constants.json"  # see `constants`
+VERSION: Literal[2] = 2  # of manifests
 MOST_BYTES = 4 << 20  # of either; the largest of a UNet has a few hundred kilobytes
-_CAPTURABLE_FILE = "replays"  # in entries of older versions whose calls may be captured as CUDA graphs
 
 
 class Strict(BaseModel):
@@ -54,41 +52,25 @@ class Manifest(Strict):
     """Everything known of a graph when it was compiled.
 
     Attributes:
-        version: layout of this file. Entries of version 1 are read and used as they are.
+        version: layout of this file. Those of a higher version are left alone.
         key: every field of the graph key; only these decide whether a look-up is a hit.
         label: the shapes for people, e.g. `any size 64-2048`.
         files: the graph's files by name.
-        constants: what `bind` must find in the live model, in version 1. Later it is a file, see `constants.read`.
         cuda_graphs: whether its calls may be captured as CUDA graphs, which was tried when it was compiled.
-        outputs: how many tensors it returns. Manifests that do not say so are of graphs that return one.
+        outputs: how many tensors it returns.
         code: the functions that the graph stands for; None where its backend rebuilt it from another graph's program.
         compile_seconds: wall time of capture, compile and trial load.
         created: ISO 8601 time in UTC.
         made_by: version of the pack.
     """
 
-    version: Literal[1, 2] = 2
+    version: Literal[2] = VERSION
     key: dict[str, Any]
     label: str
     files: dict[str, FileRecord]
-    constants: tuple[TensorMeta, ...] | None = None
-    cuda_graphs: bool = False
-    outputs: int = Field(default=1, ge=1)
-    code: CodeRecord | None = None
+    cuda_graphs: bool
+    outputs: int = Field(ge=1)
+    code: CodeRecord | None
     compile_seconds: float
     created: str
     made_by: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_older(cls, data: Any) -> Any:
-        """Older versions of the pack left a file where calls may be captured."""
-        if isinstance(data, dict) and "cuda_graphs" not in data and _CAPTURABLE_FILE in data.get("files", {}):
-            return {**data, "cuda_graphs": True}
-        return data
-
-    @model_validator(mode="after")
-    def _has_constants_once(self) -> Manifest:
-        if (self.constants is None) == (self.version == 1):
-            raise ValueError("constants belong to version 1")
-        return self

@@ -2,7 +2,7 @@
 
 A marker whose process is gone tells that the process died meanwhile. Markers lie in the user's graph folder, since an
 entry's own folder may be read-only: `<home>/<.loading | .recording>/<machine>-<entry>/<nonce>`, whose content is the
-process. Versions before named them by the process id and left them empty.
+process.
 
 One death may be bad luck: somebody ended the process, or memory ran out. `note_death` makes its marker a record, and
 only the next death without a successful call in between condemns the entry.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from .layout import machine_id
-from .liveness import Owner, is_nonce, is_unfinished, new_nonce, owning, read_owner, runs, state, this_process
+from .liveness import Owner, is_nonce, is_unfinished, new_nonce, owning, read_owner, state, this_process
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -39,7 +40,7 @@ class _Death:
     """
 
     file: Path
-    process: Owner | str
+    process: Owner
     recorded: bool
 
 
@@ -98,7 +99,7 @@ class Markers:
                 file.unlink(missing_ok=True)
 
     def _folder(self, activity: str, entry: Path) -> Path:
-        name = blake3(str(entry.resolve()).encode()).hexdigest(length=8)
+        name = blake3(os.fsencode(entry.resolve())).hexdigest(length=8)
         return self._home / activity / f"{machine_id()}-{name}"
 
 
@@ -129,9 +130,7 @@ def _deaths(folder: Path) -> list[_Death]:
     found = _deaths_in(folder)
     for other in folder.parent.glob("*-" + folder.name.rpartition("-")[2]):
         if other != folder:
-            found += [
-                d for d in _deaths_in(other) if isinstance(d.process, Owner) and d.process.boot == here.boot != ""
-            ]
+            found += [death for death in _deaths_in(other) if death.process.boot == here.boot != ""]
     return found
 
 
@@ -153,9 +152,6 @@ def _unfinished(folder: Path) -> list[Path]:
 
 def _death(file: Path) -> _Death | None:
     recorded = file.name.endswith(_RECORDED)
-    name = file.name.removesuffix(_RECORDED)
-    if name.isdecimal():
-        return _Death(file, name, recorded) if recorded or not runs(int(name)) else None
     owner = read_owner(file)
     if owner is None or not (recorded or state(owner, file) == "dead"):
         return None

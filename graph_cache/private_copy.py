@@ -10,26 +10,67 @@ from pathlib import Path
 from blake3 import blake3
 
 from ..common.errors import in_brief
-from ..common.reasons import Damaged, DigestDiffers, MissingFile, NotARegularFile, UnreadableNow, WrongSize
+from ..common.reasons import (
+    Damaged,
+    DigestDiffers,
+    MissingFile,
+    NotARegularFile,
+    UnreadableNow,
+    WritableByOthers,
+    WrongSize,
+)
 from . import leftovers, ownership
 from .entry import Entry
-from .files import IrregularFileError, open_regular
+from .files import IrregularFileError, free_bytes, open_regular
+from .layout import COPIES_FOLDER
 from .manifest import FileRecord
+from .open_folder import is_closed
 
-COPIES_FOLDER = ".loading-copies"  # below the user's folder
+ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
 _CHUNK = 1 << 20
 
 
 @contextlib.contextmanager
-def private_folder(home: Path) -> Iterator[Path]:
-    """Give an empty folder in the user's that is closed to others; gone at the end. Raises OSError."""
-    ownership.make_private(home / COPIES_FOLDER)
+def private_folder(base: Path) -> Iterator[Path]:
+    """Give an empty folder in a folder of this user that nobody else can look into; gone at the end.
+
+    It lies in the system's folder for temporary files where that one cannot take it, is full, or lies where others
+    could exchange it.
+
+    Raises:
+        OSError: neither can.
+    """
+    last: OSError | None = None
+    free = free_bytes(base)
     try:
-        with leftovers.owned_folder(home / COPIES_FOLDER) as folder:
-            yield folder
+        for place in (base, None) if free is None or free >= ROOM else (None, base):
+            with contextlib.ExitStack() as held:
+                try:
+                    folder = held.enter_context(_in(place))
+                except OSError as error:
+                    last = error
+                    continue
+                yield folder
+                return
     finally:
-        with contextlib.suppress(OSError):  # other copies are in it
-            (home / COPIES_FOLDER).rmdir()
+        with contextlib.suppress(OSError):  # others are in it
+            base.rmdir()
+    assert last is not None
+    raise last
+
+
+@contextlib.contextmanager
+def _in(base: Path | None) -> Iterator[Path]:
+    """Give a folder of this process in the user's folder `base`, or in that for temporary files. Raises OSError."""
+    if base is None:
+        with leftovers.owned_folder(None) as folder:
+            yield folder
+        return
+    ownership.make_private(base)
+    if not is_closed(base):
+        raise ownership.RefusedError(WritableByOthers(base.name))
+    with leftovers.owned_folder(base) as folder:
+        yield folder
 
 
 @contextlib.contextmanager
@@ -43,11 +84,9 @@ def private_copy(home: Path, entry: Entry) -> Iterator[Path | Damaged | Unreadab
     """
     last = UnreadableNow(COPIES_FOLDER, "")
     for base in (home / COPIES_FOLDER, None):
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as held:
             try:
-                if base is not None:
-                    ownership.make_private(base)
-                folder = stack.enter_context(leftovers.owned_folder(base))
+                folder = held.enter_context(_in(base))
             except OSError as error:
                 last = UnreadableNow(COPIES_FOLDER, in_brief(error))
                 continue

@@ -6,44 +6,46 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ..common.messages import damage, text
-from ..common.reasons import Damaged, ForeignFile, UnreadableNow
+from ..common.reasons import Damaged, ForeignFile, SigningKeyRefused, UnreadableNow, Untrusted, WrongSignature
 from ..common.tensor_meta import TensorMeta
 from . import constants, first_use, leftovers, ownership
 from .entry import Entry, read
 from .file_names import check_names
-from .files import free_bytes, open_regular, read_regular, sync_folder, write_synced
+from .files import open_regular, read_regular, sync, sync_folder, write_synced
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
 from .layout import entry_name, listed_now, machine_id
-from .liveness import new_nonce
+from .liveness import is_nonce, new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
+from .open_folder import my_id, opened
 from .private_copy import copy_files
 from .publishers import PUBLISHER_FILE
 from .quarantine import of_key, quarantine
 from .signing import SIGNATURE_FILE, Signer, Trusted
+from .staging import staging
+from .trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
-_ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
-_LEAST_ROOM = 1 << 20  # with less, nothing is compiled
+_KEY_ID = re.compile(r"[0-9a-f]{8}")  # as in signatures
 
 
 @dataclass(frozen=True)
 class NewEntry:
-    """A graph that was compiled into a staging folder.
+    """A graph that was compiled into a private folder.
 
     Attributes:
         label: the shapes for people, e.g. `any size 64-2048`.
-        files: the graph's files in the staging folder; others there are no part of the entry.
+        files: the graph's files in that folder; others there are no part of the entry.
         constants: the weights that the graph reads.
         compile_seconds: wall time of capture, compile and trial load.
         made_by: version of the pack.
@@ -62,70 +64,56 @@ class NewEntry:
     outputs: int = 1
 
 
-@contextlib.contextmanager
-def staging(locations: Sequence[Path]) -> Iterator[Path]:
-    """Yield an empty folder in the first location that can be written and has room; it is gone when the block ends.
+class NotPublishedError(OSError):
+    """A graph could not be written anywhere.
 
-    Where none has room, it is the first that can be written and is not full.
+    Attributes:
+        error: what went wrong there.
+        location: where it was tried first.
+    """
+
+    def __init__(self, error: OSError, location: Path) -> None:
+        super().__init__(*error.args)
+        self.error = error
+        self.location = location
+
+
+def publish(key: GraphKey, compiled: Path, new: NewEntry, locations: Sequence[Path], signer: Signer) -> Entry:
+    """Make a graph's files in a private folder a signed entry in one of the locations.
+
+    Digests and signature are of the private files, so what anybody does to the copy in the store changes nothing.
 
     Raises:
-        OSError: there is none.
+        NotPublishedError: it cannot be written anywhere, or look-ups would refuse it.
     """
-    for location in locations:
-        leftovers.sweep_staging(location)
-    location = _writable(locations)
-    try:
-        with leftovers.owned_folder(location) as folder:
-            yield folder
-    finally:
-        for empty in (location, location.parent):
-            with contextlib.suppress(OSError):
-                empty.rmdir()
-
-
-def _writable(locations: Sequence[Path]) -> Path:
-    last: OSError | None = None
-    full: list[Path] = []
-    for location in locations:
-        free = free_bytes(location)
-        if free is not None and free < _ROOM:
-            full.append(location)
-            log.debug("%d bytes are free in %s", free, location)
-            continue
+    first: NotPublishedError | None = None
+    left = [*locations]
+    manifest, data, signatures = _signed(key, compiled, new, signer)
+    while left:
+        location = left[0]
         try:
-            return _made(location)
+            with staging(left) as staged:
+                location = staged.parent
+                for name in manifest.files:
+                    shutil.copyfile(compiled / name, staged / name)
+                return _commit(key, _Staged(staged, manifest, data, signatures, FirstUses()), signer)
         except OSError as error:
-            last = error
-            log.debug("cannot store graphs in %s: %s", location, error)
-    for location in full:
-        if (free_bytes(location) or 0) < _LEAST_ROOM:  # nothing would fit, not even a note that it was tried in vain
-            last = last or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            continue
-        try:
-            return _made(location)
-        except OSError as error:
-            last = error
-    raise last or OSError("no folder for graphs")
+            log.debug("publishing in %s failed: %s", location, error)
+            first = first or NotPublishedError(error, location)
+            left = [other for other in left if other != location] if location in left else left[1:]
+    raise first or NotPublishedError(OSError("no folder for graphs"), compiled)
 
 
-def _made(location: Path) -> Path:
-    """Make a location and try whether this user can write it, and nobody else."""
-    for folder in (location.parent, location):
-        ownership.make_folder(folder)
-    with tempfile.TemporaryFile(dir=location):
-        return location
-
-
-def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry:
-    """Make the files in a staging folder a signed entry. Raises OSError, also where look-ups would refuse it."""
+def _signed(key: GraphKey, compiled: Path, new: NewEntry, signer: Signer) -> tuple[Manifest, bytes, dict[str, str]]:
+    """Make the manifest of a graph's files, its bytes, and this user's signature over them. Raises OSError."""
     if CONSTANTS_FILE in new.files:
         raise OSError(errno.EINVAL, damage(ForeignFile(CONSTANTS_FILE)))
-    constants.write(staged, new.constants)
+    constants.write(compiled, new.constants)
     names = [*sorted(new.files), CONSTANTS_FILE] if new.files else []
     manifest = Manifest(
         key=key.fields(),
         label=new.label,
-        files={name: record(staged / name) for name in names},
+        files={name: record(compiled / name) for name in names},
         cuda_graphs=new.cuda_graphs,
         outputs=new.outputs,
         code=new.code,
@@ -136,20 +124,11 @@ def publish(key: GraphKey, staged: Path, new: NewEntry, signer: Signer) -> Entry
     wrong = check_names(manifest)
     if wrong is not None:
         raise OSError(errno.EINVAL, damage(wrong))
-    # A graph of one output is written as older versions of the pack, which do not know the field, can read it.
-    left_out = {"constants", "outputs"} if manifest.outputs == 1 else {"constants"}
-    data = manifest.model_dump_json(indent=1, exclude=left_out).encode()
+    data = manifest.model_dump_json(indent=1).encode()
     for what, size in (("a manifest", len(data)), ("weights", manifest.files[CONSTANTS_FILE].bytes)):
         if size > MOST_BYTES:
             raise OSError(errno.EFBIG, f"{what} of more than {MOST_BYTES} bytes")
-    signatures = {SIGNATURE_FILE: signer.sign(data).model_dump_json(indent=1)}
-    return _commit(key, _Staged(staged, manifest, data, signatures, FirstUses()), signer)
-
-
-def restage(new: NewEntry, staged: Path, again: Path) -> None:
-    """Copy a graph's files from one staging folder to another. Raises OSError."""
-    for name in new.files:
-        shutil.copyfile(staged / name, again / name)
+    return manifest, data, {SIGNATURE_FILE: signer.sign(data).model_dump_json(indent=1)}
 
 
 def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
@@ -162,7 +141,7 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     trusted = signer.provenance(entry)
     if not isinstance(trusted, Trusted):
         raise OSError(text(trusted))
-    names = [name for name in (SIGNATURE_FILE, PUBLISHER_FILE) if trusted.mine or name == PUBLISHER_FILE]
+    names = [name for name in (SIGNATURE_FILE, PUBLISHER_FILE) if trusted.own or name == PUBLISHER_FILE]
     if not trusted.mine:
         wrong = copy_files(entry, staged)
         if wrong is not None:
@@ -170,7 +149,7 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
         return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), FirstUses()), signer)
     results = first_use.read_all(entry.folder)
     component = staged.parent / key.component
-    if of_key(component, listed_now(component), key):
+    if of_key(component, listed_now(component), key, signer):
         machines = {name: result for name, result in results.machines.items() if name != machine_id()}
         results = FirstUses(machines=machines)
     for name in entry.manifest.files:
@@ -239,15 +218,13 @@ class _Staged:
 
 
 def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
+    """Make a staging folder an entry. Raises OSError, also where look-ups would refuse it."""
     staged, manifest = new.folder, new.manifest
     final = staged.parent / key.component / entry_name(key, manifest)
-    ownership.make_folder(final.parent)
-    for leftover in list(staged.iterdir()):
-        if leftover.name not in manifest.files and leftover.name != leftovers.OWNER_FILE:
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    ownership.make_anywhere(final.parent)
     for file in manifest.files:
         with open_regular(staged / file) as f:
-            os.fsync(f.fileno())
+            sync(f.fileno())
     if new.results.machines:
         write_synced(staged / FIRST_USE_FILE, new.results.model_dump_json(indent=1))
     for name, signature in new.signatures.items():
@@ -255,14 +232,16 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     write_synced(staged / MANIFEST_FILE, new.text.decode())  # last: without it there is no entry
     (staged / leftovers.OWNER_FILE).unlink(missing_ok=True)
     for path in staged.iterdir():
-        ownership.close_file(path)
+        with contextlib.suppress(OSError):  # file systems without modes refuse it, and need it not
+            ownership.close_file(path)
     sync_folder(staged)
-    staged.chmod(0o755)
+    _open_to_readers(staged)
     try:
         staged.rename(final)
     except OSError:
+        _drop_orphans(final, signer)
         final = _own_place(final, signer)
-        there = read(final)
+        there = read(final)  # this user's, if there is any
         state = _compared(there, manifest) if isinstance(there, Entry) else there
         if isinstance(there, Entry) and isinstance(state, Sound):
             return there
@@ -272,11 +251,28 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
             quarantine(final)
         staged.rename(final)
     sync_folder(final.parent)
-    return Entry(final, manifest, new.text)
+    made = Entry(final, manifest, new.text)
+    why = signer.judge(made)
+    if isinstance(why, Untrusted):  # the file system makes other modes than it is told
+        with opened(final.parent) as component:
+            component.remove(final.name, last=(MANIFEST_FILE,))
+        raise OSError(text(why))
+    return made
+
+
+def _open_to_readers(staged: Path) -> None:
+    """Let others read a folder, as they may read the entries beside it. Raises OSError where it is gone."""
+    with opened(staged.parent) as parent, parent.below(staged.name) as folder, contextlib.suppress(OSError):
+        if folder.handle is None:
+            staged.chmod(0o755)
+        else:
+            os.fchmod(folder.handle, 0o755)
 
 
 def _own_place(final: Path, signer: Signer) -> Path:
-    """Give the place of an entry, or one beside it where another user's entry, which nobody here touches, has it.
+    """Give the place of an entry, or one beside it where what has it is not for this process to move.
+
+    That is another user's entry, or one of a version of the pack that this one does not know.
 
     Raises:
         OSError: nobody can tell now whose entry it is.
@@ -286,13 +282,29 @@ def _own_place(final: Path, signer: Signer) -> Path:
             (place / MANIFEST_FILE).lstat()
         except (FileNotFoundError, NotADirectoryError):  # no entry
             return place
-        there = read(place)
-        whose = signer.provenance(there) if isinstance(there, Entry) else signer.judge_unread(place)
-        if whose is None or (isinstance(whose, Trusted) and whose.mine):
+        except OSError as error:
+            log.debug("%s: %s", place, error)
+        there = read_trusted(place, signer)
+        if (isinstance(there, Known) and there.trusted.own) or (isinstance(there, Faulty) and there.mine):
             return place
-        if isinstance(whose, UnreadableNow):
-            raise OSError(whose.detail)
+        if isinstance(there, UnreadableNow):
+            raise OSError(there.detail)
     return final.with_name(f"{final.name}-{new_nonce()}")
+
+
+def _drop_orphans(final: Path, signer: Signer) -> None:
+    """Remove what lies beside an entry because of keys that are gone, so that starts without a key leave one at most.
+
+    The first of them stays, for it may be another installation's. Never raises OSError.
+    """
+    with contextlib.suppress(OSError), opened(final.parent) as component:
+        for name in component.names():
+            beside = name.removeprefix(f"{final.name}-")
+            if beside == name or not (is_nonce(beside) or _KEY_ID.fullmatch(beside)):  # a graph of other code, perhaps
+                continue
+            there = read_trusted(final.with_name(name), signer)
+            if isinstance(there, WrongSignature | SigningKeyRefused) and component.stat(name).st_uid == my_id():
+                component.remove(name)
 
 
 def _compared(there: Entry, manifest: Manifest) -> Sound | Damaged | UnreadableNow | None:

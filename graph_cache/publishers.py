@@ -6,6 +6,7 @@ the entry wherever it lies and whoever owns it. Trust is given by commands alone
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Mapping
@@ -25,8 +26,9 @@ from ..common.reasons import (
     WrongPublisherSignature,
 )
 from . import ed25519, ownership
-from .entry import Entry
+from .entry import Entry, Unparsed
 from .files import IrregularFileError, is_passing, open_regular, read_regular
+from .layout import settings_file
 from .manifest import Strict
 
 PUBLISHER_FILE = "publisher.json"  # in an entry: who signed it, beside or instead of this user
@@ -89,12 +91,13 @@ class Publishers:
     """The publishers that one user trusts.
 
     Attributes:
-        home: the user's folder, which holds the list.
+        home: the user's folder, which holds the list; where others may write it there, as on a drive without modes,
+            the one in the user's folder for settings counts.
     """
 
     home: Path
 
-    def judge(self, entry: Entry) -> Published | Untrusted | UnreadableNow | None:
+    def judge(self, entry: Entry | Unparsed) -> Published | Untrusted | UnreadableNow | None:
         """Say whether a trusted publisher signed an entry, and which; None where no publisher did."""
         try:
             signature = PublisherSignature.model_validate_json(read_regular(entry.folder / PUBLISHER_FILE, _MOST_BYTES))
@@ -110,16 +113,26 @@ class Publishers:
 
     def trusted(self) -> Mapping[str, str] | PublisherListRefused:
         """Read the names and public keys. Raises OSError where nobody can tell now."""
-        path = self.home / TRUSTED_FILE
-        try:
-            with open_regular(path) as file:
-                found = os.fstat(file.fileno())
-                if ownership.POSIX and found.st_uid not in (0, os.geteuid()):
-                    return PublisherListRefused("foreign")
-                if ownership.POSIX and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                    return PublisherListRefused("open")
-                return TrustedPublishers.model_validate_json(file.read(_MOST_LIST_BYTES)).publishers
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except (IrregularFileError, ValidationError):
-            return PublisherListRefused("damaged")
+        found = _read(self.home / TRUSTED_FILE)
+        other = settings_file(TRUSTED_FILE)
+        if other is None or not (isinstance(found, PublisherListRefused) and found.fault == "open"):
+            return found
+        with contextlib.suppress(OSError):
+            if other.exists():
+                return _read(other)
+        return found
+
+
+def _read(path: Path) -> Mapping[str, str] | PublisherListRefused:
+    try:
+        with open_regular(path) as file:
+            found = os.fstat(file.fileno())
+            if ownership.POSIX and found.st_uid not in (0, os.geteuid()):
+                return PublisherListRefused("foreign")
+            if ownership.POSIX and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return PublisherListRefused("open")
+            return TrustedPublishers.model_validate_json(file.read(_MOST_LIST_BYTES)).publishers
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (IrregularFileError, ValidationError):
+        return PublisherListRefused("damaged")

@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from .entry import Entry, read
+from .entry import Entry
 from .integrity import Sound, check
 from .key import GraphKey
-from .layout import BROKEN_PREFIX, listed_now, of_digest
+from .layout import BROKEN_PREFIX, of_digest
+from .open_folder import opened, opened_closed
+from .signing import Signer
+from .trusted_entry import Known, read_trusted
 
 
 def quarantine(folder: Path) -> bool:
     """Move an entry aside. The latest one stays on the disk for inspection, older ones go. Never raises OSError.
 
+    Nothing is removed where others could exchange the folders that lead there.
+
     Returns:
         Whether it is out of the way; False where nothing can be changed.
     """
-    for name in listed_now(folder.parent):
-        if name.startswith(f"{BROKEN_PREFIX}{folder.name}-"):
-            shutil.rmtree(folder.with_name(name), ignore_errors=True)
-    aside = folder.with_name(f"{BROKEN_PREFIX}{folder.name}-{time.time_ns():x}")
-    try:
-        folder.rename(aside)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+    older = re.compile(re.escape(f"{BROKEN_PREFIX}{folder.name}-") + "[0-9a-f]+")  # of no entry with a longer name
+    with opened_closed(folder.parent) as component:
+        with contextlib.suppress(OSError):
+            for name in component.names() if component is not None else ():
+                if component is not None and older.fullmatch(name):
+                    component.remove(name)
+        with contextlib.suppress(OSError), opened(folder.parent) as parent:
+            try:
+                parent.rename(folder.name, f"{BROKEN_PREFIX}{folder.name}-{time.time_ns():x}")
+            except OSError:
+                if component is not None:
+                    component.remove(folder.name)
     return not os.path.lexists(folder)
 
 
-def of_key(component: Path, names: Iterable[str], key: GraphKey) -> list[Entry]:
-    """Read a component's quarantined entries of a key, as far as they can be read.
+def of_key(component: Path, names: Iterable[str], key: GraphKey, signer: Signer) -> list[Entry]:
+    """Read a component's quarantined entries of a key, as far as they can be read and are trusted.
 
     Args:
         names: of what lies in the component's folder.
     """
     found = [name for name in of_digest(names, key.digest) if name.startswith(BROKEN_PREFIX)]
-    entries = [read(component / name) for name in found]
-    return [entry for entry in entries if isinstance(entry, Entry) and entry.manifest.key == key.fields()]
+    judged = [read_trusted(component / name, signer) for name in found]
+    return [one.entry for one in judged if isinstance(one, Known) and one.entry.manifest.key == key.fields()]
 
 
 def equals_one(entry: Entry, bad: Iterable[Entry]) -> bool:

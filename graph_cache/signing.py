@@ -24,14 +24,14 @@ from ..common.reasons import (
     Untrusted,
     WrongSignature,
 )
-from . import key_file, ownership
-from .entry import Entry
+from . import ownership, signing_key
+from .entry import Entry, Unparsed
 from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
 from .manifest import Strict
 from .publishers import Published, Publishers
+from .signing_key import KEY_FILE as KEY_FILE
 
 SIGNATURE_FILE = "signature.json"
-KEY_FILE = "signing.key"
 
 _MOST_BYTES = 4096
 
@@ -51,11 +51,17 @@ class Trusted:
 
     Attributes:
         publisher: who signed it, where this user's installation did not; by the name that this user gave.
-        mine: whether this user's processes may change it. Of others' entries only a copy is ever made.
+        mine: whether it lies where this user's processes alone may change it. What is there besides the signed files
+            counts only then.
     """
 
     publisher: str | None = None
     mine: bool = True
+
+    @property
+    def own(self) -> bool:
+        """Whether this user's installation signed it. Of others' entries a copy is made."""
+        return self.mine or self.publisher is None
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,8 @@ class Signer:
     home: Path
 
     def key(self) -> bytes:
-        """Give the key; make it if there is none. Raises OSError like `key_file.obtain`."""
-        return key_file.obtain(self.home / KEY_FILE)
+        """Give the key; make it if there is none. Raises OSError like `signing_key.obtain`."""
+        return signing_key.obtain(self.home)
 
     def sign(self, manifest: bytes) -> Signature:
         """Sign a manifest's bytes. Raises OSError like `key`."""
@@ -80,53 +86,53 @@ class Signer:
     def mac(self, data: bytes) -> str | None:
         """Give the HMAC of what is no manifest, as hex digits; None where there is no key that counts."""
         try:
-            key = key_file.read(self.home / KEY_FILE)
+            key = signing_key.read(self.home)
         except OSError:
             return None
         return _hmac(key, b"no manifest\n" + data) if isinstance(key, bytes) else None
 
-    def judge(self, entry: Entry) -> Untrusted | UnreadableNow | None:
-        """Say why an entry must not be loaded: others may write it, or nobody signed it whom this user trusts."""
+    def judge(self, entry: Entry | Unparsed) -> Untrusted | UnreadableNow | None:
+        """Say why an entry must not be loaded: nobody signed it whom this user trusts."""
         found = self.provenance(entry)
         return None if isinstance(found, Trusted) else found
 
-    def provenance(self, entry: Entry) -> Trusted | Untrusted | UnreadableNow:
+    def provenance(self, entry: Entry | Unparsed) -> Trusted | Untrusted | UnreadableNow:
         """Say whose an entry is, or why it must not be loaded.
 
-        What a trusted publisher signed may belong to anybody, since it is loaded from a copy that is compared with the
-        signed digests. Nothing is trusted that all may write.
+        What was signed may belong to anybody and lie where all may write, since it is loaded from a copy that is
+        compared with the signed digests.
         """
         why = self._judge(entry.folder, entry.text)
+        if isinstance(why, UnreadableNow):
+            return why
+        wrong = ownership.check(entry.folder)
         if why is None:
-            return Trusted()
+            return Trusted(mine=wrong is None)
         published = Publishers(self.home).judge(entry)
         if isinstance(published, Published):
-            return ownership.check_modes(entry.folder) or Trusted(published.publisher, ownership.is_own(entry.folder))
-        if published is None or (
-            isinstance(published, UnknownPublisher) and not isinstance(why, Unsigned | ForeignOwner)
-        ):
-            return why
+            return Trusted(published.publisher, wrong is None and ownership.is_own(entry.folder))
+        if isinstance(published, UnknownPublisher) and isinstance(why, Unsigned):
+            return published
+        if published is None or isinstance(published, UnknownPublisher):
+            return wrong if isinstance(wrong, ForeignOwner) else why
         return published
 
     def judge_unread(self, folder: Path) -> Untrusted | UnreadableNow | None:
         """Say why a folder whose manifest cannot be read was never this user's entry, as far as can be told."""
-        return self._judge(folder, None)
+        return ownership.check(folder) or self._judge(folder, None)
 
     def _judge(self, folder: Path, manifest: bytes | None) -> Untrusted | UnreadableNow | None:
-        wrong = ownership.check(folder)
-        if wrong is not None:
-            return wrong
         signature = _read_signature(folder)
         if not isinstance(signature, Signature):
             return signature
         try:
-            key = key_file.read(self.home / KEY_FILE)
+            key = signing_key.read(self.home)
         except OSError as error:
             return UnreadableNow(KEY_FILE, in_brief(error))
         if isinstance(key, SigningKeyRefused):
             return key
         if key is None or not hmac.compare_digest(signature.key, _id(key)):
-            return WrongSignature()
+            return signing_key.refused(self.home) or WrongSignature()
         if manifest is not None and not hmac.compare_digest(signature.value, _hmac(key, manifest)):
             return WrongSignature()
         return None

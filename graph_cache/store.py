@@ -4,7 +4,8 @@ How a graph gets into a process:
 
 1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing.
 2. A hit in another model's folder is adopted by `adopt`; a broken one is moved aside by `take_away`.
-3. After a miss, a compile fills a folder from `staging`, and `publish` makes it an entry by one rename.
+3. After a miss, a compile fills a private folder from `staging`, and `publish` copies it to the model's graphs and
+   makes it an entry by one rename.
 4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the
    moments in which a bad graph could take the process down. `note_death` counts a marker that stayed. After the
    first a child process tries the graph; the second in a row makes the entry broken for the next lookup.
@@ -20,31 +21,40 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..common.reasons import Damaged, DiedOnceWhileLoading, ForeignOwner, Reason, UnreadableNow, Unsigned, Untrusted
+from ..common.reasons import (
+    Damaged,
+    DiedOnceWhileLoading,
+    ForeignOwner,
+    NewerManifest,
+    Reason,
+    UnreadableNow,
+    Untrusted,
+)
 from ..common.tensor_meta import TensorMeta
-from . import constants, first_use, leftovers, ownership
+from . import constants, first_use, leftovers, ownership, staging
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
 from .failures import FOLDER as FAILURES_FOLDER
 from .failures import FailureFiles
-from .files import replace_text
 from .first_use import FirstUse
 from .index import Index
 from .integrity import Sound, check
 from .key import GraphKey
-from .layout import COMPILER_CACHE, Layout, machine_id, user_folder
+from .layout import COMPILER_CACHE, COMPILING_FOLDER, COPIES_FOLDER, Layout, machine_id, user_folder
 from .listing import Listed, listing
 from .lookup import Broken, Differs, Hit, Judged, Lookup, no_objection
 from .markers import Markers
 from .model_hash import ModelSource
-from .private_copy import COPIES_FOLDER, private_copy
+from .open_folder import is_closed
+from .private_copy import private_copy, private_folder
 from .publish import NewEntry
-from .signing import SIGNATURE_FILE, Signer, Trusted
+from .signing import Signer, Trusted
+from .trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
-State = Sound | Damaged | UnreadableNow | Untrusted
+State = Sound | Damaged | NewerManifest | UnreadableNow | Untrusted
 
 
 class Store:
@@ -116,8 +126,11 @@ class Store:
     def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
         """Check the owner, signature and files of every entry, and name those whose manifest cannot be read."""
         for folder in self._layout.entry_folders(neighbours):
-            entry = read(folder)
-            yield folder, (self.trust(entry) or check(entry)) if isinstance(entry, Entry) else entry
+            found = read_trusted(folder, self._signer)
+            if isinstance(found, Known):
+                yield folder, check(found.entry)
+            else:
+                yield folder, found.reason if isinstance(found, Faulty) else found
 
     def trust(self, entry: Entry) -> Untrusted | UnreadableNow | None:
         """Say why an entry is never loaded: others may write it, or nobody signed it whom this user trusts."""
@@ -127,43 +140,24 @@ class Store:
         """Say whose an entry is: this user's own or a trusted publisher's; or why it is never loaded."""
         return self._signer.provenance(entry)
 
-    def sign_own(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
-        """Sign the entries without a signature that are whole, of this user, and that nobody else may write.
-
-        Yields:
-            Each entry that had no right signature, and why it was not signed; `Sound` where it is signed now.
-
-        Raises:
-            OSError: a signature cannot be written, or the key is refused.
-        """
-        for folder in self._layout.entry_folders(neighbours):
-            entry = read(folder)
-            if not isinstance(entry, Entry):
-                yield folder, entry
-                continue
-            why = self._signer.judge(entry)
-            if why is None:
-                continue
-            state = check(entry) if isinstance(why, Unsigned) else why
-            if isinstance(state, Sound):
-                replace_text(folder / SIGNATURE_FILE, self._signer.sign(entry.text).model_dump_json(indent=1))
-                state = self._signer.judge(entry) or state
-            yield folder, state
-
     # Changing -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def staging(self, source: ModelSource) -> Iterator[Path]:
-        """Give an empty folder for a new graph; gone when the block ends.
+        """Give an empty folder for a compile, which nobody else can look into or exchange; gone when the block ends.
 
-        It lies on the file system of the model's graphs, or in the user's folder where there is no room.
+        It lies in the user's folder, or among the system's temporary files. Nothing of it is in the store until
+        `publish` copies it there.
 
         Raises:
-            OSError: no folder can be written, or the graph could not be signed.
+            OSError: there is no such folder, no location of the model's graphs can be written, or the graph could not
+                be signed.
         """
         self._signer.key()  # before anything is compiled in vain
-        with publishing.staging(self.locations(source)) as staged:
-            yield staged
+        staging.find_location(self.locations(source))
+        leftovers.sweep_staging(self.home / COMPILING_FOLDER)
+        with private_folder(self.home / COMPILING_FOLDER) as folder:
+            yield folder
 
     def save_index(self) -> None:
         """Write what look-ups and listings read, so that later processes need not. Never raises OSError."""
@@ -176,42 +170,33 @@ class Store:
         except OSError as error:
             log.debug("compiles share nothing: %s", error)
             return None
-        return self.home / COMPILER_CACHE
+        return self.home / COMPILER_CACHE if is_closed(self.home / COMPILER_CACHE) else None
 
     def sweep(self, locations: Iterable[Path]) -> None:
-        """Remove what dead processes left behind in folders of `locations` and in the user's. Never raises OSError."""
+        """Remove what dead processes left behind in folders of `locations` and in the user's. Never raises OSError.
+
+        Folders that others could exchange for other ones are left as they are.
+        """
         for location in locations:
             leftovers.sweep_staging(location)
-            leftovers.sweep_temporaries(location.glob("*/*/.*"))
-        leftovers.sweep_temporaries(self.home.glob(".*"))
-        leftovers.sweep_temporaries((self.home / FAILURES_FOLDER).glob(".*"))
-        leftovers.sweep_staging(self.home / COPIES_FOLDER)
+            leftovers.sweep_temporaries(location, depth=2)
+        leftovers.sweep_temporaries(self.home)
+        leftovers.sweep_temporaries(self.home / FAILURES_FOLDER)
+        for folder in (COPIES_FOLDER, COMPILING_FOLDER):
+            leftovers.sweep_staging(self.home / folder)
         self._index.sweep()
         leftovers.sweep_temporary_folders()
 
-    def publish(self, key: GraphKey, staged: Path, new: NewEntry, source: ModelSource | None = None) -> Entry:
-        """Make the files in a folder from `staging` an entry.
-
-        Args:
-            source: the model, whose other locations are tried where that fails.
+    def publish(self, key: GraphKey, compiled: Path, new: NewEntry, source: ModelSource) -> Entry:
+        """Make the files in a folder from `staging` an entry, in the first of the model's locations that takes it.
 
         Returns:
             The new entry; or the same graph where another process published it meanwhile.
 
         Raises:
-            OSError: the files cannot be written or moved.
+            NotPublishedError: the files cannot be written or moved.
         """
-        try:
-            return publishing.publish(key, staged, new, self._signer)
-        except OSError as error:
-            others = self.locations(source) if source is not None else []
-            for location in others:
-                if location != staged.parent:
-                    log.debug("%s is tried, since publishing failed: %s", location, error)
-                    with contextlib.suppress(OSError), publishing.staging([location]) as again:
-                        publishing.restage(new, staged, again)
-                        return publishing.publish(key, again, new, self._signer)
-            raise
+        return publishing.publish(key, compiled, new, self.locations(source), self._signer)
 
     def adopt(self, hit: Hit, key: GraphKey, source: ModelSource) -> Entry:
         """Take another model's entry over into this model's folder, by hard links where they work.
@@ -222,7 +207,8 @@ class Store:
         if not hit.foreign:
             return hit.entry
         try:
-            with self.staging(source) as staged:
+            self._signer.key()
+            with staging.staging(self.locations(source)) as staged:
                 return publishing.adopt(key, staged, hit.entry, self._signer)
         except OSError as error:
             log.debug("%s is used where it is: %s", hit.entry.folder, error)
@@ -234,7 +220,7 @@ class Store:
         Raises:
             OSError: it cannot be read or written.
         """
-        with publishing.staging([location]) as staged:
+        with staging.staging([location]) as staged:
             return publishing.save(key, staged, entry, self._signer)
 
     def saved(self, folder: Path) -> Iterator[Entry]:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
-from ..common.reasons import BadPublisherKey, BadPublisherName, OtherPublisherKey, PublisherListRefused, Reason
-from .files import replace_text
+from ..common.reasons import (
+    BadPublisherKey,
+    BadPublisherName,
+    OtherPublisherKey,
+    PublisherListRefused,
+    Reason,
+    WeakPublisherKey,
+)
+from . import ed25519
+from .files import replace_text, set_mode
+from .layout import settings_file
 from .publishers import NAME, PUBLIC_KEY, TRUSTED_FILE, Publishers, TrustedPublishers
 
 
@@ -29,6 +39,8 @@ def add(publishers: Publishers, name: str, key: str) -> Reason | None:
         return BadPublisherName(name[:100])
     if not re.fullmatch(PUBLIC_KEY, key):
         return BadPublisherKey()
+    if ed25519.is_weak(key):
+        return WeakPublisherKey()
     trusted = publishers.trusted()
     if isinstance(trusted, PublisherListRefused):
         return trusted
@@ -51,5 +63,13 @@ def remove(publishers: Publishers, name: str) -> PublisherListRefused | bool:
 def _write(publishers: Publishers, trusted: Mapping[str, str]) -> None:
     publishers.home.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = publishers.home / TRUSTED_FILE
+    _write_closed(path, trusted)
+    other = settings_file(TRUSTED_FILE)
+    if publishers.trusted() == PublisherListRefused("open") and other is not None:  # on a drive without modes
+        other.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_closed(other, trusted)
+
+
+def _write_closed(path: Path, trusted: Mapping[str, str]) -> None:
     replace_text(path, TrustedPublishers(publishers=dict(trusted)).model_dump_json(indent=1))
-    path.chmod(0o600)
+    set_mode(path, 0o600)

@@ -4,41 +4,58 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import os
 import re
 from collections import Counter
 from typing import Any
 
 from ..backends import cuda_graphs
-from ..common import messages
+from ..common import messages, reasons
 from ..common.errors import without_paths
 from ..runtime.registry import registry
 from . import progress
 from . import status as node_status
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^][/@?#:\s]+))(?::[0-9]{1,5})?", re.ASCII)
+_NAME = re.compile(r"[a-z0-9_.-]{1,253}")  # what may be repeated in an answer
+_PRIVATE = re.compile(r"[a-z][a-z0-9_-]*|[a-z0-9_.-]+\.(?:localhost|local|internal|lan|home|corp|home\.arpa)")
+_OWN_PAGES = ("same-origin", "none")  # of Sec-Fetch-Site; none: the user typed the address
 _shortened = functools.lru_cache(maxsize=4096)(without_paths)
 
 
-def is_same_host(header: str | None, listen: str) -> bool:
-    """Whether a request is meant for this machine by an address that no web site can have.
+def refusal(host: str | None, listen: str, site: str | None = None) -> reasons.HostNotAllowed | None:
+    """Why a request is not answered, or None: it names this server as no web site can, or its own page asks.
 
     A browser sends the name of the site whose page asks. A site whose name leads to this machine (DNS rebinding) is of
-    one origin with the server for the browser, and could read any answer.
+    one origin with the server for the browser, and could read any answer. Names without a dot, as in a compose file,
+    and those of private networks lead to no web site. `Sec-Fetch-Site`, which no page can set, is sent over HTTPS or to
+    this very machine alone, where the name was proved by a certificate, as that of a proxy.
 
     Args:
-        header: the request's Host; None where it has none, which no browser's does.
+        host: the request's Host; None where it has none, which no browser's does.
         listen: the addresses or names that the server was told to listen on, separated by commas.
+        site: the request's Sec-Fetch-Site.
     """
-    if header is None:
-        return True
-    found = _HOST.fullmatch(header.strip())
+    if host is None:
+        return None
+    found = _HOST.fullmatch(host.strip())
     if found is None:
-        return False
-    host = _normalized(found[1] or found[2])
-    if host == "localhost" or host in {_normalized(name) for name in listen.split(",")}:
-        return True
+        return reasons.HostNotAllowed("")
+    name = _normalized(found[1] or found[2])
+    known = {"localhost", *map(_normalized, listen.split(",")), *map(_normalized, _allowed().split(","))}
+    if name in known - {""} or "*" in known or _PRIVATE.fullmatch(name) or site in _OWN_PAGES or _is_address(name):
+        return None
+    return reasons.HostNotAllowed(name if _NAME.fullmatch(name) else "")
+
+
+def _allowed() -> str:
+    """Names by which clients may ask for this server, separated by commas: those of a proxy. `*`: any."""
+    return os.environ.get("ONEGRAPH_ALLOWED_HOSTS", "")
+
+
+def _is_address(name: str) -> bool:
     try:
-        ipaddress.ip_address(host)
+        ipaddress.ip_address(name)
     except ValueError:
         return False
     return True
@@ -111,6 +128,8 @@ def register() -> None:
 
     @server.routes.get("/onegraph/status")
     async def get_status(request: web.Request) -> web.Response:
-        if not is_same_host(request.headers.get("Host"), args.listen):
-            return web.Response(status=403)
+        host, site = request.headers.get("Host"), request.headers.get("Sec-Fetch-Site")
+        refused = refusal(host, args.listen, site)
+        if refused is not None:
+            return web.json_response({"error": messages.text(refused), "code": refused.code}, status=403)
         return web.json_response(status())

@@ -21,6 +21,7 @@ class ComponentReport:
         eager: why other calls were not, with their numbers. A reason of no calls is why there never is a graph.
         label: sizes that the graph serves.
         compile_s, restore_s: seconds, where this process compiled or restored the graph.
+        instead_of: why a graph that was there could not be loaded, so that this process compiled another.
         speedup: against eager, measured at the graph's first use on this machine.
     """
 
@@ -31,6 +32,7 @@ class ComponentReport:
     compile_s: float | None = None
     restore_s: float | None = None
     speedup: float | None = None
+    instead_of: Reason | None = None
 
     @classmethod
     def of(cls, name: str, report: RunReport, standing: Iterable[Reason]) -> ComponentReport:
@@ -42,7 +44,8 @@ class ComponentReport:
         eager: dict[Reason, int] = dict(report.eager)
         for reason in standing:
             eager.setdefault(reason, 0)
-        return cls(name, report.compiled_calls, eager, report.label, report.compile_s, report.restore_s, report.speedup)
+        times = (report.compile_s, report.restore_s, report.speedup)
+        return cls(name, report.compiled_calls, eager, report.label, *times, report.instead_of)
 
     @property
     def codes(self) -> dict[str, int]:
@@ -66,6 +69,8 @@ class ComponentReport:
         if self.speedup is not None:
             parts.append(f"{self.speedup:.1f}x eager")
         text = ", ".join(parts)
+        if self.instead_of is not None:
+            text += f"; compiled anew: {messages.text(self.instead_of)}"
         return f"{text}; {sum(self.eager.values())} calls eager: {why}" if why else text
 
     def to_json(self) -> dict[str, Any]:

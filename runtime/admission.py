@@ -22,8 +22,7 @@ from ..compiler.supervisor import limit_seconds
 
 CONTEXT_BYTES = int(1.1 * 2**30)  # of one process: 0.6 GiB for the context alone, 1.1 with cuBLAS and cuDNN
 CAPTURED_TWICE = 2  # a captured call keeps its activations from the direct one
-_CLEARLY = 0.25  # more of the memory that was free when it ran out, and at least
-_CLEARLY_BYTES = 1 << 30
+_CLEARLY_BYTES = 1 << 30  # more of the memory, at least, than was free when it ran out
 MOST_TRIES = 4  # of one graph that ends for want of memory, whatever is free
 
 
@@ -36,12 +35,14 @@ class Limits:
         poll_seconds: between two checks whether a compile that was put off may start.
         applies: whether memory on a device is checked before a compile.
         free: bytes on a device that a compile could take.
+        total: bytes that a device has.
     """
 
     seconds: float = field(default_factory=limit_seconds)
     poll_seconds: float = 2.0
     applies: Callable[[torch.device], bool] = lambda device: device.type == "cuda"
     free: Callable[[torch.device], int] = memory.unused_bytes
+    total: Callable[[torch.device], int] = memory.total_bytes
 
 
 def calls_bytes(shapes: ShapeRange, example_sizes: Mapping[str, int], module: torch.nn.Module) -> int:
@@ -119,18 +120,14 @@ class Shortage:
     free: int
     tries: int = 1
 
-    @property
-    def wanted(self) -> int:
-        """Bytes that must be free for another try."""
-        return self.free + max(int(_CLEARLY * self.free), _CLEARLY_BYTES)
-
-    def again(self, free: int) -> Refused | None:
-        """None when another try makes sense with so much free memory, else why not."""
+    def again(self, free: int, total: int) -> Refused | None:
+        """None when another try makes sense with so much free memory of so much, else why not."""
         if self.tries >= MOST_TRIES:
             return Refused(reasons.TriedTooOften(self.reason, self.tries))
-        if free >= self.wanted:
-            return None
-        return Refused(reasons.WaitsForMemory(self.reason, self.wanted))
+        wanted = memory.clearly_more(self.free, total, _CLEARLY_BYTES)
+        if wanted is None:
+            return Refused(reasons.WaitsADay(self.reason))
+        return None if free >= wanted else Refused(reasons.WaitsForMemory(self.reason, wanted))
 
 
 def shortage(

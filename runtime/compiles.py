@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import __version__
 from ..common import memory, reasons
-from ..common.errors import CaptureError, CompileError, LoadError, in_brief
+from ..common.errors import CaptureError, CompileError, LoadError
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler import progress, skeleton
@@ -24,9 +26,9 @@ from ..compiler.progress import Progress
 from ..compiler.supervisor import compile_in_child
 from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
-from ..graph_cache.publish import NewEntry
+from ..graph_cache.publish import NewEntry, NotPublishedError
 from ..graph_cache.store import Store
-from . import admission
+from . import admission, disk
 from .admission import Limits
 from .counters import Counters
 from .deferred import Deferred
@@ -66,6 +68,14 @@ class _UnderWay:
 
 class _GiveWay(Exception):
     """The host has begun something and needs the memory of a compile that was put off."""
+
+
+class _NotReady(Exception):
+    """The graph that another one is rebuilt from cannot be used."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.code)
+        self.reason = reason
 
 
 class Compiles:
@@ -170,7 +180,6 @@ class Compiles:
         return self._compile(request, admitted, watch)
 
     def _job(self, request: Request, when_missing: WhenMissing, rebuild_from: Entry | None) -> Job:
-        manifest = rebuild_from.manifest if rebuild_from else None
         weights = len(list(request.module.parameters()))
         # On a CPU no further workers beside a run, which needs every core.
         alone = rebuild_from is not None or (when_missing == "background" and request.device.type == "cpu")
@@ -184,9 +193,8 @@ class Compiles:
             skeleton=skeleton.dump(request.module) if rebuild_from is None else b"",
             client=request.client,
             niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
-            rebuild_from=rebuild_from.folder if rebuild_from else None,
+            sibling=rebuild_from,
             constants=self._store.constants(rebuild_from) if rebuild_from else (),
-            code=manifest.code if manifest else None,
             workers=0 if alone else request.backend.workers(weights, request.device),
             cache=self._store.make_compiler_cache(),
             weights=weights,
@@ -224,13 +232,13 @@ class Compiles:
             self._under_way[slot] = dataclasses.replace(started, progress=now)
             watch(now)
 
-        target = None
+        compiling_in: Path | None = None
         try:
-            with self._store.staging(request.source) as staging:
-                target = staging.parent
+            with self._store.staging(request.source) as folder, self._ready(job) as ready:
+                compiling_in = folder
                 expected = progress.expected(times.of(kind), job.weights)
                 paused = request.busy if job.niceness and request.device.type == "cuda" else None
-                compiled = compile_in_child(job, staging, follow, self.limits.seconds, expected, paused)
+                compiled = compile_in_child(ready, folder, follow, self.limits.seconds, expected, paused)
                 if not job.niceness:  # one that gives way takes as long as others leave it
                     times.remember(kind, progress.per_weight(compiled.stages, job.weights))
                 made = NewEntry(
@@ -239,19 +247,22 @@ class Compiles:
                     constants=compiled.constants,
                     cuda_graphs=compiled.cuda_graphs,
                     outputs=compiled.outputs,
-                    code=job.code if job.rebuild_from else compiled.code,
+                    code=job.sibling.manifest.code if job.sibling is not None else compiled.code,
                     compile_seconds=compiled.seconds,
                     made_by=__version__,
                 )
-                entry = self._store.publish(request.key, staging, made, request.source)
+                entry = self._store.publish(request.key, folder, made, request.source)
+        except _NotReady as error:
+            return Refused(error.reason, passing=True)
         except CompileError as error:
             failed = reasons.CompileFailed(str(error))
-            self.failures.remember_compile(request, failed, error, target)
+            self.failures.remember_compile(request, failed, error, compiling_in)
             return _refused(failed, error)
         except OSError as error:
-            reason = reasons.NotSaved(in_brief(error))
-            if target is not None:  # else nothing was compiled
-                self.failures.remember_unsaved(request, reason, error, target)
+            reason = disk.not_saved(error.error if isinstance(error, NotPublishedError) else error)
+            where = error.location if isinstance(error, NotPublishedError) else compiling_in
+            if where is not None:  # else nothing was compiled
+                self.failures.remember_unsaved(request, reason, error, where)
             return _refused(reason, error)
         finally:
             self._under_way.pop(slot, None)
@@ -259,6 +270,21 @@ class Compiles:
         self._counters.compiles += 1
         log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
         return entry
+
+    @contextlib.contextmanager
+    def _ready(self, job: Job) -> Iterator[Job]:
+        """Give a job that names nothing in the store: what it rebuilds from is a private, verified copy.
+
+        Raises:
+            _NotReady: that graph must not be used any more, or cannot be read now.
+        """
+        if job.sibling is None:
+            yield job
+            return
+        with self._store.private(job.sibling) as copy:
+            if isinstance(copy, Reason):
+                raise _NotReady(copy)
+            yield dataclasses.replace(job, rebuild_from=copy)
 
     # In the background --------------------------------------------------------------------------------------
 
@@ -316,5 +342,4 @@ def _refused(reason: Reason, error: Exception) -> Refused:
 def _compile_kind(request: Request, job: Job) -> str:
     """What compiles have in common that take about as long for each weight."""
     exact = "exact" if all(dim.exact for dim in request.shapes.dims) else "any size"
-    # "helpers" as in the times that earlier versions left on this machine.
-    return f"{job.component}, {job.backend}, {request.device.type}, {exact}, {job.workers} helpers"
+    return f"{job.component}, {job.backend}, {request.device.type}, {exact}, {job.workers} workers"

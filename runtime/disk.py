@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..common import reasons
+from ..common.errors import in_brief
+from ..common.memory import clearly_more
 from ..common.reasons import Reason
 from ..common.shapes import Refused
-from ..graph_cache.files import free_bytes
+from ..graph_cache.files import free_bytes, total_bytes
+from ..graph_cache.ownership import RefusedError
 
-_CLEARLY = 0.25  # more than was free then, and at least
-_CLEARLY_BYTES = 256 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+_CLEARLY_BYTES = 256 << 20  # more, at least, than was free then
 
 
 @dataclass(frozen=True)
@@ -27,17 +32,27 @@ class DiskShortage:
     folder: Path
     free: int
 
-    @property
-    def wanted(self) -> int:
-        """Bytes that must be free for another try."""
-        return self.free + max(int(_CLEARLY * self.free), _CLEARLY_BYTES)
-
     def again(self) -> Refused | None:
         """None when another try makes sense now, else why not."""
-        free = free_bytes(self.folder)
-        if free is None or free >= self.wanted:
+        free, total = free_bytes(self.folder), total_bytes(self.folder)
+        if free is None or total is None:
             return None
-        return Refused(reasons.WaitsForDisk(self.reason, self.wanted))
+        wanted = clearly_more(self.free, total, _CLEARLY_BYTES)
+        if wanted is None:
+            return Refused(reasons.WaitsADay(self.reason))
+        return None if free >= wanted else Refused(reasons.WaitsForDisk(self.reason, wanted))
+
+
+def not_saved(error: OSError) -> Reason:
+    """Why no folder took a graph."""
+    if isinstance(error, RefusedError) and isinstance(error.reason, reasons.SigningKeyRefused):
+        return error.reason
+    if isinstance(error, RefusedError):
+        return reasons.NotSaved(in_brief(error), "open")
+    detail = error.strerror or in_brief(error)
+    if error.errno in FULL:
+        return reasons.NotSaved(detail, "full")
+    return reasons.NotSaved(detail, "denied" if error.errno in _DENIED else "")
 
 
 def shortage(reason: Reason, folder: Path) -> DiskShortage | None:

@@ -235,7 +235,7 @@ def _report(run: Run, request: Request, graph: LoadedGraph, first_s: float | Non
     report = run.report
     report.label, report.speedup = request.label, graph.first_use.result.speedup
     if first_s is not None and graph.origin == "compiled":
-        report.compile_s = graph.entry.manifest.compile_seconds
+        report.compile_s, report.instead_of = graph.entry.manifest.compile_seconds, graph.instead_of
     elif first_s is not None:
         report.restore_s = first_s - run.filling_s
 

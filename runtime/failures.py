@@ -6,7 +6,6 @@ is on the disk (`graph_cache.failures`), so that a new process knows it, and `on
 
 from __future__ import annotations
 
-import errno
 import tempfile
 import time
 from pathlib import Path
@@ -28,9 +27,9 @@ from .admission import Limits
 from .request import Request
 
 _DAY = 24 * 3600
+_PASSING: tuple[Kind, ...] = ("disk", "memory", "place")  # what they say of a machine is forgotten after a day
 _TWICE = 2  # what may be an accident counts from here on
 _TIMEOUT = "timeout"  # the fact that a compile took too long for
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_BYTES = 64 << 20  # with less free, any failure to write is one for want of space
 
 
@@ -78,13 +77,14 @@ class Failures:
             because = stored_reasons.from_json(failure.reason)
         except ValueError:  # of another version of the pack, or not written by it
             return None
+        if failure.kind in _PASSING and not 0 <= time.time() - failure.time < _DAY:
+            return None  # the machine may have got more, and who else used it is long gone
         if failure.kind == "disk":
             return disk.DiskShortage(because, Path(failure.where), failure.free).again()
         if failure.kind == "memory":
             return self._again_with_memory(failure, because)
         if failure.kind == "place":
-            passed = time.time() - failure.time
-            return Refused(reasons.WaitsForPlace(because)) if 0 <= passed < _DAY else None
+            return Refused(reasons.WaitsForPlace(because))
         if failure.kind == "again" and failure.tries < _TWICE:
             return None
         return Refused(reasons.WaitsForChange(because, tuple(sorted(failure.facts))))
@@ -92,11 +92,10 @@ class Failures:
     def _again_with_memory(self, failure: Failure, because: Reason) -> Refused | None:
         try:
             device = torch.device(failure.where)
-            free = self._limits.free(device)
+            free, total = self._limits.free(device), self._limits.total(device)
         except (RuntimeError, AssertionError):  # no such device here any more
             return None
-        tries = failure.tries if 0 <= time.time() - failure.time < _DAY else 1
-        return admission.Shortage(because, device, failure.free, tries).again(free)
+        return admission.Shortage(because, device, failure.free, failure.tries).again(free, total)
 
     # Remembering --------------------------------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ class Failures:
         """
         short = disk.shortage(reason, folder)
         free = 0 if short is None else short.free
-        full = short is not None and (error.errno in _FULL or free < _FULL_BYTES)
+        full = short is not None and (error.errno in disk.FULL or free < _FULL_BYTES)
         kind: Kind = "disk" if full else "place"
         found = self._failure(kind, reason, request, where=str(folder), free=free)
         places = " ".join(str(location) for location in self._store.locations(request.source))
@@ -174,7 +173,8 @@ class Failures:
         for old in self._files.read(request.key):
             same = (old.kind, old.model, old.where) == (new.kind, new.model, new.where)
             if same and old.facts == new.facts and old.reason.get("code") == new.reason["code"]:
-                new = new.model_copy(update={"tries": old.tries + 1})
+                passing = new.kind in _PASSING and not 0 <= new.time - old.time < _DAY
+                new = new if passing else new.model_copy(update={"tries": old.tries + 1})
             else:
                 others.append(old)
         self._files.write(request.key, request.label, (*others, new))

@@ -17,9 +17,14 @@ BOUNDS = {torch.float64: 1e-9, torch.float32: 2e-3, torch.float16: 2e-2, torch.b
 
 @dataclass(frozen=True)
 class Faithful:
-    """The compiled result equals eager's within the bound of its dtype."""
+    """The compiled result equals eager's within the bound of its dtype.
+
+    Attributes:
+        telling: whether most of eager's values are finite, so that something was compared.
+    """
 
     rel_l2: float
+    telling: bool = True
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,13 @@ def compare(result: Output, reference: Output) -> Faithful | Unfaithful:
     found, wanted = tensors_of(result), tensors_of(reference)
     if len(found) != len(wanted):
         return Unfaithful(reasons.OtherResult(f"{len(found)} tensors", f"{len(wanted)} tensors"), float("inf"))
-    worst = Faithful(0.0)
+    worst, telling = Faithful(0.0), True
     for tensors in zip(found, wanted, strict=True):
         verdict = _compare(*tensors)
         if isinstance(verdict, Unfaithful):
             return verdict
-        worst = max(worst, verdict, key=lambda one: one.rel_l2)
-    return worst
+        worst, telling = max(worst, verdict, key=lambda one: one.rel_l2), telling and verdict.telling
+    return Faithful(worst.rel_l2, telling)
 
 
 def _compare(result: torch.Tensor, reference: torch.Tensor) -> Faithful | Unfaithful:
@@ -69,7 +74,7 @@ def _compare(result: torch.Tensor, reference: torch.Tensor) -> Faithful | Unfait
         mask = finite & wanted
         rel = relative_l2(result[mask], reference[mask]) if bool(mask.any()) else 0.0
         if same and rel <= BOUNDS.get(reference.dtype, 0.0):
-            return Faithful(rel)
+            return Faithful(rel, telling=2 * int(mask.sum()) >= mask.numel())
         return Unfaithful(reasons.EagerNotFinite(), rel)
     if not bool(finite.all()):
         return Unfaithful(reasons.NotFinite(), float("inf"))

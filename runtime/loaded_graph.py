@@ -85,6 +85,7 @@ class LoadedGraph:
         self.device = request.device
         self.retired: Reason | None = None
         self.fresh = True  # not called yet in this process
+        self.instead_of: Reason | None = None  # why one that was there could not be loaded
         code = entry.manifest.code
         self.code = live_code.LiveCode(code) if code is not None else None
         self.used = time.monotonic()

@@ -20,7 +20,7 @@ from ..backends import rebuilder
 from ..backends.cuda_graphs import Release
 from ..common import memory, messages, reasons
 from ..common.errors import LoadError, MemoryShortError
-from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason
+from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ..common.shapes import Refused
 from ..compiler import export
 from ..graph_cache.entry import Entry, read
@@ -113,7 +113,13 @@ class Registry:
                 return restored
             if when_missing == "eager":
                 return Refused(restored.reason)
-            return self._compile(request, when_missing, watch)
+            compiled = self._compile(request, when_missing, watch)
+            if isinstance(compiled, LoadedGraph) and isinstance(restored.reason, Untrusted):
+                compiled.instead_of = restored.reason  # or each start might compile without a word
+                log.warning("%s was compiled anew: %s", request.label, messages.text(restored.reason))
+            elif compiled == Refused(reasons.CompilesInBackground()) and isinstance(restored.reason, Untrusted):
+                return Refused(reasons.CompilesInBackground(restored.reason))
+            return compiled
 
     def _lock_of(self, slot: Slot) -> threading.RLock:
         """What is held while a graph is obtained, so that nobody else compiles the same."""

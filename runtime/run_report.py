@@ -22,6 +22,7 @@ class RunReport:
         step_ms: mean of all calls after the first, milliseconds.
         call_ms: the last call alone, milliseconds; None for tiles, for which nothing waits one by one.
         captured_bytes: that captured CUDA graphs hold on the device after the run.
+        instead_of: why a graph that was there could not be loaded, so that this run compiled another.
         rule: of a VAE, the rule for changing resolutions that applied, and why.
     """
 
@@ -34,6 +35,7 @@ class RunReport:
     step_ms: float | None = None
     call_ms: float | None = None
     captured_bytes: int = 0
+    instead_of: Reason | None = None
     rule: str = ""
     _second_start: float = 0.0
 
@@ -90,6 +92,8 @@ class RunReport:
             text += f" ({self.rule})"
         if self.captured_bytes:
             text += f", CUDA graphs hold {memory.in_words(self.captured_bytes)}"
+        if self.instead_of is not None:
+            text += f"; compiled anew: {messages.text(self.instead_of)}"
         if self.eager:
             text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager_texts)
         return text
@@ -106,5 +110,6 @@ class RunReport:
             "call_ms": self.call_ms,
             "captured_bytes": self.captured_bytes,
             "rule": self.rule,
+            "instead_of": None if self.instead_of is None else self.instead_of.code,
             "speedup": self.speedup,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -17,12 +18,19 @@ TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 # What compiles share, as one user's do; tests whose stores are empty would each probe the CPU and compile the runtime.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / "build" / "test" / "inductor"))
+# The user's own settings, such as a key for graphs, are neither used nor changed.
+os.environ["XDG_CONFIG_HOME"] = str(TESTS.parent / "build" / "test" / f"config-{os.getpid()}")
 # Code that only calls kernels: each compile takes some seconds less, and its results are the same.
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 # Ignored signals are inherited, and nohup ignores this one: tests that send it would wait for processes that live on.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_unconfigure() -> None:
+    """Remove the settings that tests made."""
+    shutil.rmtree(os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -116,7 +116,7 @@ def fill(store: Filled) -> None:
     first = key(0, "@component@", architecture="@architecture@", shapes={"@shapes@": 0})
     with cache.staging(source(store, 0)) as staged:
         (staged / "graph.aoti").write_bytes(bytes(4096))
-        template = cache.publish(first, staged, new)
+        template = cache.publish(first, staged, new, source(store, 0))
     cache.remember(template, FirstUse(checked={"1": 1e-3, "n": 1e-3}, eager_ms=58.4, compiled_ms=31.7))
     text, signer = (template.folder / "manifest.json").read_text(), Signer(store.home)
     start = text.index("{", text.index('"shapes"'))

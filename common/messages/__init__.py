@@ -1,6 +1,6 @@
 """Reasons as the sentences that users read: the only place that turns one into the other."""
 
-from . import calls, compiling, graphs, onediff, pipelines, sharing, store, workflow  # noqa: F401 they register their sentences
+from . import calls, compiling, graphs, onediff, pipelines, server, sharing, store, workflow  # noqa: F401 they register their sentences
 from .base import text
 from .store import damage
 

@@ -58,7 +58,8 @@ def _(r: reasons.BackendCannotServe) -> str:
 
 @text.register
 def _(r: reasons.CompilesInBackground) -> str:
-    return "compiling in the background; a later run uses the graph"
+    why = "" if r.because is None else f" ({text(r.because)})"
+    return f"compiling in the background; a later run uses the graph{why}"
 
 
 @text.register
@@ -76,24 +77,33 @@ def _(r: reasons.PutOff) -> str:
     return f"{text(r.because)}; it compiles when the queue is empty"
 
 
+_LATEST = "a day later, or after `onegraph retry`"
+_A_DAY_LATER = "is tried again a day later, or after `onegraph retry`"
+
+
 @text.register
 def _(r: reasons.TriedTooOften) -> str:
-    return f"{text(r.because)} It was tried {r.tries} times."
+    return f"{text(r.because)} It was tried {r.tries} times and {_A_DAY_LATER}."
+
+
+@text.register
+def _(r: reasons.WaitsADay) -> str:
+    return f"{text(r.because)} It {_A_DAY_LATER}."
 
 
 @text.register
 def _(r: reasons.WaitsForMemory) -> str:
-    return f"{text(r.because)} It is tried again when {in_words(r.wanted)} are free."
+    return f"{text(r.because)} It is tried again when {in_words(r.wanted)} are free, {_LATEST}."
 
 
 @text.register
 def _(r: reasons.WaitsForDisk) -> str:
-    return f"{text(r.because)} It is tried again when {in_words(r.wanted)} of the disk are free."
+    return f"{text(r.because)} It is tried again when {in_words(r.wanted)} of the disk are free, {_LATEST}."
 
 
 @text.register
 def _(r: reasons.WaitsForPlace) -> str:
-    return f"{sentence(text(r.because))} It is tried again in another folder, a day later, or after `onegraph retry`."
+    return f"{sentence(text(r.because))} It is tried again in another folder, {_LATEST}."
 
 
 _CHANGES = {
@@ -128,9 +138,17 @@ def _(r: reasons.CompileFailed) -> str:
     return r.detail
 
 
+_SAVING_REMEDIES = {
+    "full": "free some disk space",
+    "denied": "set ONEGRAPH_HOME to a folder that this user can write",
+    "open": "set ONEGRAPH_HOME to a folder of this user alone",
+    "": "set ONEGRAPH_HOME to a folder on another disk",
+}
+
+
 @text.register
 def _(r: reasons.NotSaved) -> str:
-    return f"The graph could not be saved ({r.detail}); free some disk space."
+    return f"The graph could not be saved ({r.detail}); {_SAVING_REMEDIES[r.fault]}."
 
 
 @text.register

@@ -18,6 +18,11 @@ def _(r: reasons.BadPublisherKey) -> str:
 
 
 @text.register
+def _(r: reasons.WeakPublisherKey) -> str:
+    return "anybody can make signatures for this public key; ask the publisher for the one of `onegraph trust show`"
+
+
+@text.register
 def _(r: reasons.OtherPublisherKey) -> str:
     return f"{r.name} is trusted with another key already; `onegraph trust remove {r.name}` first if that is meant"
 

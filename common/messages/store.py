@@ -91,18 +91,26 @@ def _(r: reasons.UnreadableNow) -> str:
 
 
 @text.register
+def _(r: reasons.NewerManifest) -> str:
+    return f"the cached graph was made by a newer version of OneGraph (manifest version {r.version})"
+
+
+@text.register
 def _(r: reasons.Untrusted) -> str:
     return "the cached graph is not known to be this user's own"
 
 
 @text.register
 def _(r: reasons.Unsigned) -> str:
-    return "the cached graph has no signature; `onegraph import --mine` signs this user's own graphs"
+    return "the cached graph has no signature"
 
 
 @text.register
 def _(r: reasons.WrongSignature) -> str:
-    return "the cached graph was signed by another installation, or was changed since"
+    return (
+        "the cached graph was signed with a key that is not here any more, or was changed since; keep ONEGRAPH_HOME "
+        "between starts, or give each start the same key in ONEGRAPH_SIGNING_KEY"
+    )
 
 
 @text.register
@@ -116,17 +124,18 @@ def _(r: reasons.WritableByOthers) -> str:
 
 
 _KEY_FAULTS = {
-    "open": "other users may read it; remove it, and {remedy}",
-    "foreign": "it belongs to another user",
-    "damaged": "it is no key; remove it, and {remedy}",
+    "open": "other users may read or write it; close it with `chmod 600`, or {remedy}",
+    "foreign": "it belongs to another user; {remedy}",
+    "damaged": "it is no key; {remedy}",
+    "missing": "it is not there; mount it, or {remedy}",
 }
-_KEY_REMEDIES = {"signing.key": "graphs are compiled anew"}
+_OTHER_KEY = "name a key of this user alone in ONEGRAPH_SIGNING_KEY"
 
 
 @text.register
 def _(r: reasons.SigningKeyRefused) -> str:
-    remedy = _KEY_REMEDIES.get(r.file, "the next export makes another")
-    return f"{r.file} in the graph folder is refused: {_KEY_FAULTS[r.fault].format(remedy=remedy)}"
+    remedy = "remove it, and the next export makes another" if r.file.startswith("publisher") else _OTHER_KEY
+    return f"the key {r.file}, which graphs are signed with, is refused: {_KEY_FAULTS[r.fault].format(remedy=remedy)}"
 
 
 @text.register
@@ -145,7 +154,7 @@ def _(r: reasons.NeedsCryptography) -> str:
 
 
 _LIST_FAULTS = {
-    "open": "other users may write it; take that right away, and look through it",
+    "open": "other users may write it; take that right away, look through it, and run `onegraph trust add` again",
     "foreign": "it belongs to another user",
     "damaged": "it is no such list; remove it, and trust the publishers anew",
 }

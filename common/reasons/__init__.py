@@ -37,6 +37,7 @@ from .compiling import StillCompiling as StillCompiling
 from .compiling import TooManyExactSizes as TooManyExactSizes
 from .compiling import TorchTooOld as TorchTooOld
 from .compiling import TriedTooOften as TriedTooOften
+from .compiling import WaitsADay as WaitsADay
 from .compiling import WaitsForChange as WaitsForChange
 from .compiling import WaitsForDisk as WaitsForDisk
 from .compiling import WaitsForMemory as WaitsForMemory
@@ -82,6 +83,7 @@ from .pipelines import ResultNotFinite as ResultNotFinite
 from .pipelines import SavedForOther as SavedForOther
 from .pipelines import TorchCompiled as TorchCompiled
 from .pipelines import UnusualConfig as UnusualConfig
+from .server import HostNotAllowed as HostNotAllowed
 from .sharing import BadMemberName as BadMemberName
 from .sharing import BadPublisherKey as BadPublisherKey
 from .sharing import BadPublisherName as BadPublisherName
@@ -99,6 +101,7 @@ from .sharing import PublisherNotTrusted as PublisherNotTrusted
 from .sharing import SignedByAnother as SignedByAnother
 from .sharing import TargetExists as TargetExists
 from .sharing import UnlistedMember as UnlistedMember
+from .sharing import WeakPublisherKey as WeakPublisherKey
 from .store import BadFileName as BadFileName
 from .store import Damaged as Damaged
 from .store import DiedInTrial as DiedInTrial
@@ -110,6 +113,7 @@ from .store import ForeignFile as ForeignFile
 from .store import ForeignOwner as ForeignOwner
 from .store import MissingFile as MissingFile
 from .store import NeedsCryptography as NeedsCryptography
+from .store import NewerManifest as NewerManifest
 from .store import NoGraph as NoGraph
 from .store import NotARegularFile as NotARegularFile
 from .store import OtherKey as OtherKey

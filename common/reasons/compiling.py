@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .base import Reason
 
@@ -101,7 +102,10 @@ class BackendCannotServe(Reason):
 
 @dataclass(frozen=True)
 class CompilesInBackground(Reason):
+    """This run is eager; `because` is why a graph that is there is of no use, where there is one."""
+
     code = "compiles_in_background"
+    because: Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,17 @@ class TriedTooOften(Reason):
 
 
 @dataclass(frozen=True)
+class WaitsADay(Reason):
+    """A compile ran out of memory or of a disk with so much of it free that there never is clearly more."""
+
+    code = "waits_a_day"
+    because: Reason
+
+
+@dataclass(frozen=True)
 class WaitsForMemory(Reason):
+    """A compile ran out of memory, and no more is free; `wanted` in bytes."""
+
     code = "waits_for_memory"
     because: Reason
     wanted: int
@@ -189,8 +203,11 @@ class CompileFailed(Reason):
 
 @dataclass(frozen=True)
 class NotSaved(Reason):
+    """No folder took a graph: it is full, this user may not write it, or others may; or something else."""
+
     code = "not_saved"
     detail: str
+    fault: Literal["full", "denied", "open", ""] = ""
 
 
 @dataclass(frozen=True)

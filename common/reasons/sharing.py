@@ -24,6 +24,13 @@ class BadPublisherKey(Reason):
 
 
 @dataclass(frozen=True)
+class WeakPublisherKey(Reason):
+    """A public key is one of the few for which anybody can make signatures."""
+
+    code = "weak_publisher_key"
+
+
+@dataclass(frozen=True)
 class OtherPublisherKey(Reason):
     """The name stands for another key already."""
 

@@ -124,6 +124,14 @@ class UnreadableNow(Reason):
 
 
 @dataclass(frozen=True)
+class NewerManifest(Reason):
+    """An entry's manifest is of a version that this version of the pack does not know; it stays as it is."""
+
+    code = "newer_manifest"
+    version: int
+
+
+@dataclass(frozen=True)
 class Untrusted(Reason):
     """An entry is not known to be this user's own; each way has a class of its own. It is never loaded nor touched."""
 
@@ -162,10 +170,10 @@ class WritableByOthers(Untrusted):
 
 @dataclass(frozen=True)
 class SigningKeyRefused(Untrusted):
-    """A key of the user is of no use: others may read it, another user owns it, or it is no key."""
+    """A key of the user is of no use: others may read or write it, another user owns it, it is no key, or not there."""
 
     code = "signing_key_refused"
-    fault: Literal["open", "foreign", "damaged"]
+    fault: Literal["open", "foreign", "damaged", "missing"]
     file: str = "signing.key"
 
 

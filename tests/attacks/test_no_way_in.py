@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # What takes graphs over, gives them away, or says whom to trust.
 DOORS = {f"graph_cache/{name}.py" for name in ("bundle", "exporting", "importing", "trust_list")}
-SIGNING_UNSIGNED = "sign_own"  # of the store
 # Where what a user's client sends is read.
 ENTRANCES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -64,7 +63,6 @@ def reached(start: str) -> set[str]:
 def test_the_command_reaches_the_doors() -> None:
     """Else the other tests would look for what has another name now."""
     assert reached("cli/app.py") >= DOORS
-    assert SIGNING_UNSIGNED in (ROOT / "cli" / "sharing.py").read_text()
 
 
 @pytest.mark.parametrize("name", ENTRANCES)
@@ -72,16 +70,6 @@ def test_nodes_and_routes_reach_no_door(name: str) -> None:
     assert "graph_cache/store.py" in reached("nodes/compile_model.py")
     assert not reached(name) & DOORS
     assert not any(file.startswith("cli/") for file in reached(name))
-
-
-def test_nothing_but_the_command_signs_what_has_no_signature() -> None:
-    users = {
-        path.relative_to(ROOT).as_posix()
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
-        if re.search(rf"\b{SIGNING_UNSIGNED}\b", path.read_text())
-    }
-    assert users == {"graph_cache/store.py", "cli/sharing.py"}
 
 
 def test_nobody_starts_the_command() -> None:

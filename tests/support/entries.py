@@ -12,7 +12,7 @@ from onegraph.graph_cache import ed25519, exporting, key_file, trust_list
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Broken
-from onegraph.graph_cache.manifest import CONSTANTS_FILE, MANIFEST_FILE, CodeRecord, Manifest
+from onegraph.graph_cache.manifest import MANIFEST_FILE, CodeRecord, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.publishers import Publishers
@@ -51,7 +51,7 @@ def publish(
     with store.staging(source) as staged:
         (staged / "graph.aoti").write_bytes(content)
         (staged / "compile.log").write_text("not part of the entry")
-        return store.publish(wanted or key(), staged, new or new_entry())
+        return store.publish(wanted or key(), staged, new or new_entry(), source)
 
 
 def quarantine(store: Store, folder: Path) -> None:
@@ -65,16 +65,6 @@ def rewrite(store: Store, entry: Entry, manifest: Manifest) -> None:
     data = manifest.model_dump_json().encode()
     (entry.folder / SIGNATURE_FILE).write_text(Signer(store.home).sign(data).model_dump_json())
     (entry.folder / MANIFEST_FILE).write_bytes(data)
-
-
-def as_version_1(store: Store, entry: Entry) -> Entry:
-    """Make an entry one of the versions whose manifests held the weights."""
-    files = {name: file for name, file in entry.manifest.files.items() if name != CONSTANTS_FILE}
-    changes = {"version": 1, "files": files, "constants": store.constants(entry)}
-    manifest = entry.manifest.model_copy(update=changes)
-    rewrite(store, entry, manifest)
-    (entry.folder / CONSTANTS_FILE).unlink()
-    return Entry(entry.folder, manifest, (entry.folder / MANIFEST_FILE).read_bytes())
 
 
 def die_while_loading(store: Store, entry: Entry) -> None:

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from support import priority, toy
-from support.entries import as_version_1, rewrite
+from support.entries import rewrite
 
 from onegraph.common.reasons import NoGraph, WaitsForChange
 from onegraph.common.shapes import Refused
@@ -48,16 +48,6 @@ def test_a_kept_graph_is_restored_without_compiling(home: Path, source: ModelSou
     assert isinstance(graph, LoadedGraph)
     call(engine, graph, module)
     assert (engine.counters.compiles, engine.counters.restores, engine.counters.compiled_calls) == (0, 1, 1)
-
-
-def test_a_graph_of_an_older_version_is_restored(home: Path, source: ModelSource) -> None:
-    """Its manifest holds the weights, which are a file of their own since."""
-    store, module = Store(home), toy.Toy(8)
-    as_version_1(store, next(store.entries()))
-    engine = Registry(Store(home), policy=ANY_SPEED)
-    graph = engine.obtain(toy.request(module, source), "eager", ignore)
-    assert isinstance(graph, LoadedGraph)
-    call(engine, graph, module)
 
 
 def test_two_models_take_turns_on_one_graph(home: Path, source: ModelSource) -> None:

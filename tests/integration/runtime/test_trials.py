@@ -68,7 +68,7 @@ def crashing(home: Path, source: ModelSource, tmp_path: Path) -> Store:
             for name in old.namelist():
                 new.writestr(name, library.read_bytes() if name.endswith(".so") else old.read(name))
         made = NewEntry("any size", ("graph.aoti",), store.constants(sound), compile_seconds=1.0, made_by="0")
-        store.publish(request.key, staged, made)
+        store.publish(request.key, staged, made, source)
     return store
 
 

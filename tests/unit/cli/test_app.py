@@ -10,11 +10,12 @@ from unittest import mock
 
 import pytest
 import torch
-from support.entries import key, new_entry, publish, snapshot
+from support.entries import key, new_entry, publish
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
-from onegraph.common.reasons import CompileFailed, Unsigned
+from onegraph.common.messages import text
+from onegraph.common.reasons import CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
 from onegraph.graph_cache import integrity
 from onegraph.graph_cache.entry import Entry
@@ -112,66 +113,24 @@ def test_verify_tells_unreadable_from_damaged(store: Store, monkeypatch: pytest.
 
 
 def unsigned(store: Store, model: str) -> Entry:
-    """An entry as older versions left them."""
+    """An entry that nobody signed."""
     entry = publish(store, ModelSource(None, model))
     (entry.folder / "signature.json").unlink()
     return entry
 
 
 def test_ls_and_verify_tell_what_is_not_trusted(store: Store) -> None:
-    bare, open_ = unsigned(store, "aaaaaaaaaaaa").folder, publish(store, ModelSource(None, "bbbbbbbbbbbb")).folder
+    bare = unsigned(store, "aaaaaaaaaaaa").folder
     changed = publish(store, ModelSource(None, "cccccccccccc")).folder
-    (open_ / "graph.aoti").chmod(0o666)
     (changed / "manifest.json").write_bytes((changed / "manifest.json").read_bytes() + b"\n")
     done = onegraph(store, "ls")
-    assert all(f" {state}\n" in done.stdout for state in ("unsigned", "writable by others", "wrong signature"))
+    assert all(f" {state}\n" in done.stdout for state in ("unsigned", "wrong signature"))
     done = onegraph(store, "verify")
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
-        "not trusted: the cached graph has no signature; `onegraph import --mine` signs this user's own graphs"
-        f"  {bare}",
-        f"not trusted: other users may write graph.aoti, where graphs are cached  {open_}",
-        f"not trusted: the cached graph was signed by another installation, or was changed since  {changed}",
+        f"not trusted: the cached graph has no signature  {bare}",
+        f"not trusted: {text(WrongSignature())}  {changed}",
     ]
-
-
-def test_import_signs_own_graphs_once(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
-    home, beside = unsigned(store, "aaaaaaaaaaaa"), publish(store, checkpoint)
-    (beside.folder / "signature.json").unlink()
-    done = onegraph(store, "import", "--mine", tmp_path / "models")
-    assert done.exit_code == 0
-    assert done.stdout.splitlines() == [f"signed  {home.folder}", f"signed  {beside.folder}", "2 graphs signed"]
-    assert [store.trust(entry) for entry in (home, beside)] == [None, None]
-    assert onegraph(store, "import", "--mine", tmp_path / "models").stdout == "0 graphs signed\n"
-    assert onegraph(store, "verify", tmp_path / "models").exit_code == 0
-
-
-def test_import_leaves_the_rest_as_it_is(store: Store) -> None:
-    damaged, open_ = unsigned(store, "aaaaaaaaaaaa").folder, unsigned(store, "bbbbbbbbbbbb").folder
-    (damaged / "graph.aoti").write_bytes(b"")
-    open_.parent.chmod(0o777)
-    before = snapshot(store.home)
-    done = onegraph(store, "import", "--mine")
-    assert done.exit_code == 0
-    assert done.stdout.splitlines() == [
-        f"left as it is, damaged: its file graph.aoti has 0 bytes instead of 4  {damaged}",
-        f"left as it is, not trusted: other users may write unet, where graphs are cached  {open_}",
-        "0 graphs signed",
-    ]
-    assert snapshot(store.home) == before
-
-
-def test_import_needs_to_be_told_what(store: Store) -> None:
-    entry = unsigned(store, "aaaaaaaaaaaa")
-    assert onegraph(store, "import").exit_code == 2
-    assert store.trust(entry) == Unsigned()
-
-
-def test_import_tells_that_the_key_is_refused(store: Store) -> None:
-    unsigned(store, "aaaaaaaaaaaa")
-    (store.home / "signing.key").chmod(0o644)
-    done = onegraph(store, "import", "--mine")
-    assert "signing.key in the graph folder is refused: other users may read it" in done.stdout
 
 
 def test_doctor_lists_every_backend(store: Store) -> None:
@@ -201,7 +160,7 @@ def test_retry_tells_what_it_forgets(store: Store) -> None:
     assert onegraph(store, "retry").output.splitlines() == ["0 graphs are tried again"]
 
 
-@pytest.mark.parametrize("command", [["ls"], ["verify"], ["trust", "list"], ["retry"], ["import", "--mine"]])
+@pytest.mark.parametrize("command", [["ls"], ["verify"], ["trust", "list"], ["retry"]])
 def test_commands_on_files_load_no_torch(command: list[str], store: Store) -> None:
     """It takes seconds and hundreds of megabytes."""
     publish(store, ModelSource(None, "fedcba987654"))

@@ -1,4 +1,4 @@
-"""The weights of a graph: a file of its entry, and in entries of version 1 a part of the manifest."""
+"""The weights of a graph: a file of its entry."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import json
 from pathlib import Path
 
 import pytest
-from support.entries import CONSTANTS, as_version_1, key, new_entry, publish, rewrite
+from support.entries import CONSTANTS, key, new_entry, publish
 
 from onegraph.common import reasons
 from onegraph.common.errors import LoadError
 from onegraph.graph_cache import constants
-from onegraph.graph_cache.entry import Entry, read
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.files import is_passing
-from onegraph.graph_cache.integrity import Sound, check
+from onegraph.graph_cache.integrity import check
 from onegraph.graph_cache.lookup import Broken, Hit
 from onegraph.graph_cache.manifest import CONSTANTS_FILE, MOST_BYTES
 from onegraph.graph_cache.model_hash import ModelSource
@@ -43,28 +43,6 @@ def test_a_lookup_reads_no_weights_of_other_keys(
     monkeypatch.setattr(constants, "read_regular", lambda *args: pytest.fail("read"))
     store.lookup(key(architecture="bb"), checkpoint)
     assert isinstance(store.lookup(key(), checkpoint), Hit)
-
-
-def test_entries_of_version_1_are_used(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
-    old = as_version_1(store, publish(store, checkpoint))
-    assert not (old.folder / CONSTANTS_FILE).exists()
-    assert store.lookup(key(), checkpoint) == Hit(old)
-    assert check(old) == Sound()
-    hit = store.lookup(key(), tuned)
-    assert hit == Hit(old, foreign=True)
-    adopted = store.adopt(hit, key(), tuned)
-    assert store.lookup(key(), tuned) == Hit(adopted)
-    for entry in (old, adopted):
-        with store.private(entry) as copy:
-            assert isinstance(copy, Path)
-            assert store.constants(entry, copy) == CONSTANTS
-
-
-def test_entries_of_version_1_are_signed_once(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    old = as_version_1(store, publish(store, checkpoint))
-    (old.folder / "signature.json").unlink()
-    assert dict(store.sign_own([models])) == {old.folder: Sound()}
-    assert store.lookup(key(), checkpoint) == Hit(old)
 
 
 def test_an_adopted_entry_has_its_weights(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
@@ -107,18 +85,6 @@ def test_a_manifest_must_list_the_weights(store: Store, checkpoint: ModelSource)
     assert check(altered(entry, files=files)) == reasons.MissingFile(CONSTANTS_FILE)
     alone = {CONSTANTS_FILE: entry.manifest.files[CONSTANTS_FILE]}
     assert check(altered(entry, files=alone)) == reasons.EmptyEntry()
-
-
-def test_version_1_has_no_file_of_weights(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    assert check(altered(entry, version=1, constants=CONSTANTS)) == reasons.ForeignFile(CONSTANTS_FILE)
-
-
-@pytest.mark.parametrize("change", [{"version": 1}, {"constants": CONSTANTS}, {"version": 3}])
-def test_weights_are_in_one_place(change: dict[str, object], store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    rewrite(store, entry, entry.manifest.model_copy(update=change))
-    assert isinstance(read(entry.folder), reasons.UnreadableManifest)
 
 
 def test_a_backend_cannot_write_the_weights(store: Store, checkpoint: ModelSource) -> None:

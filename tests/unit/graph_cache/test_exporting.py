@@ -233,9 +233,9 @@ def test_a_publishers_key_is_the_users_alone(tmp_path: Path) -> None:
     private = key_file.obtain(path)
     assert (path.stat().st_mode & 0o777, len(private)) == (0o600, 32)
     assert exporting.public_key(path) == ed25519.public_key(private)
-    path.chmod(0o640)
+    path.chmod(0o644)
     assert exporting.public_key(path) == reasons.SigningKeyRefused("open", "publisher.key")
-    with pytest.raises(OSError, match="other users may read it; remove it, and the next export makes another"):
+    with pytest.raises(OSError, match="read or write it; close it with `chmod 600`, or remove it, and the next export"):
         key_file.obtain(path)
 
 

@@ -134,32 +134,6 @@ def test_a_disk_that_fills_leaves_whole_graphs(store: Store, bundle: Path, monke
     assert list(store.home.rglob(".*")) == []
 
 
-def test_a_refused_key_stops_before_copying(store: Store, bundle: Path) -> None:
-    Signer(store.home).key()
-    (store.home / "signing.key").chmod(0o644)
-    with pytest.raises(OSError, match=r"signing\.key in the graph folder is refused"):
-        take(store, bundle)
-    assert list(store.entries()) == [] and not (store.home / ".loading-copies").exists()
-
-
-def test_a_graph_of_version_one(store: Store, publisher: Store, exported: Contents, tmp_path: Path) -> None:
-    """Its weights stand in the manifest."""
-    from onegraph.graph_cache import publishers
-    from onegraph.graph_cache.key_file import obtain
-    from onegraph.graph_cache.manifest import Manifest
-
-    place = graphs(exported)[0]
-    manifest = Manifest.model_validate_json(exported[f"{place}/manifest.json"])
-    listed = {name: record for name, record in manifest.files.items() if name == "graph.aoti"}
-    older = manifest.model_copy(update={"version": 1, "constants": (), "files": listed}).model_dump_json().encode()
-    signature = publishers.sign(obtain(publisher.home / "publisher.key"), older).model_dump_json().encode()
-    changed = {**exported, f"{place}/manifest.json": older, f"{place}/publisher.json": signature}
-    del changed[f"{place}/constants.json"]
-    taken = take(store, write_tar(tmp_path / "older.tar", changed))
-    assert isinstance(taken, list)
-    assert len(taken) == 2
-
-
 def test_a_folder_may_hold_more(store: Store, exported: Contents, tmp_path: Path) -> None:
     """Such as a store that is in use; what its list and its manifests do not name is not looked at."""
     folder = write_folder(tmp_path / "bundle", exported)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.entries import as_version_1, key, publish, quarantine, rewrite, snapshot
+from support.entries import key, publish, quarantine, rewrite, snapshot
 
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache import index, index_file, signing
@@ -64,18 +64,18 @@ def publish_many(store: Store, source: ModelSource, count: int = 9) -> list[Entr
 def without_index(store: Store, tmp_path: Path) -> Lookup:
     """Look-ups that read every manifest."""
     nowhere = tmp_path / "nowhere"
-    return Lookup(Layout(store.home), Markers(store.home), Signer(store.home), Index(nowhere, Signer(nowhere)))
+    return Lookup(Layout(store.home), Markers(store.home), Signer(store.home), Index(nowhere, Signer(store.home)))
 
 
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of entries whose manifests are read for the index from now on."""
-    really, names = index.read, list[str]()
+    really, names = index.read_trusted, list[str]()
 
-    def read(folder: Path) -> object:
+    def read(folder: Path, signer: Signer) -> object:
         names.append(folder.name)
-        return really(folder)
+        return really(folder, signer)
 
-    monkeypatch.setattr(index, "read", read)
+    monkeypatch.setattr(index, "read_trusted", read)
     return names
 
 
@@ -527,15 +527,6 @@ def test_a_passing_failure_is_not_remembered(
         assert store.lookup(MISSED, checkpoint) == Miss(NoGraph())
         store.save_index()
     assert store.lookup(MISSED, checkpoint) == Miss(NoGraph(f"architecture, shapes, {FAR}"))
-
-
-def test_entries_of_version_1_are_in_the_index(store: Store, checkpoint: ModelSource, clock: Clock) -> None:
-    for entry in publish_many(store, checkpoint):
-        as_version_1(store, entry)
-    clock.later()
-    found = store.lookup(MISSED, checkpoint)
-    store.save_index()
-    assert Store(store.home).lookup(MISSED, checkpoint) == found == Miss(NoGraph(f"architecture, shapes, {FAR}"))
 
 
 KEYS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.entries import key, new_entry, publish
 
-from onegraph.graph_cache.layout import user_folder
+from onegraph.graph_cache.layout import settings_file, user_folder
 from onegraph.graph_cache.manifest import CodeRecord
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -64,3 +64,29 @@ def test_the_environment_chooses_the_folder(monkeypatch: pytest.MonkeyPatch, tmp
     assert user_folder() == Store().home == tmp_path / "elsewhere"
     monkeypatch.delenv("ONEGRAPH_HOME")
     assert user_folder().name == "onegraph"
+
+
+def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell replaces it in a container's settings, and nothing is to be made in a folder of that name."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ONEGRAPH_HOME", "~/graphs")
+    assert user_folder() == tmp_path / "graphs"
+    monkeypatch.setenv("ONEGRAPH_HOME", "a~b/~")
+    assert user_folder() == Path("a~b/~")
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has what a container gives such users, and no path is relative to wherever the server was started."""
+
+    def unknown(uid: int) -> object:
+        raise KeyError(uid)
+
+    import pwd
+
+    for name in ("HOME", "ONEGRAPH_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert user_folder() == Path("/.cache/onegraph")
+    assert settings_file("signing.key") is None
+    monkeypatch.setenv("ONEGRAPH_HOME", "~/graphs")
+    assert user_folder() == Path("/graphs")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -13,9 +12,11 @@ import pytest
 from support.entries import publish
 
 from onegraph.graph_cache.files import replace_text
+from onegraph.graph_cache.layout import COMPILING_FOLDER
 from onegraph.graph_cache.leftovers import OWNER_FILE
 from onegraph.graph_cache.liveness import read_owner, this_process
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.open_folder import OpenFolder
 from onegraph.graph_cache.store import Store
 
 DAY = 24 * 3600
@@ -33,6 +34,8 @@ def staged(location: Path, owner: dict[str, object] | None, age: float = 0) -> P
     (folder / "graph.aoti").write_bytes(b"half")
     if owner is not None:
         (folder / OWNER_FILE).write_text(json.dumps(json.loads(this_process().to_text()) | owner))
+        if owner.get("boot") == "before":
+            aged(folder / OWNER_FILE, 3650 * DAY)
     return aged(folder, age)
 
 
@@ -47,7 +50,9 @@ def dead_pid() -> int:
 LEFT = [
     ({}, 2 * DAY, True),
     ({"started": "1"}, 0, False),
-    ({"boot": "another"}, 0, False),
+    ({"boot": "before"}, 0, False),
+    ({"boot": "another"}, 0, True),  # of another machine of this name, which runs now
+    ({"boot": "another"}, 2 * DAY, False),
     ({"namespace": "pid:[1]"}, 0, True),
     ({"namespace": "pid:[1]"}, 2 * DAY, False),
     ({"machine": "another", "boot": "another"}, 0, True),
@@ -102,8 +107,12 @@ def test_a_staging_folder_names_its_owner(store: Store, checkpoint: ModelSource)
 def test_what_tells_the_owner_goes_last(store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies while it removes its folder leaves one that the next start removes."""
 
-    def dies(path: Path, ignore_errors: bool = False) -> None:
-        raise KeyboardInterrupt
+    really = OpenFolder.unlink
+
+    def dies(folder: OpenFolder, name: str) -> None:
+        if name == OWNER_FILE:
+            raise KeyboardInterrupt
+        really(folder, name)
 
     def used() -> Path:
         with store.staging(checkpoint) as folder:
@@ -111,12 +120,10 @@ def test_what_tells_the_owner_goes_last(store: Store, checkpoint: ModelSource, m
                 (folder / name).touch()
         return folder
 
-    really = shutil.rmtree
-    monkeypatch.setattr(shutil, "rmtree", dies)
+    monkeypatch.setattr(OpenFolder, "unlink", dies)
     with pytest.raises(KeyboardInterrupt):
         used()
-    monkeypatch.setattr(shutil, "rmtree", really)
-    (folder,) = store.locations(checkpoint)[0].iterdir()
+    (folder,) = (store.home / COMPILING_FOLDER).iterdir()
     assert [path.name for path in folder.iterdir()] == [OWNER_FILE]
 
 

@@ -57,11 +57,11 @@ def test_it_tells_what_the_files_tell(store: Store, entries: list[Entry]) -> Non
 
 
 def test_it_reads_nothing_twice(store: Store, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(folder: Path) -> None:
+    def fails(folder: Path, *args: object) -> None:
         pytest.fail(f"{folder} was read")
 
     before = snapshot(store.home)
-    for module, name in ((index, "read"), (listing, "read"), (listing, "read_here")):
+    for module, name in ((index, "read_trusted"), (listing, "read"), (listing, "read_here")):
         monkeypatch.setattr(module, name, fails)
     assert len(listed(Store(store.home))) == len(entries)
     store.save_index()
@@ -91,12 +91,12 @@ def with_another_key(store: Store, entry: Entry) -> object:
 
 def open_to_others(store: Store, entry: Entry) -> object:
     (entry.folder / "graph.aoti").chmod(0o666)
-    return reasons.WritableByOthers("graph.aoti")
+    return Trusted(mine=False)
 
 
 def in_an_open_folder(store: Store, entry: Entry) -> object:
     entry.folder.parent.chmod(0o777)
-    return reasons.WritableByOthers("unet")
+    return Trusted(mine=False)
 
 
 CHANGES = [

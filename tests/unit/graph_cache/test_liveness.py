@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.graph_cache import leftovers, liveness
+from onegraph.graph_cache import layout, leftovers, liveness
 from onegraph.graph_cache.liveness import owning, read_owner, state, this_process
 from onegraph.graph_cache.markers import Markers
 from onegraph.graph_cache.model_hash import ModelSource
@@ -88,10 +88,37 @@ def test_an_open_lock_is_a_live_owner(tmp_path: Path) -> None:
         assert state(elsewhere(machine="another"), path) == "alive"
     assert path.exists()
     assert state(elsewhere(), path) == "dead"
+    assert state(elsewhere(boot="another"), path) == "unknown"  # of another machine of this name
+    os.utime(path, (1e9, 1e9))
     assert state(elsewhere(boot="another"), path) == "dead"  # it ran before the machine's last start
     assert state(elsewhere(machine="another", boot="another"), path) == "unknown"
     assert state(dataclasses.replace(elsewhere(), locked=False), path) == "unknown"
     assert state(elsewhere(), tmp_path / "gone") == "unknown"
+
+
+def test_another_machine_of_this_name_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clones of one image share a drive. What tells them apart is when each was started."""
+    path, theirs = tmp_path / "owner", dataclasses.replace(this_process(), boot="theirs", started="1")
+    path.write_text(theirs.to_text())
+    assert state(theirs, path) == "unknown"
+    os.utime(path, (1e9, 1e9))
+    assert state(theirs, path) == "dead"
+    with path.open() as held:
+        pytest.importorskip("fcntl").flock(held, 2)  # as a process there holds its file, on a drive with locks
+        assert state(theirs, path) == "alive"
+    monkeypatch.setattr(liveness, "_PROC", tmp_path)
+    assert state(theirs, path) == "unknown"
+
+
+def test_machines_of_one_name_have_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = set()
+    for number in ("a", "b", None):
+        (tmp_path / "machine-id").write_text(number or "")
+        monkeypatch.setattr(layout, "_MACHINE_ID", tmp_path / ("machine-id" if number else "missing"))
+        layout.machine_id.cache_clear()
+        ids.add(layout.machine_id())
+    layout.machine_id.cache_clear()
+    assert len(ids) == 3
 
 
 def test_without_locks_the_process_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

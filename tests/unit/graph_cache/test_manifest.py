@@ -1,53 +1,59 @@
-"""The format of the manifest, which older and newer versions of the pack read."""
+"""The format of the manifest: what it must hold, and which versions of it are left alone."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from support.entries import key, publish, snapshot
 
-from onegraph.common.tensor_meta import TensorMeta
-from onegraph.graph_cache.manifest import Manifest
-
-FILE = {"bytes": 3, "blake3": 64 * "0"}
-WEIGHT = {"name": "out.bias", "shape": [4, 2], "stride": [2, 1], "dtype": "float16"}
-
-
-def written(**changed: Any) -> str:
-    """As versions before the field `cuda_graphs` wrote it."""
-    manifest = {
-        "version": 1, "key": {}, "label": "64x64", "files": {"graph.aoti": FILE}, "constants": [WEIGHT], "code": None,
-        "compile_seconds": 1.0, "created": "", "made_by": "0.1.0",
-    }  # fmt: skip
-    return json.dumps({**manifest, **changed})
+from onegraph.common import reasons
+from onegraph.common.messages import text
+from onegraph.graph_cache.entry import Entry, read
+from onegraph.graph_cache.lookup import Broken, Hit, Miss
+from onegraph.graph_cache.manifest import VERSION
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
+from onegraph.graph_cache.store import Store
 
 
-def test_a_weight_is_the_same_after_a_file() -> None:
-    read = Manifest.model_validate_json(written())
-    assert read.constants == (TensorMeta("out.bias", (4, 2), (2, 1), "float16"),)
-    again = json.loads(read.model_dump_json())
-    assert again["constants"] == [WEIGHT]
-    assert Manifest.model_validate(again) == read
+def with_manifest(store: Store, entry: Entry, **changed: Any) -> None:
+    """Give an entry another manifest, signed by the user; None leaves a field out."""
+    fields = {**json.loads(entry.text), **changed}
+    data = json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+    (entry.folder / "manifest.json").write_bytes(data)
+    (entry.folder / SIGNATURE_FILE).write_text(Signer(store.home).sign(data).model_dump_json())
 
 
-@pytest.mark.parametrize("wrong", [{"shape": ["x"]}, {"more": 1}, {"dtype": None}])
-def test_a_weight_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        Manifest.model_validate_json(written(constants=[{**WEIGHT, **wrong}]))
+@pytest.mark.parametrize("change", [{"outputs": 0}, {"outputs": None}, {"cuda_graphs": None}, {"more": 1}, {"code": 1}])
+def test_a_manifest_says_everything(change: dict[str, Any], store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    with_manifest(store, entry, **change)
+    assert isinstance(read(entry.folder), reasons.UnreadableManifest)
+    assert isinstance(store.lookup(key(), checkpoint), Broken)
 
 
-def test_a_manifest_without_outputs_is_of_one() -> None:
-    assert Manifest.model_validate_json(written()).outputs == 1
-    assert Manifest.model_validate_json(written(outputs=11)).outputs == 11
-    with pytest.raises(ValidationError):
-        Manifest.model_validate_json(written(outputs=0))
+@pytest.mark.parametrize("more", [{}, {"new_field": {"of": "another kind"}}, {"files": "elsewhere"}])
+def test_a_newer_version_is_left_alone(more: dict[str, Any], store: Store, checkpoint: ModelSource) -> None:
+    """It is of use to whoever wrote it; a graph of this version stands beside it, and is found after it."""
+    newer = publish(store, checkpoint)
+    with_manifest(store, newer, version=VERSION + 1, **more)
+    before = snapshot(newer.folder)
+    found = store.lookup(key(), checkpoint)
+    assert found == Miss(reasons.NewerManifest(VERSION + 1))
+    assert text(found.reason) == "the cached graph was made by a newer version of OneGraph (manifest version 3)"
+    assert dict(store.check_all([checkpoint.path.parent if checkpoint.path else Path()])) == {
+        newer.folder: reasons.NewerManifest(VERSION + 1)
+    }
+    own = publish(store, checkpoint, content=b"own")
+    assert own.folder != newer.folder and snapshot(newer.folder) == before
+    assert store.lookup(key(), checkpoint) == Hit(own)
+    assert publish(store, checkpoint, content=b"again") == own
 
 
-def test_older_entries_tell_of_cuda_graphs_by_a_file() -> None:
-    assert not Manifest.model_validate_json(written()).cuda_graphs
-    assert Manifest.model_validate_json(written(files={"graph.aoti": FILE, "replays": FILE})).cuda_graphs
-    read = Manifest.model_validate_json(written(cuda_graphs=True))
-    assert read.cuda_graphs
-    assert Manifest.model_validate_json(read.model_dump_json()).cuda_graphs
+def test_an_older_version_is_compiled_anew(store: Store, checkpoint: ModelSource) -> None:
+    entry = publish(store, checkpoint)
+    with_manifest(store, entry, version=1)
+    assert isinstance(store.lookup(key(), checkpoint), Broken)

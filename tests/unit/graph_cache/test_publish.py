@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import threading
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_a_link_in_staging_is_no_file(store: Store, checkpoint: ModelSource, tmp
     with store.staging(checkpoint) as staged:
         (staged / "graph.aoti").symlink_to(tmp_path / "outside")
         with pytest.raises(IrregularFileError):
-            store.publish(key(), staged, new_entry())
+            store.publish(key(), staged, new_entry(), checkpoint)
 
 
 def test_nothing_is_written_through_a_link(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
@@ -140,3 +141,34 @@ def test_nothing_is_written_through_a_link(store: Store, checkpoint: ModelSource
     store.remember(entry, FirstUse(eager_ms=1.0))
     assert outside.read_text() == "mine"
     assert store.first_use(entry) == FirstUse(eager_ms=1.0)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_fsync_and_chmod(
+    number: int, store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a share of another system, where everything has the modes that it was mounted with."""
+    (store.home / ".compiling").mkdir(mode=0o700, parents=True)
+
+    def refused(*args: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("fsync", "chmod", "fchmod"):
+        monkeypatch.setattr(os, name, refused)
+    entry = publish(store, checkpoint)
+    monkeypatch.undo()
+    assert entry.folder.is_relative_to(checkpoint.path.parent if checkpoint.path else "")
+    assert store.lookup(key(), checkpoint) == Hit(entry)
+
+
+def test_quarantining_one_entry_leaves_those_of_longer_names(store: Store, checkpoint: ModelSource) -> None:
+    short = publish(store, checkpoint)
+    longer = publish(store, checkpoint, new=new_entry(code=code()), content=b"longer")
+    assert longer.folder.name.startswith(f"{short.folder.name}-")
+    quarantine(store, longer.folder)
+    quarantine(store, short.folder)
+    assert len(list(short.folder.parent.iterdir())) == 2
+    again = publish(store, checkpoint)
+    quarantine(store, again.folder)
+    found = sorted((path / "graph.aoti").read_bytes() for path in short.folder.parent.iterdir())
+    assert found == [b"code", b"longer"]

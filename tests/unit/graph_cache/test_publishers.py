@@ -91,22 +91,16 @@ def test_whoever_owns_it(store: Store, checkpoint: ModelSource, baked: Entry, pu
 
 
 @pytest.mark.parametrize("part", ["graph.aoti", "publisher.json", ".", "..", "../..", "../../.."])
-def test_nothing_that_all_may_write(
-    part: str, store: Store, checkpoint: ModelSource, baked: Entry, public: str
-) -> None:
+def test_where_all_may_write(part: str, store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
     trust(store, public)
     path = (baked.folder / part).resolve()
     path.chmod(path.stat().st_mode | 0o002)
-    assert store.provenance(baked) == reasons.WritableByOthers(path.name)
-    assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
-
-
-@as_root
-def test_nothing_of_others_that_all_may_write(store: Store, baked: Entry, public: str) -> None:
-    trust(store, public)
-    give_away(baked.folder.parents[2], OTHER)
-    (baked.folder / "graph.aoti").chmod(0o666)
-    assert store.provenance(baked) == reasons.WritableByOthers("graph.aoti")
+    assert store.provenance(baked) == Trusted("fleet", mine=False)
+    assert store.lookup(key(), checkpoint) == Hit(baked, foreign=True)
+    (baked.folder / "graph.aoti").write_bytes(b"evil!")  # by whoever may write there
+    assert isinstance(store.lookup(key(), checkpoint), Miss)
+    with store.private(baked) as copy:
+        assert copy == reasons.DigestDiffers("graph.aoti")
 
 
 def test_a_changed_manifest_is_not_trusted(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from onegraph.common import messages
+from onegraph.common.reasons import HostNotAllowed
 from onegraph.host import progress, routes
-from onegraph.host.routes import is_same_host, texts_without_paths
+from onegraph.host.routes import refusal, texts_without_paths
 
 LISTEN = "127.0.0.1"
 
@@ -19,11 +22,12 @@ LISTEN = "127.0.0.1"
     "host",
     [
         None, "127.0.0.1", "127.0.0.1:8188", "localhost", "LOCALHOST:8188", "localhost.", "[::1]:8188", "[fe80::1]",
-        "192.168.1.20:8188", "203.0.113.7", " 127.0.0.1 ",
+        "192.168.1.20:8188", "203.0.113.7", " 127.0.0.1 ", "comfyui:8188", "comfy_ui-1", "studio.local:8188",
+        "comfyui.default.svc.cluster.local", "host.docker.internal", "nas.home.arpa", "studio.lan.", "x.localhost",
     ],
 )  # fmt: skip
 def test_addresses_are_answered(host: str | None) -> None:
-    assert is_same_host(host, LISTEN)
+    assert refusal(host, LISTEN) is None
 
 
 @pytest.mark.parametrize(
@@ -31,18 +35,40 @@ def test_addresses_are_answered(host: str | None) -> None:
     [
         "", "evil.example", "evil.example:8188", "localhost.evil.example", "127.0.0.1.evil.example", "[evil.example]",
         "::1", "127.0.0.1@evil.example", "evil.example@127.0.0.1", "127.0.0.1:8188:1", "127.1", "0x7f000001", "[::1",
-        "127.0.0.1, evil.example", "127.0.0.1/x", "localhost:", "127.0.0.\u0661", "0.0.0.0,::",
+        "127.0.0.1, evil.example", "127.0.0.1/x", "localhost:", "127.0.0.\u0661", "0.0.0.0,::", ".local", "evil.arpa",
+        "local.evil.example", ".", "<b>", "a\nb", "*", "evil.localx", "\u043b.local",
     ],
 )  # fmt: skip
 def test_names_are_refused(host: str) -> None:
-    assert not is_same_host(host, LISTEN)
-    assert not is_same_host(host, "")
+    for listen in (LISTEN, ""):
+        found = refusal(host, listen, "cross-site")
+        assert isinstance(found, HostNotAllowed)
+        assert re.fullmatch(r"[a-z0-9.-]*", found.host)
 
 
-@pytest.mark.parametrize("listen", ["studio.lan", "127.0.0.1, Studio.lan", "studio.lan.,::"])
+def test_a_proxys_name_is_answered_where_it_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the setting, or by a browser that reached the page over HTTPS, where a certificate showed whose name it is."""
+    name = "comfy.example.com"
+    found = refusal(f"{name}:443", LISTEN)
+    assert found == HostNotAllowed(name)
+    assert messages.text(found) == (
+        f"The server is asked for as {name}, which may be a web site's name. "
+        f"Start ComfyUI with ONEGRAPH_ALLOWED_HOSTS={name} if it is this server's."
+    )
+    assert [refusal(name, LISTEN, site) is None for site in ("same-origin", "none", "same-site", "cross-site", "")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    monkeypatch.setenv("ONEGRAPH_ALLOWED_HOSTS", f"other.example, {name.upper()}.")
+    assert refusal(name, LISTEN) is None
+    assert refusal("evil.example", LISTEN) == HostNotAllowed("evil.example")
+    monkeypatch.setenv("ONEGRAPH_ALLOWED_HOSTS", "*")
+    assert refusal("evil.example", LISTEN) is None
+
+
+@pytest.mark.parametrize("listen", ["studio.example", "127.0.0.1, Studio.example", "studio.example.,::"])
 def test_the_name_listened_on_is_answered(listen: str) -> None:
-    assert is_same_host("studio.LAN:8188", listen)
-    assert not is_same_host("other.lan:8188", listen)
+    assert refusal("studio.EXAMPLE:8188", listen) is None
+    assert refusal("other.example:8188", listen) == HostNotAllowed("other.example")
 
 
 def test_texts_have_no_absolute_paths() -> None:
@@ -81,4 +107,6 @@ def test_the_route_refuses_foreign_names(host: str, code: int, server_routes: An
 
     (route,) = server_routes
     request = make_mocked_request("GET", "/onegraph/status", headers={"Host": host})
-    assert asyncio.run(route.handler(request)).status == code
+    answer = asyncio.run(route.handler(request))
+    assert answer.status == code
+    assert ("ONEGRAPH_ALLOWED_HOSTS=evil.example" in answer.text) == (code == 403)

@@ -12,7 +12,7 @@ from support import toy
 
 from onegraph.common import memory
 from onegraph.common.errors import CompileError
-from onegraph.common.reasons import CompileFailed
+from onegraph.common.reasons import CompileFailed, WaitsForMemory
 from onegraph.common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -54,11 +54,26 @@ def test_the_estimate_uses_sizes_and_the_widest_layer() -> None:
 @pytest.mark.parametrize(("free", "tried"), [(10, False), (11, False), (12, False), (13, True)])
 def test_another_try_needs_clearly_more_memory(free: int, tried: bool) -> None:
     short = Shortage(CompileFailed("It ran out."), torch.device("cpu"), 10 * GIB)
-    refused = short.again(free * GIB)
+    refused = short.again(free * GIB, 64 * GIB)
     assert (refused is None) == tried
     if refused is not None:
-        assert refused.text == "It ran out. It is tried again when 12 GiB are free."
-    assert isinstance(replace(short, tries=admission.MOST_TRIES).again(1000 * GIB), Refused)
+        again = "It is tried again when 12 GiB are free, a day later, or after `onegraph retry`."
+        assert refused.text == f"It ran out. {again}"
+    assert isinstance(replace(short, tries=admission.MOST_TRIES).again(1000 * GIB, 1000 * GIB), Refused)
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted"), [(10, 12.5), (18, 22.5), (21, 22.8), (22.2, 22.8), (22.5, None), (23.5, None), (24, None)]
+)
+def test_no_more_is_wanted_than_a_card_has(before: float, wanted: float | None) -> None:
+    short = Shortage(CompileFailed("It ran out."), torch.device("cpu"), int(before * GIB))
+    refused = short.again(int(before * GIB), 24 * GIB)
+    assert refused is not None
+    if wanted is None:
+        assert refused.text == "It ran out. It is tried again a day later, or after `onegraph retry`."
+    else:
+        assert isinstance(refused.reason, WaitsForMemory) and refused.reason.wanted == int(wanted * GIB)
+        assert short.again(refused.reason.wanted, 24 * GIB) is None
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class Life:
         with self.store.staging(source) as staged:
             (staged / "graph.aoti").write_bytes(b"code")
             new = NewEntry("any size", ("graph.aoti",), (), compile_seconds=1.0, made_by="0")
-            self.entry = self.store.publish(self.request.key, staged, new)
+            self.entry = self.store.publish(self.request.key, staged, new, source)
 
     def deadly(self, *, deadly: bool) -> Request:
         """The request, with a backend whose graph ends the process or not."""

@@ -10,7 +10,7 @@ import pytest
 from support import toy
 
 from onegraph.common.errors import CompileError
-from onegraph.common.reasons import CompileFailed, NotSaved, WaitsForDisk
+from onegraph.common.reasons import CompileFailed, NotSaved, WaitsADay, WaitsForDisk
 from onegraph.common.shapes import Refused
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -19,7 +19,7 @@ from onegraph.runtime.disk import DiskShortage
 from onegraph.runtime.registry import Registry
 
 MIB = 1 << 20
-FULL = NotSaved("No space left on device")
+FULL = NotSaved("No space left on device", "full")
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,16 @@ def test_another_try_needs_clearly_more(
     before: int, now: int | None, tried: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(disk, "free_bytes", lambda folder: None if now is None else now * MIB)
+    monkeypatch.setattr(disk, "total_bytes", lambda folder: 100_000 * MIB)
     refused = DiskShortage(FULL, tmp_path, before * MIB).again()
     assert (refused is None) == tried
+
+
+def test_no_more_is_wanted_than_a_disk_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(disk, "total_bytes", lambda folder: 1000 * MIB)
+    monkeypatch.setattr(disk, "free_bytes", lambda folder: 700 * MIB)
+    assert DiskShortage(FULL, tmp_path, 700 * MIB).again() == Refused(WaitsForDisk(FULL, 950 * MIB))
+    assert DiskShortage(FULL, tmp_path, 900 * MIB).again() == Refused(WaitsADay(FULL))
 
 
 def test_a_full_disk_costs_one_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: ModelSource) -> None:
@@ -42,6 +50,7 @@ def test_a_full_disk_costs_one_compile(monkeypatch: pytest.MonkeyPatch, tmp_path
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(disk, "free_bytes", lambda folder: free[0])
+    monkeypatch.setattr(disk, "total_bytes", lambda folder: 100_000 * MIB)
     monkeypatch.setattr(compiles, "compile_in_child", compiled)
     engine, request = Registry(Store(tmp_path / "home")), toy.request(toy.Toy(), source)
 
@@ -56,8 +65,8 @@ def test_a_full_disk_costs_one_compile(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert obtain() == Refused(WaitsForDisk(full.reason, 356 * MIB))
     assert tries == [1]
     assert obtain().text == (
-        "The graph could not be saved ([Errno 28] No space left on device); free some disk space. "
-        "It is tried again when 356 MiB of the disk are free."
+        "The graph could not be saved (No space left on device); free some disk space. "
+        "It is tried again when 356 MiB of the disk are free, a day later, or after `onegraph retry`."
     )
     free[0] = 400 * MIB
     assert isinstance(obtain().reason, NotSaved) and tries == [2]

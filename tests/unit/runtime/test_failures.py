@@ -17,14 +17,16 @@ from support import toy
 from support.entries import die_while_loading, quarantine
 
 from onegraph.backends.inductor import InductorBackend
-from onegraph.common import reasons
+from onegraph.common import messages, reasons
 from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
 from onegraph.common.reasons import CompileFailed, WaitsForChange, WaitsForMemory
 from onegraph.common.shapes import Refused
 from onegraph.compiler.job import Compiled
 from onegraph.graph_cache import publish as publishing
+from onegraph.graph_cache import staging
 from onegraph.graph_cache.failures import FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.open_folder import OpenFolder
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import compiles, disk, failures, trial
 from onegraph.runtime.admission import Limits
@@ -67,7 +69,7 @@ class World:
         self.request = toy.request(self.module, source)
         self.ends: Exception | None = None
         self.compiles = 0
-        self.memory = 8 * GIB
+        self.memory, self.card = 8 * GIB, 24 * GIB
         self.seconds = 60.0
 
     def compile(self, job: object, staging: Path, *args: object) -> Compiled:
@@ -77,8 +79,11 @@ class World:
         (staging / "graph.aoti").write_bytes(b"code")
         return Compiled(("graph.aoti",), (), 1.0)
 
+    def limits(self) -> Limits:
+        return Limits(seconds=self.seconds, free=lambda device: self.memory, total=lambda device: self.card)
+
     def process(self) -> Registry:
-        return Registry(Store(self.home), Limits(seconds=self.seconds, free=lambda device: self.memory), ANY_SPEED)
+        return Registry(Store(self.home), self.limits(), ANY_SPEED)
 
     def obtain(self, engine: Registry | None = None, request: Request | None = None) -> LoadedGraph | Refused:
         """Ask for the graph, in a new process unless one is given."""
@@ -201,6 +206,30 @@ def test_memory_that_ran_out_is_waited_for(world: World) -> None:
     assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
 
 
+def test_no_more_memory_is_waited_for_than_there_is(world: World) -> None:
+    world.memory = 20 * GIB
+    world.ends = CompileError("It ran out of memory.", lasting=False, cause="memory")
+    assert isinstance(world.refused(), CompileFailed)
+    assert world.refused() == WaitsForMemory(CompileFailed("It ran out of memory."), int(0.95 * 24 * GIB))
+    world.card = 20 * GIB  # as in another slot of the machine
+    assert world.refused() == reasons.WaitsADay(CompileFailed("It ran out of memory."))
+    assert world.compiles == 1
+
+
+@pytest.mark.parametrize("cause", ["memory", "disk"])
+def test_what_a_machine_lacked_is_forgotten_after_a_day(
+    cause: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "free_bytes", lambda folder: 300 << 20)
+    monkeypatch.setattr(disk, "total_bytes", lambda folder: 100 << 30)
+    world.ends, now = CompileError("It lacked something.", lasting=False, cause=cause), time.time()
+    for day in range(1, 8):
+        assert isinstance(world.refused(), CompileFailed)
+        assert "a day later, or after `onegraph retry`" in messages.text(world.refused())
+        assert world.compiles == day
+        monkeypatch.setattr(time, "time", lambda day=day: now + day * 24 * 3600 + 60)
+
+
 def test_one_sigkill_is_no_proof_for_another_process(world: World) -> None:
     world.ends = ChildDiedError("It was killed (SIGKILL).", lasting=False, cause="memory")
     same = world.process()
@@ -215,14 +244,14 @@ def test_one_sigkill_is_no_proof_for_another_process(world: World) -> None:
 
 def unable(monkeypatch: pytest.MonkeyPatch, number: int, *where: Path) -> None:
     """Have nothing be published in these folders; without any, nowhere."""
-    publish = publishing.publish
+    commit = publishing._commit
 
-    def fails(key: Any, staged: Path, *args: Any) -> Any:
-        if not where or any(staged.is_relative_to(one) for one in where):
+    def fails(key: Any, new: Any, *args: Any) -> Any:
+        if not where or any(new.folder.is_relative_to(one) for one in where):
             raise OSError(number, "no")
-        return publish(key, staged, *args)
+        return commit(key, new, *args)
 
-    monkeypatch.setattr(publishing, "publish", fails)
+    monkeypatch.setattr(publishing, "_commit", fails)
 
 
 def test_a_graph_is_saved_at_home_after_its_compile(
@@ -242,6 +271,7 @@ def test_a_graph_is_saved_at_home_after_its_compile(
 def test_a_full_disk_costs_one_compile_in_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [100 << 20]
     monkeypatch.setattr(disk, "free_bytes", lambda folder: free[0])
+    monkeypatch.setattr(disk, "total_bytes", lambda folder: 100 << 30)
     with monkeypatch.context() as patch:
         unable(patch, errno.ENOSPC)
         assert isinstance(world.refused(), reasons.NotSaved)
@@ -263,6 +293,7 @@ def test_a_disk_that_was_full_meanwhile_is_waited_for(
         return free[0] if folder.is_relative_to(world.home) == (which == "graphs") else 50 << 30
 
     monkeypatch.setattr(disk, "free_bytes", free_bytes)
+    monkeypatch.setattr(disk, "total_bytes", lambda folder: 100 << 30)
     world.ends = CompileError("g++ found no room.", lasting=False, cause="disk")
     assert isinstance(world.refused(), CompileFailed)
     for _ in range(3):
@@ -393,20 +424,41 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the store change nothing in a folder, whoever runs this test."""
 
     def refuses(usual: Any) -> Any:
-        def change(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if Path(path).is_relative_to(folder):
-                raise OSError(errno.EROFS, "Read-only file system", str(path))
-            return usual(path, *args, **kwargs)
+        def change(opened: OpenFolder, *args: Any, **kwargs: Any) -> Any:
+            if opened.path.is_relative_to(folder):
+                raise OSError(errno.EROFS, "Read-only file system", str(opened.path))
+            return usual(opened, *args, **kwargs)
 
         return change
 
-    monkeypatch.setattr(Path, "rename", refuses(Path.rename))
-    monkeypatch.setattr("shutil.rmtree", lambda path, ignore_errors: None)
-    made = publishing._made
+    for name in ("rename", "unlink"):
+        monkeypatch.setattr(OpenFolder, name, refuses(getattr(OpenFolder, name)))
+    made = staging._made
 
     def make(location: Path) -> Path:
         if location.is_relative_to(folder):
             raise OSError(errno.EROFS, "Read-only file system")
         return made(location)
 
-    monkeypatch.setattr(publishing, "_made", make)
+    monkeypatch.setattr(staging, "_made", make)
+
+
+# Keys that are gone -----------------------------------------------------------------------------------------------
+
+
+def test_a_graph_of_a_lost_key_is_told_of(world: World, tmp_path: Path) -> None:
+    """Whether the run waits for the compile or goes on uncompiled meanwhile."""
+    assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 1
+    for when, compiled in (("background", 2), ("wait", 3)):
+        (world.home / "signing.key").unlink()
+        engine = world.process()
+        found = engine.obtain(world.request, when, lambda progress: None)  # type: ignore[arg-type]
+        if isinstance(found, LoadedGraph):
+            assert found.instead_of == reasons.WrongSignature()
+        else:
+            assert found.reason == reasons.CompilesInBackground(reasons.WrongSignature())
+            for thread, _ in engine.compiles._background.values():
+                thread.join()
+        assert world.compiles == compiled
+    again = world.obtain()
+    assert isinstance(again, LoadedGraph) and again.instead_of is None and world.compiles == 3

@@ -32,6 +32,13 @@ def test_a_models_own_overflow_is_not_the_graphs_fault() -> None:
     assert isinstance(compare(torch.randn(64), reference), Unfaithful)
 
 
+@pytest.mark.parametrize(("finite", "telling"), [(0, False), (31, False), (32, True), (64, True)])
+def test_what_is_not_finite_tells_little(finite: int, telling: bool) -> None:
+    reference = torch.cat([torch.ones(finite), torch.full((64 - finite,), math.nan)])
+    assert compare(reference.clone(), reference) == Faithful(0.0, telling)
+    assert compare((torch.ones(4), reference), (torch.ones(4), reference)) == Faithful(0.0, telling)
+
+
 @pytest.mark.parametrize("result", [torch.zeros(3), torch.zeros(4, dtype=torch.float16)])
 def test_another_shape_or_dtype_is_unfaithful(result: torch.Tensor) -> None:
     assert isinstance(compare(result, torch.zeros(4)), Unfaithful)
