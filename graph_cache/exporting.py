@@ -16,16 +16,16 @@ from pathlib import Path
 
 from ..common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists, UnreadableManifest
 from . import ed25519, key_file, publishers
-from . import publish as publishing
 from .bundle import BUNDLE_FILE, GRAPH, Listing
 from .entry import Entry, read
-from .files import replace_text, sync, sync_folder, write_synced
+from .files import replace_text, set_mode, sync, sync_folder, write_synced
 from .importing import valid_place
 from .leftovers import OWNER_FILE
 from .manifest import MANIFEST_FILE
 from .private_copy import copy_files
 from .publishers import NAME, PUBLISHER_FILE
 from .signing import SIGNATURE_FILE
+from .staging import staging
 from .store import Store
 
 TAR_SUFFIX = ".tar"
@@ -114,7 +114,7 @@ _Add = Callable[[_Signed], Reason | None]
 def _folder(store: Store, target: Path) -> Iterator[_Add]:
     if not target.exists():
         target.mkdir(parents=True)
-        target.chmod(0o755)  # whatever the umask
+        set_mode(target, 0o755)  # whatever the umask
     try:
         yield lambda new: _bake(target, new)
     finally:
@@ -123,7 +123,7 @@ def _folder(store: Store, target: Path) -> Iterator[_Add]:
         graphs = [graph for graph in graphs if re.fullmatch(GRAPH, graph)]  # no hidden one, such as a quarantined one
         if graphs:
             replace_text(target / BUNDLE_FILE, Listing(graphs=tuple(graphs)).model_dump_json(indent=1))
-            (target / BUNDLE_FILE).chmod(0o644)
+            set_mode(target / BUNDLE_FILE, 0o644)
 
 
 def _bake(target: Path, new: _Signed) -> Reason | None:
@@ -140,7 +140,7 @@ def _bake(target: Path, new: _Signed) -> Reason | None:
     with contextlib.suppress(OSError):
         if same and (final / PUBLISHER_FILE).read_text() == new.signature:
             return None
-    with publishing.staging([final.parents[1]]) as staged:
+    with staging([final.parents[1]]) as staged:
         wrong = copy_files(new.entry, staged)
         if wrong is not None:
             return wrong
@@ -148,10 +148,10 @@ def _bake(target: Path, new: _Signed) -> Reason | None:
         write_synced(staged / PUBLISHER_FILE, new.signature)
         write_synced(staged / MANIFEST_FILE, new.entry.text.decode())
         for path in staged.iterdir():
-            path.chmod(0o644)  # others are to read it
+            set_mode(path, 0o644)  # others are to read it
         for folder in (staged, final.parents[1], final.parent):
             folder.mkdir(exist_ok=True)
-            folder.chmod(0o755)
+            set_mode(folder, 0o755)
         if final.exists():
             final.rename(staged.with_name(f"{staged.name}-old"))
         staged.rename(final)
@@ -186,7 +186,7 @@ def _tar(store: Store, target: Path) -> Iterator[_Add]:
                     _add(tar, BUNDLE_FILE, listing.model_dump_json(indent=1).encode())
             file.flush()
             sync(file.fileno())
-        Path(temporary).chmod(0o644)
+        set_mode(Path(temporary), 0o644)
         if placed:
             Path(temporary).replace(target)
     finally:

@@ -98,7 +98,7 @@ class FailureFiles:
             self._folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._folder.mkdir(mode=0o700, exist_ok=True)
             replace_text(path, new.model_dump_json(indent=1))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # or it names a folder whose name is not UTF-8
             log.debug("%s cannot be written, this process remembers it: %s", path, error)
             self._unwritten[name] = new
             return

@@ -125,6 +125,12 @@ def replace_unsynced(path: Path, data: bytes) -> None:
         raise
 
 
+def set_mode(path: Path, mode: int) -> None:
+    """Give a file or folder a mode, where the file system knows any. Never raises OSError."""
+    with contextlib.suppress(OSError):
+        path.chmod(mode)
+
+
 def sync(handle: int) -> None:
     """Wait until an open file or folder is on the disk, where the file system can. Raises OSError."""
     try:

@@ -45,6 +45,7 @@ from .manifest import MANIFEST_FILE, MOST_BYTES, FileRecord, Manifest, Strict
 from .private_copy import private_folder
 from .publishers import PUBLISHER_FILE, Published, Publishers, PublisherSignature
 from .signing import Signer
+from .staging import staging
 
 _MOST_SIGNATURE_BYTES = 4096
 _SPARE = 64 << 20  # bytes that are to stay free
@@ -208,7 +209,7 @@ def _is_copied(source: BinaryIO, target: Path, wanted: FileRecord) -> bool:
 def _publish(signer: Signer, graph: _Graph, verified: Path) -> tuple[Path, bool]:
     location = signer.home / graph.model
     there = (location / graph.key.component / entry_name(graph.key, graph.manifest) / MANIFEST_FILE).exists()
-    with publish.staging([location]) as staged:
+    with staging([location]) as staged:
         for file in graph.manifest.files:
             (verified / file).replace(staged / file)
         signed = publish.Signed(graph.manifest, graph.text, {PUBLISHER_FILE: graph.signature})

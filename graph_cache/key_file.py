@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..common.reasons import SigningKeyRefused
 from . import ownership
-from .files import IrregularFileError, open_regular
+from .files import IrregularFileError, open_regular, sync
 
 _KEY_BYTES = 32
 _MOST_BYTES = 1024  # of a file with hex digits and whatever white space is around them
@@ -104,7 +104,7 @@ def _make(path: Path) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(key)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         try:
             os.link(temporary, path)  # in one step, and never over another's
         except FileExistsError:
@@ -113,7 +113,7 @@ def _make(path: Path) -> None:
             with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private) as file:
                 file.write(key)
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
     finally:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()

@@ -8,8 +8,7 @@ import logging
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,7 +19,7 @@ from ..common.tensor_meta import TensorMeta
 from . import constants, first_use, leftovers, ownership
 from .entry import Entry, read
 from .file_names import check_names
-from .files import free_bytes, open_regular, read_regular, sync, sync_folder, write_synced
+from .files import open_regular, read_regular, sync, sync_folder, write_synced
 from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
@@ -28,16 +27,16 @@ from .layout import entry_name, listed_now, machine_id
 from .liveness import is_nonce, new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
 from .open_folder import my_id, opened
-from .private_copy import ROOM, copy_files
+from .private_copy import copy_files
 from .publishers import PUBLISHER_FILE
 from .quarantine import of_key, quarantine
 from .signing import SIGNATURE_FILE, Signer, Trusted
+from .staging import staging
 from .trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
 _KEY_ID = re.compile(r"[0-9a-f]{8}")  # as in signatures
-_LEAST_ROOM = 1 << 20  # with less, nothing is compiled
 
 
 @dataclass(frozen=True)
@@ -77,82 +76,6 @@ class NotPublishedError(OSError):
         super().__init__(*error.args)
         self.error = error
         self.location = location
-
-
-def find_location(locations: Sequence[Path]) -> Path:
-    """Give the first location that can be written and has room; see `staging`. It is left as it was.
-
-    Raises:
-        OSError: there is none.
-    """
-    for location in locations:
-        leftovers.sweep_staging(location)
-    location = _writable(locations)
-    _remove_empty(location)
-    return location
-
-
-@contextlib.contextmanager
-def staging(locations: Sequence[Path]) -> Iterator[Path]:
-    """Yield an empty folder in the first location that can be written and has room; it is gone when the block ends.
-
-    Where none has room, it is the first that can be written and is not full.
-
-    Raises:
-        OSError: there is none.
-    """
-    for location in locations:
-        leftovers.sweep_staging(location)
-    location = _writable(locations)
-    try:
-        with leftovers.owned_folder(location) as folder:
-            yield folder
-    finally:
-        _remove_empty(location)
-
-
-def _remove_empty(location: Path) -> None:
-    for empty in (location, location.parent):
-        with contextlib.suppress(OSError):
-            empty.rmdir()
-
-
-def _writable(locations: Sequence[Path]) -> Path:
-    last: OSError | None = None
-    full: list[Path] = []
-    refused: list[Path] = []
-    for location in locations:
-        free = free_bytes(location)
-        if free is not None and free < ROOM:
-            full.append(location)
-            log.debug("%d bytes are free in %s", free, location)
-            continue
-        try:
-            return _made(location)
-        except OSError as error:
-            last = error
-            refused += [location] if isinstance(error, ownership.RefusedError) else []
-            log.debug("cannot store graphs in %s: %s", location, error)
-    for location in full:
-        if (free_bytes(location) or 0) < _LEAST_ROOM:  # nothing would fit, not even a note that it was tried in vain
-            last = last or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            continue
-        try:
-            return _made(location)
-        except OSError as error:
-            last = error
-    for location in refused:
-        with contextlib.suppress(OSError):
-            return _made(location, ownership.make_anywhere)
-    raise last or OSError("no folder for graphs")
-
-
-def _made(location: Path, make: Callable[[Path], None] = ownership.make_folder) -> Path:
-    """Make a location and try whether this user can write it, and nobody else as far as the drive knows."""
-    for folder in (location.parent, location):
-        make(folder)
-    with tempfile.TemporaryFile(dir=location):
-        return location
 
 
 def publish(key: GraphKey, compiled: Path, new: NewEntry, locations: Sequence[Path], signer: Signer) -> Entry:

@@ -31,7 +31,7 @@ from ..common.reasons import (
     Untrusted,
 )
 from ..common.tensor_meta import TensorMeta
-from . import constants, first_use, leftovers, ownership
+from . import constants, first_use, leftovers, ownership, staging
 from . import publish as publishing
 from . import quarantine as quarantining
 from .entry import Entry, read
@@ -154,7 +154,7 @@ class Store:
                 be signed.
         """
         self._signer.key()  # before anything is compiled in vain
-        publishing.find_location(self.locations(source))
+        staging.find_location(self.locations(source))
         leftovers.sweep_staging(self.home / COMPILING_FOLDER)
         with private_folder(self.home / COMPILING_FOLDER) as folder:
             yield folder
@@ -208,7 +208,7 @@ class Store:
             return hit.entry
         try:
             self._signer.key()
-            with publishing.staging(self.locations(source)) as staged:
+            with staging.staging(self.locations(source)) as staged:
                 return publishing.adopt(key, staged, hit.entry, self._signer)
         except OSError as error:
             log.debug("%s is used where it is: %s", hit.entry.folder, error)
@@ -220,7 +220,7 @@ class Store:
         Raises:
             OSError: it cannot be read or written.
         """
-        with publishing.staging([location]) as staged:
+        with staging.staging([location]) as staged:
             return publishing.save(key, staged, entry, self._signer)
 
     def saved(self, folder: Path) -> Iterator[Entry]:

@@ -15,7 +15,7 @@ from ..common.reasons import (
     WeakPublisherKey,
 )
 from . import ed25519
-from .files import replace_text
+from .files import replace_text, set_mode
 from .layout import settings_file
 from .publishers import NAME, PUBLIC_KEY, TRUSTED_FILE, Publishers, TrustedPublishers
 
@@ -72,4 +72,4 @@ def _write(publishers: Publishers, trusted: Mapping[str, str]) -> None:
 
 def _write_closed(path: Path, trusted: Mapping[str, str]) -> None:
     replace_text(path, TrustedPublishers(publishers=dict(trusted)).model_dump_json(indent=1))
-    path.chmod(0o600)
+    set_mode(path, 0o600)

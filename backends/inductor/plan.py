@@ -36,16 +36,13 @@ class Plan:
         steps = [
             {"kind": s.region_type, "weights": s.weights, "inputs": s.inputs, "outputs": s.outputs} for s in self.steps
         ]
-        # A single result is a number, as in all plans of older versions of the pack.
-        result = self.results[0] if len(self.results) == 1 else self.results
-        return {"given": self.given, "steps": steps, "result": result}
+        return {"given": self.given, "steps": steps, "result": self.results}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """Read a plan. Raises KeyError or TypeError for what is none."""
         steps = (Step(s["kind"], *(tuple(s[name]) for name in ("weights", "inputs", "outputs"))) for s in data["steps"])
-        result = data["result"]
-        return cls(data["given"], tuple(steps), (result,) if isinstance(result, int) else tuple(result))
+        return cls(data["given"], tuple(steps), tuple(data["result"]))
 
     def last_uses(self) -> tuple[tuple[int, ...], ...]:
         """Return for each step the values, other than the graph's inputs, that no later step takes."""

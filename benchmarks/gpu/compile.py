@@ -87,14 +87,15 @@ class Compile:
         self.thread.start()
 
     def _keep_log(self, log: Path) -> None:
-        """The worker's output lies in its staging folder, which goes with it."""
+        """The worker's output lies in its private folder, which goes with it."""
+        from onegraph.graph_cache.layout import COMPILING_FOLDER
+
         wanted = (self.request.key.component, self.request.shapes.to_json())
-        for location in self.engine.store.locations(self.request.source):
-            for found in location.glob(".staging-*/job.json"):
-                with contextlib.suppress(OSError, ValueError):
-                    job = json.loads(found.read_text())
-                    if (job["component"], job["shapes"]) == wanted:
-                        log.write_bytes((found.parent / "compile.log").read_bytes())
+        for found in (self.engine.store.home / COMPILING_FOLDER).glob("*/job.json"):
+            with contextlib.suppress(OSError, ValueError):
+                job = json.loads(found.read_text())
+                if (job["component"], job["shapes"]) == wanted:
+                    log.write_bytes((found.parent / "compile.log").read_bytes())
 
     @property
     def under_way(self) -> bool:

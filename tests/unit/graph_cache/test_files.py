@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.entries import key, publish
 
-from onegraph.graph_cache import publish as publishing
+from onegraph.graph_cache import staging
 from onegraph.graph_cache.files import free_bytes, sync_folder
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
@@ -45,7 +45,7 @@ def test_a_full_disk_is_passed_over(
     free: tuple[int | None, int], at_home: bool, monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource
 ) -> None:
     beside, home = store.locations(checkpoint)
-    monkeypatch.setattr(publishing, "free_bytes", {beside: free[0], home: free[1]}.get)
+    monkeypatch.setattr(staging, "free_bytes", {beside: free[0], home: free[1]}.get)
     entry = publish(store, checkpoint)
     assert (home if at_home else beside) in entry.folder.parents
     assert store.lookup(key(), checkpoint) == Hit(entry)
@@ -54,7 +54,7 @@ def test_a_full_disk_is_passed_over(
 def test_nothing_is_begun_where_nothing_fits(
     monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource, models: Path
 ) -> None:
-    monkeypatch.setattr(publishing, "free_bytes", lambda folder: 0)
+    monkeypatch.setattr(staging, "free_bytes", lambda folder: 0)
     with pytest.raises(OSError, match="No space left"), store.staging(checkpoint):
         pass
     assert [path.name for path in models.iterdir()] == ["photo.safetensors"]
@@ -66,5 +66,5 @@ def test_a_full_disk_is_better_than_none(
     beside, home = store.locations(checkpoint)
     Signer(store.home).key()
     home.write_text("no folder")
-    monkeypatch.setattr(publishing, "free_bytes", {beside: 2 << 20, home: 1 << 30}.get)
+    monkeypatch.setattr(staging, "free_bytes", {beside: 2 << 20, home: 1 << 30}.get)
     assert beside in publish(store, checkpoint).folder.parents

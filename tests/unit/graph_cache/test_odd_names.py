@@ -14,6 +14,7 @@ from onegraph.cli.app import app
 from onegraph.common import reasons
 from onegraph.common.messages import text
 from onegraph.common.plain_text import plain
+from onegraph.graph_cache.failures import Failure
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
@@ -51,6 +52,9 @@ def test_a_store_of_odd_names_works(odd: ModelSource, tmp_path: Path) -> None:
     found = store.lookup(key(architecture="0001"), tuned, [tmp_path / NAME])
     assert isinstance(found, Hit)
     assert store.adopt(found, key(architecture="0001"), tuned) != found.entry
+    failed = Failure(kind="place", reason={"code": "not_saved"}, where=str(odd.path))
+    store.failures.write(key(), "any size", (failed,))
+    assert store.failures.read(key()) == (failed,)
     quarantine(store, entry.folder)
     store.sweep(store.locations(odd))
 

@@ -19,7 +19,6 @@ from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.manifest import CodeRecord
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import Signer
 from onegraph.graph_cache.store import Store
 
 
@@ -149,8 +148,7 @@ def test_a_file_system_without_fsync_and_chmod(
     number: int, store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a share of another system, where everything has the modes that it was mounted with."""
-    Signer(store.home).key()
-    (store.home / ".compiling").mkdir(mode=0o700)
+    (store.home / ".compiling").mkdir(mode=0o700, parents=True)
 
     def refused(*args: object, **options: object) -> None:
         raise OSError(number, os.strerror(number))

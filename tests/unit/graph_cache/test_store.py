@@ -19,8 +19,7 @@ from onegraph.common.reasons import (
     UnreadableManifest,
     UnreadableNow,
 )
-from onegraph.graph_cache import first_use, trusted_entry
-from onegraph.graph_cache import publish as publishing
+from onegraph.graph_cache import first_use, staging, trusted_entry
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.integrity import Sound
@@ -59,7 +58,7 @@ def test_a_foreign_entry_serves_a_read_only_store(
         raise OSError(28, "No space left on device")
         yield
 
-    monkeypatch.setattr(publishing, "staging", full)
+    monkeypatch.setattr(staging, "staging", full)
     assert store.adopt(Hit(entry, foreign=True), key(), tuned) == entry
 
 

@@ -23,6 +23,7 @@ from onegraph.common.reasons import CompileFailed, WaitsForChange, WaitsForMemor
 from onegraph.common.shapes import Refused
 from onegraph.compiler.job import Compiled
 from onegraph.graph_cache import publish as publishing
+from onegraph.graph_cache import staging
 from onegraph.graph_cache.failures import FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.open_folder import OpenFolder
@@ -432,14 +433,14 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("rename", "unlink"):
         monkeypatch.setattr(OpenFolder, name, refuses(getattr(OpenFolder, name)))
-    made = publishing._made
+    made = staging._made
 
     def make(location: Path) -> Path:
         if location.is_relative_to(folder):
             raise OSError(errno.EROFS, "Read-only file system")
         return made(location)
 
-    monkeypatch.setattr(publishing, "_made", make)
+    monkeypatch.setattr(staging, "_made", make)
 
 
 # Keys that are gone -----------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_the_format_of_a_plan_on_disk_stays() -> None:
     plan = Plan(2, (Step(0, ("a.weight",), (0, 1), (2,)), Step(1, (), (0, 1, 2), (3,))), (3,))
     assert json.dumps(plan.to_json()) == (
         '{"given": 2, "steps": [{"kind": 0, "weights": ["a.weight"], "inputs": [0, 1], "outputs": [2]}, '
-        '{"kind": 1, "weights": [], "inputs": [0, 1, 2], "outputs": [3]}], "result": 3}'
+        '{"kind": 1, "weights": [], "inputs": [0, 1, 2], "outputs": [3]}], "result": [3]}'
     )
 
 

@@ -1,0 +1,95 @@
+"""Where a new entry is put together: a folder on the file system of the model's graphs, or of the user's."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from . import leftovers, ownership
+from .files import free_bytes
+from .private_copy import ROOM
+
+log = logging.getLogger("onegraph.graph_cache")
+
+_LEAST_ROOM = 1 << 20  # bytes; with less, nothing is compiled
+
+
+def find_location(locations: Sequence[Path]) -> Path:
+    """Give the first location that can be written and has room; see `staging`. It is left as it was.
+
+    Raises:
+        OSError: there is none.
+    """
+    for location in locations:
+        leftovers.sweep_staging(location)
+    location = _writable(locations)
+    _remove_empty(location)
+    return location
+
+
+@contextlib.contextmanager
+def staging(locations: Sequence[Path]) -> Iterator[Path]:
+    """Yield an empty folder in the first location that can be written and has room; it is gone when the block ends.
+
+    Where none has room, it is the first that can be written and is not full.
+
+    Raises:
+        OSError: there is none.
+    """
+    for location in locations:
+        leftovers.sweep_staging(location)
+    location = _writable(locations)
+    try:
+        with leftovers.owned_folder(location) as folder:
+            yield folder
+    finally:
+        _remove_empty(location)
+
+
+def _remove_empty(location: Path) -> None:
+    for empty in (location, location.parent):
+        with contextlib.suppress(OSError):
+            empty.rmdir()
+
+
+def _writable(locations: Sequence[Path]) -> Path:
+    last: OSError | None = None
+    full: list[Path] = []
+    refused: list[Path] = []
+    for location in locations:
+        free = free_bytes(location)
+        if free is not None and free < ROOM:
+            full.append(location)
+            log.debug("%d bytes are free in %s", free, location)
+            continue
+        try:
+            return _made(location)
+        except OSError as error:
+            last = error
+            refused += [location] if isinstance(error, ownership.RefusedError) else []
+            log.debug("cannot store graphs in %s: %s", location, error)
+    for location in full:
+        if (free_bytes(location) or 0) < _LEAST_ROOM:  # nothing would fit, not even a note that it was tried in vain
+            last = last or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            continue
+        try:
+            return _made(location)
+        except OSError as error:
+            last = error
+    for location in refused:
+        with contextlib.suppress(OSError):
+            return _made(location, ownership.make_anywhere)
+    raise last or OSError("no folder for graphs")
+
+
+def _made(location: Path, make: Callable[[Path], None] = ownership.make_folder) -> Path:
+    """Make a location and try whether this user can write it, and nobody else as far as the drive knows."""
+    for folder in (location.parent, location):
+        make(folder)
+    with tempfile.TemporaryFile(dir=location):
+        return location
