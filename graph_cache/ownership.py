@@ -39,11 +39,6 @@ def check(folder: Path) -> Wrong | UnreadableNow | None:
     return _check(folder, _judge) or _check_way(folder)
 
 
-def check_modes(folder: Path) -> Wrong | UnreadableNow | None:
-    """Say which part of an entry others than its owner may write, whoever that is; None where there is none."""
-    return _check(folder, _judge_mode)
-
-
 def check_folder(folder: Path) -> Wrong | None:
     """Say who else may write a folder or exchange it for another, by the folders and links that lead to it.
 
