@@ -116,9 +116,8 @@ def load_pipe(
     _warn("onediffx.load_pipe", "load_pipe")
     if not saving.holds_graphs(Path(dir)):
         return
-    if pipes.handle_of(pipe) is None:
-        pipes.compile_pipe(pipe, when_missing="eager")
-    saving.load_components(_parts(pipe, ignores), Path(dir), None)
+    handle = pipes.handle_of(pipe) or pipes.attach(pipe)
+    saving.load_components(handle, Path(dir), None, _parts(pipe, ignores))
 
 
 def _parts(pipe: Any, ignores: str | Sequence[str]) -> dict[str, Component]:

@@ -46,10 +46,14 @@ class ModuleState:
                 del self.runs[gone]
             self.runs[thread] = mark, run
 
-    def read(self, module: torch.nn.Module, watch: ModuleWatch) -> Reading:
-        """The reading of a module as its watch last saw it."""
+    def read(self, module: torch.nn.Module, watch: ModuleWatch, slice_: int | None) -> Reading:
+        """The reading of a module as its watch last saw it.
+
+        Args:
+            slice_: of what a call is checked for; None: everything.
+        """
         known = self.reading
-        if known is not None and known[0] == watch.version and (known[1] == watch.built or not known[2].own_weights):
+        if known is not None and known[:2] == (watch.version, watch.built) and (slice_ is not None or known[2].holds()):
             return known[2]
         found = reading.read(module)
         self.reading = watch.version, watch.built, found
@@ -62,10 +66,12 @@ class PipeRun(Run):
 
     Attributes:
         watch: on the module that runs.
+        libraries: whether nothing but libraries' code runs between its calls, but for what is on the stack.
         structure: why no graph serves a module that is built and configured like this, or None.
     """
 
     watch: ModuleWatch | None = None
+    libraries: bool = False
     live: weakref.ref[torch.nn.Module] | None = None
     structure: Reason | None = None
     reading: Reading | None = None
@@ -77,17 +83,18 @@ class PipeRun(Run):
         state = state_of(module)
         with state.lock:
             watch, slice_ = self.watch, self.slice_
-            version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
-            found = state.read(module, watch)
+            version = watch.refresh_fully(module) if slice_ is None else watch.refresh_part(module, slice_)
+            found = state.read(module, watch, slice_)
+            version = hash((version, watch.built))  # another part of the same looks has other weights
             if version != self.version or found is not self.reading:
                 self.version, self.bound, self.requests = version, {}, {}
                 self.reading = found
                 self.structure = self.reading.refusal or watch.patched or family.config_refusal(module)
             if found.strengths is not None:
                 found.strengths.sync()
-        if module.training and found.dropout:
+        if found.drops_out():
             return reasons.Dropout()
-        return self.structure
+        return self.structure or found.backend_refusal()
 
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module without what sits on the instance."""

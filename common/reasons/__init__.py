@@ -68,6 +68,7 @@ from .onediff import NothingQuantized as NothingQuantized
 from .onediff import OneGraphServesAll as OneGraphServesAll
 from .onediff import OwnCompilerOptions as OwnCompilerOptions
 from .pipelines import AdapterLayers as AdapterLayers
+from .pipelines import AttentionBackend as AttentionBackend
 from .pipelines import AttentionProcessor as AttentionProcessor
 from .pipelines import CallArgument as CallArgument
 from .pipelines import Dropout as Dropout
@@ -76,10 +77,14 @@ from .pipelines import Ignored as Ignored
 from .pipelines import IpAdapter as IpAdapter
 from .pipelines import LibraryHook as LibraryHook
 from .pipelines import MethodReplaced as MethodReplaced
+from .pipelines import MethodReplacedLater as MethodReplacedLater
 from .pipelines import NothingSaved as NothingSaved
+from .pipelines import OtherModule as OtherModule
+from .pipelines import Removed as Removed
 from .pipelines import ResidualInputs as ResidualInputs
 from .pipelines import ResultNotFinite as ResultNotFinite
 from .pipelines import SavedForOther as SavedForOther
+from .pipelines import SharedCompiled as SharedCompiled
 from .pipelines import TorchCompiled as TorchCompiled
 from .pipelines import UnusualConfig as UnusualConfig
 from .sharing import BadMemberName as BadMemberName
