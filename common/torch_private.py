@@ -4,13 +4,14 @@
 * What a module owns: its own tables of parameters, buffers, children and hooks, and other tables for it.
 * What torch.compile did to a module.
 * What is in effect: hooks of every module, modes through which operations go.
+* What many tensors look like, at once; whether somebody wrote to a dictionary.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -118,6 +119,18 @@ def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | No
         raise LoadError(_ELSEWHERE) from error
 
 
+def parameter_tables(modules: Sequence[torch.nn.Module]) -> list[dict[str, torch.nn.Parameter | None]]:
+    """Return `own_parameters` of many modules.
+
+    Raises:
+        LoadError: this torch keeps them elsewhere.
+    """
+    try:
+        return [module.__dict__["_parameters"] for module in modules]
+    except KeyError as error:
+        raise LoadError(_ELSEWHERE) from error
+
+
 def tables(module: torch.nn.Module) -> Tables:
     """Return all of a module's own tables.
 
@@ -183,3 +196,43 @@ def modes_in_effect() -> bool:
     return any(
         type(mode) is not default_device for mode in require("torch.overrides._get_current_function_mode_stack")()
     )
+
+
+def _looks(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+    return [(type(t), t.dtype, t.device, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in tensors]
+
+
+class TensorLooks:
+    """What tensors look like: class, dtype, device, shape, strides, and whether they are negative or conjugate views.
+
+    Compared by torch's own guards of compiled code, 0.06 us a tensor; where this torch has none, in Python (1 us).
+    Holds no tensor.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._count = len(tensors)
+        try:
+            guards = require("torch._C._dynamo.guards.TensorGuards")
+            self._same = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        except (LoadError, TypeError, RuntimeError, ValueError):  # another torch's, or there is no tensor
+            known = _looks(tensors)
+            self._same = lambda *given: _looks(given) == known
+
+    def same(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tell whether the tensors look as those at first did, one by one, to a thread in the same modes."""
+        return len(tensors) == self._count and bool(self._same(*tensors))
+
+
+def dict_writes() -> Callable[[Any], Any]:
+    """Return a function that gives a dictionary's number, which every write to the dictionary changes: 0.04 us.
+
+    Where this torch has none, it gives something else each time, so that everybody looks closer.
+    """
+    try:
+        found = require("torch._C._dynamo.guards.dict_version")
+        table: dict[str, int] = {}
+        before = found(table)
+        table["written"] = 1
+        return found if found(table) != before else lambda table: object()
+    except (LoadError, TypeError, RuntimeError):
+        return lambda table: object()

@@ -1,7 +1,8 @@
 """What a Python function computes, as digests that are equal in every process.
 
-A digest covers a function's bytecode, its defaults and the functions that it wraps, not its place in the file. Bytecode
-differs between Python versions, so there is a digest of the source text for those.
+A digest covers a function's bytecode, its defaults, the plain values that it closes over, the functions that it wraps
+and the Python module in which each looks up its names, not its place in the file. Bytecode differs between Python
+versions, so there is a digest of the source text for those.
 """
 
 from __future__ import annotations
@@ -50,15 +51,33 @@ def unwrap_chain(function: Any) -> Iterator[Any]:
             if not isinstance(one, FunctionType):
                 continue
             yield one
-            for cell in one.__closure__ or ():
-                with contextlib.suppress(ValueError):  # an empty cell
-                    if isinstance(cell.cell_contents, FunctionType | MethodType | functools.partial):
-                        below.append(cell.cell_contents)
+            below += [value for value in cells(one) if isinstance(value, FunctionType | MethodType | functools.partial)]
         level = below
 
 
 def _plain(values: Iterable[Any]) -> str:
     return repr([value if isinstance(value, _SCALARS) else type(value).__qualname__ for value in values])
+
+
+def _home(function: FunctionType) -> str:
+    """Return the Python module in whose names a function looks up its own, whatever it claims to be from."""
+    return str(function.__globals__.get("__name__"))
+
+
+def is_at_home(function: Any) -> bool:
+    """Tell whether a function and those that it wraps look up their names in modules of this process, not in a copy."""
+    return all(
+        one.__globals__ is getattr(sys.modules.get(_home(one)), "__dict__", None) for one in unwrap_chain(function)
+    )
+
+
+def cells(function: FunctionType) -> tuple[Any, ...]:
+    """Return what a function closes over; what an empty cell holds is left out."""
+    found: list[Any] = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):
+            found.append(cell.cell_contents)
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -71,8 +90,9 @@ def bytecode_digest(function: Any) -> str:
     h = blake3()
     for one in unwrap_chain(function):
         keywords = sorted((one.__kwdefaults__ or {}).items())
-        h.update(f"{_code_digest(one.__code__)} {_plain(one.__defaults__ or ())}".encode())
-        h.update(f" {[name for name, _ in keywords]} {_plain(value for _, value in keywords)}\n".encode())
+        h.update(f"{_home(one)} {_code_digest(one.__code__)} {_plain(one.__defaults__ or ())}".encode())
+        h.update(f" {[name for name, _ in keywords]} {_plain(value for _, value in keywords)}".encode())
+        h.update(f" {_plain(cells(one))}\n".encode())
     return str(h.hexdigest(length=8))
 
 
@@ -95,7 +115,7 @@ def source_digest(function: Any) -> str:
     """Digest the source text without comments: 16 hex digits that hold for every version of Python."""
     h = blake3()
     for one in unwrap_chain(function):
-        h.update(_source_text(one.__code__).encode())
+        h.update(f"{_home(one)} {_source_text(one.__code__)} {_plain(cells(one))}".encode())
     return str(h.hexdigest(length=8))
 
 

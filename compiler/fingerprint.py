@@ -56,11 +56,12 @@ class Attribute:
     text: str
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names and strings in a function's code and in the functions inside."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names_in(constant)
+            yield from names_in(constant)
         elif isinstance(constant, str):
             yield constant
 
@@ -74,7 +75,7 @@ def _names_of(module_name: str) -> frozenset[str]:
         for value in list(space.values()):
             value = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(value, FunctionType) and value.__module__ == module_name:
-                found.update(_names_in(inspect.unwrap(value).__code__))
+                found.update(names_in(inspect.unwrap(value).__code__))
             elif isinstance(value, type) and value.__module__ == module_name and depth < 3:
                 walk(vars(value), depth + 1)
 

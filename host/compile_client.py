@@ -178,6 +178,11 @@ def _plain_attention(module: torch.nn.Module) -> None:
             block.optimized_attention = pytorch_attention
 
 
+def _unregularized(moments: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
+    """What a regularization gives that changes nothing."""
+    return moments, {}
+
+
 class VaeDecoderCall(torch.nn.Module):
     """A VAE's decode: latents [1,C,h,w] -> image [1,3,8h,8w], before ComfyUI's own scaling and clamping."""
 
@@ -197,12 +202,17 @@ class VaeEncoderCall(torch.nn.Module):
 
     def __init__(self, vae: torch.nn.Module) -> None:
         super().__init__()
-        self.module = vae
+        self.module: Any = vae
         _plain_attention(vae)
+        regularization: Any = getattr(vae, "regularization", None)
+        if regularization is not None:
+            regularization.forward = _unregularized
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with _one_path(x):
-            return encode_moments(self.module, x)
+            # The module's own method, so that the graph's record of functions names it.
+            moments: torch.Tensor = self.module.encode(x)
+            return moments
 
 
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str] = ()) -> torch.nn.Module:

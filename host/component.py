@@ -109,8 +109,7 @@ class Component:
             log.exception("the end of a run could not be reported")
 
     def _finish(self, run: HostRun) -> None:
-        if run.paged is not None:
-            run.paged.release()
+        run.release()
         report = run.report
         if run.refusal is not None and not report.calls:
             report.eager[run.refusal] += 1

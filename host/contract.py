@@ -48,7 +48,9 @@ _COMPILING = (
     Use("comfy.ops.scaled_dot_product_attention", ("q", "k", "v")),
     *_uses("comfy.model_patcher.ModelPatcher", "model_size", "loaded_size"),
     *_uses("folder_paths", "get_filename_list", "get_folder_paths", "get_full_path", "folder_names_and_paths"),
-    Use("comfy.samplers.CFGGuider.inner_sample"),
+    *_uses("comfy.samplers.CFGGuider", "inner_sample", "outer_sample"),
+    *_uses("comfy.patcher_extension", "WrapperExecutor"),
+    *_uses("comfy.utils", "PROGRESS_BAR_HOOK"),
     Use("comfyui_version.__version__"),
 )
 _UNET = "comfy.ldm.modules.diffusionmodules.openaimodel"
@@ -80,7 +82,8 @@ USES: dict[Feature, tuple[Use, ...]] = {
     ),
     "VAE": (
         *_COMPILING,
-        *_uses("comfy.ldm.models.autoencoder", "AutoencoderKL.decode", "AutoencodingEngine.decode"),
+        *_uses("comfy.ldm.models.autoencoder.AutoencoderKL", "decode", "encode"),
+        *_uses("comfy.ldm.models.autoencoder.AutoencodingEngine", "decode", "encode"),
         *_uses("comfy.ldm.modules.diffusionmodules.model", "AttnBlock", "Decoder", "Encoder"),
         Use("comfy.ldm.modules.diffusionmodules.model.pytorch_attention", ("q", "k", "v")),
         *_uses("comfy.taesd.taesd.TAESD", "decode", "encode"),

@@ -8,20 +8,25 @@ places in memory, which takes milliseconds where a step has left nothing of them
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import sysconfig
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import CodeType, FrameType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
 _PACK = Path(__file__).resolve().parents[1].as_posix()
 _NODES = "/custom_nodes/"
+_DEEPEST_WRAPPER = 4  # functions that wrap each other; below that nobody knows
 _DEEPEST = 80  # frames from our call up to the sampling
-_SAMPLING = "inner_sample"  # comfy.samplers.CFGGuider's: below it all code between calls runs
+_WHOLE_SAMPLING = "outer_sample"  # comfy.samplers.CFGGuider's: it loads the models and ends what their runs began
+_SAMPLING = "inner_sample"  # the same class's: below it all code between calls runs
+_EXECUTOR = "executor"  # variable of that function: an object that each sampling makes for itself
 _SAMPLERS = ("comfy", "samplers.py")
 _STEERING = "control"  # variable of functions in that file: the ControlNet that was asked before the call
 
@@ -48,14 +53,50 @@ def _is_foreign(code: CodeType) -> bool:
     return _NODES in file or not file.startswith(_trusted())
 
 
-def is_foreign(function: Any) -> bool:
-    """Whether a function, or a bound method, partial or object that is called, is neither the host's nor ours."""
-    while isinstance(function, functools.partial | MethodType):
-        function = function.func if isinstance(function, functools.partial) else function.__func__
-    code = getattr(function, "__code__", None)
-    if code is None and callable(function):
-        code = getattr(type(function).__call__, "__code__", None)
-    return isinstance(code, CodeType) and _is_foreign(code)
+def is_foreign(function: Any, depth: int = _DEEPEST_WRAPPER) -> bool:
+    """Whether a function, or a bound method, partial or object that is called, is neither the host's nor ours.
+
+    So is one that calls a foreign one: what it wraps, such as what `torch.no_grad()` decorates, and what it was given.
+    """
+    if isinstance(function, MethodType):
+        return is_foreign(function.__func__, depth)
+    if isinstance(function, functools.partial):
+        below: list[Any] = [function.func, *function.args, *function.keywords.values()]
+    elif isinstance(function, FunctionType):
+        if _is_foreign(function.__code__):
+            return True
+        below = [getattr(function, "__wrapped__", None)]
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                below.append(cell.cell_contents)
+    else:
+        code = getattr(type(function).__call__, "__code__", None) if callable(function) else None
+        return isinstance(code, CodeType) and _is_foreign(code)
+    if any(_is_foreign_object(one) for one in below):
+        return True
+    functions = [one for one in below if isinstance(one, FunctionType | MethodType | functools.partial)]
+    return bool(functions) and (depth == 0 or any(is_foreign(one, depth - 1) for one in functions))
+
+
+def _is_foreign_object(value: Any) -> bool:
+    """Whether a value is an object of a foreign class, whose methods a function that knows it may call."""
+    if value is None or isinstance(value, FunctionType | MethodType | functools.partial | type):
+        return False
+    return is_foreign_class(type(value))
+
+
+def is_foreign_class(cls: type) -> bool:
+    """Whether a class, or one that it is derived from, has a foreign method, its own or one that was put there."""
+    if cls.__module__ == "builtins" or issubclass(cls, torch.Tensor):
+        return False
+    for base in cls.__mro__:
+        for value in list(vars(base).values()):
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            while isinstance(function, FunctionType):
+                if _is_foreign(function.__code__):
+                    return True
+                function = getattr(function, "__wrapped__", None)
+    return False
 
 
 def _functions(value: Any, depth: int = 4) -> Iterator[Any]:
@@ -76,13 +117,57 @@ def in_options(options: Mapping[str, Any]) -> bool:
 
 
 def in_patcher(patcher: Any) -> bool:
-    """The same for all that a patcher brings along."""
+    """The same for all that a patcher brings along, and for its own methods."""
     found = (getattr(patcher, name, {}) for name in ("wrappers", "callbacks", "model_options"))
-    return any(in_options(options) for options in found)
+    return is_foreign_class(type(patcher)) or any(in_options(options) for options in found)
+
+
+def in_sampling() -> bool:
+    """Whether the sampling that calls here was given foreign code to run between its steps.
+
+    That is a guider, a sampler, a callback, the guider's options, hooks of its conditioning, or whoever is told of
+    progress. For the start of a run: what changes these later is foreign code, too.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        if _is_foreign(frame.f_code):
+            return True
+        if frame.f_code.co_name == _WHOLE_SAMPLING and _is_samplers(frame.f_code):
+            return _is_given_foreign(frame.f_locals)
+        frame = frame.f_back
+    return True  # not a sampling of the host's at all
+
+
+def _is_given_foreign(given: Mapping[str, Any]) -> bool:
+    import comfy.utils
+
+    guider, sampler = given.get("self"), given.get("sampler")
+    if any(is_foreign_class(type(one)) for one in (guider, sampler)):
+        return True
+    calls = (given.get("callback"), getattr(sampler, "sampler_function", None), comfy.utils.PROGRESS_BAR_HOOK)
+    if any(is_foreign(one) for one in calls if one is not None):
+        return True
+    options = (getattr(sampler, "extra_options", {}), getattr(guider, "model_options", {}))
+    return any(in_options(one) for one in options) or _is_hooked(getattr(guider, "conds", {}))
+
+
+def _is_hooked(conditioning: Any) -> bool:
+    """Whether a conditioning comes with hooks of a foreign class."""
+    for group in conditioning.values() if isinstance(conditioning, Mapping) else ():
+        for cond in group if isinstance(group, list | tuple) else ():
+            hooks = getattr(cond.get("hooks"), "hooks", ()) if isinstance(cond, Mapping) else ()
+            if any(is_foreign_class(type(hook)) for hook in hooks):
+                return True
+    return False
 
 
 def in_call(options: Mapping[str, Any]) -> bool:
-    """Whether a foreign function may have run since the last call of a sampling, by this call's transformer_options."""
+    """Whether a foreign function may have run since the last call of a sampling, by this call's transformer_options.
+
+    What the sampling was given is `in_sampling`'s business.
+    """
     return in_options({name: options.get(name, {}) for name in ("wrappers", "callbacks")}) or around()
 
 
@@ -95,11 +180,15 @@ def _is_steered(control: Any) -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=1024)
+def _is_samplers(code: CodeType) -> bool:
+    return tuple(Path(code.co_filename).parts[-2:]) == _SAMPLERS
+
+
 def around() -> bool:
     """Whether a foreign function waits for this call: a sampler, a guider, a wrapper, whoever calls the model.
 
-    Looks at the callers up to the sampling, and there at the callback and the sampler that it was given, and at the
-    ControlNets that were asked before the call.
+    Looks at the callers up to the sampling, and at the ControlNets that were asked before the call.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEEPEST):
@@ -108,14 +197,21 @@ def around() -> bool:
         code = frame.f_code
         if _is_foreign(code):
             return True
-        if code.co_filename.endswith(_SAMPLERS[1]) and _is_steered(frame.f_locals.get(_STEERING)):
-            return True
-        if code.co_name == _SAMPLING and tuple(Path(code.co_filename).parts[-2:]) == _SAMPLERS:
-            given = frame.f_locals
-            sampler = given.get("sampler")
-            calls = (given.get("callback"), getattr(sampler, "sampler_function", None))
-            options = getattr(sampler, "extra_options", {})
-            methods = (getattr(type(one), "sample", None) for one in (given.get("self"), sampler))
-            return any(is_foreign(one) for one in (*calls, *methods)) or in_options(options)
+        if _is_samplers(code):
+            if code.co_name == _SAMPLING:
+                return False
+            if _is_steered(frame.f_locals.get(_STEERING)):
+                return True
         frame = frame.f_back
     return True
+
+
+def sampling() -> weakref.ref[Any] | None:
+    """What tells the sampling that calls here from every other, gone when that is over; None where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == _SAMPLING and _is_samplers(frame.f_code):
+            executor = frame.f_locals.get(_EXECUTOR)
+            return None if executor is None else weakref.ref(executor)
+        frame = frame.f_back
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
+from ..runtime.binding import Held
 from ..runtime.module_watch import ModuleWatch, Watches
 from ..runtime.registry import registry
 from ..runtime.run import Run
@@ -40,6 +41,7 @@ class HostRun(Run):
     foreign: bool = True
     call_bytes: int = 0
     prefix: str = ""
+    held: Held | None = field(default_factory=Held)
 
     @property
     def weights_version(self) -> int | None:
@@ -57,15 +59,15 @@ class HostRun(Run):
             return self.refusal
         epoch = eligibility.epoch(self.patcher)
         if epoch != self.epoch:
-            self.epoch, self.bound, self.requests = epoch, {}, {}
+            self.epoch, self.bound, self.requests, self.slice_ = epoch, {}, {}, None
             self.watch.refresh_fully(module)
-            self.refusal = eligibility.refusal(self.patcher, self.watch, self.prefix)
         watch, slice_ = self.watch, self.slice_
         version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
+        refusal = eligibility.refusal(self.patcher, watch, self.prefix) if slice_ is None else None
         if version != self.version:
             self.version, self.bound, self.requests = version, {}, {}
             self.refusal = self.refusal or self._page_anew(module)
-        return self.refusal or self.watch.patched
+        return self.refusal or refusal or watch.patched
 
     def _page_anew(self, module: torch.nn.Module) -> Reason | None:
         """The module is another one now, and so is its skeleton."""
@@ -77,6 +79,13 @@ class HostRun(Run):
             return found.reason
         self.paged = found
         return None
+
+    def release(self) -> None:
+        """Keep nothing of the model's weights: the run is over, or the host wants their memory."""
+        if self.held is not None:
+            self.held.release()
+        if self.paged is not None:
+            self.paged.release()
 
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module as a graph is compiled for it: under DynamicVRAM not the live one, which is busy with paging."""
@@ -115,7 +124,7 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watch
             watch=watch,
             epoch=eligibility.epoch(patcher),
             paged=paged,
-            foreign=custom_nodes.in_patcher(patcher),
+            foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(),
             prefix=prefix,
         )
     except Exception as error:  # never into the queue

@@ -52,6 +52,18 @@ class Doubted:
 
 
 @dataclass(frozen=True)
+class Served:
+    """What a call of the proxy gives.
+
+    Attributes:
+        whole: the class's own method gave it; else what follows a graph is still to come.
+    """
+
+    tensor: Any
+    whole: bool
+
+
+@dataclass(frozen=True)
 class Chunk:
     """One call of the proxy, with what it belongs to."""
 

@@ -11,7 +11,7 @@ from ..common import reasons
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..runtime.request import Request
-from . import compile_client
+from .compile_client import encode_moments
 from .run import HostRun
 
 Part = Literal["decoder", "encoder"]
@@ -48,6 +48,12 @@ def set_random_state(vae: Any, state: tuple[torch.Tensor, torch.Tensor | None]) 
         torch.cuda.set_rng_state(state[1], vae.device)
 
 
+def without_graph(part: Part, module: Any, x: torch.Tensor) -> torch.Tensor:
+    """What a graph computes, without it: a decode, or an encode up to what draws random numbers."""
+    result: torch.Tensor = type(module).decode(module, x) if part == "decoder" else encode_moments(module, x)
+    return result
+
+
 def rescued(part: Part, run: HostRun, module: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor | None, Reason]:
     """What float32 gives where eager overflows, or None, and the reason for the user."""
     exact = None
@@ -60,6 +66,5 @@ def rescued(part: Part, run: HostRun, module: torch.nn.Module, x: torch.Tensor) 
 def _in_float32(part: Part, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
     """Decode or encode by a float32 copy of the weights, gone afterwards; None when that overflows too."""
     exact: Any = copy.deepcopy(module).float()
-    result = exact.decode(image.float()) if part == "decoder" else compile_client.encode_moments(exact, image.float())
-    result = result.to(image.dtype)
+    result = without_graph(part, exact, image.float()).to(image.dtype)
     return result if bool(torch.isfinite(result).all()) else None

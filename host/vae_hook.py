@@ -37,9 +37,9 @@ from .families import vae as family
 from .module_proxy import plain, stand_in
 from .resolutions import DynamicResolution, Plan, sizes_of
 from .run import HostRun, start_run
-from .vae_call import Chunk, Doubted, VaeCall, judge_not_finite
+from .vae_call import Chunk, Doubted, Served, VaeCall, judge_not_finite
 from .vae_eligibility import has_encoder, unsupported
-from .vae_finite import Part, gather, not_finite, random_state, rescued, set_random_state
+from .vae_finite import Part, gather, not_finite, random_state, rescued, set_random_state, without_graph
 from .vae_proxy import Calls, VaeProxy, vae_class_for
 
 log = logging.getLogger("onegraph.host")
@@ -196,28 +196,26 @@ class VaeHook:
         if asked is not None:
             count_eager(asked[1], reason)
 
-    def serve(
-        self, part: Part, module: torch.nn.Module, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
-        """What the proxy's decode and encode return: from a graph, else from `eager`, image by image."""
+    def serve(self, part: Part, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
+        """What the proxy's decode and encode return: from a graph, else from the class's `own`, image by image."""
         asked = self._asked(part, module)
         if asked is None:
-            return eager(x)
+            return Served(own(x), whole=True)
         call, run = asked
         run.call_bytes = run.call_bytes or family.call_bytes(part, call.vae, x)
+        chunk = Chunk(part, call, run, module)
         if call.doubted is not None:
             run.report.call_starts()
-            return self._without_graph(Chunk(part, call, run, module), call.doubted, x, eager)
+            return self._without_graph(chunk, call.doubted, x, own)
         started = time.perf_counter()
-        chunk = Chunk(part, call, run, module)
-        prepare = functools.partial(self._prepare, chunk, x, eager)
-        served: torch.Tensor = self._components[part].dispatcher.call(run, prepare, functools.partial(eager, x))
+        prepare = functools.partial(self._prepare, chunk, x)
+        served = self._components[part].dispatcher.call(run, prepare, lambda: Served(own(x), whole=True))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
-        return served
+        return served if isinstance(served, Served) else Served(served, whole=False)
 
-    def _prepare(self, chunk: Chunk, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]) -> Call | Refused:
+    def _prepare(self, chunk: Chunk, x: torch.Tensor) -> Call | Refused:
         """What to run through a graph for one chunk or tile, or why not."""
         refusal = chunk.run.inspect(chunk.module)
         if refusal is not None:
@@ -227,6 +225,7 @@ class VaeHook:
         request = self._request(chunk, x)
         if isinstance(request, Refused):
             return request
+        eager = functools.partial(without_graph, chunk.part, chunk.module)
 
         def accept(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
             assert isinstance(output, torch.Tensor)
@@ -278,12 +277,13 @@ class VaeHook:
         return call.plans[any_size]
 
     def _without_graph(
-        self, chunk: Chunk, doubted: Doubted, x: torch.Tensor, eager: Callable[[torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
+        self, chunk: Chunk, doubted: Doubted, x: torch.Tensor, own: Callable[[torch.Tensor], Any]
+    ) -> Served:
         """A tile by eager, in float32 where that overflows."""
-        run, result = chunk.run, eager(x)
+        run, state = chunk.run, random_state(chunk.call.vae)
+        result = Served(own(x), whole=True)
         doubted.tiles += 1
-        if bool(torch.isfinite(result).all()):
+        if bool(torch.isfinite(result.tensor).all()):
             return result
         if run.refusal is not None:
             doubted.overflow = doubted.overflow or run.refusal
@@ -297,7 +297,8 @@ class VaeHook:
         if exact is None:
             run.refusal = doubted.overflow
             return result
-        return exact
+        set_random_state(chunk.call.vae, state)  # what follows an encoder draws its numbers once
+        return Served(exact, whole=False)
 
 
 def _without_hook(vae: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..common import reasons
-from . import compile_client
 from .module_proxy import ModuleProxy
 
 if TYPE_CHECKING:
@@ -30,20 +29,19 @@ class VaeProxy(ModuleProxy):
         if args or kwargs:
             self.onegraph_hook.passed_by("decoder", module, reasons.VaeOptions("decode"))
             return own(z, *args, **kwargs)
-        return self.onegraph_hook.serve("decoder", module, z, own)
+        return self.onegraph_hook.serve("decoder", module, z, own).tensor
 
     def encode(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """The module's encode: image [B,3,H,W] -> latents [B,C,H/8,W/8], through a graph where one serves the call."""
         module = self.onegraph_module
+        own = functools.partial(_own(self).encode, module)
         if args or kwargs:
             self.onegraph_hook.passed_by("encoder", module, reasons.VaeOptions("encode"))
-            return _own(self).encode(module, x, *args, **kwargs)
-        moments = self.onegraph_hook.serve(
-            "encoder", module, x, functools.partial(compile_client.encode_moments, module)
-        )
-        # The rest may draw random numbers, so it stays the host's own.
+            return own(x, *args, **kwargs)
+        served = self.onegraph_hook.serve("encoder", module, x, own)
+        # What follows the moments may draw random numbers, so it stays the host's own.
         regularization: Any = getattr(module, "regularization", None)
-        return moments if regularization is None else regularization(moments)[0]
+        return served.tensor if served.whole or regularization is None else regularization(served.tensor)[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
         # The memo makes this the very module that a copied patcher holds.

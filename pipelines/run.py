@@ -29,13 +29,13 @@ class ModuleState:
 
     Attributes:
         runs: the run under way in each thread, and by what the next one is told from it.
-        reading: what the module is to a graph, by its version, and how often its watch was built then.
+        reading: what the module is to a graph, by its version.
         lock: held while the module is inspected; several threads may call it.
     """
 
     watches: Watches = field(default_factory=Watches)
     runs: dict[int, tuple[tuple[Any, ...], PipeRun]] = field(default_factory=dict)
-    reading: tuple[int, int, Reading] | None = None
+    reading: tuple[int, Reading] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def keep(self, thread: int, mark: tuple[Any, ...], run: PipeRun) -> None:
@@ -53,10 +53,10 @@ class ModuleState:
             slice_: of what a call is checked for; None: everything.
         """
         known = self.reading
-        if known is not None and known[:2] == (watch.version, watch.built) and (slice_ is not None or known[2].holds()):
-            return known[2]
+        if known is not None and known[0] == watch.version and (slice_ is not None or known[1].holds()):
+            return known[1]
         found = reading.read(module)
-        self.reading = watch.version, watch.built, found
+        self.reading = watch.version, found
         return found
 
 
@@ -85,7 +85,6 @@ class PipeRun(Run):
             watch, slice_ = self.watch, self.slice_
             version = watch.refresh_fully(module) if slice_ is None else watch.refresh_part(module, slice_)
             found = state.read(module, watch, slice_)
-            version = hash((version, watch.built))  # another part of the same looks has other weights
             if version != self.version or found is not self.reading:
                 self.version, self.bound, self.requests = version, {}, {}
                 self.reading = found

@@ -146,7 +146,7 @@ class Dispatcher:
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
-                result = graph.call(module, inputs, sizes, call.eager, registry().counters, slice_)
+                result = graph.call(module, inputs, sizes, call.eager, registry().counters, slice_, run.held)
             if isinstance(result, Refused):
                 if isinstance(result.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
                     run.refused[call.request.key.digest] = result.reason

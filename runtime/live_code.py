@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
@@ -19,7 +19,9 @@ from ..common.reasons import FunctionReplaced, OtherHostVersion
 from ..compiler.code_digest import (
     PYTHON,
     bytecode_digest,
+    cells,
     describe_target,
+    is_at_home,
     is_function,
     qualified_name,
     source_digest,
@@ -27,6 +29,7 @@ from ..compiler.code_digest import (
     unwrap_chain,
 )
 from ..compiler.code_record import MISSING, resolve
+from ..compiler.fingerprint import names_in
 from ..graph_cache.manifest import CodeRecord, Manifest
 
 # A function that is not the one that the graph was captured from. One that was replaced at run time may be put back,
@@ -76,6 +79,28 @@ def short_name(full: str) -> str:
     return path if "." in path else f"{module.rpartition('.')[2]}.{path}"
 
 
+_OPERATORS = [
+    *("__getitem__", "__setitem__", "__neg__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+    *(
+        f"__{side}{name}__"
+        for side in ("", "r", "i")
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+    ),
+]  # of tensors, which code does not name
+
+
+def _parts(functions: Sequence[FunctionType]) -> list[Any]:
+    """List what may be changed in functions themselves."""
+    found: list[Any] = []
+    for function in functions:
+        found += (function.__code__, function.__defaults__)
+        if function.__kwdefaults__:
+            found += (*function.__kwdefaults__, *function.__kwdefaults__.values())
+        if function.__closure__:
+            found += cells(function)
+    return found
+
+
 @dataclass(frozen=True)
 class _Slot:
     """One name in one namespace on the way to a recorded function."""
@@ -101,7 +126,9 @@ class LiveCode:
         self._names: list[str] = []
         self._values: list[int] = []
         self._held: list[Any] = []  # what the record was compared with, so that nothing else gets its identity
-        self._codes: list[tuple[FunctionType, CodeType]] = []
+        self._functions: list[FunctionType] = []  # the host's own, which may be changed in place
+        self._parts: list[Any] = []  # what makes these functions up
+        self._part_ids: list[int] = []
         self._difference: Difference | None = None
 
     def difference(self) -> Difference | None:
@@ -117,10 +144,10 @@ class LiveCode:
 
     def _untouched(self) -> bool:
         found = [id(space.get(name, MISSING)) for space, name in zip(self._spaces, self._names, strict=True)]
-        return found == self._values and all(function.__code__ is code for function, code in self._codes)
+        return found == self._values and list(map(id, _parts(self._functions))) == self._part_ids
 
     def _compare(self) -> Difference | None:
-        self._slots, self._codes = [], []
+        self._slots, self._functions = [], []
         try:
             return self._first_difference()
         finally:
@@ -128,6 +155,8 @@ class LiveCode:
             self._names = [slot.name for slot in self._slots]
             self._held = [slot.space.get(slot.name, MISSING) for slot in self._slots]
             self._values = list(map(id, self._held))
+            self._parts = _parts(self._functions)
+            self._part_ids = list(map(id, self._parts))
 
     def _first_difference(self) -> Difference | None:
         # All names are watched, whichever differs: a difference may go away again.
@@ -147,22 +176,20 @@ class LiveCode:
                 found.append(self._difference_of(full, value))
         for full, definer in self._record.methods.items():
             found += self._definer_differences(full, definer)
+        found += self._tensor_differences()
         return min(found, key=lambda one: not isinstance(one, FunctionReplaced)) if found else None
 
     def _is_one_of(self, digests: Sequence[str], full: str, value: Any) -> bool:
         """Tell whether a name refers to one of several functions of the host; for another Python by its file alone."""
         if not is_function(value):
             return False
-        return (
-            bytecode_digest(value) in digests
-            if self._which_digest == 0
-            else is_defined_in(value, full.partition(".")[0])
-        )
+        if self._which_digest == 1:
+            return is_defined_in(value, full.partition(".")[0])
+        return bytecode_digest(value) in digests and is_at_home(value)
 
     def _compare_function(self, found: list[Difference], full: str, value: Any, wanted: str) -> None:
-        if isinstance(value, FunctionType):
-            self._codes.append((value, value.__code__))
-        if not is_function(value) or describe_target(value, self._digest) != wanted:
+        self._functions += (one for one in unwrap_chain(value) if is_at_home(one))
+        if not is_function(value) or describe_target(value, self._digest) != wanted or not is_at_home(value):
             found.append(self._difference_of(full, value))
 
     def _difference_of(self, full: str, value: Any) -> Difference:
@@ -188,6 +215,16 @@ class LiveCode:
             if isinstance(value, ModuleType | type):
                 space = vars(value)
         return value
+
+    def _tensor_differences(self) -> Iterator[Difference]:
+        """Yield a difference for each method of tensors that the recorded functions name and somebody replaced."""
+        names = {*_OPERATORS, *(name for function in self._functions for name in names_in(function.__code__))}
+        for cls in (torch.Tensor, torch.nn.Parameter):
+            for name in sorted(names):
+                self._slots.append(_Slot(vars(cls), name))
+                value = underlying_function(vars(cls).get(name))
+                if is_function(value) and not is_defined_in(value, "torch"):
+                    yield FunctionReplaced(f"{cls.__name__}.{name}", custom_node(value))
 
     def _definer_differences(self, full: str, definer: str) -> Iterator[Difference]:
         """Yield a difference where another class defines a method now; its function is compared there."""

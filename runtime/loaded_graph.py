@@ -180,6 +180,7 @@ class LoadedGraph:
         eager: Callable[..., Output],
         counters: Counters,
         slice_: int | None = None,
+        held: binding.Held | None = None,
     ) -> Result | Refused:
         """Run an admitted call with the weights `module` has right now.
 
@@ -190,7 +191,9 @@ class LoadedGraph:
                 use on this machine and now and then later.
             slice_: number of a call of a run between whose calls nobody is expected to move weights: only some of
                 them are checked. None: all of them.
+            held: keeps what the graph reads; None: until this call returns.
         """
+        held = held or binding.Held()
         with self._lock:
             refusal = self.retired or self.first_use.slower()
             if refusal is not None:
@@ -199,6 +202,8 @@ class LoadedGraph:
             try:
                 with self._marked(inputs):
                     known = self._binding
+                    if known is not None:
+                        held.hold(id(self), known, module)  # before the look at them: what was looked at is held
                     if known is None or not (
                         known.holds(module) if slice_ is None else known.holds_part(module, slice_)
                     ):
@@ -206,6 +211,7 @@ class LoadedGraph:
                         if isinstance(bound, Refused):
                             return bound
                         counters.binds += 1
+                        held.put(id(self), *bound)
                     trial = Trial(inputs, sizes, self._run, eager)
                     if self.first_use.due(trial):
                         with self._uncaptured():
@@ -275,14 +281,14 @@ class LoadedGraph:
         """While this lasts calls are only made: a capture would spoil what is measured."""
         return contextlib.nullcontext() if self._runner.cuda_graphs is None else self._runner.cuda_graphs.paused()
 
-    def _bind(self, module: torch.nn.Module) -> binding.Binding | Refused:
+    def _bind(self, module: torch.nn.Module) -> tuple[binding.Binding, list[torch.Tensor]] | Refused:
         self._binding = None
         try:
             bound = binding.bind(self._runner, module, self._constants, self.device, self._prefix)
         except BindError as error:
             return Refused(reasons.BindFailed(str(error)))
-        if isinstance(bound, binding.Binding):
-            self._binding = bound
+        if not isinstance(bound, Refused):
+            self._binding = bound[0]
         return bound
 
     def _spot_check(self, trial: Trial, output: Output) -> Result:

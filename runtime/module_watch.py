@@ -1,32 +1,48 @@
 """Noticing that a live module is no longer what its architecture digest was taken of.
 
 Custom nodes change models in place: a padding mode, a swapped activation, a method put over the class's own, a hook.
-Weights are the binding's business; everything else is checked here, over flat lists: 0.3 ms for SDXL's UNet while all
+Weights are the binding's business; everything else is checked here, over flat lists: 0.5 ms for SDXL's UNet while all
 of it is in the processor's caches, ten times as much where it is not. So there is a way to check a part of it.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import operator
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import torch
 
 from ..common.reasons import ForwardHook, ReplacedPart
-from ..common.torch_private import every_modules_hooks, hook_tables, tables
+from ..common.torch_private import TensorLooks, dict_writes, every_modules_hooks, hook_tables, tables
 from ..compiler import fingerprint
 from ..compiler.fingerprint import Rules
 from .live_code import custom_node, is_defined_in
 
 _MISSING: Any = object()
+_OWN_DICT = operator.attrgetter("__dict__")
 PARTS = 32  # into which a module is divided for calls between which nobody is expected to change it
 _PLAIN = (torch.Tensor, torch.nn.Module, type)
 
+_trees: weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[weakref.ref[torch.nn.Module]], int]] = (
+    weakref.WeakKeyDictionary()
+)
+_tree_numbers = itertools.count(1)
+
 Patch: TypeAlias = ForwardHook | ReplacedPart  # what takes the place of a class's own code
+
+
+def _tree_number(module: torch.nn.Module, children: list[torch.nn.Module]) -> int:
+    """A number by which objects a module consists of: the same for every watch, another when one is exchanged."""
+    known = _trees.get(module)
+    if known is None or [child() for child in known[0]] != children:  # modules are equal when they are the same
+        known = _trees[module] = [weakref.ref(child) for child in children], next(_tree_numbers)
+    return known[1]
 
 
 class ModuleWatch:
@@ -35,54 +51,52 @@ class ModuleWatch:
     Holds the children, their classes and their own tables, never the module itself and no weight.
 
     Attributes:
-        version: a number by what compiled code depends on, weights' values apart; another one when that has changed,
-            the same one when it is as it was.
+        version: a number by what compiled code depends on, weights' values apart, and by which objects the children
+            are; another one when that has changed, the same one when it is as it was.
         patched: why no graph can serve the module now, or None.
-        built: how often all of it was taken down, which is so whenever a child is another object, be it an equal one.
     """
 
     def __init__(self, module: torch.nn.Module, rules: Rules) -> None:
         self._rules = rules
+        self._writes = dict_writes()
         self.version = 0
-        self.built = 0
         self.patched: Patch | None = None
         self._signature = 0
         self._metadata = 0
+        self._looks: TensorLooks | None = None  # of all weights when the metadata was computed
+        self._state_writes: list[Any] = []  # each module's own table
+        self._child_writes: list[Any] = []  # and that of its children
+        self._keys: list[tuple[str, ...]] = []
         self._digest: tuple[weakref.ref[torch.nn.Module], int, str] | None = None
         self._rebuild(module)
 
     def refresh(self, module: torch.nn.Module) -> int:
-        """Notice what has changed since the last look; the version. For every call."""
+        """Notice what has changed since the last look, weights' shapes apart; the version. For a call."""
         if not self._same(module):
             self._rebuild(module)
         return self.version
 
     def refresh_part(self, module: torch.nn.Module, number: int) -> int:
         """The same for one of `PARTS` parts, another one for each number; for all of it where that has changed."""
-        spaces, names, values, modules, types, tables, children, identities, sized = self._parts[number % PARTS]
+        part = slice(number % PARTS, None, PARTS)
+        states, children, modules, sized = self._parts[number % PARTS]
         same = (
-            list(map(dict.get, spaces, names)) == values
-            and list(map(type, modules)) == types
-            and list(map(id, map(dict.get, tables, children))) == identities
-            and list(map(len, sized)) == self._lengths[number % PARTS :: PARTS]
+            list(map(self._writes, states)) == self._state_writes[part]
+            and list(map(self._writes, children)) == self._child_writes[part]
+            and list(map(type, modules)) == self._types[part]
+            and list(map(len, sized)) == self._lengths[part]
+            and [space.get(name) for space, name, _ in self._lists] == [known for _, _, known in self._lists]
         )
         return self.version if same else self.refresh(module)
 
     def refresh_fully(self, module: torch.nn.Module) -> int:
-        """The same with what hardly ever changes, weights' shapes, strides and dtypes. For the start of a run."""
+        """The same with weights' shapes, strides and dtypes. For the start of a run."""
         self.refresh(module)  # first: what follows is read off the children there are now
-        same = list(map(id, map(vars, self._modules))) == self._state_ids
-        if not same or list(map(len, self._child_tables)) != self._child_counts:
-            self._rebuild(module)
         found = [t for table in self._weights for t in table.values() if t is not None]
-        self._metadata = hash(
-            (
-                tuple(map(operator.attrgetter("dtype"), found)),
-                tuple(map(operator.attrgetter("shape"), found)),
-                tuple(map(torch.Tensor.stride, found)),
-            )
-        )
-        self.version = hash((self._signature, self._metadata))
+        if self._looks is None or not self._looks.same(found):
+            self._looks = TensorLooks(found)
+            self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in found))
+        self.version = hash((self._signature, self._metadata, self._tree))
         return self.version
 
     def where_set(self, attribute: str) -> str | None:
@@ -104,31 +118,42 @@ class ModuleWatch:
         return known[2]
 
     def _same(self, module: torch.nn.Module) -> bool:
-        return (
-            vars(module) is self._states[0]
-            and list(map(dict.get, self._spaces, self._names)) == self._values
-            and list(map(type, self._modules)) == self._types
-            and list(map(id, map(dict.get, self._tables, self._children))) == self._child_ids
-            and (list(map(len, self._sized)) == self._lengths or self._only_placed())
-        )
+        if (
+            vars(module) is not self._states[0]
+            or list(map(type, self._modules)) != self._types
+            or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
+            or list(map(len, self._sized)) != self._lengths
+            or not all(map(operator.is_, map(dict.get, self._missing_of, self._missing), itertools.repeat(None)))
+            or any(space.get(name) != known for space, name, known in self._lists)
+        ):
+            return False
+        # Read first: what is written meanwhile is then found by the next look.
+        states, children = list(map(self._writes, self._states)), list(map(self._writes, self._child_tables))
+        if states == self._state_writes and children == self._child_writes:
+            return True
+        if (
+            list(map(dict.get, self._spaces, self._names)) != self._values
+            or list(map(id, map(dict.get, self._tables, self._children))) != self._child_ids
+            or not self._only_placed()
+        ):
+            return False
+        self._state_writes, self._child_writes = states, children
+        return True
 
     def _only_placed(self) -> bool:
         """Whether attributes came or went by which the host places weights, and nothing else."""
-        if list(map(len, self._others)) != self._lengths[len(self._states) :]:
-            return False
-        lengths = list(map(len, self._states))
-        for number, (before, length) in enumerate(zip(self._lengths, lengths, strict=False)):
-            if before != length and self._keys(self._states[number]) != self._known_keys[number]:
+        found = list(map(tuple, self._states))
+        for before, now in zip(self._keys, found, strict=True):
+            if before != now and self._telling(before) != self._telling(now):
                 return False
-        self._lengths[: len(lengths)] = lengths
+        self._keys = found
         return True
 
-    def _keys(self, state: dict[str, Any]) -> frozenset[str]:
-        return frozenset(k for k in state if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
+    def _telling(self, keys: Iterable[str]) -> frozenset[str]:
+        return frozenset(k for k in keys if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
 
     def _rebuild(self, module: torch.nn.Module) -> None:
         """Take everything down as it is now."""
-        self.built += 1
         named = [*module.named_modules()]
         referenced = fingerprint.referenced_names(module)
         self._modules = [child for _, child in named[1:]]
@@ -137,13 +162,17 @@ class ModuleWatch:
         self._where = [f"{name or 'the model'} ({type(child).__name__})" for name, child in named]
         self._weights = [table for _, child in named for table in tables(child)[:2]]
         self._state_ids = list(map(id, self._states[1:]))
-        self._known_keys = [self._keys(state) for state in self._states]
-        children = [tables(child).children for _, child in named]
+        self._keys = list(map(tuple, self._states))
+        self._tree = _tree_number(module, self._modules)
+        missing = [(table, name) for table in self._weights for name, tensor in table.items() if tensor is None]
+        self._missing_of: list[dict[str, Any]] = [table for table, _ in missing]
+        self._missing = [name for _, name in missing]
+        self._child_tables = children = [tables(child).children for _, child in named]
         hooks = [table for _, child in named for table in hook_tables(child)]
-        self._child_tables, self._child_counts = children, list(map(len, children))
-        self._others: list[Any] = [*hooks, *every_modules_hooks()]
-        self._sized: list[Any] = [*self._states, *self._others]
+        self._sized: list[Any] = [*hooks, *every_modules_hooks(), *self._weights]
         self._lengths = list(map(len, self._sized))
+        self._state_writes = list(map(self._writes, self._states))
+        self._child_writes = list(map(self._writes, children))
         pairs = [(table, name) for table in children for name in table]
         self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]
         self._child_ids = list(map(id, map(dict.get, self._tables, self._children)))
@@ -170,15 +199,13 @@ class ModuleWatch:
                 signature.append(hook)
                 self.patched = self.patched or hook
         self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
-        values = map(dict.get, self._spaces, self._names)
-        self._values = [list(value) if type(value) is list else value for value in values]  # one may change in place
-        lists = (
-            self._spaces, self._names, self._values, self._modules, self._types,
-            self._tables, self._children, self._child_ids, self._sized,
-        )  # fmt: skip
+        self._values = list(map(dict.get, self._spaces, self._names))
+        # A list may change in place.
+        self._lists = [(space, name, copy.deepcopy(space[name])) for space, name in facts if type(space[name]) is list]
+        lists = (self._states, self._child_tables, self._modules, self._sized)
         self._parts: list[list[Any]] = [[one[number::PARTS] for one in lists] for number in range(PARTS)]
         self._signature = hash(tuple(signature))
-        self.version = hash((self._signature, self._metadata))
+        self.version = hash((self._signature, self._metadata, self._tree))
 
     def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> ReplacedPart | None:
         """A function on the module itself where the class has its own, or a foreign one of several of the host's."""

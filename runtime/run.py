@@ -12,6 +12,7 @@ import torch
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from . import registrations
+from .binding import Held
 from .request import Request
 from .run_report import RunReport
 
@@ -30,6 +31,7 @@ class Run:
         refused: by key digest, why there is no graph in this run.
         bound: by ids of graphs, `doubts` when the graph's binding was last checked in full in this run.
         requests: by what a request depends on, until something changes.
+        held: keeps the memory that the graphs of this run read; None: each call keeps it while it lasts.
     """
 
     refusal: Reason | None = None
@@ -42,6 +44,7 @@ class Run:
     refused: dict[str, Reason] = field(default_factory=dict)
     bound: dict[int, int] = field(default_factory=dict)
     requests: dict[Any, Request] = field(default_factory=dict)
+    held: Held | None = None
 
     def look(self, alone: bool) -> None:
         """Decide what the next call is checked for: some of it, another part each time, or everything.

@@ -95,14 +95,24 @@ def _taken(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dic
 
 
 class ControlNetHook:
-    """One node's hook. It knows the patcher of the ControlNet that the node handed on, and holds no weights."""
+    """One node's hook. It knows the patcher of the ControlNet that the node handed on, and holds no weights.
+
+    Attributes:
+        run: the one under way.
+    """
 
     def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
         self.options = options
         self._component = Component(compile_client.CONTROLNET, node_id, source, folders=(FOLDER,))
         self._watches = Watches()
         self._patcher: Any = None
-        self._run: tuple[str | None, HostRun] | None = None  # and the prompt that it is of
+        self.run: HostRun | None = None
+        self._sampling: weakref.ref[Any] | None = None  # that the run is of, and whose end it ends with
+        self._prompt: str | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ControlNetHook:
+        """Itself: copies that other nodes make belong to the same node of ours."""
+        return self
 
     def attach(self, patcher: Any) -> None:
         """Know the patcher (a fresh clone) of the ControlNet, and be told when a sampling ends."""
@@ -121,15 +131,16 @@ class ControlNetHook:
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 
     def on_cleanup(self, patcher: Any) -> None:
-        """A sampling is over. The host calls this once for each place at which it used the ControlNet."""
-        if self._run is not None:
-            _, run = self._run
-            self._run = None
+        """A sampling is over. The host calls this once for each place at which it used the ControlNet, or never."""
+        run, self.run = self.run, None
+        if run is not None:
             self._component.finish(run)
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
         if unpatch_all:
+            if self.run is not None:
+                self.run.release()
             self._component.dispatcher.release_captures()
 
     # One call -----------------------------------------------------------------------------------------------
@@ -148,13 +159,16 @@ class ControlNetHook:
         return {"middle": [middle], "output": outputs}
 
     def _current(self, module: torch.nn.Module) -> HostRun:
-        """The run under way. One that the host never ended, for it was interrupted, ends with its prompt."""
-        prompt = status.current_prompt()
-        if self._run is not None and self._run[0] != prompt:
+        """The run under way: it ends with its sampling, also where that was interrupted or failed."""
+        sampling, prompt = custom_nodes.sampling(), status.current_prompt()
+        if (self._sampling, self._prompt) != (sampling, prompt):
             self.on_cleanup(None)
-        if self._run is None:
-            self._run = prompt, start_run(self._patcher(), module, "", self._watches)
-        return self._run[1]
+        if self.run is None:
+            self._sampling, self._prompt = sampling, prompt
+            self.run = start_run(self._patcher(), module, "", self._watches)
+            if sampling is not None:
+                weakref.finalize(sampling(), _end, weakref.ref(self), self.run).atexit = False
+        return self.run
 
     def _prepare(self, module: Any, run: HostRun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | Refused:
         """What to run through a graph for one call of the module, or why not."""
@@ -197,6 +211,13 @@ class ControlNetHook:
         if isinstance(request, Request):
             run.requests[like, sizes if request.shapes.dim("height").exact else widths] = request
         return request
+
+
+def _end(hook: weakref.ref[ControlNetHook], run: HostRun) -> None:
+    """The sampling of a run is gone, whether the host has said so or not."""
+    found = hook()
+    if found is not None and found.run is run:
+        found.on_cleanup(None)
 
 
 def _eager(module: torch.nn.Module, names: tuple[str, ...], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

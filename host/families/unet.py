@@ -148,6 +148,10 @@ class UnetHook:
         self._component = Component(compile_client.UNET, node_id, source)
         self._watches = Watches()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> UnetHook:
+        """Itself: copies of a MODEL that other nodes make belong to the same node of ours."""
+        return self
+
     @property
     def dispatcher(self) -> Dispatcher:
         """What runs the calls."""
@@ -195,6 +199,8 @@ class UnetHook:
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
         if unpatch_all:
+            for _, run in _runs.get(id(patcher.model.diffusion_model), []):
+                run.release()
             self._component.dispatcher.release_captures()
 
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:

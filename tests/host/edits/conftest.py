@@ -1,0 +1,63 @@
+"""Models that are loaded once and changed again and again; one registry for all cases of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.edits import subjects
+from support.edits.subjects import Subject
+
+from onegraph.graph_cache.store import Store
+from onegraph.runtime import registry as registry_module
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry
+from onegraph.runtime.spot_check import EVERY_VARIABLE
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fresh_process(graphs_home: Path) -> Iterator[Registry]:
+    """One registry for all cases of a file: its graphs are restored once. No check against eager hides a wrong call."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(EVERY_VARIABLE, "0")
+        with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as fresh:
+            assert fresh is not None
+            yield fresh
+            for graph in fresh.graphs():
+                if graph.held_bytes:
+                    graph.close()
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    """As the host runs nodes."""
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture(scope="session")
+def unet(compiled_once: None, checkpoint: Callable[..., Path]) -> Subject:
+    return subjects.unet(checkpoint())
+
+
+@pytest.fixture(scope="session")
+def net(
+    compiled_once: None, checkpoint: Callable[..., Path], net_file: Path, graphs_home: Path, shared_graphs: object
+) -> Subject:
+    from support.shared_graphs import SharedGraphs
+
+    assert isinstance(shared_graphs, SharedGraphs)
+    shared_graphs.give(graphs_home, net_file, "sdxl controlnet")
+    return subjects.net(checkpoint(), net_file)
+
+
+@pytest.fixture(scope="session")
+def decoder(vae_compiled_once: None, checkpoint: Callable[..., Path]) -> Subject:
+    return subjects.vae(checkpoint(vae="both"), "decoder")
+
+
+@pytest.fixture(scope="session")
+def encoder(vae_compiled_once: None, checkpoint: Callable[..., Path]) -> Subject:
+    return subjects.vae(checkpoint(vae="both"), "encoder")

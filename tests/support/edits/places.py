@@ -1,0 +1,266 @@
+"""Where code of other packs runs between two calls of a sampling: each puts an edit between the first call and the second."""
+
+from __future__ import annotations
+
+import sysconfig
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Act = Callable[[], None]
+
+
+@dataclass
+class Sampling:
+    """One sampling as a node sets it up.
+
+    Attributes:
+        patcher: a clone of the MODEL.
+        guider: made when all else is set.
+        options: put into the guider's own model_options.
+    """
+
+    patcher: Any
+    sigmas: torch.Tensor
+    conditioning: tuple[Any, Any]
+    noise: torch.Tensor
+    cfg: float = 1.0
+    sampler: Any = None
+    callback: Any = None
+    guider: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self) -> torch.Tensor:
+        """The latents."""
+        import comfy.model_patcher
+        import comfy.samplers
+
+        guider = (self.guider or comfy.samplers.CFGGuider)(self.patcher)
+        guider.set_conds(*self.conditioning)
+        guider.set_cfg(self.cfg)
+        if self.options:
+            guider.model_options = {**comfy.model_patcher.create_model_options_clone(guider.model_options), **self.options}
+        sampler = self.sampler or comfy.samplers.sampler_object("euler")
+        with torch.inference_mode():
+            result: torch.Tensor = guider.sample(
+                self.noise, torch.zeros_like(self.noise), sampler, self.sigmas,
+                callback=self.callback, disable_pbar=True, seed=1,
+            )  # fmt: skip
+        return result
+
+
+Place = Callable[[Sampling, Act], None]
+
+
+def once(act: Act, at: int = 1) -> Callable[..., Any]:
+    """A function that acts when it is called for that time; it returns what a post-CFG function is to return."""
+    calls: list[int] = []
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == at:
+            act()
+        return args[0]["denoised"] if args and isinstance(args[0], dict) and "denoised" in args[0] else None
+
+    return function
+
+
+def library_function(act: Act, source: str = "def function(*args, **kwargs):\n    return inner(*args, **kwargs)\n") -> Any:
+    """The same from a file of the environment's libraries, as packs have that are installed by pip."""
+    file = Path(sysconfig.get_paths()["purelib"]) / "a_pack" / "nodes.py"
+    # What acts is defined in the library's file as well: frames under `inner` are ours, but gone when the call is made.
+    space: dict[str, Any] = {"inner": once(act), "torch": torch}
+    exec(compile(source, str(file), "exec"), space)
+    return space["function"]
+
+
+# Places that the pack knows for code of others --------------------------------------------------------------------
+
+
+def function_wrapper(sampling: Sampling, act: Act) -> None:
+    changed = once(act, at=2)
+
+    def wrapper(apply_model: Any, arguments: dict[str, Any]) -> Any:
+        changed()
+        return apply_model(arguments["input"], arguments["timestep"], **arguments["c"])
+
+    sampling.patcher.set_model_unet_function_wrapper(wrapper)
+
+
+def callback(sampling: Sampling, act: Act) -> None:
+    sampling.callback = once(act)
+
+
+def post_cfg(sampling: Sampling, act: Act) -> None:
+    sampling.patcher.set_model_sampler_post_cfg_function(once(act))
+
+
+def sampler_function(sampling: Sampling, act: Act) -> None:
+    import comfy.k_diffusion.sampling
+    import comfy.samplers
+
+    def sample(model: Any, x: Any, sigmas: Any, **given: Any) -> Any:
+        first = comfy.k_diffusion.sampling.sample_euler(model, x, sigmas[:2], **given)
+        act()
+        return comfy.k_diffusion.sampling.sample_euler(model, first, sigmas[1:], **given)
+
+    sampling.sampler = comfy.samplers.KSAMPLER(sample)
+
+
+def predict_noise(sampling: Sampling, act: Act) -> None:
+    import comfy.samplers
+
+    changed = once(act)
+
+    class Guider(comfy.samplers.CFGGuider):  # type: ignore[misc]
+        def predict_noise(self, *args: Any, **kwargs: Any) -> Any:
+            found = super().predict_noise(*args, **kwargs)
+            changed()
+            return found
+
+    sampling.guider = Guider
+
+
+def model_wrapper(sampling: Sampling, act: Act) -> None:
+    from comfy.patcher_extension import WrappersMP
+
+    changed = once(act, at=2)
+
+    def wrapper(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        changed()
+        return executor(*args, **kwargs)
+
+    sampling.patcher.add_wrapper_with_key(WrappersMP.APPLY_MODEL, "a pack", wrapper)
+
+
+# Places where it was not known -----------------------------------------------------------------------------------
+
+
+def no_grad_callback(sampling: Sampling, act: Act) -> None:
+    sampling.callback = torch.no_grad()(once(act))
+
+
+def inference_mode_callback(sampling: Sampling, act: Act) -> None:
+    sampling.callback = torch.inference_mode()(once(act))
+
+
+def no_grad_post_cfg(sampling: Sampling, act: Act) -> None:
+    sampling.patcher.set_model_sampler_post_cfg_function(torch.no_grad()(once(act)))
+
+
+def guiders_post_cfg(sampling: Sampling, act: Act) -> None:
+    sampling.options["sampler_post_cfg_function"] = [once(act)]
+
+
+def inner_sample(sampling: Sampling, act: Act) -> None:
+    """A guider of two stages."""
+    import comfy.samplers
+
+    class Guider(comfy.samplers.CFGGuider):  # type: ignore[misc]
+        def inner_sample(
+            self, noise: Any, latent: Any, device: Any, sampler: Any, sigmas: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            conds = {name: [one.copy() for one in found] for name, found in self.conds.items()}
+            first = super().inner_sample(noise, latent, device, sampler, sigmas[:2], *args, **kwargs)
+            act()
+            self.conds = conds
+            zeros = torch.zeros_like(noise)
+            return super().inner_sample(zeros, first, device, sampler, sigmas[1:], *args, **kwargs)
+
+    sampling.guider = Guider
+
+
+def prepare_state(sampling: Sampling, act: Act) -> None:
+    changed = once(act, at=2)
+    base: Any = type(sampling.patcher)
+
+    class Patcher(base):  # type: ignore[misc]
+        def prepare_state(self, *args: Any, **kwargs: Any) -> Any:
+            changed()
+            return super().prepare_state(*args, **kwargs)
+
+    sampling.patcher.__class__ = Patcher
+
+
+def no_grad_prepare_state_callback(sampling: Sampling, act: Act) -> None:
+    from comfy.patcher_extension import CallbacksMP
+
+    sampling.patcher.add_callback_with_key(CallbacksMP.ON_PREPARE_STATE, "a pack", torch.no_grad()(once(act, at=2)))
+
+
+def previewer(sampling: Sampling, act: Act) -> None:
+    """The host's own callback asks a previewer that a pack put in place."""
+    import latent_preview
+
+    changed = once(act)
+
+    class Previewer:
+        def decode_latent_to_preview_image(self, preview_format: str, x0: Any) -> Any:
+            changed()
+
+    before = latent_preview.get_previewer
+    latent_preview.get_previewer = lambda *args, **kwargs: Previewer()
+    try:
+        sampling.callback = latent_preview.prepare_callback(sampling.patcher, len(sampling.sigmas) - 1)
+    finally:
+        latent_preview.get_previewer = before
+
+
+def model_sampling(sampling: Sampling, act: Act) -> None:
+    """A pack's own noise schedule, put on as nodes such as ModelSamplingDiscrete do."""
+    original = sampling.patcher.get_model_object("model_sampling")
+    changed = once(act)
+
+    class Schedule(type(original)):  # type: ignore[misc]
+        def calculate_denoised(self, *args: Any, **kwargs: Any) -> Any:
+            found = super().calculate_denoised(*args, **kwargs)
+            changed()
+            return found
+
+    schedule = Schedule(sampling.patcher.model.model_config)
+    schedule.load_state_dict(original.state_dict(), strict=False)
+    sampling.patcher.add_object_patch("model_sampling", schedule)
+
+
+# Places where nobody can know ------------------------------------------------------------------------------------
+
+
+def library_callback(sampling: Sampling, act: Act) -> None:
+    sampling.callback = library_function(act)
+
+
+def another_thread(sampling: Sampling, act: Act) -> None:
+    """A thread that the pack started earlier, e.g. a server's, at a moment that nothing in the sampling tells of."""
+
+    def in_thread() -> None:
+        thread = threading.Thread(target=act)
+        thread.start()
+        thread.join()
+
+    sampling.callback = library_function(in_thread)
+
+
+KNOWN: dict[str, Place] = {
+    "function wrapper": function_wrapper,
+    "callback": callback,
+    "post-CFG function": post_cfg,
+    "sampler": sampler_function,
+    "guider's predict_noise": predict_noise,
+    "apply_model wrapper": model_wrapper,
+}
+UNKNOWN: dict[str, Place] = {
+    "callback under no_grad": no_grad_callback,
+    "callback under inference_mode": inference_mode_callback,
+    "post-CFG function under no_grad": no_grad_post_cfg,
+    "guider's own post-CFG function": guiders_post_cfg,
+    "guider's inner_sample": inner_sample,
+    "patcher's prepare_state": prepare_state,
+    "prepare-state callback under no_grad": no_grad_prepare_state_callback,
+    "previewer": previewer,
+    "model_sampling": model_sampling,
+}
+UNKNOWABLE: dict[str, Place] = {"library's callback": library_callback, "another thread": another_thread}

@@ -1,0 +1,190 @@
+"""Small models whose calls go through graphs or not, on the same live module."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from .. import controlnet, host
+from .places import Act, Place, Sampling, once
+
+NODE = "7"
+_SIDE = 64  # pixels
+STEPS = 3
+ROLES: Mapping[str, Mapping[str, str]] = {
+    "unet": {
+        "block": "middle_block.0",
+        "layer": "input_blocks.0.0",
+        "deep": "middle_block.1.transformer_blocks.0.ff.net.2",
+        "linear": "time_embed.0",
+        "square": "time_embed.2",
+        "unbiased": "middle_block.1.transformer_blocks.0.attn1.to_v",
+        "norm": "out.0",
+    },
+    "controlnet": {
+        "block": "middle_block.0",
+        "layer": "input_blocks.0.0",
+        "deep": "middle_block.1.transformer_blocks.0.ff.net.2",
+        "linear": "time_embed.0",
+        "square": "time_embed.2",
+        "unbiased": "middle_block.1.transformer_blocks.0.attn1.to_v",
+        "norm": "middle_block.0.in_layers.0",
+    },
+    "decoder": {
+        "block": "decoder.mid.block_1",
+        "layer": "decoder.conv_in",
+        "deep": "decoder.up.0.block.0.conv1",
+        "whole": "decoder",
+        "quant": "post_quant_conv",
+        "square": "decoder.mid.attn_1.v",
+        "norm": "decoder.norm_out",
+    },
+    "encoder": {
+        "block": "encoder.down.0.block.0",
+        "layer": "encoder.conv_in",
+        "deep": "encoder.down.0.block.1.conv1",
+        "quant": "quant_conv",
+        "square": "encoder.mid.attn_1.v",
+        "norm": "encoder.norm_out",
+    },
+}
+
+
+Run = Callable[[Place | None, Act], torch.Tensor]  # acts at a place between the first call and the second
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A component of a loaded model.
+
+    Attributes:
+        module: the live one, which both ways share.
+        calls: of a whole run.
+        eager: runs it without a graph, and acts at a place between the first call and the second.
+        compiled: makes what runs it through graphs, as the node does.
+        report: of the last compiled run.
+    """
+
+    name: str
+    module: torch.nn.Module
+    calls: int
+    eager: Run
+    compiled: Callable[[], Run]
+    report: Callable[[], Any]
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """The submodules that edits name."""
+        return ROLES[self.name]
+
+
+def nothing() -> None:
+    """Change nothing."""
+
+
+def _report(part: str) -> Callable[[], Any]:
+    def report() -> Any:
+        from onegraph.host import status
+
+        return status.last_runs[f"{NODE}:{part}" if part else NODE]
+
+    return report
+
+
+def _noise() -> torch.Tensor:
+    return torch.randn(1, 4, _SIDE // 8, _SIDE // 8, generator=torch.Generator().manual_seed(1))
+
+
+def _sigmas() -> torch.Tensor:
+    """Noise levels of three steps that all matter."""
+    return torch.tensor([14.6, 10.0, 5.0, 0.0])
+
+
+def unet(path: Path) -> Subject:
+    """The UNet of a checkpoint."""
+    from onegraph.host.families.unet import Options, compile_model
+
+    patcher = host.load(path)
+    sigmas, noise = _sigmas(), _noise()
+    conditioning = host.conditioning(77, 2048, 11), host.conditioning(77, 2048, 12)
+
+    def run(model: Any, place: Place | None, act: Act) -> torch.Tensor:
+        sampling = Sampling(model.clone(), sigmas, conditioning, noise)
+        if place is not None:
+            place(sampling, act)
+        return sampling.run()
+
+    def compiled() -> Run:
+        fast = compile_model(patcher, Options(backend="inductor", when_missing="eager"), NODE)[0]
+        return lambda place, act: run(fast, place, act)
+
+    return Subject(
+        "unet", patcher.model.diffusion_model, STEPS, lambda place, act: run(patcher, place, act), compiled, _report("")
+    )
+
+
+def net(path: Path, file: Path) -> Subject:
+    """A ControlNet that steers a checkpoint's UNet, which runs eager."""
+    from onegraph.host.families.controlnet import compile_controlnet
+    from onegraph.host.families.unet import Options
+
+    patcher, plain = host.load(path), controlnet.load(file)
+    sigmas, noise = _sigmas(), _noise()
+    given = host.conditioning(77, 2048, 11), host.conditioning(77, 2048, 12)
+
+    def run(control: Any, place: Place | None, act: Act) -> torch.Tensor:
+        sampling = Sampling(patcher.clone(), sigmas, controlnet.steered(control, given=given), noise)
+        if place is not None:
+            place(sampling, act)
+        return sampling.run()
+
+    def compiled() -> Run:
+        fast = compile_controlnet(plain, Options(backend="inductor", when_missing="eager"), NODE)[0]
+        return lambda place, act: run(fast, place, act)
+
+    return Subject(
+        "controlnet", plain.control_model, STEPS, lambda place, act: run(plain, place, act), compiled, _report("")
+    )
+
+
+def vae(path: Path, part: str) -> Subject:
+    """One half of a checkpoint's VAE. The host works on a batch of two image by image; places do not matter here."""
+    from onegraph.host.vae_hook import Options, compile_vae
+
+    loaded = host.load_vae(path)
+    loaded.patcher.get_free_memory = lambda device: 1
+    generator = torch.Generator().manual_seed(2)
+    shape = (2, 4, 2, 2) if part == "decoder" else (2, 16, 16, 3)
+    given = torch.randn(shape, generator=generator) if part == "decoder" else torch.rand(shape, generator=generator)
+
+    def run(model: Any, place: Place | None, act: Act) -> torch.Tensor:
+        with torch.inference_mode(), _between_images(model, part, act if place is not None else nothing):
+            torch.manual_seed(0)
+            result: torch.Tensor = (model.decode if part == "decoder" else model.encode)(given)
+        return result
+
+    def compiled() -> Run:
+        fast = compile_vae(loaded, Options(backend="inductor", parts=part, when_missing="eager"), NODE)[0]
+        return lambda place, act: run(fast, place, act)
+
+    return Subject(
+        part, loaded.first_stage_model, 2, lambda place, act: run(loaded, place, act), compiled, _report(part)
+    )
+
+
+def _between_images(model: Any, part: str, act: Act) -> contextlib.AbstractContextManager[Any]:
+    """A pack's function for the images of a batch, which acts between the first one and the second."""
+    name, at = ("process_output", 1) if part == "decoder" else ("process_input", 2)
+    original, changed = getattr(model, name), once(act, at)
+
+    def function(images: torch.Tensor) -> Any:
+        changed()
+        return original(images)
+
+    return patch.object(model, name, function)
