@@ -8,6 +8,7 @@ of it, another part each time, as the whole check of a full-size UNet takes mill
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import logging
 import sys
@@ -27,10 +28,10 @@ log = logging.getLogger("onegraph.pipelines")
 _PACK = Path(__file__).resolve().parents[1]
 _OWN = ("backends", "common", "compiler", "graph_cache", "pipelines", "runtime")  # other folders there hold anything
 _LIBRARIES = ("torch", "diffusers", "accelerate", "contextlib")
-_BASES = ("huggingface_hub", "abc", "typing", "enum", "collections", "builtins")  # that diffusers' classes derive from
+_BASES = ("huggingface_hub", "abc", "typing", "enum", "collections")  # that diffusers' classes derive from
 _DEEPEST = 200  # frames from our call up to the pipeline's
 _BUILT_IN = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
-_IN_LOOPS = ("controlnet", "unet", "transformer")  # how components are called that run once a step, with more behind
+_IN_LOOPS = ("scheduler", "guider", "controlnet", "unet", "transformer")  # how names of what runs in a loop begin
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,10 @@ class Caller:
     def mark(self) -> tuple[Any, ...] | None:
         """What tells this denoising loop from the next, which sets its scheduler's timesteps anew; None: nothing."""
         steps = getattr(getattr(self.pipe, "scheduler", None), "timesteps", None)
-        return (weakref.ref(self.pipe), weakref.ref(steps)) if isinstance(steps, torch.Tensor) else None
+        try:
+            return (weakref.ref(self.pipe), weakref.ref(steps)) if isinstance(steps, torch.Tensor) else None
+        except TypeError:  # a class without weak references
+            return None
 
     def runs_foreign_code(self, module: torch.nn.Module) -> bool:
         """Whether its loop runs anything that is no library's, besides what stands between it and the module.
@@ -66,17 +70,16 @@ class Caller:
             return True
 
     def _runs_foreign_code(self, module: torch.nn.Module) -> bool:
-        scheduler = getattr(self.pipe, "scheduler", None)
         given = [self.given.get(name) for name in self.parameters]
         given += [value for name, value in self.given.items() if name.startswith("callback")]
         given += [value for one in given if isinstance(one, dict) for value in one.values()]
         if any(callable(one) for one in given if one is not self.pipe):
             return True
-        if not (_is_of_libraries(self.pipe) and _is_of_libraries(scheduler)):
-            return True
-        parts = getattr(self.pipe, "components", {}).items()
-        others = [part for name, part in parts if name.startswith(_IN_LOOPS) and part is not module]
-        return any(isinstance(one, torch.nn.Module) and _runs_foreign_code(one) for one in others)
+        parts = [part for name, part in self.pipe.components.items() if name.startswith(_IN_LOOPS)]
+        others = [part for part in parts if part is not None and part is not module]
+        return not _is_of_libraries(self.pipe) or any(
+            _runs_foreign_code(one) if isinstance(one, torch.nn.Module) else not _is_of_libraries(one) for one in others
+        )
 
 
 def calling() -> Caller | None:
@@ -109,16 +112,18 @@ def _calling() -> Caller | None:
 
 @functools.cache
 def _folders() -> tuple[Path, ...]:
-    """The folders and single files of libraries, without links."""
-    files = (getattr(sys.modules.get(name), "__file__", None) for name in (*_LIBRARIES, *_BASES))
-    found = [Path(file).resolve() for file in files if file]
+    """The folders and single files of libraries, without links. Those that nobody has imported yet count, too."""
+    specs = [importlib.util.find_spec(name) for name in (*_LIBRARIES, *_BASES)]
+    found = [Path(spec.origin).resolve() for spec in specs if spec is not None and spec.origin and spec.has_location]
     return (*(_PACK / name for name in _OWN), *(f.parent if f.name == "__init__.py" else f for f in found))
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_library_file(name: str) -> bool:
+    if name.startswith("<"):  # code without a file: the interpreter's own, or anybody's
+        return name.startswith("<frozen ")
     file = Path(name).resolve()
-    return not name.startswith("<") and any(file.is_relative_to(folder) for folder in _folders())
+    return any(file.is_relative_to(folder) for folder in _folders())
 
 
 @functools.lru_cache(maxsize=4096)

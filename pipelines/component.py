@@ -71,6 +71,7 @@ class Component:
         owners: the pipelines that were compiled with it, and its module where that was compiled by itself.
         most_sizes: how many graphs for one size each it may have; None: as many as the runtime allows.
         choices: how often the options have changed: a run that began before is over.
+        then: to be called once, after the first call that a graph serves.
     """
 
     def __init__(self, name: str, module: torch.nn.Module, family: Family, options: Options) -> None:
@@ -83,6 +84,7 @@ class Component:
         self.dispatcher = Dispatcher(self, family.unit(module))
         self.most_sizes: int | None = None
         self.choices = 0
+        self.then: Callable[[], None] | None = None
         self._digest: str | None = None
         self.interception = Interception(module, family.method, self.serve)
 
@@ -119,7 +121,19 @@ class Component:
         run.look(alone=run.libraries and caller is not None and caller.direct)
         prepare = functools.partial(self._prepare, run, module, args, kwargs)
         result = self.dispatcher.call(run, prepare, lambda: _Eager(original(*args, **kwargs)))
-        return result.result if isinstance(result, _Eager) else self.family.output(result, args, kwargs)
+        if isinstance(result, _Eager):
+            return result.result
+        self._after_first()
+        return self.family.output(result, args, kwargs)
+
+    def _after_first(self) -> None:
+        """Do what waits for a graph. Never raises."""
+        then, self.then = self.then, None
+        if then is not None:
+            try:
+                then()
+            except Exception:  # never into the pipeline
+                log.exception("what was to follow the first compiled call of %s failed", self.name)
 
     def _run(self, module: torch.nn.Module, caller: Caller | None) -> PipeRun:
         """The run that a call of this thread belongs to."""

@@ -60,7 +60,7 @@ class Interception:
         module = self._module()
         if module is None or not self.active or interception_of(module, self._method) is self:
             return None
-        over = vars(module).get(self._method, vars(type(module)).get(self._method))
+        over = vars(module).get(self._method, getattr(type(module), self._method))
         return reasons.MethodReplacedLater(self._method, live_code.custom_node(over))
 
     def install(self) -> None:
@@ -124,7 +124,7 @@ def _is_own(module: torch.nn.Module, method: str, value: Any) -> bool:
 
 def interception_of(module: torch.nn.Module, method: str) -> Interception | None:
     """The interception that stands on a module, below whatever was put over it; None where there is none."""
-    found = [vars(module).get(slot) for slot in (method, _ACCELERATE)]
+    found = [vars(module).get(_slot(module, method))]  # accelerate's hook refers to more than it calls
     seen: set[int] = set()
     while found and len(seen) < _MOST_BELOW:
         one = found.pop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,7 +78,9 @@ class Handle:
     def report(self) -> PipeReport:
         """What ran compiled since the pipeline was compiled, what did not and why."""
         owner = self._owner()
-        live = {} if owner is None else modules_of(owner)
+        if owner is None:
+            return PipeReport(tuple(ComponentReport.of(name, one.report, ()) for name, one in self.components.items()))
+        live = modules_of(owner)
         names = [*self.components, *self.eager]
         names += [name for name, module in live.items() if name not in names and _serving(module) is not None]
         return PipeReport(tuple(self._report(name, live.get(name)) for name in names))
@@ -96,7 +97,8 @@ class Handle:
             if serving is None:
                 return ComponentReport(name, eager={} if left_out is None else {left_out: 0})
             return ComponentReport.of(name, serving.report, () if left_out is None else [reasons.SharedCompiled()])
-        if module is not None and serving is not component and unwrapped(module) is not component.interception.module():
+        plain = None if module is None else unwrapped(module)
+        if serving is not component and (plain is None or plain is not component.interception.module()):
             return ComponentReport.of(name, (serving or component).report, () if serving else [reasons.OtherModule()])
         return ComponentReport.of(name, component.report, self._standing(name, component, module))
 
@@ -126,11 +128,15 @@ class Handle:
 
 def _serving(module: torch.nn.Module | None) -> Component | None:
     """The component that takes a module's calls, whoever compiled it."""
-    family = None if module is None else family_of(unwrapped(module))
-    if module is None or family is None:
-        return None
-    found = interception_of(unwrapped(module), family.method)
-    component = getattr(found.serve, "__self__", None) if found is not None and found.active else None
+    found = None if module is None else _component_of(module)
+    return found if found is not None and found.interception.active else None
+
+
+def _component_of(module: torch.nn.Module) -> Component | None:
+    """The component that takes a module's calls, or did before it was removed below somebody else's wrapper."""
+    family = family_of(unwrapped(module))
+    found = None if family is None else interception_of(unwrapped(module), family.method)
+    component = None if found is None else getattr(found.serve, "__self__", None)
     return component if isinstance(component, Component) else None
 
 
@@ -175,6 +181,14 @@ def compile_pipe(
     return pipe
 
 
+def leave_out(owner: Any, reason: Reason) -> None:
+    """Have all modules of an owner run as they do, with a handle whose report says why."""
+    handle = handle_of(owner) or Handle(owner)
+    handle.remove()
+    handle.eager = dict.fromkeys(modules_of(owner), reason)
+    vars(owner)[HANDLE] = handle
+
+
 def attach(pipe: Any) -> Handle:
     """Take the calls of a pipeline's modules, for graphs that are there already. Modules that are compiled stay so."""
     return _take(pipe, Options(when_missing="eager"), (), _as_they_are)
@@ -200,12 +214,12 @@ def compile_module(
     from .saving import load_graph, save_graph
 
     _take(module, Options(backend, shapes, when_missing), ())
-    vars(module)["save_graph"] = _ModuleMethod(module, save_graph)
-    vars(module)["load_graph"] = _ModuleMethod(module, load_graph)
+    vars(module)["save_graph"] = ModuleMethod(module, save_graph)
+    vars(module)["load_graph"] = ModuleMethod(module, load_graph)
     return module
 
 
-class _ModuleMethod:
+class ModuleMethod:
     """A function of a module as its method, on the instance. It refers to the module weakly, as handles do."""
 
     def __init__(self, module: torch.nn.Module, function: Callable[..., None]) -> None:
@@ -213,17 +227,39 @@ class _ModuleMethod:
         self._function = function
         self.__doc__ = function.__doc__
 
-    def __call__(self, path: str | Path, **options: Any) -> None:
-        self._function(self._module(), path, **options)
+    def __call__(self, *args: Any, **options: Any) -> None:
+        self._function(self._module(), *args, **options)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _ModuleMethod:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleMethod:
         module = self._module()
         copied = memo.get(id(module), module)
         assert isinstance(copied, torch.nn.Module)
-        return _ModuleMethod(copied, self._function)
+        return ModuleMethod(copied, self._function)
 
     def __reduce__(self) -> Any:
-        return _ModuleMethod, (self._module(), self._function)
+        return ModuleMethod, (self._module(), self._function)
+
+
+class Itself:
+    """A module as an attribute of its own, under a name that other libraries give it. It refers to it weakly."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = weakref.ref(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module()
+        assert module is not None
+        return module(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Itself:
+        module = self._module()
+        return Itself(memo.get(id(module), module))
+
+    def __reduce__(self) -> Any:
+        return Itself, (self._module(),)
 
 
 Known = Callable[[Component, Options], None]  # what is done with a component of a module that is compiled already
@@ -274,11 +310,13 @@ def _check_choices(options: Options) -> None:
 
 def _attach(name: str, module: torch.nn.Module, family: Family, options: Options, known: Known) -> Component:
     """Take the calls of a module, unless they are taken already."""
-    component = _serving(module)
+    component = _component_of(module)
     if component is None:
         component = Component(name, module, family, options)
-    else:
+    elif component.owners:
         known(component, options)
+    else:
+        component.set_options(options)
     component.interception.install()
     return component
 

@@ -31,6 +31,7 @@ _ON_TOP = {
     "onegraph",
     "save_graph",
     "load_graph",
+    "_torch_module",
 }
 # The usual size of images: checkpoints of one architecture differ in it.
 _PLACEMENT = _ON_TOP | {"_gradient_checkpointing_func", COMPILED_CALL, "sample_size"}

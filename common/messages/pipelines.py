@@ -83,6 +83,11 @@ def _(r: reasons.SharedCompiled) -> str:
 
 
 @text.register
+def _(r: reasons.GraphsOff) -> str:
+    return "use_graph is off"
+
+
+@text.register
 def _(r: reasons.Dropout) -> str:
     return "the model is in training mode and has dropout; eval() turns it off"
 

@@ -73,6 +73,7 @@ from .pipelines import AttentionProcessor as AttentionProcessor
 from .pipelines import CallArgument as CallArgument
 from .pipelines import Dropout as Dropout
 from .pipelines import FreeU as FreeU
+from .pipelines import GraphsOff as GraphsOff
 from .pipelines import Ignored as Ignored
 from .pipelines import IpAdapter as IpAdapter
 from .pipelines import LibraryHook as LibraryHook

@@ -100,6 +100,13 @@ class SharedCompiled(Reason):
 
 
 @dataclass(frozen=True)
+class GraphsOff(Reason):
+    """OneDiff's option `use_graph` is off."""
+
+    code = "graphs_off"
+
+
+@dataclass(frozen=True)
 class Dropout(Reason):
     code = "dropout"
 

@@ -89,12 +89,12 @@ def _written(pipe: Any, module: Any) -> None:
 
 
 def _hook(pipe: Any, module: Any) -> None:
-    _conv(module).register_forward_hook(lambda layer, given, result: result * -1)
+    _conv(module).register_forward_hook(lambda layer, given, result: result * -4)
 
 
 def _forward(pipe: Any, module: Any) -> None:
     own = _conv(module).forward
-    _conv(module).forward = lambda *args: own(*args) * -1
+    _conv(module).forward = lambda *args: own(*args) * -4
 
 
 def _padding(pipe: Any, module: Any) -> None:
@@ -179,7 +179,7 @@ class Pipe:
 
     def run(self, **given: Any) -> torch.Tensor:
         if self.component == "unet":
-            found = pipes.image(self.through, steps=2, **{"output_type": "latent", **given})
+            found = pipes.image(self.through, **{"output_type": "latent", **given})
         else:
             torch.manual_seed(0)
             found = self.through.vae.decode(torch.randn(1, 4, 4, 4), return_dict=False)[0]
@@ -231,12 +231,12 @@ def in_a_callback(one: Pipe) -> Iterator[torch.Tensor]:
             one.change()
         return given
 
-    yield one.run()
-    yield one.run(callback_on_step_end=changed)
+    yield one.run(steps=3)
+    yield one.run(steps=3, callback_on_step_end=changed)
 
 
 def in_a_step_of_the_scheduler(one: Pipe) -> Iterator[torch.Tensor]:
-    yield one.run()
+    yield one.run(steps=3)
     scheduler, seen = one.pipe.scheduler, []
     own = scheduler.step
 
@@ -247,7 +247,7 @@ def in_a_step_of_the_scheduler(one: Pipe) -> Iterator[torch.Tensor]:
         return own(*args, **kwargs)
 
     scheduler.step = step
-    yield one.run()
+    yield one.run(steps=3)
 
 
 WHENS: dict[When, tuple[tuple[str, str], ...]] = {  # each with the components and what was compiled
@@ -286,6 +286,11 @@ def _copied(template: Any) -> Any:
     return pipes.sd(unet=copy.deepcopy(template.unet), vae=copy.deepcopy(template.vae))
 
 
+def distance(found: torch.Tensor, right: torch.Tensor) -> float:
+    """Relative L2."""
+    return float(torch.linalg.norm(found - right) / torch.linalg.norm(right))
+
+
 @pytest.mark.parametrize(("what", "when", "component", "kept", "how"), [*cases()])
 @torch.no_grad()
 def test_a_change(loaded: Registry, template: Any, what: str, when: When, component: str, kept: str, how: str) -> None:
@@ -304,8 +309,8 @@ def test_a_change(loaded: Registry, template: Any, what: str, when: When, compon
         results.append(found)
         report = handle.report()[name]
         calls.append(report.compiled_calls)
-    assert len(wanted) == 1 or not torch.allclose(wanted[0], wanted[-1], rtol=0.05), "the change makes no difference"
+    assert len(wanted) == 1 or distance(wanted[0], wanted[-1]) > 0.003, "the change makes no difference"
     for found, right in zip(results, wanted, strict=True):
-        assert torch.linalg.norm(found - right) <= 2e-3 * torch.linalg.norm(right), report.text
+        assert distance(found, right) <= 1e-3, report.text
     assert calls[-1] > calls[-2] or not kind.compiled, report.text
     assert loaded.counters.compiles == 0

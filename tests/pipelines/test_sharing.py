@@ -113,6 +113,25 @@ def test_a_forward_that_was_replaced_later(registry: Registry, how: str) -> None
         assert report.compiled_calls == 4 and not report.eager, report.text
 
 
+def test_removed_below_a_hook_and_compiled_again(registry: Registry) -> None:
+    from accelerate.hooks import ModelHook, add_hook_to_module
+
+    pipe = compile_pipe(pipes.sd(), when_missing="eager")
+    add_hook_to_module(pipe.unet, ModelHook())
+    pipe.onegraph.remove()
+    pipes.image(pipe)
+    assert pipe.onegraph.report()["unet"].codes == {"removed": 0}
+    compile_pipe(pipe, when_missing="eager")
+    pipes.image(pipe)
+    assert compiled_calls(pipe)["unet"] == 2 and not pipe.onegraph.report()["unet"].eager
+
+
+def test_another_vae_without_these_parts(registry: Registry) -> None:
+    pipe = compile_pipe(pipes.sd(), when_missing="eager")
+    pipe.vae = None
+    assert pipe.onegraph.report()["vae.decoder"].codes == {"other_module": 0}
+
+
 def test_calls_from_two_pipelines_in_turns(registry: Registry) -> None:
     """One of them nobody compiled: the UNet's weights are replaced while the other one's run is over."""
     from diffusers import DDIMScheduler, StableDiffusionPipeline
