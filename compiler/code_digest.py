@@ -80,6 +80,13 @@ def cells(function: FunctionType) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _given(function: FunctionType) -> str:
+    """Return what a function has besides its code: its module, its defaults and the values that it closes over."""
+    keywords = sorted((function.__kwdefaults__ or {}).items())
+    values = [function.__defaults__ or (), [value for _, value in keywords], cells(function)]
+    return f"{_home(function)} {[name for name, _ in keywords]} {[_plain(one) for one in values]}"
+
+
 @functools.lru_cache(maxsize=4096)
 def _code_digest(code: CodeType) -> str:
     return str(blake3(_code_text(code).encode()).hexdigest(length=8))
@@ -89,10 +96,7 @@ def bytecode_digest(function: Any) -> str:
     """Digest bytecode and defaults: 16 hex digits that hold for this version of Python."""
     h = blake3()
     for one in unwrap_chain(function):
-        keywords = sorted((one.__kwdefaults__ or {}).items())
-        h.update(f"{_home(one)} {_code_digest(one.__code__)} {_plain(one.__defaults__ or ())}".encode())
-        h.update(f" {[name for name, _ in keywords]} {_plain(value for _, value in keywords)}".encode())
-        h.update(f" {_plain(cells(one))}\n".encode())
+        h.update(f"{_code_digest(one.__code__)} {_given(one)}\n".encode())
     return str(h.hexdigest(length=8))
 
 
@@ -115,7 +119,7 @@ def source_digest(function: Any) -> str:
     """Digest the source text without comments: 16 hex digits that hold for every version of Python."""
     h = blake3()
     for one in unwrap_chain(function):
-        h.update(f"{_home(one)} {_source_text(one.__code__)} {_plain(cells(one))}".encode())
+        h.update(f"{_source_text(one.__code__)} {_given(one)}\n".encode())
     return str(h.hexdigest(length=8))
 
 

@@ -22,7 +22,7 @@ import torch
 
 from ..common import reasons
 from ..common.shapes import Refused
-from ..common.torch_private import Tables, copy_all, set_tables, tables
+from ..common.torch_private import Tables, TensorLooks, copy_all, set_tables, tables
 from . import contract
 from .vram_copies import copies_of, dtype_of, fill
 
@@ -65,6 +65,7 @@ class Paged:
         self._signature: bytes | None = None  # of all pages, when the weights were last loaded
         self._paged: list[tuple[dict[str, Any], Any, Any]] = []
         self._resident: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._looks = TensorLooks([])  # of these
         self._copied: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])  # targets, weights
 
     @contextlib.contextmanager
@@ -111,6 +112,7 @@ class Paged:
                 tensors.get(name) is tensor and tensor.data_ptr() == address
                 for tensors, name, tensor, address in self._resident
             )
+            and self._looks.same([tensor for _, _, tensor, _ in self._resident])
         )
 
     def _load_weights(self, signature: bytes) -> Refused | None:
@@ -170,6 +172,7 @@ class Paged:
             return slot
 
         fill(self._filled, self._module, give)
+        self._looks = TensorLooks([tensor for _, _, tensor, _ in self._resident])
         self._signature = signature
         return None
 

@@ -91,7 +91,7 @@ def placement_refusal(patcher: Any, watch: ModuleWatch) -> Reason | None:
     casts. It serves no other models, for its key has the dtypes of the inputs and of all weights.
     """
     for attribute in ("weight_function", "bias_function"):
-        where = watch.where_set(attribute)
+        where = watch.where_set(attribute) or watch.where_class_set(attribute)
         if where is not None:
             return reasons.WeightComputed(where)
     if dynamic_vram.is_paged(patcher):

@@ -3,6 +3,7 @@
 ComfyUI makes room by asking the models in `comfy.model_management.current_loaded_models` to leave the device, and no
 callback of a model tells when another one needs room. So captured CUDA graphs are in that list, too, as a model of
 the host's own classes: first to be asked, and gone after `/free`, an out-of-memory error or an unload of everything.
+While a run lasts it stands there for the weights, too, that the run keeps alive: the host may move them at any time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import functools
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..common import memory
+from ..runtime.binding import is_held, release_held
 from ..runtime.registry import registry
 from . import contract
 
@@ -66,8 +69,19 @@ def planned_bytes(patcher: Any, call: int) -> int:
     return int(inference + max(0, patcher.model_size() - patcher.loaded_size()))
 
 
+def announce_run(device: torch.device) -> None:
+    """Have the host ask for the weights that a run on a GPU will keep alive before it moves them. Never raises."""
+    if device.type == "cuda":
+        _announce(device, lambda: True)
+
+
 def announce_captures(device: torch.device) -> int:
     """Have the host know what captured CUDA graphs hold on a device, which is returned in bytes. Never raises."""
+    return _announce(device, lambda: is_held(device))
+
+
+def _announce(device: torch.device, wanted: Callable[[], bool]) -> int:
+    """List what is held, if it is something or is `wanted` in the list all the same."""
     held = 0
     try:
         held = registry().captured_bytes(device)
@@ -79,11 +93,12 @@ def announce_captures(device: torch.device) -> int:
         with _lock:
             known: Any = _announced.get(device)
             listed = known is not None and any(one is known for one in loaded)
-            if held and not listed:
+            needed = bool(held) or wanted()
+            if needed and not listed:
                 known = _announced[device] = known or _loaded_captures()(device)
                 known.model_load()
                 loaded.append(known)
-            elif listed and not held:
+            elif listed and not needed:
                 loaded.remove(known)
                 known.forget()
     except Exception:  # never into the queue: the graphs then go when their model does
@@ -168,6 +183,7 @@ def _loaded_captures() -> Any:
 
 
 def _release(device: torch.device, wanted: float) -> int:
+    release_held(device)
     released = registry().release_captures(device, "freed" if wanted >= _UNLOAD_ALL else "needed")
     if released:
         log.debug("the host asks for memory: captured CUDA graphs of %s are released", memory.in_words(released))

@@ -17,7 +17,7 @@ from ..runtime.binding import Held
 from ..runtime.module_watch import ModuleWatch, Watches
 from ..runtime.registry import registry
 from ..runtime.run import Run
-from . import custom_nodes, dynamic_vram, eligibility
+from . import custom_nodes, dynamic_vram, eligibility, host_memory
 
 
 @dataclass
@@ -108,6 +108,7 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watch
     """
     try:
         registry().release_orphans()
+        host_memory.announce_run(patcher.load_device)
         watch = (watches or Watches()).of(module, eligibility.rules())
         refusal = eligibility.refusal(patcher, watch, prefix)
         paged = None

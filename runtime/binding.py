@@ -108,6 +108,7 @@ class Held:
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Binding, list[torch.Tensor]]] = {}
+        _everything_held.add(self)
 
     def hold(self, owner: int, binding: Binding, module: torch.nn.Module) -> None:
         """Hold what a graph is bound to, in place of what it was bound to before. `owner`: any number for the graph."""
@@ -119,9 +120,28 @@ class Held:
         """Hold these, which a graph was just bound to."""
         self._storages[owner] = binding, storages
 
+    def is_on(self, device: torch.device) -> bool:
+        """Whether it holds memory of a device."""
+        return any(storages and storages[0].device == device for _, storages in list(self._storages.values()))
+
     def release(self) -> None:
         """Let go of everything."""
         self._storages = {}
+
+
+_everything_held: weakref.WeakSet[Held] = weakref.WeakSet()
+
+
+def is_held(device: torch.device) -> bool:
+    """Whether a run under way holds memory of a device."""
+    return any(held.is_on(device) for held in list(_everything_held))
+
+
+def release_held(device: torch.device) -> None:
+    """Let go of what runs under way hold on a device: somebody needs the memory. Their next calls hold it again."""
+    for held in list(_everything_held):
+        if held.is_on(device):
+            held.release()
 
 
 def _name_of(dtype: torch.dtype) -> str:

@@ -92,12 +92,15 @@ class ModuleWatch:
     def refresh_fully(self, module: torch.nn.Module) -> int:
         """The same with weights' shapes, strides and dtypes. For the start of a run."""
         self.refresh(module)  # first: what follows is read off the children there are now
+        self._read_weights()
+        return self.version
+
+    def _read_weights(self) -> None:
         found = [t for table in self._weights for t in table.values() if t is not None]
         if self._looks is None or not self._looks.same(found):
             self._looks = TensorLooks(found)
             self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in found))
         self.version = hash((self._signature, self._metadata, self._tree))
-        return self.version
 
     def where_set(self, attribute: str) -> str | None:
         """The first module on which an attribute is set to something, looked up on the modules themselves."""
@@ -134,6 +137,7 @@ class ModuleWatch:
         if (
             list(map(dict.get, self._spaces, self._names)) != self._values
             or list(map(id, map(dict.get, self._tables, self._children))) != self._child_ids
+            or list(map(len, self._child_tables)) != self._child_counts
             or not self._only_placed()
         ):
             return False
@@ -173,6 +177,7 @@ class ModuleWatch:
         self._lengths = list(map(len, self._sized))
         self._state_writes = list(map(self._writes, self._states))
         self._child_writes = list(map(self._writes, children))
+        self._child_counts = list(map(len, children))
         pairs = [(table, name) for table in children for name in table]
         self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]
         self._child_ids = list(map(id, map(dict.get, self._tables, self._children)))
@@ -205,7 +210,7 @@ class ModuleWatch:
         lists = (self._states, self._child_tables, self._modules, self._sized)
         self._parts: list[list[Any]] = [[one[number::PARTS] for one in lists] for number in range(PARTS)]
         self._signature = hash(tuple(signature))
-        self.version = hash((self._signature, self._metadata, self._tree))
+        self._read_weights()
 
     def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> ReplacedPart | None:
         """A function on the module itself where the class has its own, or a foreign one of several of the host's."""

@@ -27,7 +27,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     call = LoadedGraph.call
 
     def recorded(self: LoadedGraph, *args: Any) -> Any:
-        seen.append(args[-1])
+        seen.append(args[5])
         return call(self, *args)
 
     monkeypatch.setattr(LoadedGraph, "call", recorded)

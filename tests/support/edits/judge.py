@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from .edit import Dropped, Edit
 from .places import Place
 from .subjects import Run, Subject, nothing
-from .weights import Dropped, Edit
 
 SAME = 1e-4  # relative L2 of the outputs
 OTHER = 1e-3  # an edit that changes less shows nothing
@@ -52,52 +52,64 @@ def assert_same(subject: Subject, result: torch.Tensor, reference: torch.Tensor,
 
 
 class Case:
-    """One edit of one subject, kept apart from others: what it changed is put back at its end."""
+    """One edit of one subject, kept apart from others: what it changed is put back at its end.
 
-    def __init__(self, subject: Subject, edit: Edit, keeps: bool) -> None:
+    Args:
+        keeps: what the edit replaces is kept alive.
+        prepared: an edit that is there from the beginning to the end, and changes nothing.
+    """
+
+    def __init__(self, subject: Subject, edit: Edit, keeps: bool, prepared: Edit | None = None) -> None:
         from onegraph.runtime.registry import registry
 
         for graph in registry().graphs():
             graph.start_run(None)  # bound anew, also where a case before this one failed
         self._subject = subject
         self._edit = edit
+        self._prepare = prepared
         self._old: Any = [] if keeps else Dropped()
 
-    def _edited(self) -> contextlib.AbstractContextManager[None]:
-        return self._edit(self._subject.module, self._subject.roles, self._old)
+    def _edited(self, edit: Edit | None = None) -> contextlib.AbstractContextManager[None]:
+        return (edit or self._edit)(self._subject.module, self._subject.roles, self._old)
+
+    def _prepared(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._prepare is None else self._edited(self._prepare)
 
     def before_a_run(self) -> None:
         """The edit is there before the node is executed."""
         subject = self._subject
-        plain = subject.eager(None, nothing)
-        with self._edited():
-            with counted(subject, subject.calls):
-                result = subject.compiled()(None, nothing)
-            self._judge(result, subject.eager(None, nothing), plain)
-        assert_same(subject, compiled_fully(subject, subject.compiled(), "undone"), plain, "undone")
+        with self._prepared():
+            plain = subject.eager(None, nothing)
+            with self._edited():
+                with counted(subject, subject.calls):
+                    result = subject.compiled()(None, nothing)
+                self._judge(result, subject.eager(None, nothing), plain)
+            assert_same(subject, compiled_fully(subject, subject.compiled(), "undone"), plain, "undone")
 
     def between_runs(self) -> None:
         """A run before the edit, one with it, one when it is undone."""
         subject = self._subject
-        fast = subject.compiled()
-        plain = compiled_fully(subject, fast, "before the edit")
-        with self._edited():
-            with counted(subject, subject.calls):
-                result = fast(None, nothing)
-            self._judge(result, subject.eager(None, nothing), plain)
-        assert_same(subject, compiled_fully(subject, fast, "undone"), plain, "undone")
+        with self._prepared():
+            fast = subject.compiled()
+            plain = compiled_fully(subject, fast, "before the edit")
+            with self._edited():
+                with counted(subject, subject.calls):
+                    result = fast(None, nothing)
+                self._judge(result, subject.eager(None, nothing), plain)
+            assert_same(subject, compiled_fully(subject, fast, "undone"), plain, "undone")
 
     def between_calls(self, place: Place) -> None:
         """A run before the edit, one in which it is made after the first call, one when it is undone."""
         subject = self._subject
-        fast = subject.compiled()
-        plain = compiled_fully(subject, fast, "before the edit")
-        with contextlib.ExitStack() as edited, counted(subject, subject.calls):
-            result = fast(place, lambda: edited.enter_context(self._edited()))
-        with contextlib.ExitStack() as edited:
-            reference = subject.eager(place, lambda: edited.enter_context(self._edited()))
-        self._judge(result, reference, plain)
-        assert_same(subject, compiled_fully(subject, fast, "undone"), plain, "undone")
+        with self._prepared():
+            fast = subject.compiled()
+            plain = compiled_fully(subject, fast, "before the edit")
+            with contextlib.ExitStack() as edited, counted(subject, subject.calls):
+                result = fast(place, lambda: edited.enter_context(self._edited()))
+            with contextlib.ExitStack() as edited:
+                reference = subject.eager(place, lambda: edited.enter_context(self._edited()))
+            self._judge(result, reference, plain)
+            assert_same(subject, compiled_fully(subject, fast, "undone"), plain, "undone")
 
     def _judge(self, result: torch.Tensor, reference: torch.Tensor, plain: torch.Tensor) -> None:
         assert _distance(reference, plain) > OTHER, "the edit changes nothing, so it shows nothing"

@@ -1,4 +1,4 @@
-"""Where code of other packs runs between two calls of a sampling: each puts an edit between the first call and the second."""
+"""Where code of other packs runs between two calls of a sampling: each place makes an edit after the first call."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class Sampling:
         guider.set_conds(*self.conditioning)
         guider.set_cfg(self.cfg)
         if self.options:
-            guider.model_options = {**comfy.model_patcher.create_model_options_clone(guider.model_options), **self.options}
+            guider.model_options = {
+                **comfy.model_patcher.create_model_options_clone(guider.model_options),
+                **self.options,
+            }
         sampler = self.sampler or comfy.samplers.sampler_object("euler")
         with torch.inference_mode():
             result: torch.Tensor = guider.sample(
@@ -69,7 +72,9 @@ def once(act: Act, at: int = 1) -> Callable[..., Any]:
     return function
 
 
-def library_function(act: Act, source: str = "def function(*args, **kwargs):\n    return inner(*args, **kwargs)\n") -> Any:
+def library_function(
+    act: Act, source: str = "def function(*args, **kwargs):\n    return inner(*args, **kwargs)\n"
+) -> Any:
     """The same from a file of the environment's libraries, as packs have that are installed by pip."""
     file = Path(sysconfig.get_paths()["purelib"]) / "a_pack" / "nodes.py"
     # What acts is defined in the library's file as well: frames under `inner` are ours, but gone when the call is made.

@@ -25,7 +25,9 @@ ROLES: Mapping[str, Mapping[str, str]] = {
         "linear": "time_embed.0",
         "square": "time_embed.2",
         "unbiased": "middle_block.1.transformer_blocks.0.attn1.to_v",
-        "norm": "out.0",
+        "sequence": "middle_block.0.in_layers",
+        "attention": "middle_block.1.transformer_blocks.0.attn1",
+        "norm": "middle_block.0.in_layers.0",
     },
     "controlnet": {
         "block": "middle_block.0",
@@ -34,6 +36,8 @@ ROLES: Mapping[str, Mapping[str, str]] = {
         "linear": "time_embed.0",
         "square": "time_embed.2",
         "unbiased": "middle_block.1.transformer_blocks.0.attn1.to_v",
+        "sequence": "middle_block.0.in_layers",
+        "attention": "middle_block.1.transformer_blocks.0.attn1",
         "norm": "middle_block.0.in_layers.0",
     },
     "decoder": {
@@ -43,7 +47,7 @@ ROLES: Mapping[str, Mapping[str, str]] = {
         "whole": "decoder",
         "quant": "post_quant_conv",
         "square": "decoder.mid.attn_1.v",
-        "norm": "decoder.norm_out",
+        "norm": "decoder.mid.block_1.norm1",
     },
     "encoder": {
         "block": "encoder.down.0.block.0",
@@ -51,7 +55,7 @@ ROLES: Mapping[str, Mapping[str, str]] = {
         "deep": "encoder.down.0.block.1.conv1",
         "quant": "quant_conv",
         "square": "encoder.mid.attn_1.v",
-        "norm": "encoder.norm_out",
+        "norm": "encoder.down.0.block.0.norm1",
     },
 }
 

@@ -1,68 +1,14 @@
-"""Edits of a live module's weights, each of which is undone at its end.
-
-An edit is a context manager of (module, roles, old). `roles` names submodules by what they are, for each component.
-`old` takes what was replaced: a list keeps it alive, as packs do that put it back later; where nothing keeps it, an equal
-copy is put back.
-"""
+"""Edits of a live module's weights and parts."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
-Roles = Mapping[str, str]
-Edit = Callable[[torch.nn.Module, Roles, "Old"], contextlib.AbstractContextManager[None]]
-
-
-class Old(Protocol):
-    """Where what was replaced goes."""
-
-    def append(self, value: Any, /) -> Any:
-        """Keep it alive, or do not."""
-
-
-class Dropped:
-    """Nobody keeps what was replaced."""
-
-    def append(self, value: Any, /) -> None:
-        """Let it go."""
-
-
-class _Undone(contextlib.AbstractContextManager[None]):
-    """What a generator does up to its `yield`; the rest is done at the end, whatever happened in between."""
-
-    def __init__(self, module: torch.nn.Module, steps: Iterator[None]) -> None:
-        self._orders = [(name, [*child._parameters]) for name, child in module.named_modules()]
-        self._module = module
-        self._steps = steps
-
-    def __enter__(self) -> None:
-        next(self._steps)
-
-    def __exit__(self, *raised: object) -> None:
-        with torch.inference_mode():
-            assert next(self._steps, True)
-        for name, order in self._orders:  # which is part of the architecture
-            table = self._module.get_submodule(name)._parameters
-            assert {*table} == {*order}
-            if [*table] != order:
-                values = [table.pop(key) for key in order]
-                table.update(zip(order, values, strict=True))
-
-
-def undoing(function: Callable[[torch.nn.Module, Roles, Old], Iterator[None]]) -> Edit:
-    """Make an edit of a generator function that changes something, yields, and puts it back."""
-
-    @functools.wraps(function)
-    def edit(module: torch.nn.Module, roles: Roles, old: Old) -> contextlib.AbstractContextManager[None]:
-        return _Undone(module, function(module, roles, old))
-
-    return edit
+from .edit import Dropped, Edit, Old, Roles, undoing
 
 
 def other(tensor: torch.Tensor, seed: int = 3) -> torch.Tensor:
@@ -342,6 +288,13 @@ UNREGISTERED: dict[str, Edit] = {
     "weight_function appended": _computed("weight_function", _append_function),
     "bias_function set": _computed("bias_function", _set_functions),
     "bias_function appended": _computed("bias_function", _append_function),
+}
+# Of a VAE besides.
+OF_VAE: dict[str, Edit] = {
+    "quant exchanged": exchanged("quant"),
+    "quant written into the table": exchanged("quant", _written),
+    "quant's parameter set": replaced("quant", _set_parameter),
+    "quant's data replaced": replaced("quant", _set_data),
 }
 # Where it matters whether what was replaced is kept alive.
 REPLACING = frozenset({*REGISTERED, *UNREGISTERED}) - {

@@ -9,7 +9,7 @@ from support import toy
 
 from onegraph.common.shapes import Refused
 from onegraph.common.tensor_meta import TensorMeta
-from onegraph.runtime.binding import Binding, bind, constants_of
+from onegraph.runtime.binding import Binding, Held, bind, constants_of, is_held, release_held
 
 
 class Recorder:
@@ -57,7 +57,19 @@ def removed(module: toy.Toy) -> None:
     module.mix.bias = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("change", [replaced, moved, removed])
+def turned(module: toy.Toy) -> None:
+    module.mix.weight.data = module.mix.weight.data.t()
+
+
+def spread(module: toy.Toy) -> None:
+    module.mix.weight.data = module.mix.weight.data[:1].expand(8, 8)
+
+
+def narrowed(module: toy.Toy) -> None:
+    module.mix.weight.data = module.mix.weight.data[:4]
+
+
+@pytest.mark.parametrize("change", [replaced, moved, removed, turned, spread, narrowed])
 def test_a_weight_no_longer_where_it_was_is_noticed(change) -> None:
     module = toy.Toy()
     binding = bound(module)
@@ -106,6 +118,10 @@ def reshaped(module: toy.Toy) -> None:
     module.out = torch.nn.Conv2d(8, 5, 1)
 
 
+def negated(module: toy.Toy) -> None:
+    module.mix.weight = torch.nn.Parameter(torch._neg_view(module.mix.weight.detach()), requires_grad=False)
+
+
 def elsewhere(module: toy.Toy) -> None:
     module.mix.to("meta")
 
@@ -124,6 +140,7 @@ def subclassed(module: toy.Toy) -> None:
         (halved, "float16"),
         (reshaped, "[5, 8, 1, 1]"),
         (elsewhere, "part of the model is on meta"),
+        (negated, "view of negated or conjugated values, not a plain tensor"),
         (subclassed, "Quantized, not a plain tensor"),
         (removed, "no weight mix.bias"),
     ],
@@ -134,3 +151,44 @@ def test_a_weight_not_compiled_for_is_refused(change, reason: str) -> None:
     refused = bound(module)
     assert isinstance(refused, Refused)
     assert reason in refused.text
+
+
+def gone(address: weakref.ref[torch.UntypedStorage]) -> bool:
+    gc.collect()
+    return address() is None
+
+
+def test_what_is_held_outlives_the_weights_until_it_is_released() -> None:
+    """Whoever replaces a weight frees its memory, which a graph may still read."""
+    module = toy.Toy()
+    found = bind(Recorder(), module, constants_of(toy.Call(module)), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
+    assert not isinstance(found, Refused)
+    held = Held()
+    held.put(1, *found)
+    del found
+    value, memory = float(module.mix.weight[0, 0]), weakref.ref(module.mix.weight.untyped_storage())
+    alias = held._storages[1][1]
+    replaced(module)
+    assert not gone(memory)
+    assert value in [float(tensor.flatten()[0]) for tensor in alias]
+    del alias
+    assert is_held(toy.CPU)
+    release_held(torch.device("cuda"))
+    assert not gone(memory)
+    release_held(toy.CPU)
+    assert gone(memory) and not is_held(toy.CPU)
+
+
+def test_a_weight_is_held_once_until_the_graph_is_bound_anew() -> None:
+    module, held = toy.Toy(), Held()
+    binding = bound(module)
+    assert isinstance(binding, Binding)
+    held.hold(1, binding, module)
+    first = held._storages[1][1]
+    held.hold(1, binding, module)
+    assert held._storages[1][1] is first
+    replaced(module)
+    again = bound(module)
+    assert isinstance(again, Binding)
+    held.hold(1, again, module)
+    assert held._storages[1][1] is not first

@@ -98,6 +98,74 @@ def test_new_code_in_the_same_function_is_noticed(host: ModuleType) -> None:
     assert live.difference() is not None
 
 
+def vendored(host: ModuleType) -> ModuleType:
+    """An edited copy of the host's file in another pack: most of its functions have the very same code."""
+    copied = ModuleType("a_pack.model")
+    source = Path(str(host.__file__)).read_text().replace("return x * factor", "return x * factor * 3")
+    exec(compile(source, str(host.__file__), "exec"), vars(copied))
+    return copied
+
+
+def with_a_copy(host: ModuleType) -> None:
+    host.M.forward = vendored(host).M.forward
+
+
+def with_a_copy_that_poses(host: ModuleType) -> None:
+    copied = vendored(host)
+    vars(copied)["__name__"] = host.__name__
+    host.M.forward = copied.M.forward
+
+
+def with_other_defaults(host: ModuleType) -> None:
+    host.scaled.__defaults__ = (3,)
+
+
+def with_other_keywords(host: ModuleType) -> None:
+    host.scaled.__kwdefaults__ = {"more": 1}
+
+
+def with_another_closure(host: ModuleType) -> None:
+    (cell,) = host.wrapped.__closure__
+    cell.cell_contents = lambda x: x + 5
+
+
+@pytest.mark.parametrize(
+    "edit", [with_a_copy, with_a_copy_that_poses, with_other_defaults, with_other_keywords, with_another_closure]
+)
+@pytest.mark.parametrize("python", [PYTHON, "another"])
+def test_an_edited_function_of_the_same_code_is_noticed(edit: Any, python: str, host: ModuleType) -> None:
+    record = record_of(host).model_copy(update={"python": python})
+    live = LiveCode(record)
+    assert live.difference() is None
+    edit(host)
+    assert live.difference() is not None
+    assert LiveCode(record).difference() is not None
+
+
+def test_a_default_put_back_is_as_good(host: ModuleType) -> None:
+    live = LiveCode(record_of(host))
+    before = host.scaled.__defaults__
+    with_other_defaults(host)
+    assert live.difference() is not None
+    host.scaled.__defaults__ = before
+    assert live.difference() is None
+
+
+@pytest.mark.parametrize("cls", [torch.Tensor, torch.nn.Parameter])
+@pytest.mark.parametrize(("name", "counts"), [("chunk", True), ("__add__", True), ("clamp_min", False)])
+def test_a_method_of_tensors_counts_where_the_host_names_it(
+    name: str, counts: bool, cls: Any, host: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = LiveCode(record_of(host))
+    assert live.difference() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, name, foreign)
+        found = live.difference()
+        assert (found == FunctionReplaced(f"{cls.__name__}.{name}", "test_live_code")) is counts
+        assert (found is None) is not counts
+    assert live.difference() is None
+
+
 def test_interchangeable_functions_are_as_good(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     record = record_of(host)
     for python in (PYTHON, "another"):

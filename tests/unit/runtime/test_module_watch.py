@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from support import toy
 
 from onegraph.common.reasons import ForwardHook, ReplacedPart
 from onegraph.compiler.fingerprint import Rules, digest
+from onegraph.runtime import module_watch
 from onegraph.runtime.module_watch import PARTS, ModuleWatch, Watches
 
 
@@ -59,6 +61,83 @@ def test_looking_part_by_part_finds_every_change(change: Callable[[Any], Any]) -
     assert {watch.refresh_part(module, number) for number in range(2 * PARTS)} == {version}
     change(module)
     assert len({watch.refresh_part(module, number) for number in range(PARTS)} - {version}) == 1
+
+
+def like(part: torch.nn.Module) -> torch.nn.Module:
+    return copy.deepcopy(part)
+
+
+def marked(module: Any) -> None:
+    """Another pack's mark goes, and a method comes: as many attributes as before."""
+    del module.mix.packs_mark
+    module.mix.forward = lambda x: x
+
+
+def marked_again(module: Any) -> None:
+    del module.mix.packs_mark, module.mix.packs_copy
+    module.mix.forward, module.mix.packs_mark = (lambda x: x), True
+
+
+HIDDEN: dict[str, Callable[[Any], Any]] = {
+    "a child exchanged for its like": lambda m: setattr(m, "mix", like(m.mix)),
+    "the same, written into the table": lambda m: m._modules.__setitem__("mix", like(m.mix)),
+    "an attribute for a method": marked,
+    "an attribute for a method, another put back": marked_again,
+    "a list changed in place": lambda m: m.sizes[1].append(3),
+    "a bias where there was none, written into the table": lambda m: m.bare._parameters.__setitem__(
+        "bias", torch.nn.Parameter(torch.zeros(8))
+    ),
+    "a child added to the table": lambda m: m.mix._modules.__setitem__("more", torch.nn.Identity()),
+}
+
+
+class Reads(toy.Toy):
+    """Names an attribute of `prepared`, so that it counts."""
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, context) * len(self.sizes)  # type: ignore[arg-type]
+
+
+def prepared() -> Any:
+    module: Any = Reads()
+    module.mix.packs_mark = module.mix.packs_copy = True
+    module.sizes = [1, [2]]
+    module.bare = torch.nn.Linear(8, 8, bias=False)
+    return module
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+@pytest.mark.parametrize("writes", ["torch's numbers", "none"])
+def test_changes_that_hide_are_seen(what: str, writes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the numbers of writes to dictionaries that torch has, and without."""
+    if writes == "none":
+        monkeypatch.setattr(module_watch, "dict_writes", lambda: lambda table: object())
+    module = prepared()
+    watch = ModuleWatch(module, Rules())
+    version = watch.refresh(module)
+    assert {watch.refresh(module), *(watch.refresh_part(module, n) for n in range(PARTS))} == {version}
+    HIDDEN[what](module)
+    assert watch.refresh(module) != version
+
+
+def test_two_watches_agree_on_the_children() -> None:
+    module = toy.Toy()
+    watches = [ModuleWatch(module, Rules()) for _ in range(2)]
+    first, second = (watch.refresh_fully(module) for watch in watches)
+    assert first == second
+    module.mix = like(module.mix)  # type: ignore[assignment]
+    assert first not in {watch.refresh_fully(module) for watch in watches}
+    assert len({watch.version for watch in watches}) == 1
+
+
+def test_a_patch_that_goes_again_leaves_the_version() -> None:
+    module = toy.Toy()
+    watch = ModuleWatch(module, Rules())
+    version = watch.refresh_fully(module)
+    module.mix.forward = lambda x: x  # type: ignore[assignment]
+    assert watch.refresh_fully(module) != version
+    del module.mix.forward
+    assert watch.refresh_fully(module) == version
 
 
 PATCHES: dict[str, Callable[[Any], Any]] = {

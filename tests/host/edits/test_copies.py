@@ -1,0 +1,71 @@
+"""Deep copies that packs make of compiled models, before they change them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from support import controlnet, host
+from support.edits import subjects
+from support.edits.subjects import Subject
+
+
+def test_a_deep_copy_of_a_compiled_controlnet_steers_like_it(
+    net: Subject, checkpoint: Callable[..., Path], net_file: Path
+) -> None:
+    """Packs copy a CONTROL_NET before they change it."""
+    from onegraph.host.families.controlnet import compile_controlnet
+    from onegraph.host.families.unet import Options
+
+    model, plain = host.load(checkpoint()), controlnet.load(net_file)
+    fast = compile_controlnet(plain, Options(backend="inductor", when_missing="eager"), subjects.NODE)[0]
+    reference = controlnet.sample(model, controlnet.steered(plain), height=64, width=64)
+    for copied in (copy.deepcopy(fast), copy.copy(fast), fast.copy(), copy.deepcopy(fast.copy())):
+        result = controlnet.sample(model, controlnet.steered(copied), height=64, width=64)
+        torch.testing.assert_close(result, reference, rtol=1e-4, atol=1e-4)
+    changed = copy.deepcopy(fast)
+    with torch.no_grad():
+        changed.control_model.input_blocks[0][0].weight.mul_(3.0)
+    result = controlnet.sample(model, controlnet.steered(changed), height=64, width=64)
+    assert not torch.allclose(result, reference, rtol=1e-2, atol=1e-2)
+    again = controlnet.sample(model, controlnet.steered(fast), height=64, width=64)
+    torch.testing.assert_close(again, reference, rtol=1e-4, atol=1e-4)
+
+
+def test_copies_of_what_a_compiled_model_consists_of(unet: Subject, checkpoint: Callable[..., Path]) -> None:
+    """The host's own MODEL has no deep copy; packs make one of its module, its options and its wrappers."""
+    from onegraph.host.families.unet import Options, compile_model
+
+    model = host.load(checkpoint())
+    fast = compile_model(model, Options(backend="inductor", when_missing="eager"), subjects.NODE)[0]
+    reference = host.sample(model, height=64, width=64)
+    copied = fast.clone()
+    for attribute in ("model_options", "wrappers", "callbacks", "object_patches", "attachments"):
+        setattr(copied, attribute, copy.deepcopy(getattr(fast, attribute)))
+    torch.testing.assert_close(host.sample(copied, height=64, width=64), reference, rtol=1e-4, atol=1e-4)
+    other = copy.deepcopy(fast.model.diffusion_model)
+    with torch.no_grad():
+        other.input_blocks[0][0].weight.mul_(3.0)
+    torch.testing.assert_close(host.sample(fast, height=64, width=64), reference, rtol=1e-4, atol=1e-4)
+    fast.model.diffusion_model = other
+    changed = host.sample(model, height=64, width=64)
+    assert not torch.allclose(changed, reference, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(host.sample(fast, height=64, width=64), changed, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(host.sample(copied, height=64, width=64), changed, rtol=1e-4, atol=1e-4)
+
+
+def test_a_deep_copy_of_a_compiled_vae_decodes_like_it(decoder: Subject, checkpoint: Callable[..., Path]) -> None:
+    from onegraph.host.vae_hook import Options, compile_vae
+
+    vae = host.load_vae(checkpoint(vae="both"))
+    fast = compile_vae(vae, Options(backend="inductor", parts="decoder", when_missing="eager"), subjects.NODE)[0]
+    latents = torch.randn(1, 4, 2, 2, generator=torch.Generator().manual_seed(1))
+    reference = vae.decode(latents)
+    copied = copy.deepcopy(fast)
+    torch.testing.assert_close(copied.decode(latents), reference, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        copied.first_stage_model.decoder.conv_in.weight.mul_(3.0)
+    assert not torch.allclose(copied.decode(latents), reference, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(fast.decode(latents), reference, rtol=1e-4, atol=1e-4)

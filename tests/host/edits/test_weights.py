@@ -1,0 +1,77 @@
+"""Whatever another pack does to the weights and parts of a ControlNet or a VAE: the result is eager's of that model."""
+
+from __future__ import annotations
+
+import pytest
+from support.edits.judge import Case
+from support.edits.places import KNOWN, UNKNOWN
+from support.edits.subjects import Subject
+from support.edits.weights import OF_VAE, REGISTERED, REPLACING, UNREGISTERED
+
+EDITS = {**REGISTERED, **UNREGISTERED, **OF_VAE}
+WITHOUT_BIAS = ("bias added", "bias written into the table")  # no layer of a VAE is without
+SQUARE = ("transposed", "expanded", "laid out anew")  # nor one's weight a matrix
+OF_DECODER = tuple(name for name in EDITS if name not in (*WITHOUT_BIAS, *SQUARE))
+OF_NET = tuple(name for name in EDITS if name not in OF_VAE)
+# The encoder is of full size.
+OF_ENCODER = (
+    "block exchanged",
+    "layer exchanged",
+    "quant exchanged",
+    "parameter set",
+    "parameter written into the table",
+    "data replaced",
+    "negated",
+    "weight_function appended",
+)
+BETWEEN_CALLS = ("block exchanged", "parameter written into the table", "data replaced", "weight_function appended")
+
+
+def cases(*which: tuple[str, tuple[str, ...]]) -> list[tuple[str, str, bool]]:
+    return [
+        (component, edit, keeps)
+        for component, edits in which
+        for edit in edits
+        for keeps in ((True, False) if edit in REPLACING | {*OF_VAE} else (True,))
+    ]
+
+
+def named(case: object) -> str:
+    return {True: "kept", False: "dropped"}[case] if isinstance(case, bool) else str(case)
+
+
+def case_of(request: pytest.FixtureRequest, component: str, edit: str, keeps: bool) -> Case:
+    subject = request.getfixturevalue(component)
+    assert isinstance(subject, Subject)
+    return Case(subject, EDITS[edit], keeps)
+
+
+FIRST = cases(("net", ("block exchanged", "negated", "bias added")), ("decoder", ("quant exchanged", "negated")))
+
+
+@pytest.mark.parametrize(("component", "edit", "keeps"), FIRST, ids=named)
+def test_an_edit_before_a_run(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
+    case_of(request, component, edit, keeps).before_a_run()
+
+
+@pytest.mark.parametrize(
+    ("component", "edit", "keeps"), cases(("net", OF_NET), ("decoder", OF_DECODER), ("encoder", OF_ENCODER)), ids=named
+)
+def test_an_edit_between_runs(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
+    case_of(request, component, edit, keeps).between_runs()
+
+
+@pytest.mark.parametrize(
+    ("component", "edit", "keeps"),
+    cases(("net", OF_NET), ("decoder", OF_DECODER), ("encoder", BETWEEN_CALLS)),
+    ids=named,
+)
+def test_an_edit_between_calls(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
+    """Of a sampling, or between two images of a batch."""
+    case_of(request, component, edit, keeps).between_calls(KNOWN["function wrapper"])
+
+
+@pytest.mark.parametrize("edit", [*BETWEEN_CALLS, "bias added"])
+@pytest.mark.parametrize("place", [name for name in UNKNOWN if "inference" not in name])
+def test_an_edit_of_a_controlnet_at_a_place(place: str, edit: str, net: Subject) -> None:
+    Case(net, EDITS[edit], keeps=True).between_calls(UNKNOWN[place])
