@@ -29,6 +29,7 @@ from ..runtime.request import Asking, Request, Shaped, WhenMissing, make_request
 from ..runtime.run_report import RunReport
 from ..runtime.weights_digest import weights_digest
 from . import callers, compile_client
+from .callers import Caller
 from .families import Family, Inputs, Shapes
 from .interception import Interception
 from .progress import CompileBar
@@ -36,7 +37,7 @@ from .run import PipeRun, start_run, state_of
 
 log = logging.getLogger("onegraph.pipelines")
 
-_PAUSE_SECONDS = 2.0  # between two calls of a module without a pipeline that make them two runs
+_PAUSE_SECONDS = 2.0  # after which calls of a module without a pipeline ask again for a graph that was refused
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ class Component:
         name: as in its pipeline, with dots.
         report: of all calls so far.
         used: requests for graphs, by key digest, without their modules.
-        pipes: the pipelines that it is known to belong to.
-        saved: why the graphs that were saved for it do not fit here, or None.
+        owners: the pipelines that were compiled with it, and its module where that was compiled by itself.
         most_sizes: how many graphs for one size each it may have; None: as many as the runtime allows.
         choices: how often the options have changed: a run that began before is over.
+        then: to be called once, after the first call that a graph serves.
     """
 
     def __init__(self, name: str, module: torch.nn.Module, family: Family, options: Options) -> None:
@@ -79,11 +80,11 @@ class Component:
         self.options = options
         self.report = RunReport()
         self.used: dict[str, Request] = {}
-        self.pipes: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
         self.dispatcher = Dispatcher(self, family.unit(module))
-        self.saved: Reason | None = None
         self.most_sizes: int | None = None
         self.choices = 0
+        self.then: Callable[[], None] | None = None
         self._digest: str | None = None
         self.interception = Interception(module, family.method, self.serve)
 
@@ -97,6 +98,12 @@ class Component:
         """Look for graphs in a folder, too, from the next run on."""
         self.set_options(dataclasses.replace(self.options, folders=(folder,)))
 
+    def release(self, owner: Any) -> None:
+        """Let the module run as it did before, unless somebody else compiled it, too."""
+        self.owners.discard(owner)
+        if not self.owners:
+            self.interception.remove()
+
     def device(self) -> torch.device | None:
         """Where the module's weights are; None where it has none."""
         module = self.interception.module()
@@ -109,35 +116,56 @@ class Component:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], original: Callable[..., Any]
     ) -> Any:
         """Run a call of the module: by a graph where one serves it, else by `original`."""
-        run = self._run(module)
+        caller = None if self.family.each_call_is_a_run else callers.calling()
+        run = self._run(module, caller)
+        run.look(alone=run.libraries and caller is not None and caller.direct)
         prepare = functools.partial(self._prepare, run, module, args, kwargs)
         result = self.dispatcher.call(run, prepare, lambda: _Eager(original(*args, **kwargs)))
-        return result.result if isinstance(result, _Eager) else self.family.output(result, args, kwargs)
+        if isinstance(result, _Eager):
+            return result.result
+        self._after_first()
+        return self.family.output(result, args, kwargs)
 
-    def _run(self, module: torch.nn.Module) -> PipeRun:
+    def _after_first(self) -> None:
+        """Do what waits for a graph. Never raises."""
+        then, self.then = self.then, None
+        if then is not None:
+            try:
+                then()
+            except Exception:  # never into the pipeline
+                log.exception("what was to follow the first compiled call of %s failed", self.name)
+
+    def _run(self, module: torch.nn.Module, caller: Caller | None) -> PipeRun:
         """The run that a call of this thread belongs to."""
         state, thread = state_of(module), threading.get_ident()
-        mark = self._mark()
+        mark = self._mark(caller)
         known = state.runs.get(thread)
-        if known is not None and not self.family.each_call_is_a_run and _is_same(known[0], mark):
+        if known is not None and mark is not None and _is_same(known[0], mark):
             return known[1]
         run = start_run(module)
         run.refusal = run.refusal or self.interception.refusal
         run.report = self.report
-        state.keep(thread, mark, run)
+        run.libraries = caller is not None and mark is not None and not caller.runs_foreign_code(module)
+        state.keep(thread, mark or (), run)
         return run
 
-    def _mark(self) -> tuple[Any, ...]:
-        """What tells one denoising loop from the next: each one sets its schedulers' timesteps anew."""
-        steps = [getattr(getattr(pipe, "scheduler", None), "timesteps", None) for pipe in list(self.pipes)]
-        marks = tuple(weakref.ref(one) for one in steps if isinstance(one, torch.Tensor))
-        return (self.choices, *(marks or (int(time.monotonic() / _PAUSE_SECONDS),)))
+    def _mark(self, caller: Caller | None) -> tuple[Any, ...] | None:
+        """What tells one denoising loop from the next; None: each call is a run.
+
+        Calls without a pipeline are all checked for everything, so that it makes no difference where their runs begin:
+        in each one everything that was refused is tried again.
+        """
+        if self.family.each_call_is_a_run:
+            return None
+        if caller is None:
+            return self.choices, int(time.monotonic() / _PAUSE_SECONDS)
+        mark = caller.mark()
+        return None if mark is None else (self.choices, *mark)
 
     def _prepare(
         self, run: PipeRun, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Call | Refused:
         """What to run through a graph for one call, or why not."""
-        run.look(alone=not self.family.each_call_is_a_run and callers.only_libraries())
         refusal = run.inspect(module, self.family)
         if refusal is not None:
             return Refused(refusal)
@@ -230,7 +258,7 @@ class Component:
 
     def follow(self, label: str) -> Callable[[Progress], None]:
         """Show a compile as a bar. Ctrl-C is an exception of Python's own, and stops it as it is."""
-        config = next((getattr(pipe, "_progress_bar_config", {}) for pipe in list(self.pipes)), {})
+        config = next((getattr(pipe, "_progress_bar_config", {}) for pipe in list(self.owners)), {})
         return CompileBar(f"{self.name} ({label})", dict(config))
 
 

@@ -6,9 +6,12 @@ accelerate and diffusers that come later wrap this, and those that were there be
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ from ..runtime import live_code
 
 Serve = Callable[[torch.nn.Module, tuple[Any, ...], Mapping[str, Any], Callable[..., Any]], Any]
 _ACCELERATE = "_old_forward"  # where accelerate's hook keeps what it wraps
+_MOST_BELOW = 200  # objects below a wrapper to look at
 
 
 class Interception:
@@ -50,6 +54,14 @@ class Interception:
     def module(self) -> torch.nn.Module | None:
         """The module on which this stands, unless it is gone."""
         return self._module()
+
+    def bypassed(self) -> Reason | None:
+        """Why the module's calls may not come here although they were taken, or None."""
+        module = self._module()
+        if module is None or not self.active or interception_of(module, self._method) is self:
+            return None
+        over = vars(module).get(self._method, getattr(type(module), self._method))
+        return reasons.MethodReplacedLater(self._method, live_code.custom_node(over))
 
     def install(self) -> None:
         """Take the module's calls from now on."""
@@ -112,14 +124,28 @@ def _is_own(module: torch.nn.Module, method: str, value: Any) -> bool:
 
 def interception_of(module: torch.nn.Module, method: str) -> Interception | None:
     """The interception that stands on a module, below whatever was put over it; None where there is none."""
-    found = [vars(module).get(slot) for slot in (method, _ACCELERATE)]
+    found = [vars(module).get(_slot(module, method))]  # accelerate's hook refers to more than it calls
     seen: set[int] = set()
-    while found:
+    while found and len(seen) < _MOST_BELOW:
         one = found.pop()
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, Interception):
+        if isinstance(one, Interception) and one.module() is module:
             return one
-        found += [getattr(one, "__wrapped__", None), getattr(one, "original_forward", None)]
+        if callable(one) and not isinstance(one, torch.nn.Module | type):
+            found += _below(one)
     return None
+
+
+def _below(wrapper: Any) -> Iterator[Any]:
+    """What a function or callable object may call: what it names as wrapped, closes over, or has for an argument."""
+    yield from (getattr(wrapper, name, None) for name in ("__wrapped__", "original_forward"))
+    if isinstance(wrapper, functools.partial):
+        yield from (wrapper.func, *wrapper.args, *wrapper.keywords.values())
+    function = getattr(wrapper, "__func__", wrapper)
+    if isinstance(function, FunctionType):
+        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # nothing is in it yet
+                yield cell.cell_contents

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,12 +58,14 @@ class Handle:
     Attributes:
         components: those that are compiled, by dotted name.
         eager: why the others are not.
+        saved: why the graphs that were saved for a component do not fit here.
     """
 
     def __init__(self, owner: Any) -> None:
         self._owner = weakref.ref(owner)
         self.components: dict[str, Component] = {}
         self.eager: dict[str, Reason] = {}
+        self.saved: dict[str, Reason] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Handle:
         """A copy of a pipeline or module is not compiled."""
@@ -77,27 +78,66 @@ class Handle:
     def report(self) -> PipeReport:
         """What ran compiled since the pipeline was compiled, what did not and why."""
         owner = self._owner()
-        live = {} if owner is None else modules_of(owner)
-        parts = [
-            ComponentReport.of(name, component.report, _standing(component, live.get(name)))
-            for name, component in self.components.items()
-        ]
-        parts += [ComponentReport(name, eager={reason: 0}) for name, reason in self.eager.items()]
-        return PipeReport(tuple(parts))
+        if owner is None:
+            return PipeReport(tuple(ComponentReport.of(name, one.report, ()) for name, one in self.components.items()))
+        live = modules_of(owner)
+        names = [*self.components, *self.eager]
+        names += [name for name, module in live.items() if name not in names and _serving(module) is not None]
+        return PipeReport(tuple(self._report(name, live.get(name)) for name in names))
+
+    def _report(self, name: str, module: torch.nn.Module | None) -> ComponentReport:
+        """What became of the calls of one component.
+
+        Args:
+            module: that the pipeline has under this name now.
+        """
+        component, serving = self.components.get(name), _serving(module)
+        if component is None:
+            left_out = self.eager.get(name)
+            if serving is None:
+                return ComponentReport(name, eager={} if left_out is None else {left_out: 0})
+            return ComponentReport.of(name, serving.report, () if left_out is None else [reasons.SharedCompiled()])
+        plain = None if module is None else unwrapped(module)
+        if serving is not component and (plain is None or plain is not component.interception.module()):
+            return ComponentReport.of(name, (serving or component).report, () if serving else [reasons.OtherModule()])
+        return ComponentReport.of(name, component.report, self._standing(name, component, module))
+
+    def _standing(self, name: str, component: Component, module: torch.nn.Module | None) -> Iterator[Reason]:
+        """Why a component runs eager whatever is called."""
+        if name in self.saved:
+            yield self.saved[name]
+        if module is not None and is_compiled_by_torch(module):
+            yield reasons.TorchCompiled()
+        bypassed = component.interception.bypassed()
+        if bypassed is not None:
+            yield bypassed
 
     def remove(self) -> None:
-        """Have all modules run as they did before they were compiled."""
-        for component in self.components.values():
-            component.interception.remove()
-        self.components.clear()
+        """Have all modules run as they did before; those that another compiled pipeline has, too, stay as they are."""
+        for name in [*self.components]:
+            self.release(name)
+            self.eager[name] = reasons.Removed()
+
+    def release(self, name: str) -> None:
+        """Have one component run as it did before."""
+        component = self.components.pop(name, None)
+        owner = self._owner()
+        if component is not None and owner is not None:
+            component.release(owner)
 
 
-def _standing(component: Component, module: torch.nn.Module | None) -> Iterator[Reason]:
-    """Why a component runs eager whatever is called."""
-    if component.saved is not None:
-        yield component.saved
-    if module is not None and is_compiled_by_torch(module):
-        yield reasons.TorchCompiled()
+def _serving(module: torch.nn.Module | None) -> Component | None:
+    """The component that takes a module's calls, whoever compiled it."""
+    found = None if module is None else _component_of(module)
+    return found if found is not None and found.interception.active else None
+
+
+def _component_of(module: torch.nn.Module) -> Component | None:
+    """The component that takes a module's calls, or did before it was removed below somebody else's wrapper."""
+    family = family_of(unwrapped(module))
+    found = None if family is None else interception_of(unwrapped(module), family.method)
+    component = None if found is None else getattr(found.serve, "__self__", None)
+    return component if isinstance(component, Component) else None
 
 
 def handle_of(owner: Any) -> Handle | None:
@@ -141,6 +181,19 @@ def compile_pipe(
     return pipe
 
 
+def leave_out(owner: Any, reason: Reason) -> None:
+    """Have all modules of an owner run as they do, with a handle whose report says why."""
+    handle = handle_of(owner) or Handle(owner)
+    handle.remove()
+    handle.eager = dict.fromkeys(modules_of(owner), reason)
+    vars(owner)[HANDLE] = handle
+
+
+def attach(pipe: Any) -> Handle:
+    """Take the calls of a pipeline's modules, for graphs that are there already. Modules that are compiled stay so."""
+    return _take(pipe, Options(when_missing="eager"), (), _as_they_are)
+
+
 def compile_module(
     module: torch.nn.Module, *, backend: str = "auto", shapes: Shapes = "any size", when_missing: WhenMissing = "wait"
 ) -> torch.nn.Module:
@@ -161,12 +214,12 @@ def compile_module(
     from .saving import load_graph, save_graph
 
     _take(module, Options(backend, shapes, when_missing), ())
-    vars(module)["save_graph"] = _ModuleMethod(module, save_graph)
-    vars(module)["load_graph"] = _ModuleMethod(module, load_graph)
+    vars(module)["save_graph"] = ModuleMethod(module, save_graph)
+    vars(module)["load_graph"] = ModuleMethod(module, load_graph)
     return module
 
 
-class _ModuleMethod:
+class ModuleMethod:
     """A function of a module as its method, on the instance. It refers to the module weakly, as handles do."""
 
     def __init__(self, module: torch.nn.Module, function: Callable[..., None]) -> None:
@@ -174,38 +227,73 @@ class _ModuleMethod:
         self._function = function
         self.__doc__ = function.__doc__
 
-    def __call__(self, path: str | Path, **options: Any) -> None:
-        self._function(self._module(), path, **options)
+    def __call__(self, *args: Any, **options: Any) -> None:
+        self._function(self._module(), *args, **options)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _ModuleMethod:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleMethod:
         module = self._module()
         copied = memo.get(id(module), module)
         assert isinstance(copied, torch.nn.Module)
-        return _ModuleMethod(copied, self._function)
+        return ModuleMethod(copied, self._function)
 
     def __reduce__(self) -> Any:
-        return _ModuleMethod, (self._module(), self._function)
+        return ModuleMethod, (self._module(), self._function)
 
 
-def _take(owner: Any, options: Options, ignores: str | Sequence[str]) -> None:
+class Itself:
+    """A module as an attribute of its own, under a name that other libraries give it. It refers to it weakly."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = weakref.ref(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module()
+        assert module is not None
+        return module(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Itself:
+        module = self._module()
+        return Itself(memo.get(id(module), module))
+
+    def __reduce__(self) -> Any:
+        return Itself, (self._module(),)
+
+
+Known = Callable[[Component, Options], None]  # what is done with a component of a module that is compiled already
+
+
+def _as_they_are(component: Component, options: Options) -> None:
+    """Leave it."""
+
+
+def _take(owner: Any, options: Options, ignores: str | Sequence[str], known: Known = Component.set_options) -> Handle:
     """Take the calls of all modules of an owner that are not to be ignored."""
     _check_choices(options)
     found = modules_of(owner)
     left_out = _left_out(ignores, found)
     handle = handle_of(owner) or Handle(owner)
+    for name in [*handle.eager, *handle.components]:
+        if name not in found:  # the owner has another module now
+            handle.release(name)
+            handle.eager.pop(name, None)
     for name, module in found.items():
         family = family_of(unwrapped(module))
+        before = handle.components.get(name)
+        if before is not None and (name in left_out or before.interception.module() is not unwrapped(module)):
+            handle.release(name)
         if name in left_out:
-            _release(handle, name)
             handle.eager[name] = reasons.Ignored()
         elif family is None:
             handle.eager[name] = reasons.NotCompilable(type(module).__name__)
         else:
             handle.eager.pop(name, None)
-            component = handle.components[name] = _attach(name, unwrapped(module), family, options)
-            if not isinstance(owner, torch.nn.Module):
-                component.pipes.add(owner)
+            component = handle.components[name] = _attach(name, unwrapped(module), family, options, known)
+            component.owners.add(owner)
     vars(owner)[HANDLE] = handle
+    return handle
 
 
 def _check_choices(options: Options) -> None:
@@ -220,23 +308,17 @@ def _check_choices(options: Options) -> None:
             raise PipelineError(f"{name} is {given!r}; choose one of {', '.join(allowed)}.")
 
 
-def _attach(name: str, module: torch.nn.Module, family: Family, options: Options) -> Component:
-    """Take the calls of a module; where they are taken already, the later choices count."""
-    known_one = interception_of(module, family.method)
-    component = getattr(known_one.serve, "__self__", None) if known_one is not None else None
-    if isinstance(component, Component):
+def _attach(name: str, module: torch.nn.Module, family: Family, options: Options, known: Known) -> Component:
+    """Take the calls of a module, unless they are taken already."""
+    component = _component_of(module)
+    if component is None:
+        component = Component(name, module, family, options)
+    elif component.owners:
+        known(component, options)
+    else:
         component.set_options(options)
-        component.interception.install()
-        return component
-    component = Component(name, module, family, options)
     component.interception.install()
     return component
-
-
-def _release(handle: Handle, name: str) -> None:
-    component = handle.components.pop(name, None)
-    if component is not None:
-        component.interception.remove()
 
 
 def _left_out(ignores: str | Sequence[str], found: dict[str, torch.nn.Module]) -> set[str]:

@@ -13,7 +13,7 @@ from ..common import config_text, reasons
 from ..common.reasons import Reason
 from ..common.torch_private import COMPILED_CALL
 from ..compiler.fingerprint import Rules
-from . import adapters
+from . import adapters, attention_backends
 
 # Where a module's weights are, and what its libraries note on it; none of it is computed with.
 _ON_TOP = {
@@ -31,6 +31,7 @@ _ON_TOP = {
     "onegraph",
     "save_graph",
     "load_graph",
+    "_torch_module",
 }
 # The usual size of images: checkpoints of one architecture differ in it.
 _PLACEMENT = _ON_TOP | {"_gradient_checkpointing_func", COMPILED_CALL, "sample_size"}
@@ -58,7 +59,7 @@ def _is_processor(value: Any) -> bool:
 def _is_usual(processor: Any) -> bool:
     """Whether a graph follows an attention processor. One may be told to use kernels that no compiler sees into."""
     known = type(processor).__name__ in _PROCESSORS.get(type(processor).__module__, ())
-    return known and getattr(processor, "_attention_backend", None) is None
+    return known and attention_backends.of(processor) in (None, attention_backends.USUAL)
 
 
 def describe(value: Any) -> str | None:
@@ -72,7 +73,8 @@ def describe(value: Any) -> str | None:
         items = [(key, value[key]) for key in sorted(value) if not key.startswith("_") and not _is_placement(key)]
         return f"config({','.join(f'{key}={config_text.describe(one)}' for key, one in items)})"
     if _is_processor(value):
-        facts = ((name, config_text.describe(one)) for name, one in sorted(vars(value).items()))
+        own = ((name, one) for name, one in sorted(vars(value).items()) if name != attention_backends.ATTRIBUTE)
+        facts = ((name, config_text.describe(one)) for name, one in own)
         return f"{type(value).__qualname__}({','.join(f'{name}={text}' for name, text in facts)})"
     return config_text.describe(value)
 
@@ -91,15 +93,33 @@ class Reading:
         bare: the module as a graph is compiled for it: without what its libraries and this package put on it.
         own_weights: whether its weights have other names than the module's.
         refusal: why no graph serves it, or None.
-        dropout: whether training mode makes a difference.
+        dropouts: the attributes of what drops numbers out in training mode.
+        processors: the attributes of attention processors, which nothing watches, and what they were.
+        dispatches: whether an attention processor computes with the backend that diffusers has turned on.
         strengths: of adapters that compute, to be brought up to date before each call; None where none does.
     """
 
     bare: torch.nn.Module
     own_weights: bool
     refusal: Reason | None
-    dropout: bool
+    dropouts: tuple[dict[str, Any], ...]
+    processors: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
+    dispatches: bool
     strengths: adapters.Strengths | None = None
+
+    def holds(self) -> bool:
+        """Whether attention processors are as they were."""
+        return all(
+            now.keys() == then.keys() and all(now[name] is then[name] for name in then) for now, then in self.processors
+        )
+
+    def drops_out(self) -> bool:
+        """Whether a call would drop numbers out."""
+        return any(state["training"] for state in self.dropouts)
+
+    def backend_refusal(self) -> Reason | None:
+        """Why no graph serves a call with the attention backend that is turned on for all models, or None."""
+        return attention_backends.refusal() if self.dispatches else None
 
 
 def read(module: torch.nn.Module) -> Reading:
@@ -110,8 +130,18 @@ def read(module: torch.nn.Module) -> Reading:
         if reason is None:
             bare, strengths = adapters.as_compiled(bare)
             own_weights = True
-    dropout = any(isinstance(child, torch.nn.Dropout) and child.p > 0 for child in module.modules())
-    return Reading(bare, own_weights, reason or next(_refusals(module), None), dropout, strengths)
+    dropouts = tuple(vars(child) for child in module.modules() if isinstance(child, torch.nn.Dropout) and child.p > 0)
+    found = [getattr(child, "processor", None) for child in module.modules()]
+    processors = [one for one in found if one is not None and not isinstance(one, torch.nn.Module)]
+    return Reading(
+        bare,
+        own_weights,
+        reason or next(_refusals(module), None),
+        dropouts,
+        tuple((vars(one), dict(vars(one))) for one in processors if hasattr(one, "__dict__")),
+        any(attention_backends.follows(one) for one in processors),
+        strengths,
+    )
 
 
 def _refusals(module: torch.nn.Module) -> Iterator[Reason]:

@@ -46,10 +46,14 @@ class ModuleState:
                 del self.runs[gone]
             self.runs[thread] = mark, run
 
-    def read(self, module: torch.nn.Module, watch: ModuleWatch) -> Reading:
-        """The reading of a module as its watch last saw it."""
+    def read(self, module: torch.nn.Module, watch: ModuleWatch, slice_: int | None) -> Reading:
+        """The reading of a module as its watch last saw it.
+
+        Args:
+            slice_: of what a call is checked for; None: everything.
+        """
         known = self.reading
-        if known is not None and known[0] == watch.version:
+        if known is not None and known[0] == watch.version and (slice_ is not None or known[1].holds()):
             return known[1]
         found = reading.read(module)
         self.reading = watch.version, found
@@ -62,10 +66,12 @@ class PipeRun(Run):
 
     Attributes:
         watch: on the module that runs.
+        libraries: whether nothing but libraries' code runs between its calls, but for what is on the stack.
         structure: why no graph serves a module that is built and configured like this, or None.
     """
 
     watch: ModuleWatch | None = None
+    libraries: bool = False
     live: weakref.ref[torch.nn.Module] | None = None
     structure: Reason | None = None
     reading: Reading | None = None
@@ -77,17 +83,17 @@ class PipeRun(Run):
         state = state_of(module)
         with state.lock:
             watch, slice_ = self.watch, self.slice_
-            version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
-            found = state.read(module, watch)
+            version = watch.refresh_fully(module) if slice_ is None else watch.refresh_part(module, slice_)
+            found = state.read(module, watch, slice_)
             if version != self.version or found is not self.reading:
                 self.version, self.bound, self.requests = version, {}, {}
                 self.reading = found
                 self.structure = self.reading.refusal or watch.patched or family.config_refusal(module)
             if found.strengths is not None:
                 found.strengths.sync()
-        if module.training and found.dropout:
+        if found.drops_out():
             return reasons.Dropout()
-        return self.structure
+        return self.structure or found.backend_refusal()
 
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module without what sits on the instance."""

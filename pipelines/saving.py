@@ -7,7 +7,7 @@ in it are signed like all others, and found, checked and loaded by the same look
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..runtime.registry import registry
 from ..runtime.request import Request
 from .component import Component
 from .first_calls import first_calls
-from .pipe import HANDLE, Handle, compile_pipe, handle_of
+from .pipe import HANDLE, Handle, attach, handle_of
 from .report import ComponentReport
 
 log = logging.getLogger("onegraph.pipelines")
@@ -102,7 +102,7 @@ def save_graph(module: torch.nn.Module, path: str | Path, *, overwrite: bool = F
 
 def load_graph(module: torch.nn.Module, path: str | Path, *, trust: str | None = None) -> None:
     """Run a module of `compile_module` through the graphs that `save_graph` or `save_pipe` wrote; see `load_pipe`."""
-    load_components(_handle(module).components, Path(path), trust)
+    load_components(_handle(module), Path(path), trust)
 
 
 def _handle(module: torch.nn.Module) -> Handle:
@@ -146,13 +146,11 @@ def load_pipe(pipe: Any, dir: str | Path, *, trust: str | None = None) -> Any:
     """
     handle = handle_of(pipe)
     if handle is not None:
-        load_components(handle.components, Path(dir), trust)
+        load_components(handle, Path(dir), trust)
         return pipe
-    compile_pipe(pipe, when_missing="eager")
-    handle = handle_of(pipe)
-    assert handle is not None
+    handle = attach(pipe)
     try:
-        load_components(handle.components, Path(dir), trust)
+        load_components(handle, Path(dir), trust)
     except BaseException:
         handle.remove()
         del vars(pipe)[HANDLE]
@@ -160,12 +158,17 @@ def load_pipe(pipe: Any, dir: str | Path, *, trust: str | None = None) -> Any:
     return pipe
 
 
-def load_components(components: Mapping[str, Component], folder: Path, trust: str | None) -> None:
-    """Check a folder of graphs, then have the components look into it."""
+def load_components(handle: Handle, folder: Path, trust: str | None, names: Collection[str] | None = None) -> None:
+    """Check a folder of graphs, then have the components look into it.
+
+    Args:
+        names: of the components; None: all.
+    """
     if trust is not None:
         _import(folder, trust)
         return
-    _check(folder, components)
+    components = {name: one for name, one in handle.components.items() if names is None or name in names}
+    handle.saved |= _check(folder, components)
     for component in components.values():
         component.add_folder(folder)
 
@@ -180,8 +183,8 @@ def _import(path: Path, publisher: str) -> None:
         raise PipelineError(f"The graphs in {path} are not loaded: {messages.text(imported)}.")
 
 
-def _check(folder: Path, components: Mapping[str, Component]) -> None:
-    """Refuse a folder without graphs that may be loaded; warn of those that do not fit here."""
+def _check(folder: Path, components: Mapping[str, Component]) -> dict[str, Reason]:
+    """Refuse a folder without graphs that may be loaded; warn of those that do not fit here, and say which."""
     entries = list(registry().store.saved(folder))
     if not entries:
         if bundle.is_one(folder):
@@ -194,14 +197,15 @@ def _check(folder: Path, components: Mapping[str, Component]) -> None:
             f"The graphs in {folder} are not loaded: {messages.text(refused[0])}. "
             "Those of another user or machine come through `onegraph export` and load_pipe(..., trust=NAME)."
         )
+    misfits: dict[str, Reason] = {}
     for name, component in components.items():
         own = [entry for entry in entries if entry.manifest.key.get("component") == component.family.component]
         usable = [entry for entry in own if judged[entry.folder] is None]
         differing = [_target_differs(entry, component) for entry in usable]
         if usable and all(differing):
-            reason = reasons.SavedForOther(next(one for one in differing if one))
-            component.saved = reason
+            reason = misfits[name] = reasons.SavedForOther(next(one for one in differing if one))
             log.warning("%s: %s", name, messages.text(reason))
+    return misfits
 
 
 def _target_differs(entry: Entry, component: Component) -> str:

@@ -12,6 +12,7 @@ class Policy:
 
     Attributes:
         slower: below this share of eager's speed a graph is not worth using; 5 % is measurement noise.
+        fastest: a higher speed than so many times eager's is measured again.
         slow_processes: how many processes must find a graph slower than eager before it is believed.
         measuring_seconds: by device type. Beyond that a first use is not measured again: calls that long are hardly
             noisy. On a GPU only the first calls take long, which load kernels and plans.
@@ -22,6 +23,7 @@ class Policy:
     """
 
     slower: float = 0.95
+    fastest: float = 8.0
     slow_processes: int = 3
     measuring_seconds: Mapping[str, float] = field(default_factory=lambda: {"cpu": 2.0, "cuda": 20.0})
     checks_share: float = 0.004

@@ -37,6 +37,11 @@ def _(r: reasons.AttentionProcessor) -> str:
 
 
 @text.register
+def _(r: reasons.AttentionBackend) -> str:
+    return f"diffusers' attention backend is {r.name}, and graphs compute attention by torch's own (native)"
+
+
+@text.register
 def _(r: reasons.AdapterLayers) -> str:
     return (
         f"{r.library} inserted adapter layers that are no plain LoRA ({r.where}); "
@@ -52,6 +57,34 @@ def _(r: reasons.LibraryHook) -> str:
 @text.register
 def _(r: reasons.MethodReplaced) -> str:
     return f"something replaced {r.name} of this model before it was compiled{r.by and f' ({r.by})'}"
+
+
+@text.register
+def _(r: reasons.MethodReplacedLater) -> str:
+    return (
+        f"something replaced {r.name} of this model after it was compiled{r.by and f' ({r.by})'}; "
+        "its calls are compiled only where that calls what it replaced"
+    )
+
+
+@text.register
+def _(r: reasons.OtherModule) -> str:
+    return "the pipeline has another model here since it was compiled; compile_pipe() takes that one's calls, too"
+
+
+@text.register
+def _(r: reasons.Removed) -> str:
+    return "remove() was called"
+
+
+@text.register
+def _(r: reasons.SharedCompiled) -> str:
+    return "left out here, but compiled with another pipeline that shares it, so that its calls run compiled"
+
+
+@text.register
+def _(r: reasons.GraphsOff) -> str:
+    return "use_graph is off"
 
 
 @text.register

@@ -43,6 +43,12 @@ class AttentionProcessor(Reason):
 
 
 @dataclass(frozen=True)
+class AttentionBackend(Reason):
+    code = "attention_backend"
+    name: str
+
+
+@dataclass(frozen=True)
 class AdapterLayers(Reason):
     code = "adapter_layers"
     library: str
@@ -63,6 +69,41 @@ class MethodReplaced(Reason):
     code = "method_replaced"
     name: str
     by: str
+
+
+@dataclass(frozen=True)
+class MethodReplacedLater(Reason):
+    """After the module was compiled, by something that is not seen to call what was there."""
+
+    code = "method_replaced_later"
+    name: str
+    by: str
+
+
+@dataclass(frozen=True)
+class OtherModule(Reason):
+    """The pipeline has another module in a component's place since it was compiled."""
+
+    code = "other_module"
+
+
+@dataclass(frozen=True)
+class Removed(Reason):
+    code = "removed"
+
+
+@dataclass(frozen=True)
+class SharedCompiled(Reason):
+    """A pipeline left a component out that another one has compiled."""
+
+    code = "shared_compiled"
+
+
+@dataclass(frozen=True)
+class GraphsOff(Reason):
+    """OneDiff's option `use_graph` is off."""
+
+    code = "graphs_off"
 
 
 @dataclass(frozen=True)

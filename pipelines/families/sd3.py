@@ -141,7 +141,8 @@ class Sd3:
     def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         from diffusers.models.modeling_outputs import Transformer2DModelOutput
 
-        return Transformer2DModelOutput(sample=output) if kwargs.get("return_dict", True) else (output,)
+        as_dict = arguments(_ARGUMENTS, args, kwargs).get("return_dict", True)
+        return Transformer2DModelOutput(sample=output) if as_dict else (output,)
 
     def only_restores(self) -> bool:
         return False

@@ -208,7 +208,8 @@ class Unet:
     def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         from diffusers.models.unets.unet_2d_condition import UNet2DConditionOutput
 
-        return UNet2DConditionOutput(sample=output) if kwargs.get("return_dict", True) else (output,)
+        as_dict = arguments(_ARGUMENTS, args, kwargs).get("return_dict", True)
+        return UNet2DConditionOutput(sample=output) if as_dict else (output,)
 
     def only_restores(self) -> bool:
         return False

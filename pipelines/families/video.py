@@ -94,7 +94,8 @@ class VideoUnet:
     def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         from diffusers.models.unets.unet_spatio_temporal_condition import UNetSpatioTemporalConditionOutput
 
-        return UNetSpatioTemporalConditionOutput(sample=output) if kwargs.get("return_dict", True) else (output,)
+        as_dict = arguments(_ARGUMENTS, args, kwargs).get("return_dict", True)
+        return UNetSpatioTemporalConditionOutput(sample=output) if as_dict else (output,)
 
     def only_restores(self) -> bool:
         return False

@@ -96,6 +96,26 @@ def test_the_strength_changes_between_steps(registry: Registry) -> None:
     assert not pair.pipe.onegraph.report()["unet"].eager
 
 
+def test_two_pipelines_take_turns_with_one_unet(registry: Registry) -> None:
+    """Each has its own LoRA, and one of them was never compiled."""
+    from diffusers import StableDiffusionPipeline
+
+    pair = Pair()
+    pair.load(1, "a")
+    pair.load(2, "b")
+    others = [StableDiffusionPipeline.from_pipe(one, scheduler=pipes.scheduler()) for one in (pair.eager, pair.pipe)]
+    images = []
+    for number in range(4):
+        group = (pair.eager, pair.pipe) if number % 2 else others
+        for one in group:
+            one.set_progress_bar_config(disable=True)
+            one.set_adapters(["b" if number % 2 else "a"], [1.0 + number // 2])
+        images.append(pipes.image(group[0]))
+        assert pipes.distance(pipes.image(group[1]), images[-1]) <= 2
+    assert min(pipes.distance(images[n], images[n + 1]) for n in range(3)) > 5
+    assert not pair.pipe.onegraph.report()["unet"].eager
+
+
 def test_a_loaded_lora_is_saved_and_loaded(registry: Registry, tmp_path: Any) -> None:
     pair = Pair()
     pair.load(1, "a")

@@ -72,7 +72,7 @@ def test_a_loop_of_libraries_is_checked_in_parts(registry: Registry, monkeypatch
 
     def spied(self: LoadedGraph, *args: Any) -> Any:
         if self.entry.manifest.key["component"] == "unet":
-            slices.append(args[-1])
+            slices.append(args[5])
         return own(self, *args)
 
     monkeypatch.setattr(LoadedGraph, "call", spied)
@@ -99,6 +99,36 @@ def test_attention_slicing(registry: Registry) -> None:
     assert pipe.onegraph.report()["unet"].compiled_calls == 2
 
 
+def test_attention_backends(registry: Registry) -> None:
+    """Set on a model, which sets one for all, too; or around calls. `no_graph` means that a graph would serve."""
+    from diffusers import attention_backend
+    from diffusers.models.attention_dispatch import _AttentionBackendRegistry as backends
+
+    pipe, active = compile_pipe(pipes.flux(), ignores="vae", when_missing="eager"), backends._active_backend
+
+    def code() -> str:
+        pipe.onegraph.components["transformer"].report.eager.clear()
+        pipes.image(pipe)
+        (found,) = code_of(pipe, "transformer")
+        return found
+
+    assert code() == "no_graph"
+    with attention_backend("_native_math"):
+        assert code() == "attention_backend"
+    assert code() == "no_graph"
+    try:
+        pipe.transformer.set_attention_backend("_native_math")
+        assert code() == "attention_processor"
+        pipe.transformer.reset_attention_backend()
+        assert code() == "attention_backend"
+        pipe.transformer.set_attention_backend("native")
+        assert code() == "no_graph"
+    finally:
+        backends.set_active_backend(active)
+    pipe.transformer.transformer_blocks[0].attn.processor._attention_backend = "_native_math"
+    assert code() == "attention_processor"
+
+
 def test_another_processor_is_another_model(registry: Registry) -> None:
     """It computes the same by other operations, so its graph is another one, which is not there."""
     from diffusers.models.attention_processor import AttnProcessor
@@ -113,6 +143,14 @@ def test_configuration_is_architecture(registry: Registry) -> None:
     eager = pipes.sd(unet=pipes.unet(center_input_sample=True))
     assert pipes.distance(pipes.image(pipe), pipes.image(eager)) <= 2
     assert code_of(pipe) == {"no_graph": 2}
+
+
+def test_return_dict_by_position(registry: Registry) -> None:
+    unet = compile_pipe(pipes.sd(), when_missing="eager").unet
+    given = torch.randn(1, 4, 8, 8), 5, torch.randn(1, 7, 32)
+    with torch.no_grad():
+        assert isinstance(unet(*given, *[None] * 9, False), tuple)
+        assert torch.is_tensor(unet(*given, *[None] * 9, True).sample)
 
 
 def test_cross_attention_kwargs(registry: Registry) -> None:

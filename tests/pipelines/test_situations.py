@@ -346,7 +346,7 @@ def test_a_folder_saved_for_other_hardware(registry: Registry, tmp_path: Path, c
         assert "is for another machine or version (target (cpu" in caplog.text
         image = pipes.image(loaded)
     assert pipes.distance(image, pipes.image(pipes.sd())) <= 2
-    assert isinstance(loaded.onegraph.components["unet"].saved, reasons.SavedForOther)
+    assert isinstance(loaded.onegraph.saved["unet"], reasons.SavedForOther)
     assert "another machine or version" in str(loaded.onegraph.report())
 
 
