@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..common.errors import CaptureError
+from ..common.torch_private import tables
 from ..graph_cache.manifest import CodeRecord
 from .code_digest import (
     PYTHON,
@@ -197,13 +198,20 @@ def _describe_references(function: FunctionType, rules: Rules, known: dict[str, 
 
 
 def _defining_classes(module: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """Map `module:Class.method` to the class that defines the method, for the classes of a model's modules."""
+    """Map `module:Class.method` to the class that defines the method, for the classes of a model's modules.
+
+    So for the names of their weights and children, which no class may define: then the text is empty.
+    """
+    held: dict[type, set[str]] = {}
+    for child in module.modules():
+        found = (name for table in tables(child) for name in table if name.isidentifier())
+        held.setdefault(type(child), set()).update(found)
     methods: dict[str, str] = {}
-    for cls in sorted({type(child) for child in module.modules()}, key=qualified_name):
-        for name in names:
+    for cls in sorted(held, key=qualified_name):
+        for name in sorted({*names, *held[cls]}):
             definer = next((base for base in cls.__mro__ if name in vars(base)), None)
-            if definer is not None:
-                methods[f"{qualified_name(cls)}.{name}"] = qualified_name(definer)
+            if definer is not None or name in held[cls]:
+                methods[f"{qualified_name(cls)}.{name}"] = qualified_name(definer) if definer is not None else ""
     return methods
 
 

@@ -46,6 +46,14 @@ def is_defined_in(function: Any, package: str) -> bool:
     return chain[0].__code__.co_filename == getattr(home, "__file__", None)
 
 
+def is_what_its_name_says(cls: type) -> bool:
+    """Tell whether no other class has the name of this one, as a subclass that poses as what it is derived from."""
+    if "<" in cls.__qualname__ or cls.__module__ not in sys.modules:
+        return True  # of a function, or of nobody
+    found, _ = resolve(vars(sys.modules[cls.__module__]), cls.__qualname__.split("."))
+    return found is cls or not isinstance(found, type) or qualified_name(found) != qualified_name(cls)
+
+
 def foreign_method(module: torch.nn.Module) -> FunctionReplaced | None:
     """Find a method of a model's class that stands in another file than the class: put there at run time."""
     for cls in {base for child in module.modules() for base in type(child).__mro__}:
@@ -227,7 +235,10 @@ class LiveCode:
                     yield FunctionReplaced(f"{cls.__name__}.{name}", custom_node(value))
 
     def _definer_differences(self, full: str, definer: str) -> Iterator[Difference]:
-        """Yield a difference where another class defines a method now; its function is compared there."""
+        """Yield a difference where another class defines a name now; a method's function is compared there.
+
+        A weight's name must stay undefined: what a class defines comes before what a module holds.
+        """
         owner, _, name = full.rpartition(".")
         module_name, _, path = owner.partition(":")
         module = sys.modules.get(module_name)

@@ -22,7 +22,7 @@ from ..common.reasons import ForwardHook, ReplacedPart
 from ..common.torch_private import TensorLooks, dict_writes, every_modules_hooks, hook_tables, tables
 from ..compiler import fingerprint
 from ..compiler.fingerprint import Rules
-from .live_code import custom_node, is_defined_in
+from .live_code import custom_node, is_defined_in, is_what_its_name_says
 
 _MISSING: Any = object()
 _OWN_DICT = operator.attrgetter("__dict__")
@@ -137,7 +137,7 @@ class ModuleWatch:
         if (
             list(map(dict.get, self._spaces, self._names)) != self._values
             or list(map(id, map(dict.get, self._tables, self._children))) != self._child_ids
-            or list(map(len, self._child_tables)) != self._child_counts
+            or list(map(tuple, self._child_tables)) != self._child_names
             or not self._only_placed()
         ):
             return False
@@ -177,7 +177,7 @@ class ModuleWatch:
         self._lengths = list(map(len, self._sized))
         self._state_writes = list(map(self._writes, self._states))
         self._child_writes = list(map(self._writes, children))
-        self._child_counts = list(map(len, children))
+        self._child_names = list(map(tuple, children))
         pairs = [(table, name) for table in children for name in table]
         self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]
         self._child_ids = list(map(id, map(dict.get, self._tables, self._children)))
@@ -185,6 +185,7 @@ class ModuleWatch:
         signature: list[Any] = []
         self.patched = ForwardHook("every module") if any(every_modules_hooks()) else None
         signature.append(self.patched)
+        posing = {cls for cls in {*self._types, type(module)} if not is_what_its_name_says(cls)}
         for (name, child), where in zip(named, self._where, strict=True):
             signature.append((name, type(child), *fingerprint.attributes(child, referenced, self._rules)))
             for key, value in vars(child).items():
@@ -203,6 +204,9 @@ class ModuleWatch:
                 hook = ForwardHook(where)
                 signature.append(hook)
                 self.patched = self.patched or hook
+            if type(child) in posing:
+                functions = (value for value in vars(type(child)).values() if callable(value))
+                self.patched = self.patched or ReplacedPart("class", where, custom_node(next(functions, None)))
         self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
         self._values = list(map(dict.get, self._spaces, self._names))
         # A list may change in place.

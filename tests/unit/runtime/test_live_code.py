@@ -166,6 +166,17 @@ def test_a_method_of_tensors_counts_where_the_host_names_it(
     assert live.difference() is None
 
 
+def test_a_class_must_not_hide_the_weights_of_its_modules(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveCode(record_of(host))
+    assert live.difference() is None
+    monkeypatch.setattr(torch.nn.Conv1d, "weight", property(foreign), raising=False)
+    assert live.difference() == FunctionReplaced("Conv1d.weight", "test_live_code")
+    monkeypatch.undo()
+    assert live.difference() is None
+    monkeypatch.setattr(host.M, "inner", property(foreign), raising=False)
+    assert live.difference() == FunctionReplaced("M.inner", "test_live_code")
+
+
 def test_interchangeable_functions_are_as_good(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     record = record_of(host)
     for python in (PYTHON, "another"):

@@ -87,6 +87,7 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
     "a bias where there was none, written into the table": lambda m: m.bare._parameters.__setitem__(
         "bias", torch.nn.Parameter(torch.zeros(8))
     ),
+    "children in another order": lambda m: m._modules.update({"mix": m._modules.pop("mix")}),
     "a child added to the table": lambda m: m.mix._modules.__setitem__("more", torch.nn.Identity()),
 }
 
@@ -156,6 +157,17 @@ def test_code_that_is_put_on_a_module_is_named(what: str) -> None:
     assert watch.patched is not None
     assert (watch.patched.what if isinstance(watch.patched, ReplacedPart) else "forward hook") == what
     assert watch.patched.where.split(" ")[0] in ("mix", "inner", "out")
+
+
+def test_a_subclass_that_poses_as_its_base_is_named() -> None:
+    module = toy.Toy()
+    watch = ModuleWatch(module, Rules())
+    assert watch.patched is None
+    base = type(module.mix)
+    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "forward": replace_activation}
+    module.mix.__class__ = type(base.__name__, (base,), names)
+    watch.refresh(module)
+    assert watch.patched == ReplacedPart("class", "mix (Linear)", "test_module_watch")
 
 
 def test_a_hook_on_every_module_counts() -> None:
