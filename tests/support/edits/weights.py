@@ -268,7 +268,6 @@ REGISTERED: dict[str, Edit] = {
     },
     "deep parameter set": replaced("deep", _set_parameter),
     "bias added": bias_added,
-    "bias removed": bias_removed,
     "buffer for a parameter": buffer_for_parameter,
 }
 UNREGISTERED: dict[str, Edit] = {
@@ -280,6 +279,7 @@ UNREGISTERED: dict[str, Edit] = {
     "expanded": relaid(_expanded),
     "negated": relaid(_negated),
     "laid out anew": laid_out_anew,
+    "bias removed": bias_removed,  # torch tells nobody of a parameter that becomes None
     "bias written into the table": bias_added_to_the_table,
     "attribute for a parameter": attribute_for_parameter,
     "weight_function set": _computed("weight_function", _set_functions),
