@@ -1,6 +1,6 @@
 """What changes a live model: each change to each component, at each time, with the old part kept alive or not.
 
-Judged against a twin that was never compiled and to which the same is done. All cases share the session's graphs.
+Judged against a pipeline that was never compiled and to which the same is done. All cases share the session's graphs.
 """
 
 from __future__ import annotations
