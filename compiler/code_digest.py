@@ -59,7 +59,7 @@ def _plain(values: Iterable[Any]) -> str:
     return repr([value if isinstance(value, _SCALARS) else type(value).__qualname__ for value in values])
 
 
-def _home(function: FunctionType) -> str:
+def home_of(function: FunctionType) -> str:
     """Return the Python module in whose names a function looks up its own, whatever it claims to be from."""
     return str(function.__globals__.get("__name__"))
 
@@ -67,7 +67,7 @@ def _home(function: FunctionType) -> str:
 def is_at_home(function: Any) -> bool:
     """Tell whether a function and those that it wraps look up their names in modules of this process, not in a copy."""
     return all(
-        one.__globals__ is getattr(sys.modules.get(_home(one)), "__dict__", None) for one in unwrap_chain(function)
+        one.__globals__ is getattr(sys.modules.get(home_of(one)), "__dict__", None) for one in unwrap_chain(function)
     )
 
 
@@ -84,7 +84,7 @@ def _given(function: FunctionType) -> str:
     """Return what a function has besides its code: its module, its defaults and the values that it closes over."""
     keywords = sorted((function.__kwdefaults__ or {}).items())
     values = [function.__defaults__ or (), [value for _, value in keywords], cells(function)]
-    return f"{_home(function)} {[name for name, _ in keywords]} {[_plain(one) for one in values]}"
+    return f"{home_of(function)} {[name for name, _ in keywords]} {[_plain(one) for one in values]}"
 
 
 @functools.lru_cache(maxsize=4096)

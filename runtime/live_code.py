@@ -21,6 +21,7 @@ from ..compiler.code_digest import (
     bytecode_digest,
     cells,
     describe_target,
+    home_of,
     is_at_home,
     is_function,
     qualified_name,
@@ -38,12 +39,19 @@ Difference: TypeAlias = FunctionReplaced | OtherHostVersion
 
 
 def is_defined_in(function: Any, package: str) -> bool:
-    """Tell whether a function stands in a file of the package, whatever its `__module__` claims."""
+    """Tell whether a function stands in a file of the package, whatever its `__module__` claims.
+
+    What it wraps must be the package's, too, or torch's; so must what wraps it.
+    """
     chain = [*unwrap_chain(function)]
-    if not chain or not str(chain[0].__module__).startswith(package):
+    return bool(chain) and _is_of(chain[0], package) and all(_is_of(one, package, "torch") for one in chain)
+
+
+def _is_of(function: FunctionType, *packages: str) -> bool:
+    home = home_of(function)
+    if home.partition(".")[0] not in packages:
         return False
-    home = sys.modules.get(chain[0].__module__)
-    return chain[0].__code__.co_filename == getattr(home, "__file__", None)
+    return function.__code__.co_filename == getattr(sys.modules.get(home), "__file__", None)
 
 
 def is_what_its_name_says(cls: type) -> bool:

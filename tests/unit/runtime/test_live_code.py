@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import linecache
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +19,7 @@ from support.edited_host import record_of
 from onegraph.common import messages
 from onegraph.common.reasons import FunctionReplaced, OtherHostVersion
 from onegraph.compiler.code_digest import PYTHON
-from onegraph.runtime.live_code import LiveCode, foreign_method
+from onegraph.runtime.live_code import LiveCode, foreign_method, is_defined_in
 
 
 @pytest.fixture
@@ -194,3 +196,32 @@ def test_a_method_of_another_file_is_found(host: ModuleType, monkeypatch: pytest
     monkeypatch.setattr(host.Base, "helper", foreign)
     found = foreign_method(module)
     assert found is not None and found.name == "Base.helper"
+
+
+def test_a_decorated_function_of_another_release_is_the_hosts(host: ModuleType, tmp_path: Path) -> None:
+    """A decorator that stands in another file of the package, as those of diffusers do."""
+    record = record_of(host)
+    decorators = tmp_path / "edited_host" / "decorators.py"
+    decorators.write_text(
+        "import functools\n"
+        "def tripled(function):\n"
+        "    @functools.wraps(function)\n"
+        "    def wrapper(*args): return function(*args) * 3\n"
+        "    return wrapper\n"
+    )
+    edited_host.write(tmp_path)
+    source = tmp_path / "edited_host" / "model.py"
+    other = source.read_text().replace("@doubled", "@tripled").replace("import math", "import math\nTRIPLED")
+    source.write_text(other.replace("TRIPLED", "from .decorators import tripled"))
+    linecache.checkcache()
+    for name in [name for name in sys.modules if name.startswith("edited_host")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    importlib.import_module("edited_host.model")
+    found = LiveCode(record).difference()
+    assert isinstance(found, OtherHostVersion) and found.name == "model.wrapped"
+
+
+def test_a_pack_whose_name_begins_like_the_hosts_is_foreign(host: ModuleType) -> None:
+    assert is_defined_in(host.scaled, "edited_host")
+    assert not is_defined_in(host.scaled, "edited")
