@@ -31,12 +31,12 @@ def test_an_edit_before_a_run(component: str, edit: str, request: pytest.Fixture
     case_of(request, component, edit).before_a_run()
 
 
-@pytest.mark.parametrize(("component", "edit"), one_in(3, [*ALL, *ENCODER]))
+@pytest.mark.parametrize(("component", "edit"), one_in(4, [*ALL, *ENCODER]))
 def test_an_edit_between_runs(component: str, edit: str, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit).between_runs()
 
 
-@pytest.mark.parametrize(("component", "edit"), one_in(3, [*ALL, *ENCODER]))
+@pytest.mark.parametrize(("component", "edit"), one_in(4, [*ALL, *ENCODER]))
 def test_an_edit_between_calls(component: str, edit: str, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit).between_calls(KNOWN["function wrapper"])
 

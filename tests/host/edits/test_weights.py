@@ -54,12 +54,12 @@ def test_an_edit_before_a_run(component: str, edit: str, keeps: bool, request: p
     case_of(request, component, edit, keeps).before_a_run()
 
 
-@pytest.mark.parametrize(("component", "edit", "keeps"), one_in(3, BETWEEN_RUNS), ids=named)
+@pytest.mark.parametrize(("component", "edit", "keeps"), one_in(4, BETWEEN_RUNS), ids=named)
 def test_an_edit_between_runs(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit, keeps).between_runs()
 
 
-@pytest.mark.parametrize(("component", "edit", "keeps"), one_in(3, IN_MID_RUN), ids=named)
+@pytest.mark.parametrize(("component", "edit", "keeps"), one_in(4, IN_MID_RUN), ids=named)
 def test_an_edit_between_calls(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
     """Of a sampling, or between two images of a batch."""
     case_of(request, component, edit, keeps).between_calls(KNOWN["function wrapper"])
