@@ -64,6 +64,12 @@ def home_of(function: FunctionType) -> str:
     return str(function.__globals__.get("__name__"))
 
 
+def package_of(function: Any) -> str:
+    """Return the top-level package of a function, or of the decorator that wraps it; empty where nobody can tell."""
+    outermost = next(unwrap_chain(function), None)
+    return "" if outermost is None else home_of(outermost).partition(".")[0]
+
+
 def is_at_home(function: Any) -> bool:
     """Tell whether a function and those that it wraps look up their names in modules of this process, not in a copy."""
     return all(

@@ -26,6 +26,7 @@ from .code_digest import (
     PYTHON,
     bytecode_digest,
     describe_target,
+    package_of,
     qualified_name,
     source_digest,
     underlying_function,
@@ -193,7 +194,7 @@ def _describe_references(function: FunctionType, rules: Rules, known: dict[str, 
         text = describe_target(target, bytecode_digest)
         if text is not None:
             if text.startswith("function "):
-                text += f" {source_digest(target)}"
+                text += f" {source_digest(target)} {package_of(target)}"
             known[name] = text
 
 

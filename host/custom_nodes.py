@@ -28,6 +28,7 @@ _WHOLE_SAMPLING = "outer_sample"  # comfy.samplers.CFGGuider's: it loads the mod
 _SAMPLING = "inner_sample"  # the same class's: below it all code between calls runs
 _EXECUTOR = "executor"  # variable of that function: an object that each sampling makes for itself
 _SAMPLERS = ("comfy", "samplers.py")
+_STEPPING = ("model_sampling", "latent_format", "model_config")  # parts of a model that compute between its calls
 _STEERING = "control"  # variable of functions in that file: the ControlNet that was asked before the call
 
 
@@ -117,16 +118,21 @@ def in_options(options: Mapping[str, Any]) -> bool:
 
 
 def in_patcher(patcher: Any) -> bool:
-    """The same for all that a patcher brings along, and for its own methods."""
+    """The same for all that a patcher brings along, for its own methods and for what it puts into its model."""
+    model = getattr(patcher, "model", None)
+    patched = [*getattr(patcher, "object_patches", {}).values()]
+    parts = (patcher, model, *(getattr(model, name, None) for name in _STEPPING), *patched)
+    if any(_is_foreign_object(one) for one in parts) or any(is_foreign(one) for one in patched):
+        return True
     found = (getattr(patcher, name, {}) for name in ("wrappers", "callbacks", "model_options"))
-    return is_foreign_class(type(patcher)) or any(in_options(options) for options in found)
+    return any(in_options(options) for options in found)
 
 
 def in_sampling() -> bool:
     """Whether the sampling that calls here was given foreign code to run between its steps.
 
-    That is a guider, a sampler, a callback, the guider's options, hooks of its conditioning, or whoever is told of
-    progress. For the start of a run: what changes these later is foreign code, too.
+    That is a guider, its model's patcher, a sampler, a callback, the guider's options, hooks of its conditioning, or
+    whoever is told of progress. For the start of a run: what changes these later is foreign code, too.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEEPEST):
@@ -144,7 +150,9 @@ def _is_given_foreign(given: Mapping[str, Any]) -> bool:
     import comfy.utils
 
     guider, sampler = given.get("self"), given.get("sampler")
-    if any(is_foreign_class(type(one)) for one in (guider, sampler)):
+    if any(is_foreign_class(type(one)) for one in (guider, sampler)) or in_patcher(
+        getattr(guider, "model_patcher", None)
+    ):
         return True
     calls = (given.get("callback"), getattr(sampler, "sampler_function", None), comfy.utils.PROGRESS_BAR_HOOK)
     if any(is_foreign(one) for one in calls if one is not None):

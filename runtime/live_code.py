@@ -183,8 +183,8 @@ class LiveCode:
         for full, text in self._record.references.items():
             value = self._find(full)
             if text.startswith("function "):
-                digest = text.split(" ")[1 + self._which_digest]
-                self._compare_function(found, full, value, f"function {digest}")
+                digest, package = text.split(" ")[1 + self._which_digest], text.split(" ")[3]
+                self._compare_function(found, full, value, f"function {digest}", package)
             elif text.startswith("one of "):
                 if not self._is_one_of(text.split(" ")[2:], full, value):
                     found.append(self._difference_of(full, value))
@@ -203,15 +203,16 @@ class LiveCode:
             return is_defined_in(value, full.partition(".")[0])
         return bytecode_digest(value) in digests and is_at_home(value)
 
-    def _compare_function(self, found: list[Difference], full: str, value: Any, wanted: str) -> None:
+    def _compare_function(self, found: list[Difference], full: str, value: Any, wanted: str, package: str = "") -> None:
+        """Add a difference where a function is another one. `package`: that it came from, besides the model's own."""
         self._functions += (one for one in unwrap_chain(value) if is_at_home(one))
         if not is_function(value) or describe_target(value, self._digest) != wanted or not is_at_home(value):
-            found.append(self._difference_of(full, value))
+            found.append(self._difference_of(full, value, package))
 
-    def _difference_of(self, full: str, value: Any) -> Difference:
+    def _difference_of(self, full: str, value: Any, library: str = "") -> Difference:
         """Tell a function that was put there at run time from the host's own in another version."""
         value = underlying_function(value)
-        if value is MISSING or any(is_defined_in(value, package) for package in self._packages):
+        if value is MISSING or any(is_defined_in(value, package) for package in {*self._packages, library}):
             return OtherHostVersion(short_name(full))
         return FunctionReplaced(short_name(full), custom_node(value))
 

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..common.reasons import ForwardHook, ReplacedPart
-from ..common.torch_private import TensorLooks, dict_writes, every_modules_hooks, hook_tables, tables
+from ..common.torch_private import COMPILED_CALL, TensorLooks, dict_writes, every_modules_hooks, hook_tables, tables
 from ..compiler import fingerprint
 from ..compiler.fingerprint import Rules
 from .live_code import custom_node, is_defined_in, is_what_its_name_says
@@ -188,6 +188,10 @@ class ModuleWatch:
         posing = {cls for cls in {*self._types, type(module)} if not is_what_its_name_says(cls)}
         for (name, child), where in zip(named, self._where, strict=True):
             signature.append((name, type(child), *fingerprint.attributes(child, referenced, self._rules)))
+            facts.append((vars(child), COMPILED_CALL))
+            if vars(child).get(COMPILED_CALL) is not None:
+                signature.append(where)
+                self.patched = self.patched or ReplacedPart("compile()", where, "torch.compile")
             for key, value in vars(child).items():
                 if key in fingerprint.OF_EVERY_MODULE or self._rules.placement(key):
                     continue
@@ -210,7 +214,9 @@ class ModuleWatch:
         self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
         self._values = list(map(dict.get, self._spaces, self._names))
         # A list may change in place.
-        self._lists = [(space, name, copy.deepcopy(space[name])) for space, name in facts if type(space[name]) is list]
+        self._lists = [
+            (space, name, copy.deepcopy(space[name])) for space, name in facts if type(space.get(name)) is list
+        ]
         lists = (self._states, self._child_tables, self._modules, self._sized)
         self._parts: list[list[Any]] = [[one[number::PARTS] for one in lists] for number in range(PARTS)]
         self._signature = hash(tuple(signature))

@@ -198,6 +198,13 @@ def test_a_method_of_another_file_is_found(host: ModuleType, monkeypatch: pytest
     assert found is not None and found.name == "Base.helper"
 
 
+def forget(*packages: str) -> None:
+    for name in [name for name in sys.modules if name.startswith(packages)]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    linecache.checkcache()
+
+
 def test_a_decorated_function_of_another_release_is_the_hosts(host: ModuleType, tmp_path: Path) -> None:
     """A decorator that stands in another file of the package, as those of diffusers do."""
     record = record_of(host)
@@ -213,13 +220,31 @@ def test_a_decorated_function_of_another_release_is_the_hosts(host: ModuleType, 
     source = tmp_path / "edited_host" / "model.py"
     other = source.read_text().replace("@doubled", "@tripled").replace("import math", "import math\nTRIPLED")
     source.write_text(other.replace("TRIPLED", "from .decorators import tripled"))
-    linecache.checkcache()
-    for name in [name for name in sys.modules if name.startswith("edited_host")]:
-        del sys.modules[name]
-    importlib.invalidate_caches()
+    forget("edited_host")
     importlib.import_module("edited_host.model")
     found = LiveCode(record).difference()
     assert isinstance(found, OtherHostVersion) and found.name == "model.wrapped"
+
+
+def test_another_release_of_a_library_is_no_custom_node(host: ModuleType, tmp_path: Path) -> None:
+    """A function of a package that the host imports, as of einops: compile anew instead of eager for good."""
+    (tmp_path / "edited_host" / "__init__.py").write_text("")
+    library = tmp_path / "edited_library.py"
+    library.write_text("def extra(x): return x + 1\n")
+    source = tmp_path / "edited_host" / "model.py"
+    text = source.read_text().replace("import math", "import math\nfrom edited_library import extra")
+    source.write_text(text.replace("return activation(", "return extra(parts[0]) + activation("))
+    forget("edited_host", "edited_library")
+    record = record_of(importlib.import_module("edited_host.model"))
+    assert LiveCode(record).difference() is None
+    library.write_text("def extra(x): return x + 22\n")
+    forget("edited_host", "edited_library")
+    importlib.import_module("edited_host.model")
+    found = LiveCode(record).difference()
+    assert isinstance(found, OtherHostVersion) and found.name == "model.extra"
+    sys.modules["edited_host.model"].extra = foreign  # type: ignore[attr-defined]
+    assert isinstance(LiveCode(record).difference(), FunctionReplaced)
+    forget("edited_library")
 
 
 def test_a_pack_whose_name_begins_like_the_hosts_is_foreign(host: ModuleType) -> None:

@@ -83,6 +83,7 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
     "the same, written into the table": lambda m: m._modules.__setitem__("mix", like(m.mix)),
     "an attribute for a method": marked,
     "an attribute for a method, another put back": marked_again,
+    "what Module.compile() leaves": lambda m: object.__setattr__(m.mix, "_compiled_call_impl", lambda x: x),
     "a list changed in place": lambda m: m.sizes[1].append(3),
     "a bias where there was none, written into the table": lambda m: m.bare._parameters.__setitem__(
         "bias", torch.nn.Parameter(torch.zeros(8))
