@@ -99,6 +99,10 @@ def without_stack_traces() -> Iterator[None]:
         tracer.record_stack_traces = before
 
 
+# Attributes of every module: what it owns, and what runs around its forward.
+TABLES = ("_parameters", "_buffers", "_modules", "_forward_pre_hooks", "_forward_hooks")
+
+
 class Tables(NamedTuple):
     """Where a module keeps what it owns itself; changes to these dictionaries are changes to the module."""
 

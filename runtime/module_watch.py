@@ -19,7 +19,15 @@ from typing import Any, TypeAlias
 import torch
 
 from ..common.reasons import ForwardHook, ReplacedPart
-from ..common.torch_private import COMPILED_CALL, TensorLooks, dict_writes, every_modules_hooks, hook_tables, tables
+from ..common.torch_private import (
+    COMPILED_CALL,
+    TABLES,
+    TensorLooks,
+    dict_writes,
+    every_modules_hooks,
+    hook_tables,
+    tables,
+)
 from ..compiler import fingerprint
 from ..compiler.fingerprint import Rules
 from .live_code import custom_node, is_defined_in, is_what_its_name_says
@@ -136,6 +144,7 @@ class ModuleWatch:
             return True
         if (
             list(map(dict.get, self._spaces, self._names)) != self._values
+            or self._ids_of_tables() != self._table_ids
             or list(map(id, map(dict.get, self._tables, self._children))) != self._child_ids
             or list(map(tuple, self._child_tables)) != self._child_names
             or not self._only_placed()
@@ -153,6 +162,10 @@ class ModuleWatch:
         self._keys = found
         return True
 
+    def _ids_of_tables(self) -> list[int]:
+        """Of the tables that each module has: whoever gives it another one changes all that is in it."""
+        return [id(state.get(name)) for name in TABLES for state in self._states]
+
     def _telling(self, keys: Iterable[str]) -> frozenset[str]:
         return frozenset(k for k in keys if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
 
@@ -163,6 +176,11 @@ class ModuleWatch:
         self._modules = [child for _, child in named[1:]]
         self._types = [type(child) for child in self._modules]
         self._states = [vars(child) for _, child in named]
+        # Before all else that is read: what is written meanwhile is then found by the next look.
+        self._state_writes = list(map(self._writes, self._states))
+        self._child_tables = children = [tables(child).children for _, child in named]
+        self._child_writes = list(map(self._writes, children))
+        self._table_ids = self._ids_of_tables()
         self._where = [f"{name or 'the model'} ({type(child).__name__})" for name, child in named]
         self._weights = [table for _, child in named for table in tables(child)[:2]]
         self._state_ids = list(map(id, self._states[1:]))
@@ -171,12 +189,9 @@ class ModuleWatch:
         missing = [(table, name) for table in self._weights for name, tensor in table.items() if tensor is None]
         self._missing_of: list[dict[str, Any]] = [table for table, _ in missing]
         self._missing = [name for _, name in missing]
-        self._child_tables = children = [tables(child).children for _, child in named]
         hooks = [table for _, child in named for table in hook_tables(child)]
         self._sized: list[Any] = [*hooks, *every_modules_hooks(), *self._weights]
         self._lengths = list(map(len, self._sized))
-        self._state_writes = list(map(self._writes, self._states))
-        self._child_writes = list(map(self._writes, children))
         self._child_names = list(map(tuple, children))
         pairs = [(table, name) for table in children for name in table]
         self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]

@@ -88,6 +88,9 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
     "a bias where there was none, written into the table": lambda m: m.bare._parameters.__setitem__(
         "bias", torch.nn.Parameter(torch.zeros(8))
     ),
+    "another table of children": lambda m: setattr(m, "_modules", {**m._modules, "mix": like(m.mix)}),
+    "another table of hooks": lambda m: setattr(m.mix, "_forward_hooks", {1: lambda *args: None}),
+    "another table of weights": lambda m: setattr(m.bare, "_parameters", {"weight": torch.nn.Parameter(torch.ones(1))}),
     "children in another order": lambda m: m._modules.update({"mix": m._modules.pop("mix")}),
     "a child added to the table": lambda m: m.mix._modules.__setitem__("more", torch.nn.Identity()),
 }
