@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from support import pipes
+from support.edits.cases import is_chosen
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe
@@ -267,7 +268,8 @@ def cases() -> Iterator[Any]:
                 for kept in ("kept", "let go") if kind.replaces else ("in place",):
                     if component in kind.of:
                         name = f"{what}, {when.__name__}, {component} of a {how}, {kept}"
-                        yield pytest.param(what, when, component, kept, how, id=name.replace("_", " "))
+                        runs = [] if is_chosen(2, name) else [pytest.mark.full]
+                        yield pytest.param(what, when, component, kept, how, id=name.replace("_", " "), marks=runs)
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,12 @@ import pytest
 
 def one_in(every: int, cases: Iterable[tuple[Any, ...]]) -> list[Any]:
     """The cases, of which all but one in so many are marked `full`."""
-    return [
-        pytest.param(*case, marks=[pytest.mark.full] if zlib.crc32(repr(case).encode()) % every else [])
-        for case in cases
-    ]
+    return [pytest.param(*case, marks=[] if is_chosen(every, repr(case)) else [pytest.mark.full]) for case in cases]
+
+
+def is_chosen(every: int, name: str) -> bool:
+    """Whether the case of that name is the one in so many, in every process."""
+    return zlib.crc32(name.encode()) % every == 0
 
 
 def named(value: object) -> str:
