@@ -41,6 +41,6 @@ def test_an_edit_between_calls(component: str, edit: str, request: pytest.Fixtur
     case_of(request, component, edit).between_calls(KNOWN["function wrapper"])
 
 
-@pytest.mark.parametrize(("component", "place", "edit"), one_in(2, AT_PLACES))
+@pytest.mark.parametrize(("component", "place", "edit"), one_in(3, AT_PLACES))
 def test_an_edit_at_a_place(component: str, place: str, edit: str, request: pytest.FixtureRequest) -> None:
     case_of(request, component, edit).between_calls({**KNOWN, **UNKNOWN}[place])

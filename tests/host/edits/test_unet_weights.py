@@ -33,17 +33,17 @@ def test_an_edit_before_a_run(edit: str, keeps: bool, unet: Subject) -> None:
     Case(unet, EDITS[edit], keeps).before_a_run()
 
 
-@pytest.mark.parametrize(("edit", "keeps"), one_in(3, ALIVE), ids=named)
+@pytest.mark.parametrize(("edit", "keeps"), one_in(5, ALIVE), ids=named)
 def test_an_edit_between_runs(edit: str, keeps: bool, unet: Subject) -> None:
     Case(unet, EDITS[edit], keeps).between_runs()
 
 
-@pytest.mark.parametrize(("edit", "keeps"), one_in(3, ALIVE), ids=named)
+@pytest.mark.parametrize(("edit", "keeps"), one_in(5, ALIVE), ids=named)
 def test_an_edit_between_calls(edit: str, keeps: bool, unet: Subject) -> None:
     Case(unet, EDITS[edit], keeps).between_calls(KNOWN["function wrapper"])
 
 
-@pytest.mark.parametrize(("place", "edit"), one_in(3, AT_PLACES), ids=named)
+@pytest.mark.parametrize(("place", "edit"), one_in(5, AT_PLACES), ids=named)
 def test_an_edit_at_a_place(place: str, edit: str, unet: Subject) -> None:
     """The old part is kept: an address that is free again may be given to what comes next, and hide a stale one."""
     Case(unet, EDITS[edit], keeps=True).between_calls({**KNOWN, **UNKNOWN, **UNKNOWABLE}[place])

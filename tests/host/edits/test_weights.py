@@ -65,6 +65,6 @@ def test_an_edit_between_calls(component: str, edit: str, keeps: bool, request: 
     case_of(request, component, edit, keeps).between_calls(KNOWN["function wrapper"])
 
 
-@pytest.mark.parametrize(("place", "edit"), one_in(2, AT_PLACES), ids=named)
+@pytest.mark.parametrize(("place", "edit"), one_in(3, AT_PLACES), ids=named)
 def test_an_edit_of_a_controlnet_at_a_place(place: str, edit: str, net: Subject) -> None:
     Case(net, EDITS[edit], keeps=True).between_calls(UNKNOWN[place])
