@@ -11,7 +11,7 @@ from typing import Any
 from blake3 import blake3
 
 # Raised whenever the way modules are captured, compiled or bound changes, so that older graphs are no hits.
-FORMAT = 4
+FORMAT = 5
 _LARGE = ("architecture", "shapes")  # fields of which a difference tells no values
 
 

@@ -9,6 +9,7 @@ the host wants back; whoever calls the graph holds what it reads (`Held`).
 from __future__ import annotations
 
 import dataclasses
+import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -108,7 +109,8 @@ class Held:
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Binding, list[torch.Tensor]]] = {}
-        _everything_held.add(self)
+        with _lock:
+            _everything_held.add(self)
 
     def hold(self, owner: int, binding: Binding, module: torch.nn.Module) -> None:
         """Hold what a graph is bound to, in place of what it was bound to before. `owner`: any number for the graph."""
@@ -130,16 +132,22 @@ class Held:
 
 
 _everything_held: weakref.WeakSet[Held] = weakref.WeakSet()
+_lock = threading.Lock()  # runs begin in one thread while another asks for their memory
+
+
+def _all_held() -> list[Held]:
+    with _lock:
+        return list(_everything_held)
 
 
 def is_held(device: torch.device) -> bool:
     """Whether a run under way holds memory of a device."""
-    return any(held.is_on(device) for held in list(_everything_held))
+    return any(held.is_on(device) for held in _all_held())
 
 
 def release_held(device: torch.device) -> None:
     """Let go of what runs under way hold on a device: somebody needs the memory. Their next calls hold it again."""
-    for held in list(_everything_held):
+    for held in _all_held():
         if held.is_on(device):
             held.release()
 
