@@ -13,6 +13,7 @@ from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
+from ..runtime import registrations
 from ..runtime.binding import Held
 from ..runtime.module_watch import ModuleWatch, Watches
 from ..runtime.registry import registry
@@ -109,6 +110,7 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watch
     try:
         registry().release_orphans()
         host_memory.announce_run(patcher.load_device)
+        stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
         watch = (watches or Watches()).of(module, eligibility.rules())
         refusal = eligibility.refusal(patcher, watch, prefix)
         paged = None
@@ -121,6 +123,8 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watch
         return HostRun(
             refusal=refusal,
             version=watch.version,
+            inspected=True,
+            stamp=stamp,
             patcher=patcher,
             watch=watch,
             epoch=eligibility.epoch(patcher),

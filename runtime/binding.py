@@ -95,10 +95,17 @@ class Binding:
             return None
         return [table.get(key) for table, keys in zip(parameter_tables(owners), self.keys, strict=True) for key in keys]
 
-    def storages(self, module: torch.nn.Module) -> list[torch.Tensor]:
-        """Aliases of the weights, which keep their memory alive whatever becomes of the weights themselves."""
+    def storages(self, module: torch.nn.Module) -> list[torch.UntypedStorage]:
+        """The weights' memory, which these keep alive whatever becomes of the weights themselves."""
         found = [*(self._found(module) or ()), *(one.tensor() for one in self.elsewhere)]
-        return [tensor.detach() for tensor in found if isinstance(tensor, torch.Tensor)]
+        return _storages(tensor for tensor in found if isinstance(tensor, torch.Tensor))
+
+
+def _storages(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
+    try:
+        return list(map(torch.Tensor.untyped_storage, tensors))  # 0.04 us each: a sixth of a detached alias
+    except (NotImplementedError, RuntimeError):  # one is sparse, say, which no binding holds for
+        return []
 
 
 class Held:
@@ -108,7 +115,7 @@ class Held:
     """
 
     def __init__(self) -> None:
-        self._storages: dict[int, tuple[Binding, list[torch.Tensor]]] = {}
+        self._storages: dict[int, tuple[Binding, list[torch.UntypedStorage]]] = {}
         with _lock:
             _everything_held.add(self)
 
@@ -118,7 +125,7 @@ class Held:
         if known is None or known[0] is not binding:
             self.put(owner, binding, binding.storages(module))
 
-    def put(self, owner: int, binding: Binding, storages: list[torch.Tensor]) -> None:
+    def put(self, owner: int, binding: Binding, storages: list[torch.UntypedStorage]) -> None:
         """Hold these, which a graph was just bound to."""
         self._storages[owner] = binding, storages
 
@@ -158,13 +165,13 @@ def _name_of(dtype: torch.dtype) -> str:
 
 def bind(
     runner: Runner, module: torch.nn.Module, constants: Iterable[TensorMeta], device: torch.device, prefix: str
-) -> tuple[Binding, list[torch.Tensor]] | Refused:
+) -> tuple[Binding, list[torch.UntypedStorage]] | Refused:
     """Bind `runner` to the live tensors of `module` (the graph knows them as `prefix` + name).
 
     Every tensor must be a plain one on `device` with the compiled shape, stride and dtype, for nothing below checks.
 
     Returns:
-        The binding, and aliases of the tensors, which keep their memory alive.
+        The binding, and the tensors' memory, to be kept alive.
     """
     tensors: dict[str, torch.Tensor] = {}
     parameters: dict[torch.nn.Module, list[tuple[str, torch.Tensor]]] = {}
@@ -198,7 +205,7 @@ def bind(
     made = list(parameters.items())
     parts = (_binding(module, made[number::_PARTS], elsewhere[number::_PARTS]) for number in range(_PARTS))
     bound = dataclasses.replace(_binding(module, made, elsewhere), parts=tuple(parts))
-    return bound, [*tensors.values()]
+    return bound, _storages(tensors.values())
 
 
 def _binding(

@@ -282,7 +282,7 @@ class LoadedGraph:
         """While this lasts calls are only made: a capture would spoil what is measured."""
         return contextlib.nullcontext() if self._runner.cuda_graphs is None else self._runner.cuda_graphs.paused()
 
-    def _bind(self, module: torch.nn.Module) -> tuple[binding.Binding, list[torch.Tensor]] | Refused:
+    def _bind(self, module: torch.nn.Module) -> tuple[binding.Binding, list[torch.UntypedStorage]] | Refused:
         self._binding = None
         try:
             bound = binding.bind(self._runner, module, self._constants, self.device, self._prefix)

@@ -25,9 +25,10 @@ class Run:
         refusal: why no graph serves this run at all, or None.
         version: of the module when the requests were made.
         served: whether a graph served the last call.
+        inspected: whether the module was checked for everything since the last call, as when a run starts.
         slice_: of what a call is to be checked for, as in `LoadedGraph.call`; None: everything.
         doubts: how often a call of this run was to be checked for everything.
-        stamp: of registrations, when the last call began.
+        stamp: of registrations, when the last call or, before the first one, the run began.
         refused: by key digest, why there is no graph in this run.
         bound: by ids of graphs, `doubts` when the graph's binding was last checked in full in this run.
         requests: by what a request depends on, until something changes.
@@ -37,6 +38,7 @@ class Run:
     refusal: Reason | None = None
     version: int = 0
     served: bool = False
+    inspected: bool = False
     slice_: int | None = None
     doubts: int = 0
     stamp: int | None = None
@@ -50,15 +52,16 @@ class Run:
         """Decide what the next call is checked for: some of it, another part each time, or everything.
 
         Everything where a module of this process got a parameter, a buffer or a submodule since the last call, where
-        that one was eager, or where `alone` is False: then code that may change the model ran since.
+        that one was eager, or where `alone` is False: then code that may change the model ran since. A graph's weights
+        are checked for everything at its first call whatever is decided here.
         """
         now = registrations.stamp()
-        if alone and self.served and now == self.stamp:
+        if alone and (self.served or self.inspected) and now == self.stamp:
             self.slice_ = self.report.calls
         else:
             self.slice_ = None
             self.doubts += 1
-        self.stamp = now
+        self.stamp, self.inspected = now, False
 
     @property
     def weights_version(self) -> int | None:

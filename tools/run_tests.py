@@ -1,7 +1,7 @@
 """Run the checks and all test layers, and print the totals in the last line: `.venv/bin/python tools/run_tests.py`.
 
 Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
-layer that crashes must not hide the results of the others. Four layers run at a time, each on its share of the cores:
+layer that crashes must not hide the results of the others. Five layers run at a time, each on its share of the cores:
 most of the time goes into compilers that use one core, and into waiting for servers. A layer's output is then printed
 when the layer has ended. Layers share graphs of small models, in a folder that goes when all have ended.
 
@@ -25,14 +25,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("unit", "attacks", "integration", "faults", "pipelines", "host", "server", "workflows", "fuzz", "gpu")
+LAYERS = (
+    "unit", "attacks", "integration", "faults", "pipelines", "host", "edits", "server", "workflows", "fuzz", "gpu",
+)  # fmt: skip
 # Side by side; each runs its layers in turn.
 LANES = (
-    ("host",),
-    ("server", "faults", "gpu"),
-    ("integration", "fuzz", "unit", "attacks"),
+    ("host", "attacks"),
+    ("edits", "faults", "unit", "gpu"),
+    ("server",),
+    ("integration", "fuzz"),
     ("pipelines", "workflows"),
 )
+# Where the tests of a layer are, if not in the folder of its name.
+PLACES = {"host": ("tests/host", "--ignore=tests/host/edits"), "edits": ("tests/host/edits",)}
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
@@ -101,7 +106,7 @@ def run_process(command: list[str], environ: dict[str, str], out: BinaryIO | Non
 
 
 def run_layer(layer: str, extra: list[str], graphs: Path, threads: int | None = None) -> Outcome:
-    """Run tests/<layer>. With a number of threads its output is printed at its end, else as it comes.
+    """Run a layer's tests. With a number of threads its output is printed at its end, else as it comes.
 
     Args:
         graphs: folder of the graphs that layers share.
@@ -126,7 +131,7 @@ def run_layer(layer: str, extra: list[str], graphs: Path, threads: int | None = 
     title = f"\n=== {layer} ==="
     print(f"{title} started" if threads is not None else title, flush=True)
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", f"tests/{layer}", f"--junitxml={report}", *extra]
+    command = [sys.executable, "-m", "pytest", *PLACES.get(layer, (f"tests/{layer}",)), f"--junitxml={report}", *extra]
     log = report.with_suffix(".log")
     with log.open("wb") if threads is not None else contextlib.nullcontext() as out:
         code, cpu_seconds = run_process(command, environ, out)

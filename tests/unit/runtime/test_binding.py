@@ -167,11 +167,11 @@ def test_what_is_held_outlives_the_weights_until_it_is_released() -> None:
     held.put(1, *found)
     del found
     value, memory = float(module.mix.weight[0, 0]), weakref.ref(module.mix.weight.untyped_storage())
-    alias = held._storages[1][1]
+    storages = held._storages[1][1]
     replaced(module)
     assert not gone(memory)
-    assert value in [float(tensor.flatten()[0]) for tensor in alias]
-    del alias
+    assert value in [float(torch.empty(0).set_(storage).flatten()[0]) for storage in storages]
+    del storages
     assert is_held(toy.CPU)
     release_held(torch.device("cuda"))
     assert not gone(memory)
@@ -192,3 +192,13 @@ def test_a_weight_is_held_once_until_the_graph_is_bound_anew() -> None:
     assert isinstance(again, Binding)
     held.hold(1, again, module)
     assert held._storages[1][1] is not first
+
+
+def test_a_weight_without_a_storage_is_nothing_to_hold() -> None:
+    """A sparse tensor, say: the look that follows refuses it."""
+    module, held = toy.Toy(), Held()
+    binding = bound(module)
+    assert isinstance(binding, Binding)
+    module.mix.weight = torch.nn.Parameter(module.mix.weight.detach().to_sparse())
+    held.hold(1, binding, module)
+    assert not held.is_on(toy.CPU) and not binding.holds(module)
