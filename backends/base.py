@@ -10,7 +10,6 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from ..common import messages
 from ..common.outputs import Output
 from ..common.reasons import Reason
 from ..common.shapes import ShapeRange
@@ -31,7 +30,7 @@ class Availability:
     @property
     def text(self) -> str:
         """The reason as a clause for people; empty where there is none."""
-        return "" if self.reason is None else messages.text(self.reason)
+        return "" if self.reason is None else self.reason.text
 
 
 AVAILABLE = Availability()

@@ -37,15 +37,14 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def describe(state: Sound | Reason) -> str:
     """Tell what was found of an entry, in a word and a clause."""
-    from ..common.messages import damage, text
     from ..common.reasons import Damaged, NewerManifest, Reason, UnreadableNow, Untrusted
 
     if isinstance(state, Damaged):
-        return f"damaged: {damage(state)}"
+        return f"damaged: {state.damage}"
     if isinstance(state, NewerManifest):
-        return f"of a newer version: {text(state)}"
+        return f"of a newer version: {state.text}"
     if isinstance(state, Untrusted):
-        return f"not trusted: {text(state)}"
+        return f"not trusted: {state.text}"
     if isinstance(state, UnreadableNow):
-        return f"unreadable: {text(state)}"
-    return text(state) if isinstance(state, Reason) else "sound"
+        return f"unreadable: {state.text}"
+    return state.text if isinstance(state, Reason) else "sound"

@@ -10,7 +10,6 @@ from .output import print_line
 def retry() -> None:
     """Forget what compiles failed with, so that the next run tries all of them again, also in a running ComfyUI."""
     from ..common import stored_reasons
-    from ..common.messages import text
     from ..graph_cache.store import Store
 
     forgotten = 0
@@ -19,7 +18,7 @@ def retry() -> None:
             forgotten += 1
             for failure in found.failures:
                 try:
-                    why = text(stored_reasons.from_json(failure.reason))
+                    why = stored_reasons.from_json(failure.reason).text
                 except ValueError:
                     why = "of another version of OneGraph"
                 print_line(f"{found.component}, {found.label}: {why}")

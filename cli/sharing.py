@@ -179,7 +179,6 @@ def _plain_errors(doing: str) -> Iterator[None]:
 
 
 def _refuse(reason: Reason) -> NoReturn:
-    from ..common.messages import text
 
-    print_line(text(reason))
+    print_line(reason.text)
     raise typer.Exit(1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import messages, reasons
+from . import reasons
 from .reasons import Reason
 
 JSON = dict[str, Any]
@@ -35,7 +35,7 @@ class Refused:
     @property
     def text(self) -> str:
         """The reason as users read it."""
-        return messages.text(self.reason)
+        return self.reason.text
 
 
 @dataclass(frozen=True)

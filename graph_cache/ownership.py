@@ -20,7 +20,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..common.messages import text
 from ..common.reasons import ForeignOwner, Reason, UnreadableNow, WritableByOthers
 from .files import is_passing
 
@@ -63,7 +62,7 @@ class RefusedError(OSError):
     """A folder or a key must not be used; `reason` says why."""
 
     def __init__(self, reason: Reason) -> None:
-        super().__init__(text(reason))
+        super().__init__(reason.text)
         self.reason = reason
 
 

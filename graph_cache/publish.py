@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..common.messages import damage, text
 from ..common.reasons import Damaged, ForeignFile, SigningKeyRefused, UnreadableNow, Untrusted, WrongSignature
 from ..common.tensor_meta import TensorMeta
 from . import constants, first_use, leftovers, ownership
@@ -107,7 +106,7 @@ def publish(key: GraphKey, compiled: Path, new: NewEntry, locations: Sequence[Pa
 def _signed(key: GraphKey, compiled: Path, new: NewEntry, signer: Signer) -> tuple[Manifest, bytes, dict[str, str]]:
     """Make the manifest of a graph's files, its bytes, and this user's signature over them. Raises OSError."""
     if CONSTANTS_FILE in new.files:
-        raise OSError(errno.EINVAL, damage(ForeignFile(CONSTANTS_FILE)))
+        raise OSError(errno.EINVAL, ForeignFile(CONSTANTS_FILE).damage)
     constants.write(compiled, new.constants)
     names = [*sorted(new.files), CONSTANTS_FILE] if new.files else []
     manifest = Manifest(
@@ -123,7 +122,7 @@ def _signed(key: GraphKey, compiled: Path, new: NewEntry, signer: Signer) -> tup
     )
     wrong = check_names(manifest)
     if wrong is not None:
-        raise OSError(errno.EINVAL, damage(wrong))
+        raise OSError(errno.EINVAL, wrong.damage)
     data = manifest.model_dump_json(indent=1).encode()
     for what, size in (("a manifest", len(data)), ("weights", manifest.files[CONSTANTS_FILE].bytes)):
         if size > MOST_BYTES:
@@ -140,12 +139,12 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     """
     trusted = signer.provenance(entry)
     if not isinstance(trusted, Trusted):
-        raise OSError(text(trusted))
+        raise OSError(trusted.text)
     names = [name for name in (SIGNATURE_FILE, PUBLISHER_FILE) if trusted.own or name == PUBLISHER_FILE]
     if not trusted.mine:
         wrong = copy_files(entry, staged)
         if wrong is not None:
-            raise OSError(text(wrong))
+            raise OSError(wrong.text)
         return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), FirstUses()), signer)
     results = first_use.read_all(entry.folder)
     component = staged.parent / key.component
@@ -164,7 +163,7 @@ def save(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     """Make a copy of an entry, with its signatures and with what this machine measured. Raises OSError."""
     wrong = copy_files(entry, staged)
     if wrong is not None:
-        raise OSError(text(wrong))
+        raise OSError(wrong.text)
     signatures = _signatures(entry, (SIGNATURE_FILE, PUBLISHER_FILE))
     new = _Staged(staged, entry.manifest, entry.text, signatures, first_use.read_all(entry.folder))
     return _commit(key, new, signer)
@@ -256,7 +255,7 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     if isinstance(why, Untrusted):  # the file system makes other modes than it is told
         with opened(final.parent) as component:
             component.remove(final.name, last=(MANIFEST_FILE,))
-        raise OSError(text(why))
+        raise OSError(why.text)
     return made
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..backends import Backend, rebuilder
-from ..common import memory, messages
+from ..common import memory
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler.progress import Progress
@@ -165,4 +165,4 @@ def wait_for(device: torch.device | None) -> None:
 
 def eager_text(reason: Reason) -> str:
     """What a node shows that runs nothing compiled."""
-    return f"eager: {messages.text(reason)}"
+    return f"eager: {reason.text}"

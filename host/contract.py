@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
-from ..common import messages, reasons
+from ..common import reasons
 from ..common.reasons import Reason
 
 log = logging.getLogger("onegraph.host")
@@ -168,4 +168,4 @@ def check() -> None:
             log.exception("OneGraph: what ComfyUI offers for %s could not be inspected", feature)
             continue
         if lacking is not None:
-            log.warning("OneGraph: %s", messages.text(lacking))
+            log.warning("OneGraph: %s", lacking.text)

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from ..backends import cuda_graphs
-from ..common import messages, reasons
+from ..common import reasons
 from ..common.errors import without_paths
 from ..runtime.registry import registry
 from . import progress
@@ -95,7 +95,7 @@ def status() -> dict[str, Any]:
     eager: Counter[str] = Counter()
     codes: Counter[str] = Counter()
     for reason, calls in counters.reasons.copy().items():
-        eager[messages.text(reason)] += calls
+        eager[reason.text] += calls
         codes[reason.code] += calls
     found: dict[str, Any] = {
         "compiles": counters.compiles,
@@ -131,5 +131,5 @@ def register() -> None:
         host, site = request.headers.get("Host"), request.headers.get("Sec-Fetch-Site")
         refused = refusal(host, args.listen, site)
         if refused is not None:
-            return web.json_response({"error": messages.text(refused), "code": refused.code}, status=403)
+            return web.json_response({"error": refused.text, "code": refused.code}, status=403)
         return web.json_response(status())

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from ..backends import Backend
-from ..common import messages, reasons
+from ..common import reasons
 from ..common.errors import NoEncoderError
 from ..common.outputs import Output
 from ..common.reasons import Reason
@@ -254,7 +254,7 @@ class VaeHook:
                 plan = Plan("any size" if any_size else "exact", reasons.TilesNeverCompile())
             else:
                 plan = self._plan(part, call, x, any_size)
-            run.report.rule = messages.text(plan.why)
+            run.report.rule = plan.why.text
             if plan.shapes == "none":
                 return Refused(plan.why)
             shapes, label, sizes = widest if plan.shapes == "any size" else exact

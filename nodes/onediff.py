@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..common import messages, reasons
+from ..common import reasons
 from ..host import loader, other_packs
 from . import onediff_actions as actions
 
@@ -211,7 +211,7 @@ _NODES: tuple[Row, ...] = (
 @functools.cache
 def _tell(row: Row) -> None:
     """Say once in the log that a workflow uses a node of OneDiff's."""
-    log.warning("OneGraph: %s", messages.text(reasons.NodeOfOneDiff(row.title, row.now)))
+    log.warning("OneGraph: %s", reasons.NodeOfOneDiff(row.title, row.now).text)
 
 
 class OneDiffNode(io.ComfyNode):
@@ -227,7 +227,7 @@ class OneDiffNode(io.ComfyNode):
             node_id=row.node_id,
             display_name=row.title,
             category="model/onegraph/onediff",
-            description=f"For workflows made with OneDiff. {messages.text(reasons.NodeOfOneDiff(row.title, row.now))}.",
+            description=f"For workflows made with OneDiff. {reasons.NodeOfOneDiff(row.title, row.now).text}.",
             inputs=row.inputs(),
             outputs=[slot.Output() for slot in row.outputs],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
@@ -255,7 +255,7 @@ def free_nodes() -> list[type[OneDiffNode]]:
     free = []
     for node in nodes():
         if other_packs.has_node(node.row.node_id):
-            log.info("OneGraph: %s", messages.text(reasons.NodeIdTaken(node.row.node_id)))
+            log.info("OneGraph: %s", reasons.NodeIdTaken(node.row.node_id).text)
         else:
             free.append(node)
     return free

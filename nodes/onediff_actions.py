@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..common import messages, reasons
+from ..common import reasons
 from ..common.reasons import Reason
 from ..host import loader, vae_hook
 from ..host.families import controlnet, unet
@@ -46,7 +46,7 @@ def _given(inputs: Inputs) -> Booster:
 
 def _text(first: str, lost: tuple[Reason, ...]) -> str:
     """A node's text: its own line, then one for each thing that it does not do."""
-    return "\n".join([first, *(messages.text(reason) for reason in lost)])
+    return "\n".join([first, *(reason.text for reason in lost)])
 
 
 def _compiled(model: Any, lost: tuple[Reason, ...], inputs: Inputs, at: At) -> tuple[Any, str]:
@@ -110,7 +110,7 @@ def pass_on(name: str, why: Reason) -> Run:
     """Hand on an input as it is."""
 
     def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
-        introduce(at.node_id, text=messages.text(why))
+        introduce(at.node_id, text=why.text)
         return (inputs[name],)
 
     return run
@@ -118,7 +118,7 @@ def pass_on(name: str, why: Reason) -> Run:
 
 def end(inputs: Inputs, at: At) -> tuple[Any, ...]:
     """End a workflow without saving anything."""
-    introduce(at.node_id, text=messages.text(reasons.GraphsByThemselves()))
+    introduce(at.node_id, text=reasons.GraphsByThemselves().text)
     return ()
 
 
@@ -127,7 +127,7 @@ def make_booster(lost: Reason) -> Run:
 
     def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
         backend = "off" if inputs.get("disable") else "auto"
-        introduce(at.node_id, text=messages.text(lost))
+        introduce(at.node_id, text=lost.text)
         return (Booster(backend, (lost,)),)
 
     return run

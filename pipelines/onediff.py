@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..common import messages, reasons
+from ..common import reasons
 from ..common.errors import PipelineError, in_brief
 from . import pipe as pipes
 from . import saving
@@ -178,7 +178,7 @@ def _why_eager(module: torch.nn.Module) -> str | None:
     handle = pipes.handle_of(module)
     if handle is None or handle.components:
         return None
-    return "; ".join(messages.text(reason) for reason in handle.eager.values())
+    return "; ".join(reason.text for reason in handle.eager.values())
 
 
 def _save_graph(
@@ -212,7 +212,7 @@ def _load_graph(
         module.load_state_dict(state_dict)
     why = _why_eager(module)
     if why is None and not saving.holds_graphs(Path(file_path)):
-        why = f"{messages.text(reasons.NothingSaved(str(file_path)))}; it is compiled at its first call"
+        why = f"{reasons.NothingSaved(str(file_path)).text}; it is compiled at its first call"
     if why is not None:
         log.warning("%s loads no graph: %s", type(module).__name__, why)
         return

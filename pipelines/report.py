@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common import messages
 from ..common.reasons import Reason
 from ..runtime.run_report import RunReport
 
@@ -58,7 +57,7 @@ class ComponentReport:
     @property
     def text(self) -> str:
         """One line without the name."""
-        why = "; ".join(dict.fromkeys(messages.text(reason) for reason in self.eager))
+        why = "; ".join(dict.fromkeys(reason.text for reason in self.eager))
         if not self.compiled_calls:
             return f"eager: {why}" if why else "not called yet"
         parts = [f"{self.compiled_calls} calls compiled", self.label]
@@ -70,7 +69,7 @@ class ComponentReport:
             parts.append(f"{self.speedup:.1f}x eager")
         text = ", ".join(parts)
         if self.instead_of is not None:
-            text += f"; compiled anew: {messages.text(self.instead_of)}"
+            text += f"; compiled anew: {self.instead_of.text}"
         return f"{text}; {sum(self.eager.values())} calls eager: {why}" if why else text
 
     def to_json(self) -> dict[str, Any]:

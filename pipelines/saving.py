@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..common import messages, reasons
+from ..common import reasons
 from ..common.errors import PipelineError, in_brief
 from ..common.reasons import Reason
 from ..graph_cache import bundle, importing
@@ -180,7 +180,7 @@ def _import(path: Path, publisher: str) -> None:
     except OSError as error:
         raise PipelineError(f"The graphs in {path} could not be imported ({in_brief(error)}).") from error
     if isinstance(imported, Reason):
-        raise PipelineError(f"The graphs in {path} are not loaded: {messages.text(imported)}.")
+        raise PipelineError(f"The graphs in {path} are not loaded: {imported.text}.")
 
 
 def _check(folder: Path, components: Mapping[str, Component]) -> dict[str, Reason]:
@@ -189,12 +189,12 @@ def _check(folder: Path, components: Mapping[str, Component]) -> dict[str, Reaso
     if not entries:
         if bundle.is_one(folder):
             raise PipelineError(f"{folder} was made by `onegraph export`; pass trust= with its publisher's name.")
-        raise PipelineError(f"{messages.text(reasons.NothingSaved(str(folder)))}; save_pipe writes them.")
+        raise PipelineError(f"{reasons.NothingSaved(str(folder)).text}; save_pipe writes them.")
     judged = {entry.folder: registry().store.trust(entry) for entry in entries}
     refused = [why for why in judged.values() if why is not None]
     if len(refused) == len(entries):
         raise PipelineError(
-            f"The graphs in {folder} are not loaded: {messages.text(refused[0])}. "
+            f"The graphs in {folder} are not loaded: {refused[0].text}. "
             "Those of another user or machine come through `onegraph export` and load_pipe(..., trust=NAME)."
         )
     misfits: dict[str, Reason] = {}
@@ -204,7 +204,7 @@ def _check(folder: Path, components: Mapping[str, Component]) -> dict[str, Reaso
         differing = [_target_differs(entry, component) for entry in usable]
         if usable and all(differing):
             reason = misfits[name] = reasons.SavedForOther(next(one for one in differing if one))
-            log.warning("%s: %s", name, messages.text(reason))
+            log.warning("%s: %s", name, reason.text)
     return misfits
 
 

@@ -18,7 +18,7 @@ import torch
 
 from ..backends import rebuilder
 from ..backends.cuda_graphs import Release
-from ..common import memory, messages, reasons
+from ..common import memory, reasons
 from ..common.errors import LoadError, MemoryShortError
 from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ..common.shapes import Refused
@@ -116,7 +116,7 @@ class Registry:
             compiled = self._compile(request, when_missing, watch)
             if isinstance(compiled, LoadedGraph) and isinstance(restored.reason, Untrusted):
                 compiled.instead_of = restored.reason  # or each start might compile without a word
-                log.warning("%s was compiled anew: %s", request.label, messages.text(restored.reason))
+                log.warning("%s was compiled anew: %s", request.label, restored.reason.text)
             elif compiled == Refused(reasons.CompilesInBackground()) and isinstance(restored.reason, Untrusted):
                 return Refused(reasons.CompilesInBackground(restored.reason))
             return compiled
@@ -273,7 +273,7 @@ class Registry:
         if graph is not None and graph.retired is None:
             graph.retired = reason
             graph.close()
-            log.warning("%s: %s", graph.entry.folder.name, messages.text(reason))
+            log.warning("%s: %s", graph.entry.folder.name, reason.text)
             self.store.quarantine(Broken.of(graph.entry, reason))
             self.compiles.failures.remember_wrong(request, graph.entry, reason)
 

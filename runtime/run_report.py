@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common import memory, messages
+from ..common import memory
 from ..common.reasons import Reason
 
 
@@ -44,7 +44,7 @@ class RunReport:
         """Eager calls by the sentence that says why."""
         found: Counter[str] = Counter()
         for reason, calls in self.eager.copy().items():
-            found[messages.text(reason)] += calls
+            found[reason.text] += calls
         return dict(found)
 
     @property
@@ -93,7 +93,7 @@ class RunReport:
         if self.captured_bytes:
             text += f", CUDA graphs hold {memory.in_words(self.captured_bytes)}"
         if self.instead_of is not None:
-            text += f"; compiled anew: {messages.text(self.instead_of)}"
+            text += f"; compiled anew: {self.instead_of.text}"
         if self.eager:
             text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager_texts)
         return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from ..common import messages, reasons
+from ..common import reasons
 from ..common.errors import ChildDiedError, CompileError, LoadError, in_brief
 from ..common.reasons import DiedInTrial, Reason, TrialPending
 from ..common.shapes import Refused
@@ -39,14 +39,14 @@ class Trials:
         """
         died = self._store.note_death(entry)
         if died is not None:
-            log.warning("%s: %s", entry.folder.name, messages.text(died))
+            log.warning("%s: %s", entry.folder.name, died.text)
         if not self._store.died_once(entry):
             return None
         if watch is None:
             return Refused(reasons.TrialPending(), passing=True)
         tried = in_child(request, entry, self._store, watch)
         if isinstance(tried, Failed):
-            log.warning("%s: %s", entry.folder.name, messages.text(tried.reason))
+            log.warning("%s: %s", entry.folder.name, tried.reason.text)
             self._store.quarantine(Broken.of(entry, tried.reason))
             self._compiles.failures.remember_wrong(request, entry, tried.reason)
             return Refused(reasons.CompiledAgainLater(tried.reason))

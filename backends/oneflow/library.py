@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ...common import messages, reasons
+from ...common import reasons
 from ...common.errors import LoadError, in_brief
 from ...common.reasons import Reason
 
@@ -145,7 +145,7 @@ def load() -> Library:
     """
     refusal = refused(torch.device("cpu"))
     if refusal is not None:
-        raise LoadError(f"OneFlow cannot be used: {messages.text(refusal)}.")
+        raise LoadError(f"OneFlow cannot be used: {refusal.text}.")
     with lock, _interrupt_kept(), _quiet():
         try:
             return _import()

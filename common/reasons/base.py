@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import dataclass_transform
 
+from ..plain_text import plain
+
+
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Reason:
-    """Base of all reasons. `code` names the kind for programs and never changes once released."""
+    """Why something was refused, or is as it is. Each subclass is a frozen dataclass of facts, without the decorator.
+
+    Attributes:
+        code: names the kind for programs and never changes once released; the class's name in snake case, where the
+            class gives no other.
+        sentence: `str.format` template over the facts, one clause without a full stop, as it follows "eager: " on a
+            node. A class whose clause takes more than that overrides `clause`.
+    """
 
     code: ClassVar[str]
+    sentence: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in vars(cls):
+            cls.code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        dataclass(frozen=True)(cls)
+
+    def clause(self) -> str:
+        return self.sentence.format_map(vars(self))
+
+    @property
+    def text(self) -> str:
+        """The clause. Names in it may be anybody's: none reaches a terminal as it is."""
+        return plain(self.clause())
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def ended(clause: str) -> str:
+    """End a clause as a sentence."""
+    return clause if clause.endswith(".") else f"{clause}."

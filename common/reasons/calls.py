@@ -2,90 +2,98 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .base import Reason
 
 
-@dataclass(frozen=True)
 class InputCount(Reason):
-    code = "input_count"
+    sentence = "{got} inputs instead of {wanted}"
     got: int
     wanted: int
 
 
-@dataclass(frozen=True)
 class InputDevice(Reason):
-    code = "input_device"
+    sentence = "{name} is on {got}, the graph is for {wanted}"
     name: str
     got: str
     wanted: str
 
 
-@dataclass(frozen=True)
 class InputDtype(Reason):
-    code = "input_dtype"
+    sentence = "{name} is {got}, the graph takes {wanted}"
     name: str
     got: str
     wanted: str
 
 
-@dataclass(frozen=True)
 class InputRank(Reason):
-    code = "input_rank"
+    sentence = "{name} has {got} dimensions instead of {wanted}"
     name: str
     got: int
     wanted: int
 
 
-@dataclass(frozen=True)
 class InputLength(Reason):
-    code = "input_length"
     name: str
     shape: tuple[int, ...]
     got: int
     wanted: int
 
+    def clause(self) -> str:
+        return f"{self.name} has shape {list(self.shape)}, {self.got} should be {self.wanted}"
 
-@dataclass(frozen=True)
+
 class InputsDisagree(Reason):
-    code = "inputs_disagree"
+    sentence = "{name} has {dim} {got}, another input has {other}"
     name: str
     dim: str
     got: int
     other: int
 
 
-@dataclass(frozen=True)
 class OutOfRange(Reason):
-    code = "out_of_range"
     dim: str
     got: int
     low: int
     high: int
     unit: int = 0
 
+    def clause(self) -> str:
+        got, low, high = _sizes(self.unit, self.got, self.low, self.high)
+        return f"{self.dim} {got} is outside {low}..{high}{_pixels(self.unit)}"
 
-@dataclass(frozen=True)
+
 class OtherSize(Reason):
-    code = "other_size"
     dim: str
     got: int
     wanted: int
     unit: int = 0
 
+    def clause(self) -> str:
+        got, wanted = _sizes(self.unit, self.got, self.wanted)
+        return f"{self.dim} {got} is not the {wanted}{_pixels(self.unit)} it was compiled for"
 
-@dataclass(frozen=True)
+
 class NotAMultiple(Reason):
-    code = "not_a_multiple"
     dim: str
     got: int
     multiple: int
     unit: int = 0
 
+    def clause(self) -> str:
+        got, multiple = _sizes(self.unit, self.got, self.multiple)
+        return f"{self.dim} {got} is not a multiple of {multiple}{_pixels(self.unit)}"
 
-@dataclass(frozen=True)
+
 class NotAdmitted(Reason):
-    code = "not_admitted"
+    sentence = "{because} ({label})"
     because: Reason
     label: str
+
+
+def _sizes(unit: int, *values: int) -> tuple[int, ...]:
+    """Sizes in pixels where a unit is given: those inside are in latent units, users think in pixels."""
+    return tuple(value * (unit or 1) for value in values)
+
+
+def _pixels(unit: int) -> str:
+    return " pixels" if unit else ""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from .base import Reason
+from ..memory import in_words
+from .base import Reason, ended
 
 
-@dataclass(frozen=True)
 class TorchTooOld(Reason):
-    code = "torch_too_old"
+    sentence = "torch {version} is older than {oldest}, the first with AOTInductor packages"
     version: str
     oldest: str
 
 
-@dataclass(frozen=True)
 class WrongDeviceType(Reason):
     """A backend has no graphs for a type of device.
 
@@ -23,12 +21,11 @@ class WrongDeviceType(Reason):
         graphs: whose graphs they would be, e.g. `OneFlow`.
     """
 
-    code = "wrong_device_type"
+    sentence = "{graphs} graphs run on CPU and CUDA devices, not on {device}"
     graphs: str
     device: str
 
 
-@dataclass(frozen=True)
 class NoCompiler(Reason):
     """There is no C++ compiler.
 
@@ -36,11 +33,13 @@ class NoCompiler(Reason):
         chosen: the one that the user's environment names; empty where it names none.
     """
 
-    code = "no_compiler"
     chosen: str = ""
 
+    def clause(self) -> str:
+        wanted = self.chosen or "g++ or clang++"
+        return f"no C++ compiler ({wanted}) on PATH; install one, for instance the package g++"
 
-@dataclass(frozen=True)
+
 class MissingPackage(Reason):
     """A package that a backend needs is not installed.
 
@@ -49,22 +48,24 @@ class MissingPackage(Reason):
         install: command that installs it.
     """
 
-    code = "missing_package"
     package: str
     install: str
     wanted_by: str = ""
 
+    def clause(self) -> str:
+        if self.wanted_by:
+            return f"{self.wanted_by} needs the package {self.package}, even on a CPU ({self.install})"
+        return f"{self.package} is not installed; {self.install} installs it on Linux x86-64 with Python 3.10 or older"
 
-@dataclass(frozen=True)
+
 class OtherVersion(Reason):
-    code = "other_version"
+    sentence = "{package} {found} is installed, graphs need {wanted} exactly ({install})"
     package: str
     found: str
     wanted: str
     install: str
 
 
-@dataclass(frozen=True)
 class PackageTooNew(Reason):
     """A package is too new for another one.
 
@@ -72,7 +73,7 @@ class PackageTooNew(Reason):
         below: first major version that is too new.
     """
 
-    code = "package_too_new"
+    sentence = "{wanted_by} needs {package} below {below}, {found} is installed ({install})"
     package: str
     found: str
     below: int
@@ -80,97 +81,117 @@ class PackageTooNew(Reason):
     install: str
 
 
-@dataclass(frozen=True)
 class NoGpu(Reason):
-    code = "no_gpu"
+    sentence = "{graphs} graphs need an NVIDIA GPU for the device cuda, there is none"
     graphs: str
 
 
-@dataclass(frozen=True)
 class NoKernels(Reason):
-    code = "no_kernels"
     library: str
     capability: tuple[int, int]
 
+    def clause(self) -> str:
+        major, minor = self.capability
+        return f"{self.library} has no kernels for sm_{major}{minor} (it has sm_60 to sm_86, which sm_89 runs too)"
 
-@dataclass(frozen=True)
+
 class BackendCannotServe(Reason):
-    code = "backend_cannot_serve"
+    sentence = "the {backend} backend cannot serve {label}"
     backend: str
     label: str
 
 
-@dataclass(frozen=True)
 class CompilesInBackground(Reason):
     """This run is eager; `because` is why a graph that is there is of no use, where there is one."""
 
-    code = "compiles_in_background"
     because: Reason | None = None
 
+    def clause(self) -> str:
+        why = "" if self.because is None else f" ({self.because.text})"
+        return f"compiling in the background; a later run uses the graph{why}"
 
-@dataclass(frozen=True)
+
 class StillCompiling(Reason):
-    code = "still_compiling"
     seconds: int
     share: float | None
 
+    def clause(self) -> str:
+        share = "" if self.share is None else f", {self.share:.0%}"
+        return f"still compiling in the background ({self.seconds} s so far{share})"
 
-@dataclass(frozen=True)
+
 class CompileDoesNotFit(Reason):
-    code = "compile_does_not_fit"
     needed: int
     planned: int
     free: int
 
+    def clause(self) -> str:
+        beside = f" beside the {in_words(self.planned)} of this run" if self.planned else ""
+        return f"compiling needs {in_words(self.needed)} of GPU memory{beside}, and {in_words(self.free)} are free"
 
-@dataclass(frozen=True)
+
 class PutOff(Reason):
-    code = "put_off"
+    sentence = "{because}; it compiles when the queue is empty"
     because: Reason
 
 
-@dataclass(frozen=True)
+_A_DAY_LATER = "is tried again a day later, or after `onegraph retry`"
+
+
 class TriedTooOften(Reason):
-    code = "tried_too_often"
+    sentence = f"{{because}} It was tried {{tries}} times and {_A_DAY_LATER}."
     because: Reason
     tries: int
 
 
-@dataclass(frozen=True)
 class WaitsADay(Reason):
     """A compile ran out of memory or of a disk with so much of it free that there never is clearly more."""
 
-    code = "waits_a_day"
+    sentence = f"{{because}} It {_A_DAY_LATER}."
     because: Reason
 
 
-@dataclass(frozen=True)
+_LATEST = "a day later, or after `onegraph retry`"
+
+
 class WaitsForMemory(Reason):
     """A compile ran out of memory, and no more is free; `wanted` in bytes."""
 
-    code = "waits_for_memory"
     because: Reason
     wanted: int
 
+    def clause(self) -> str:
+        return f"{self.because.text} It is tried again when {in_words(self.wanted)} are free, {_LATEST}."
 
-@dataclass(frozen=True)
+
 class WaitsForDisk(Reason):
     """A compiled graph could not be saved, and no more of the disk is free; `wanted` in bytes."""
 
-    code = "waits_for_disk"
     because: Reason
     wanted: int
 
+    def clause(self) -> str:
+        return f"{self.because.text} It is tried again when {in_words(self.wanted)} of the disk are free, {_LATEST}."
 
-@dataclass(frozen=True)
+
 class WaitsForPlace(Reason):
     """A compiled graph could not be saved although there was room. Another folder is tried, or the same a day later."""
 
-    code = "waits_for_place"
     because: Reason
 
+    def clause(self) -> str:
+        return f"{ended(self.because.text)} It is tried again in another folder, {_LATEST}."
 
-@dataclass(frozen=True)
+
+_CHANGES = {
+    "onegraph": "OneGraph",
+    "torch": "torch",
+    "host": "ComfyUI",
+    "compiler": "the C++ compiler",
+    "driver": "the driver",
+}
+
+
 class WaitsForChange(Reason):
     """Compiling failed, or gave a graph that is wrong, and would again while nothing has changed.
 
@@ -178,66 +199,75 @@ class WaitsForChange(Reason):
         changes: what matters: `onegraph`, `torch`, `compiler`, `driver`, `host`, `timeout`.
     """
 
-    code = "waits_for_change"
     because: Reason
     changes: tuple[str, ...]
 
+    def clause(self) -> str:
+        names = [name for code, name in _CHANGES.items() if code in self.changes]
+        versions = f"with another version of {', '.join(names)}, " if names else ""
+        limit = "with another ONEGRAPH_COMPILE_TIMEOUT, " if "timeout" in self.changes else ""
+        return f"{ended(self.because.text)} It is tried again {versions}{limit}or after `onegraph retry`."
 
-@dataclass(frozen=True)
+
 class NeedsRestart(Reason):
-    code = "needs_restart"
+    sentence = "{because}; restart ComfyUI to use the graph"
     because: Reason
 
 
-@dataclass(frozen=True)
 class CaptureFailed(Reason):
-    code = "capture_failed"
+    sentence = "{detail}"
     detail: str
 
 
-@dataclass(frozen=True)
 class CompileFailed(Reason):
-    code = "compile_failed"
+    sentence = "{detail}"
     detail: str
 
 
-@dataclass(frozen=True)
+_SAVING_REMEDIES = {
+    "full": "free some disk space",
+    "denied": "set ONEGRAPH_HOME to a folder that this user can write",
+    "open": "set ONEGRAPH_HOME to a folder of this user alone",
+    "": "set ONEGRAPH_HOME to a folder on another disk",
+}
+
+
 class NotSaved(Reason):
     """No folder took a graph: it is full, this user may not write it, or others may; or something else."""
 
-    code = "not_saved"
     detail: str
     fault: Literal["full", "denied", "open", ""] = ""
 
+    def clause(self) -> str:
+        return f"The graph could not be saved ({self.detail}); {_SAVING_REMEDIES[self.fault]}."
 
-@dataclass(frozen=True)
+
 class LoadFailed(Reason):
-    code = "load_failed"
+    sentence = "{detail}"
     detail: str
 
 
-@dataclass(frozen=True)
 class GraphDoesNotFit(Reason):
-    code = "graph_does_not_fit"
     backend: str
     needed: int
     label: str
     left: int
 
+    def clause(self) -> str:
+        needed, left = in_words(self.needed), in_words(self.left)
+        return f"{self.backend} would hold {needed} for {self.label}, and {left} are left for graphs"
 
-@dataclass(frozen=True)
+
 class CompiledAgainLater(Reason):
-    code = "compiled_again_later"
+    sentence = "{because}; a later run compiles it anew"
     because: Reason
 
 
-@dataclass(frozen=True)
 class TooManyExactSizes(Reason):
-    code = "too_many_exact_sizes"
+    sentence = "{most} exact sizes were compiled already and {label} has no graph"
     most: int
     label: str
 
 
-@dataclass(frozen=True)
 class GraphClosed(Reason):
-    code = "graph_closed"
+    sentence = "the graph was closed to make room for others"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .base import Reason
 
 
-@dataclass(frozen=True)
 class OtherHostVersion(Reason):
     """The host has another version of a function than the graph was captured from.
 
@@ -15,11 +12,10 @@ class OtherHostVersion(Reason):
         name: of the function, as users know it: `ResBlock._forward`, `openaimodel.timestep_embedding`.
     """
 
-    code = "other_host_version"
+    sentence = "this ComfyUI has another version of {name} than the graph was compiled from"
     name: str
 
 
-@dataclass(frozen=True)
 class FunctionReplaced(Reason):
     """A function of the host was replaced at run time, and may be put back.
 
@@ -28,12 +24,13 @@ class FunctionReplaced(Reason):
         by: the custom node that the replacement comes from; empty where nobody can tell.
     """
 
-    code = "function_replaced"
     name: str
     by: str = ""
 
+    def clause(self) -> str:
+        return f"another custom node replaced {self.name}{self.by and f' ({self.by})'}"
 
-@dataclass(frozen=True)
+
 class ForwardHook(Reason):
     """A forward hook sits on a module.
 
@@ -41,11 +38,10 @@ class ForwardHook(Reason):
         where: the module's path and class, e.g. `out.2 (Conv2d)`, or `every module`.
     """
 
-    code = "forward_hook"
+    sentence = "a forward hook sits on {where}"
     where: str
 
 
-@dataclass(frozen=True)
 class ReplacedPart(Reason):
     """An attribute of a module hides what its class computes with.
 
@@ -55,92 +51,80 @@ class ReplacedPart(Reason):
         by: the custom node that it comes from; empty where nobody can tell.
     """
 
-    code = "replaced_part"
     what: str
     where: str
     by: str = ""
 
+    def clause(self) -> str:
+        return f"another custom node replaced the {self.what} of {self.where}{self.by and f' ({self.by})'}"
 
-@dataclass(frozen=True)
+
 class NoSuchWeight(Reason):
-    code = "no_such_weight"
+    sentence = "the model has no weight {name}"
     name: str
 
 
-@dataclass(frozen=True)
 class NotPlainWeight(Reason):
-    code = "not_plain_weight"
+    sentence = "a weight is a {type}, not a plain tensor"
     type: str
 
 
-@dataclass(frozen=True)
 class WeightElsewhere(Reason):
-    code = "weight_elsewhere"
+    sentence = "part of the model is on {got}, not on {wanted}"
     got: str
     wanted: str
 
 
-@dataclass(frozen=True)
 class WeightDiffers(Reason):
-    code = "weight_differs"
+    sentence = "weight {name} is {got}, the graph was compiled for {wanted}"
     name: str
     got: str
     wanted: str
 
 
-@dataclass(frozen=True)
 class BindFailed(Reason):
-    code = "bind_failed"
+    sentence = "{detail}"
     detail: str
 
 
-@dataclass(frozen=True)
 class SlowerThanEager(Reason):
-    code = "slower_than_eager"
+    sentence = "the compiled graph is slower than eager here ({speedup:.2f}x)"
     speedup: float
 
 
-@dataclass(frozen=True)
 class OtherResult(Reason):
-    code = "other_result"
+    sentence = "it returns {got} where eager returns {wanted}"
     got: str
     wanted: str
 
 
-@dataclass(frozen=True)
 class NotFinite(Reason):
-    code = "not_finite"
+    sentence = "it returns values that are not finite where eager's are"
 
 
-@dataclass(frozen=True)
 class EagerNotFinite(Reason):
-    code = "eager_not_finite"
+    sentence = "eager is not finite here either, and the graph differs from it"
 
 
-@dataclass(frozen=True)
 class TooFarFromEager(Reason):
-    code = "too_far_from_eager"
+    sentence = "it differs from eager by {rel_l2:.2g} (relative L2, at most {bound:.2g} is rounding)"
     rel_l2: float
     bound: float
 
 
-@dataclass(frozen=True)
 class FirstUseFailed(Reason):
-    code = "first_use_failed"
+    sentence = "the graph failed its first-use check: {because}"
     because: Reason
 
 
-@dataclass(frozen=True)
 class SpotCheckFailed(Reason):
-    code = "spot_check_failed"
+    sentence = "the graph failed a later check: {because}"
     because: Reason
 
 
-@dataclass(frozen=True)
 class GraphNotFinite(Reason):
-    code = "graph_not_finite"
+    sentence = "the graph returned values that are not finite where eager's are; it is not used again"
 
 
-@dataclass(frozen=True)
 class MemoryRanOut(Reason):
-    code = "memory_ran_out"
+    sentence = "memory ran out in a compiled call, also after captured CUDA graphs were released"

@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .base import Reason
 
 
-@dataclass(frozen=True)
 class NodeOfOneDiff(Reason):
     code = "node_of_onediff"
     node: str
     now: str = ""
 
+    def clause(self) -> str:
+        if not self.now:
+            return f"{self.node} is a node of OneDiff's that has nothing left to do; take it out of the workflow"
+        return f"{self.node} is a node of OneDiff's; put {self.now} in its place"
 
-@dataclass(frozen=True)
+
 class NothingQuantized(Reason):
-    code = "nothing_quantized"
+    sentence = "no weights are quantized: OneGraph computes in the model's own precision"
 
 
-@dataclass(frozen=True)
 class NoStepSkipped(Reason):
-    code = "no_step_skipped"
+    sentence = "DeepCache is not applied: every step is computed in full; ComfyUI's EasyCache skips steps"
 
 
-@dataclass(frozen=True)
 class OwnCompilerOptions(Reason):
-    code = "own_compiler_options"
+    sentence = "the compiler's options have no effect: OneGraph chooses them itself"
 
 
-@dataclass(frozen=True)
 class GraphsByThemselves(Reason):
-    code = "graphs_by_themselves"
+    sentence = (
+        "no graph file is read or written here: graphs are stored beside the checkpoint and restored by themselves"
+    )
 
 
-@dataclass(frozen=True)
 class OneGraphServesAll(Reason):
-    code = "one_graph_serves_all"
+    sentence = "nothing to do here: graphs are not bound to one {what}"
     what: str
 
 
-@dataclass(frozen=True)
 class NodeIdTaken(Reason):
-    code = "node_id_taken"
+    sentence = "another custom node pack has a node {node}, which stays as it is"
     node: str

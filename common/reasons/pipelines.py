@@ -2,144 +2,126 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .base import Reason
 
 
-@dataclass(frozen=True)
 class Ignored(Reason):
-    code = "ignored"
+    sentence = "left out by ignores"
 
 
-@dataclass(frozen=True)
 class CallArgument(Reason):
-    code = "call_argument"
+    sentence = "the call passes {name}, which no graph takes"
     name: str
 
 
-@dataclass(frozen=True)
 class ResidualInputs(Reason):
-    code = "residual_inputs"
+    sentence = "an adapter or a ControlNet adds residuals that no graph takes ({name})"
     name: str
 
 
-@dataclass(frozen=True)
 class IpAdapter(Reason):
-    code = "ip_adapter"
+    sentence = "an IP-Adapter steers this model"
 
 
-@dataclass(frozen=True)
 class FreeU(Reason):
     code = "freeu"
+    sentence = "FreeU changes {where}; disable_freeu() turns it off"
     where: str
 
 
-@dataclass(frozen=True)
 class AttentionProcessor(Reason):
-    code = "attention_processor"
+    sentence = "{where} has the attention processor {name}, which no graph follows"
     name: str
     where: str
 
 
-@dataclass(frozen=True)
 class AttentionBackend(Reason):
-    code = "attention_backend"
+    sentence = "diffusers' attention backend is {name}, and graphs compute attention by torch's own (native)"
     name: str
 
 
-@dataclass(frozen=True)
 class AdapterLayers(Reason):
-    code = "adapter_layers"
+    sentence = (
+        "{library} inserted adapter layers that are no plain LoRA ({where}); fuse_lora() and then "
+        "unload_lora_weights() leave their weights in the model's own layers"
+    )
     library: str
     where: str
 
 
-@dataclass(frozen=True)
 class LibraryHook(Reason):
     """Of accelerate or diffusers, on a part of a component."""
 
-    code = "library_hook"
+    sentence = "{name} on {where} does more than the layer itself, as offloading layer by layer does"
     name: str
     where: str
 
 
-@dataclass(frozen=True)
 class MethodReplaced(Reason):
-    code = "method_replaced"
     name: str
     by: str
 
+    def clause(self) -> str:
+        return f"something replaced {self.name} of this model before it was compiled{self.by and f' ({self.by})'}"
 
-@dataclass(frozen=True)
+
 class MethodReplacedLater(Reason):
     """After the module was compiled, by something that is not seen to call what was there."""
 
-    code = "method_replaced_later"
     name: str
     by: str
 
+    def clause(self) -> str:
+        return (
+            f"something replaced {self.name} of this model after it was compiled{self.by and f' ({self.by})'}; "
+            "its calls are compiled only where that calls what it replaced"
+        )
 
-@dataclass(frozen=True)
+
 class OtherModule(Reason):
-    """The pipeline has another module in a component's place since it was compiled."""
-
-    code = "other_module"
+    sentence = "the pipeline has another model here since it was compiled; compile_pipe() takes that one's calls, too"
 
 
-@dataclass(frozen=True)
 class Removed(Reason):
-    code = "removed"
+    sentence = "remove() was called"
 
 
-@dataclass(frozen=True)
 class SharedCompiled(Reason):
-    """A pipeline left a component out that another one has compiled."""
-
-    code = "shared_compiled"
+    sentence = "left out here, but compiled with another pipeline that shares it, so that its calls run compiled"
 
 
-@dataclass(frozen=True)
 class GraphsOff(Reason):
-    """OneDiff's option `use_graph` is off."""
-
-    code = "graphs_off"
+    sentence = "use_graph is off"
 
 
-@dataclass(frozen=True)
 class Dropout(Reason):
-    code = "dropout"
+    sentence = "the model is in training mode and has dropout; eval() turns it off"
 
 
-@dataclass(frozen=True)
 class UnusualConfig(Reason):
-    code = "unusual_config"
+    sentence = "the model is configured with {name} {value}, which no graph here serves"
     name: str
     value: str
 
 
-@dataclass(frozen=True)
 class ResultNotFinite(Reason):
     """Eager's result is not finite either."""
 
-    code = "result_not_finite"
+    sentence = "the model itself overflows in {dtype}"
     dtype: str
 
 
-@dataclass(frozen=True)
 class TorchCompiled(Reason):
-    code = "torch_compiled"
+    sentence = "torch.compile runs this model"
 
 
-@dataclass(frozen=True)
 class SavedForOther(Reason):
     """A saved graph whose key differs in the target, e.g. in the processor or in a version."""
 
-    code = "saved_for_other"
+    sentence = "the saved graph is for another machine or version ({difference}); compile and save the pipeline here"
     difference: str
 
 
-@dataclass(frozen=True)
 class NothingSaved(Reason):
-    code = "nothing_saved"
+    sentence = "{folder} holds no saved graphs"
     folder: str

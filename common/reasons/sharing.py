@@ -2,149 +2,118 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from .base import Reason
+from .store import Damaged
 
 
-@dataclass(frozen=True)
 class BadPublisherName(Reason):
-    """A name that is empty, too long, or more than letters, digits, dots, dashes and underscores."""
-
-    code = "bad_publisher_name"
+    sentence = "{name!a} is no name for a publisher: letters, digits, dots, dashes and underscores, at most 64"
     name: str
 
 
-@dataclass(frozen=True)
 class BadPublisherKey(Reason):
-    """A public key that is not 64 hex digits."""
-
-    code = "bad_publisher_key"
+    sentence = "a public key has 64 hex digits, as `onegraph trust show` prints them for the publisher"
 
 
-@dataclass(frozen=True)
 class WeakPublisherKey(Reason):
-    """A public key is one of the few for which anybody can make signatures."""
-
-    code = "weak_publisher_key"
+    sentence = "anybody can make signatures for this public key; ask the publisher for the one of `onegraph trust show`"
 
 
-@dataclass(frozen=True)
 class OtherPublisherKey(Reason):
-    """The name stands for another key already."""
-
-    code = "other_publisher_key"
+    sentence = "{name} is trusted with another key already; `onegraph trust remove {name}` first if that is meant"
     name: str
 
 
-@dataclass(frozen=True)
 class PublisherNotTrusted(Reason):
-    """No trusted publisher has the name."""
-
-    code = "publisher_not_trusted"
+    sentence = "no publisher is trusted by the name {name}; `onegraph trust add` with the public key says who that is"
     name: str
 
 
-@dataclass(frozen=True)
 class NoPublisherKey(Reason):
-    """This user has exported nothing under the name yet, so that there is no key."""
-
-    code = "no_publisher_key"
+    sentence = "there is no publisher's key yet; the first `onegraph export` makes it"
 
 
-@dataclass(frozen=True)
 class TargetExists(Reason):
-    """The file that an export is to make is there already."""
-
-    code = "target_exists"
+    sentence = "{name} exists already; choose another name, or remove it first"
     name: str
 
 
-@dataclass(frozen=True)
 class NoSuchFolder(Reason):
-    """There is nothing where graphs are to be exported from or imported from."""
-
-    code = "no_such_folder"
+    sentence = "{name} does not exist"
     name: str
 
 
-@dataclass(frozen=True)
 class NotABundle(Reason):
-    """A file or folder is nothing that an export made; `detail` is what is wrong with it."""
-
-    code = "not_a_bundle"
+    sentence = "this is nothing that `onegraph export` made ({detail})"
     detail: str
 
 
-@dataclass(frozen=True)
 class BundleEndsEarly(Reason):
-    """A bundle's file is shorter than its contents."""
-
-    code = "bundle_ends_early"
+    sentence = "the bundle ends early, as after a broken transfer; fetch it once more"
 
 
-@dataclass(frozen=True)
+_FOUND = {
+    "link": "a link",
+    "device": "a device or a pipe",
+    "extension": "an extended header, which no export writes",
+    "other": "no regular file",
+}
+
+
 class ForbiddenMember(Reason):
     """A bundle holds something else than regular files."""
 
-    code = "forbidden_member"
     name: str
     found: Literal["link", "device", "extension", "other"]
 
+    def clause(self) -> str:
+        return f"the bundle is refused, because {self.name!a} in it is {_FOUND[self.found]}"
 
-@dataclass(frozen=True)
+
 class BadMemberName(Reason):
     """A bundle holds a name that could lead elsewhere, or that no export gives; `name` is its beginning."""
 
-    code = "bad_member_name"
+    sentence = "the bundle is refused, because it holds a name that is not allowed ({name!a})"
     name: str
 
 
-@dataclass(frozen=True)
 class DuplicateMember(Reason):
-    """A bundle holds a name twice."""
-
-    code = "duplicate_member"
+    sentence = "the bundle is refused, because it holds {name!a} twice"
     name: str
 
 
-@dataclass(frozen=True)
 class UnlistedMember(Reason):
-    """A bundle holds a file that no manifest in it names."""
-
-    code = "unlisted_member"
+    sentence = "the bundle is refused, because it holds {name!a}, which no manifest names"
     name: str
 
 
-@dataclass(frozen=True)
 class SignedByAnother(Reason):
-    """A bundled graph is signed, but with another key than the publisher's."""
-
-    code = "signed_by_another"
+    sentence = "it is not signed with the key of {publisher}"
     publisher: str
 
 
-@dataclass(frozen=True)
 class NotPublished(Reason):
-    """A bundled graph has no publisher's signature, or one that is none."""
-
-    code = "not_published"
+    sentence = "it has no publisher's signature"
 
 
-@dataclass(frozen=True)
 class BundledGraph(Reason):
     """What is wrong with one graph of a bundle, `graph` by the name of its folder; nothing is imported."""
 
-    code = "bundled_graph"
     graph: str
     reason: Reason
 
+    def clause(self) -> str:
+        why = self.reason.damage if isinstance(self.reason, Damaged) else self.reason.text
+        return f"the bundle is refused, because of its graph {self.graph!a}: {why}"
 
-@dataclass(frozen=True)
+
 class NoRoomForBundle(Reason):
     """The graphs of a bundle do not fit on the disk; bytes."""
 
-    code = "no_room_for_bundle"
     needed: int
     free: int
+
+    def clause(self) -> str:
+        return f"the bundle's graphs take {self.needed / 1e6:.0f} MB, and {self.free / 1e6:.0f} MB are free"

@@ -2,237 +2,225 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..plain_text import plain
 from .base import Reason
 
 
-@dataclass(frozen=True)
 class NoGraph(Reason):
     """No cached graph of the model has the key; `difference` is how the nearest one's differs, empty without any."""
 
-    code = "no_graph"
     difference: str = ""
 
+    def clause(self) -> str:
+        if not self.difference:
+            return "no graph is cached for this model yet"
+        return f"the graphs cached for this model differ in {self.difference}"
 
-@dataclass(frozen=True)
+
 class OtherKey(Reason):
-    """The entry in the folder that the key names has another key."""
-
-    code = "other_key"
+    sentence = "the graph in its folder differs in {difference}"
     difference: str
 
 
-@dataclass(frozen=True)
 class Damaged(Reason):
     """An entry's files are not what its manifest lists; each way has a class of its own."""
 
-    code = "damaged"
+    sentence = "its files are not what its manifest lists"
+
+    def clause(self) -> str:
+        return f"the cached graph is damaged: {self.damage}"
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with the entry's files, in a clause that follows "damaged: "."""
+        return plain(self.sentence.format_map(vars(self)))
 
 
-@dataclass(frozen=True)
 class MissingFile(Damaged):
-    """A file is not there."""
-
-    code = "missing_file"
+    sentence = "its file {file} is missing"
     file: str
 
 
-@dataclass(frozen=True)
 class WrongSize(Damaged):
-    """A file was cut short or grew; sizes in bytes."""
-
-    code = "wrong_size"
+    sentence = "its file {file} has {got} bytes instead of {wanted}"
     file: str
     got: int
     wanted: int
 
 
-@dataclass(frozen=True)
 class DigestDiffers(Damaged):
-    """A file of the right size has other contents."""
-
-    code = "digest_differs"
+    sentence = "the contents of its file {file} have changed"
     file: str
 
 
-@dataclass(frozen=True)
 class UnreadableFile(Damaged):
-    code = "unreadable_file"
+    sentence = "its file {file} cannot be read ({detail})"
     file: str
     detail: str
 
 
-@dataclass(frozen=True)
 class UnreadableManifest(Damaged):
-    code = "unreadable_manifest"
+    sentence = "its manifest cannot be read ({detail})"
     detail: str
 
 
-@dataclass(frozen=True)
 class TooLarge(Damaged):
     """A file is larger than any of its kind; sizes in bytes."""
 
     code = "file_too_large"
+    sentence = "its file {file} has {size} bytes, more than the {most} that are read"
     file: str
     size: int
     most: int
 
 
-@dataclass(frozen=True)
 class NotARegularFile(Damaged):
     """A link, a pipe, a device or a folder is in a file's place."""
 
-    code = "not_a_regular_file"
+    sentence = "its {file} is a link, a pipe or a folder instead of a file"
     file: str
 
 
-@dataclass(frozen=True)
 class EmptyEntry(Damaged):
-    """The manifest lists no file."""
-
-    code = "empty_entry"
+    sentence = "its manifest lists no files"
 
 
-@dataclass(frozen=True)
 class BadFileName(Damaged):
     """The manifest lists a name that is too long or leads elsewhere; `file` is its beginning."""
 
-    code = "bad_file_name"
+    sentence = "its manifest lists a file name that is not allowed ({file!a})"
     file: str
 
 
-@dataclass(frozen=True)
 class ForeignFile(Damaged):
-    """The manifest lists a file that its backend does not write."""
-
-    code = "foreign_file"
+    sentence = "its manifest lists the file {file}, which its backend does not write"
     file: str
 
 
-@dataclass(frozen=True)
 class UnreadableNow(Reason):
     """An entry's files could not be read for a cause that may pass: no memory, too many open files, a lost disk.
 
     It tells nothing of the entry, which stays where it is.
     """
 
-    code = "unreadable_now"
+    sentence = "the cached graph's file {file} cannot be read at the moment ({detail})"
     file: str
     detail: str
 
 
-@dataclass(frozen=True)
 class NewerManifest(Reason):
-    """An entry's manifest is of a version that this version of the pack does not know; it stays as it is."""
-
-    code = "newer_manifest"
+    sentence = "the cached graph was made by a newer version of OneGraph (manifest version {version})"
     version: int
 
 
-@dataclass(frozen=True)
 class Untrusted(Reason):
     """An entry is not known to be this user's own; each way has a class of its own. It is never loaded nor touched."""
 
-    code = "untrusted"
+    sentence = "the cached graph is not known to be this user's own"
 
 
-@dataclass(frozen=True)
 class Unsigned(Untrusted):
-    """It has no signature."""
-
-    code = "unsigned"
+    sentence = "the cached graph has no signature"
 
 
-@dataclass(frozen=True)
 class WrongSignature(Untrusted):
-    """Another key signed it, or its manifest has changed since."""
+    sentence = (
+        "the cached graph was signed with a key that is not here any more, or was changed since; keep "
+        "ONEGRAPH_HOME between starts, or give each start the same key in ONEGRAPH_SIGNING_KEY"
+    )
 
-    code = "wrong_signature"
 
-
-@dataclass(frozen=True)
 class ForeignOwner(Untrusted):
-    """A file or folder of it belongs to another user than this one or root."""
-
-    code = "foreign_owner"
+    sentence = "the cached graph belongs to another user ({owner})"
     owner: str
 
 
-@dataclass(frozen=True)
 class WritableByOthers(Untrusted):
     """The group or all users may write a file or folder of it; `path` is its name."""
 
-    code = "writable_by_others"
+    sentence = "other users may write {path}, where graphs are cached"
     path: str
 
 
-@dataclass(frozen=True)
+_KEY_FAULTS = {
+    "open": "other users may read or write it; close it with `chmod 600`, or {remedy}",
+    "foreign": "it belongs to another user; {remedy}",
+    "damaged": "it is no key; {remedy}",
+    "missing": "it is not there; mount it, or {remedy}",
+}
+_OTHER_KEY = "name a key of this user alone in ONEGRAPH_SIGNING_KEY"
+
+
 class SigningKeyRefused(Untrusted):
     """A key of the user is of no use: others may read or write it, another user owns it, it is no key, or not there."""
 
-    code = "signing_key_refused"
     fault: Literal["open", "foreign", "damaged", "missing"]
     file: str = "signing.key"
 
+    def clause(self) -> str:
+        remedy = "remove it, and the next export makes another" if self.file.startswith("publisher") else _OTHER_KEY
+        fault = _KEY_FAULTS[self.fault].format(remedy=remedy)
+        return f"the key {self.file}, which graphs are signed with, is refused: {fault}"
 
-@dataclass(frozen=True)
+
 class UnknownPublisher(Untrusted):
-    """A publisher signed it whom this user does not trust; `key` is the public key, 64 hex digits."""
-
-    code = "unknown_publisher"
+    sentence = "the cached graph was signed by a publisher who is not trusted here (key {key:.16}...)"
     key: str
 
 
-@dataclass(frozen=True)
 class WrongPublisherSignature(Untrusted):
-    """It names a publisher whom this user trusts, but the signature is not over this manifest."""
-
-    code = "wrong_publisher_signature"
+    sentence = "the cached graph names the trusted publisher {publisher}, but the signature is wrong"
     publisher: str
 
 
-@dataclass(frozen=True)
 class NeedsCryptography(Untrusted):
-    """The package that signs for publishers and checks their signatures is not installed."""
-
-    code = "needs_cryptography"
+    sentence = "signatures of publishers need the package cryptography, which `pip install cryptography` installs"
 
 
-@dataclass(frozen=True)
+_LIST_FAULTS = {
+    "open": "other users may write it; take that right away, look through it, and run `onegraph trust add` again",
+    "foreign": "it belongs to another user",
+    "damaged": "it is no such list; remove it, and trust the publishers anew",
+}
+
+
 class PublisherListRefused(Untrusted):
     """The list of trusted publishers is of no use: others may write it, another user owns it, or it is no list."""
 
-    code = "publisher_list_refused"
     fault: Literal["open", "foreign", "damaged"]
 
+    def clause(self) -> str:
+        return f"trusted-publishers.json in the graph folder is refused: {_LIST_FAULTS[self.fault]}"
 
-@dataclass(frozen=True)
+
 class DiedWhileLoading(Reason):
     """Two processes of this machine ended, in a row, while they loaded the entry or called it for the first time."""
 
-    code = "died_while_loading"
+    sentence = "the cached graph was quarantined, because the process that loaded it last died meanwhile"
 
 
-@dataclass(frozen=True)
 class DiedOnceWhileLoading(Reason):
     """One process ended so. That may be bad luck: the graph is tried once more, and only the log tells."""
 
-    code = "died_once_while_loading"
+    sentence = "the process that loaded the cached graph last died meanwhile; it is tried once more"
 
 
-@dataclass(frozen=True)
 class DiedInTrial(Reason):
     """After one death, a child process tried the graph and ended too, or the graph computed nothing of use there."""
 
-    code = "died_in_trial"
+    sentence = "the cached graph was quarantined, because it failed in a child process, too ({detail})"
     detail: str
 
 
-@dataclass(frozen=True)
 class TrialPending(Reason):
     """After one death, the graph could not be tried in a child process yet."""
 
-    code = "trial_pending"
     detail: str = ""
+
+    def clause(self) -> str:
+        why = f" ({self.detail})" if self.detail else ""
+        return (
+            f"the process that loaded the cached graph last died meanwhile, and no child process could try it yet{why}"
+        )

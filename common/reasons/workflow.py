@@ -2,295 +2,283 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .base import Reason
 
 
-@dataclass(frozen=True)
 class NotCompilable(Reason):
-    code = "not_compilable"
     type: str
     hint: str = ""
 
+    def clause(self) -> str:
+        return f"{self.type} is not a model that OneGraph compiles{self.hint and f' ({self.hint})'}"
 
-@dataclass(frozen=True)
+
 class NewerHost(Reason):
-    code = "newer_host"
+    sentence = "this ComfyUI is newer than OneGraph knows (UNetModel without _forward); update OneGraph"
 
 
-@dataclass(frozen=True)
+_WITHOUT = {
+    "model": "no model runs compiled",
+    "ControlNet": "no ControlNet runs compiled",
+    "VAE": "no VAE runs compiled",
+    "DynamicVRAM": "no model runs compiled under DynamicVRAM",
+    "memory": "CUDA graphs keep their memory until their model goes",
+    "texts": "nodes may show nothing",
+    "loading": "nodes that load files list none",
+}
+
+
 class HostLacks(Reason):
-    code = "host_lacks"
     feature: str
     names: tuple[str, ...]
 
+    def clause(self) -> str:
+        return (
+            f"{_WITHOUT.get(self.feature, self.feature)}, because this ComfyUI does not have {', '.join(self.names)} "
+            "as OneGraph knows it; update OneGraph"
+        )
 
-@dataclass(frozen=True)
+
 class UnknownArgument(Reason):
-    code = "unknown_argument"
+    sentence = "the workflow passes {name} to the model"
     name: str
 
 
-@dataclass(frozen=True)
 class VideoFrames(Reason):
-    code = "video_frames"
+    sentence = "this model computes the frames of a video together, which no graph does"
 
 
-@dataclass(frozen=True)
 class UnionControlNet(Reason):
     code = "union_controlnet"
+    sentence = "a union ControlNet chooses among its types at each call, which no graph does"
 
 
-@dataclass(frozen=True)
 class ResidualSize(Reason):
-    code = "residual_size"
     kind: str
     number: int
     shape: tuple[int, ...]
     wanted: tuple[int, ...]
 
+    def clause(self) -> str:
+        found, wanted = (" x ".join(map(str, shape)) for shape in (self.shape, self.wanted))
+        block = f"{self.kind} block {self.number}"
+        return f"a ControlNet or an adapter gives {block} a residual of {found}, and a graph takes {wanted}"
 
-@dataclass(frozen=True)
+
 class UnusualResidual(Reason):
-    code = "unusual_residual"
+    sentence = "a ControlNet or an adapter gives this model residuals that no graph takes ({what})"
     what: str
 
 
-@dataclass(frozen=True)
 class PatchedBy(Reason):
     code = "patched"
+    sentence = "{name} patches this model ({where})"
     name: str
     where: str
 
 
-@dataclass(frozen=True)
 class ReplacedBy(Reason):
     code = "replaced"
+    sentence = "{name} replaces parts of this model ({where})"
     name: str
     where: str
 
 
-@dataclass(frozen=True)
 class ModelOption(Reason):
-    code = "model_option"
+    sentence = "the workflow sets the model option {name}, which no graph honours"
     name: str
 
 
-@dataclass(frozen=True)
 class NotPlainInputs(Reason):
-    code = "not_plain_inputs"
+    sentence = "the call's inputs are not plain tensors"
 
 
-@dataclass(frozen=True)
 class UnusualInputs(Reason):
-    code = "unusual_inputs"
+    sentence = "the call's inputs have unusual dimensions"
 
 
-@dataclass(frozen=True)
 class NotImages(Reason):
-    code = "not_images"
+    sentence = "the call's input is not a batch of images"
 
 
-@dataclass(frozen=True)
 class ForwardReplaced(Reason):
-    code = "forward_replaced"
     by: str
 
+    def clause(self) -> str:
+        return f"another custom node replaced UNetModel._forward for this call{self.by and f' ({self.by})'}"
 
-@dataclass(frozen=True)
+
 class NothingCompiled(Reason):
-    code = "nothing_compiled"
+    sentence = "nothing compiled"
 
 
-@dataclass(frozen=True)
 class NoNode(Reason):
-    code = "no_node"
+    sentence = "the model that was called has no Compile Model node in this sampling"
 
 
-@dataclass(frozen=True)
 class CallFailed(Reason):
-    code = "call_failed"
+    sentence = "a compiled call failed ({type}: {detail})"
     type: str
     detail: str
 
 
-@dataclass(frozen=True)
 class NotInspected(Reason):
-    code = "not_inspected"
+    sentence = "the {what} could not be inspected ({type}: {detail})"
     what: str
     type: str
     detail: str
 
 
-@dataclass(frozen=True)
 class Injection(Reason):
-    code = "injection"
+    sentence = "{name} injects code into this model"
     name: str
 
 
-@dataclass(frozen=True)
 class ObjectPatch(Reason):
-    code = "object_patch"
+    sentence = "an object patch replaces {name}"
     name: str
 
 
-@dataclass(frozen=True)
 class WeightWrapper(Reason):
-    code = "weight_wrapper"
+    sentence = "a weight wrapper changes {name} at each use"
     name: str
 
 
-@dataclass(frozen=True)
 class LowVram(Reason):
-    code = "low_vram"
+    sentence = "part of the model stays in system memory (low VRAM)"
 
 
-@dataclass(frozen=True)
 class TorchCompile(Reason):
-    code = "torch_compile"
+    sentence = "another node runs this model through torch.compile"
 
 
-@dataclass(frozen=True)
 class WeightComputed(Reason):
-    code = "weight_computed"
+    sentence = "the weight of {where} is computed at each use"
     where: str
 
 
-@dataclass(frozen=True)
 class WeightCast(Reason):
-    code = "weight_cast"
+    sentence = "the weights of {where} are cast or moved at each use"
     where: str
 
 
-@dataclass(frozen=True)
 class Gradients(Reason):
-    code = "gradients"
+    sentence = "gradients are wanted through this call, and no graph computes them"
 
 
-@dataclass(frozen=True)
 class Autocast(Reason):
-    code = "autocast"
+    sentence = "another custom node runs this call under torch.autocast"
 
 
-@dataclass(frozen=True)
 class DispatchMode(Reason):
-    code = "dispatch_mode"
+    sentence = "another custom node watches or changes each operation of this call (a torch dispatch mode)"
 
 
-@dataclass(frozen=True)
 class DynamicVramMoves(Reason):
-    code = "dynamic_vram_moves"
+    sentence = "DynamicVRAM computes or moves the {key} of {where} at each use"
     key: str
     where: str
 
 
-@dataclass(frozen=True)
 class VaeOptions(Reason):
-    code = "vae_options"
+    sentence = "the workflow passes options to this VAE's {method}"
     method: str
 
 
-@dataclass(frozen=True)
 class VaeMethodReplaced(Reason):
-    code = "vae_method_replaced"
+    sentence = "another node replaced this VAE's {method}"
     method: str
 
 
-@dataclass(frozen=True)
 class VaeCopied(Reason):
-    code = "vae_copied"
+    sentence = "another node copied this VAE's first_stage_model, so DynamicVRAM does not look after its weights"
 
 
-@dataclass(frozen=True)
 class VideoVae(Reason):
-    code = "video_vae"
+    sentence = "{type} is a video or audio VAE"
     type: str
 
 
-@dataclass(frozen=True)
 class OwnTiling(Reason):
-    code = "own_tiling"
+    sentence = "{type} tiles its own work"
     type: str
 
 
-@dataclass(frozen=True)
 class NotACompilableVae(Reason):
-    code = "not_a_compilable_vae"
+    sentence = "{type} is not a VAE that OneGraph compiles"
     type: str
 
 
-@dataclass(frozen=True)
 class UnusualVae(Reason):
-    code = "unusual_vae"
+    sentence = "{type} has an unusual encoder or decoder"
     type: str
 
 
-@dataclass(frozen=True)
 class NormalisedLatents(Reason):
-    code = "normalised_latents"
+    sentence = "{type} normalises its latents or splits its batches"
     type: str
 
 
-@dataclass(frozen=True)
 class VaeOverflows(Reason):
-    code = "vae_overflows"
     dtype: str
     rescued: bool
 
+    def clause(self) -> str:
+        return f"this VAE itself overflows in {self.dtype} on this image" + (
+            ", so it ran in float32; start ComfyUI with --fp32-vae" if self.rescued else "; use another VAE"
+        )
 
-@dataclass(frozen=True)
+
 class Float32Failed(Reason):
-    code = "float32_failed"
+    sentence = "this VAE itself overflows, and float32 failed ({type})"
     type: str
 
 
-@dataclass(frozen=True)
 class ResolutionVaries(Reason):
-    code = "resolution_varies"
+    sentence = "{rule}: the resolution varies ({seen} so far)"
     rule: str
     seen: int
 
 
-@dataclass(frozen=True)
 class SizeCameOnce(Reason):
-    code = "size_came_once"
+    sentence = "{rule}: compiles when this size comes up again"
     rule: str
 
 
-@dataclass(frozen=True)
 class PagedWeights(Reason):
-    code = "paged_weights"
+    sentence = "DynamicVRAM pages this model's weights; start ComfyUI with --disable-dynamic-vram to run it compiled"
 
 
-@dataclass(frozen=True)
 class NoRoomForWeights(Reason):
-    code = "no_room_for_weights"
+    sentence = "the model does not fit into the VRAM that is free, so DynamicVRAM pages its weights"
 
 
-@dataclass(frozen=True)
 class WeightsMoving(Reason):
-    code = "weights_moving"
+    sentence = "DynamicVRAM is moving this model's weights"
 
 
-@dataclass(frozen=True)
 class EachSizeOwnGraph(Reason):
-    code = "each_size_own_graph"
     backend: str = ""
 
+    def clause(self) -> str:
+        return (
+            f"{self.backend} has no graphs for any size, so each size has its own"
+            if self.backend
+            else "each size has its own graph"
+        )
 
-@dataclass(frozen=True)
+
 class OneGraphForAnySize(Reason):
-    code = "one_graph_for_any_size"
     auto: bool
 
+    def clause(self) -> str:
+        return "auto: one graph for any size" if self.auto else "one graph for any size"
 
-@dataclass(frozen=True)
+
 class SizeCameAgain(Reason):
-    code = "size_came_again"
+    sentence = "{rule}: this size came up again"
     rule: str
 
 
-@dataclass(frozen=True)
 class TilesNeverCompile(Reason):
-    code = "tiles_never_compile"
+    sentence = "tiles never compile"

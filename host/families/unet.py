@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from ...backends import Backend
-from ...common import messages, reasons
+from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused, ShapeRange, TensorSpec
 from ...graph_cache.model_hash import ModelSource
@@ -235,7 +235,7 @@ class UnetHook:
         if isinstance(request, Refused):
             return request
         if self.options.shapes == "any size" and request.shapes.dim("height").exact:
-            run.report.rule = messages.text(reasons.EachSizeOwnGraph(request.backend.name))
+            run.report.rule = reasons.EachSizeOwnGraph(request.backend.name).text
         chunk = 0 if request.shapes.dim("batch").exact else unet_sizes.MOST_BATCH
         inputs = {**given, **steering}
         eager = functools.partial(_eager, unet, tuple(inputs))

@@ -16,7 +16,6 @@ from support.bundles import Contents, contents, graphs, member, write_folder, wr
 from support.entries import bake, key, publish, snapshot, trust
 
 from onegraph.common import reasons
-from onegraph.common.messages import text
 from onegraph.graph_cache import importing, key_file, publishers
 from onegraph.graph_cache.bundle import MOST_LIST_BYTES
 from onegraph.graph_cache.lookup import Miss
@@ -90,7 +89,7 @@ def refused(scene: Scene, bundle: Path) -> reasons.Reason:
     found = scene.take(bundle)
     assert isinstance(found, reasons.Reason)
     assert contents_of(scene.root) == before
-    sentence = text(found)
+    sentence = found.text
     assert "\n" not in sentence and ". " not in sentence
     assert scene.store.lookup(key(), ModelSource(None, "0123456789ab")) == Miss(reasons.NoGraph())
     return found

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from support import controlnet, host
 
-from onegraph.common import messages
 from onegraph.common.shapes import Refused
 from onegraph.host import contract, dynamic_vram, vae_hook
 from onegraph.host.families import controlnet as family
@@ -93,7 +92,7 @@ def test_paged_weights_are_refused_without_casts(model: Any, monkeypatch: pytest
     found = dynamic_vram.paged(model, model.model.diffusion_model, 0)
     assert isinstance(found, Refused)
     assert found.reason.code == "host_lacks"
-    assert "comfy.ops.cast_bias_weight" in messages.text(found.reason)
+    assert "comfy.ops.cast_bias_weight" in found.reason.text
 
 
 def test_the_log_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from support import host
 
-from onegraph.common import messages
 from onegraph.common.reasons import ReplacedPart, VaeMethodReplaced
 from onegraph.host import component, progress, status
 from onegraph.host import vae_hook as hook
@@ -166,7 +165,7 @@ def test_replacing_first_stage_model_is_told_on_ours(vae: Any, counters: Counter
     other.first_stage_model = other.patcher.model
     assert torch.equal(other.decode(z), vae.decode(z))
     reason = VaeMethodReplaced("first_stage_model")
-    assert progress.texts[NODE] == f"decoder: eager: {messages.text(reason)}"
+    assert progress.texts[NODE] == f"decoder: eager: {reason.text}"
     assert (counters.eager_calls, counters.reasons) == (1, {reason: 1})
     other.encode(torch.rand(1, 64, 64, 3))  # not what this node compiles
     assert counters.eager_calls == 1

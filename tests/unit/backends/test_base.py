@@ -7,7 +7,6 @@ import torch
 
 from onegraph import backends
 from onegraph.backends import Availability, SharesCompiles, rebuilder
-from onegraph.common import messages
 from onegraph.common.reasons import WrongDeviceType
 
 
@@ -27,7 +26,7 @@ def test_a_refusal_is_a_value_with_a_sentence() -> None:
 def test_no_backend_runs_on_an_unknown_device(name: str) -> None:
     refused = backends.get(name).can_run(torch.device("meta"))
     assert refused.reason is not None
-    assert refused.text == messages.text(refused.reason)
+    assert refused.text == refused.reason.text
 
 
 def test_only_oneflow_rebuilds_graphs() -> None:

@@ -14,7 +14,6 @@ from support.entries import key, new_entry, publish
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
-from onegraph.common.messages import text
 from onegraph.common.reasons import CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
 from onegraph.graph_cache import integrity
@@ -129,7 +128,7 @@ def test_ls_and_verify_tell_what_is_not_trusted(store: Store) -> None:
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
         f"not trusted: the cached graph has no signature  {bare}",
-        f"not trusted: {text(WrongSignature())}  {changed}",
+        f"not trusted: {WrongSignature().text}  {changed}",
     ]
 
 

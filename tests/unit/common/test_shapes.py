@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import toy
 
-from onegraph.common import messages
 from onegraph.common.reasons import InputLength, NotAMultiple, OtherSize
 from onegraph.common.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall, TensorSpec
 
@@ -50,7 +49,7 @@ def test_multiples_are_kept() -> None:
 def test_an_exact_dimension_names_its_compiled_size() -> None:
     refusal = Dim("height", 8, 8).refusal(16)
     assert refusal == OtherSize("height", 16, 8)
-    assert messages.text(refusal) == "height 16 is not the 8 it was compiled for"
+    assert refusal.text == "height 16 is not the 8 it was compiled for"
 
 
 def steered(**sizes: tuple[int, ...]) -> list[TensorCall]:

@@ -12,7 +12,6 @@ from support.bundles import Contents, contents, graphs, write_folder, write_tar
 from support.entries import bake, key, publish, snapshot, trust
 
 from onegraph.common import reasons
-from onegraph.common.messages import text
 from onegraph.graph_cache import files, importing
 from onegraph.graph_cache.entry import read
 from onegraph.graph_cache.first_use import FirstUse
@@ -113,7 +112,7 @@ def test_a_full_disk_is_seen_before(store: Store, bundle: Path, monkeypatch: pyt
     refused = take(store, bundle)
     assert isinstance(refused, reasons.NoRoomForBundle)
     assert refused.free == 1000 and refused.needed == sum(map(len, (b"theirs", b"second"))) + 2 * 95
-    assert text(refused) == "the bundle's graphs take 0 MB, and 0 MB are free"
+    assert refused.text == "the bundle's graphs take 0 MB, and 0 MB are free"
     assert snapshot(store.home) == before
 
 
@@ -156,7 +155,7 @@ def test_without_the_package_nothing_is_read(store: Store, bundle: Path, monkeyp
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
     before = snapshot(store.home)
     assert take(store, bundle) == reasons.NeedsCryptography()
-    assert "pip install cryptography" in text(reasons.NeedsCryptography())
+    assert "pip install cryptography" in reasons.NeedsCryptography().text
     assert snapshot(store.home) == before
 
 

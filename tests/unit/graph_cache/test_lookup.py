@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from support.entries import die_while_loading, key, publish, rewrite, snapshot
 
-from onegraph.common.messages import text
 from onegraph.common.reasons import (
     BadFileName,
     DiedWhileLoading,
@@ -54,12 +53,12 @@ def test_a_miss_tells_what_was_nearest(
     publish(store, checkpoint)
     missed = store.lookup(key(**change), checkpoint)
     assert missed == Miss(NoGraph(reason))
-    assert text(missed.reason) == f"the graphs cached for this model differ in {reason}"
+    assert missed.reason.text == f"the graphs cached for this model differ in {reason}"
 
 
 def test_an_empty_store_has_no_graph(store: Store, checkpoint: ModelSource) -> None:
     assert store.lookup(key(), checkpoint) == Miss(NoGraph())
-    assert text(NoGraph()) == "no graph is cached for this model yet"
+    assert NoGraph().text == "no graph is cached for this model yet"
 
 
 def test_only_the_manifest_decides(store: Store, checkpoint: ModelSource) -> None:
@@ -117,7 +116,7 @@ def test_an_entry_whose_loading_died_is_broken(store: Store, checkpoint: ModelSo
     found = store.lookup(key(), checkpoint)
     assert found == Broken(entry.folder, DiedWhileLoading())
     assert store.lookup(key(), checkpoint) == found  # until it is quarantined
-    assert text(found.reason) == (
+    assert found.reason.text == (
         "the cached graph was quarantined, because the process that loaded it last died meanwhile"
     )
 

@@ -10,7 +10,6 @@ import pytest
 from support.entries import key, publish, snapshot
 
 from onegraph.common import reasons
-from onegraph.common.messages import text
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.lookup import Broken, Hit, Miss
 from onegraph.graph_cache.manifest import VERSION
@@ -43,7 +42,7 @@ def test_a_newer_version_is_left_alone(more: dict[str, Any], store: Store, check
     before = snapshot(newer.folder)
     found = store.lookup(key(), checkpoint)
     assert found == Miss(reasons.NewerManifest(VERSION + 1))
-    assert text(found.reason) == "the cached graph was made by a newer version of OneGraph (manifest version 3)"
+    assert found.reason.text == "the cached graph was made by a newer version of OneGraph (manifest version 3)"
     assert dict(store.check_all([checkpoint.path.parent if checkpoint.path else Path()])) == {
         newer.folder: reasons.NewerManifest(VERSION + 1)
     }

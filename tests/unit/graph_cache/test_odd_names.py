@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from onegraph.cli.app import app
 from onegraph.common import reasons
-from onegraph.common.messages import text
 from onegraph.common.plain_text import plain
 from onegraph.graph_cache.failures import Failure
 from onegraph.graph_cache.first_use import FirstUse
@@ -81,6 +80,6 @@ def test_sentences_hold_nothing_raw() -> None:
         reasons.WritableByOthers(NAME), reasons.UnreadableNow(NAME, NAME), reasons.ForeignOwner(NAME),
         reasons.NoSuchFolder(NAME), reasons.TargetExists(NAME), reasons.UnreadableFile(NAME, NAME),
     ):  # fmt: skip
-        assert text(reason) == plain(text(reason))
-    assert text(reasons.NoSuchFolder("a\x1b[2Jb")) == "a\\x1b[2Jb does not exist"
+        assert reason.text == plain(reason.text)
+    assert reasons.NoSuchFolder("a\x1b[2Jb").text == "a\\x1b[2Jb does not exist"
     assert plain("Größe 512×512, 模型 😀") == "Größe 512×512, 模型 😀"

@@ -13,7 +13,6 @@ import pytest
 from support.entries import key, publish, snapshot
 
 from onegraph.common import reasons
-from onegraph.common.messages import text
 from onegraph.graph_cache import ownership
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use import FirstUse
@@ -58,7 +57,7 @@ def test_what_others_may_write_is_loaded_and_not_believed(
     store.remember(entry, FirstUse(eager_ms=2.0))
     assert snapshot(entry.folder) == before
     assert ownership.check(entry.folder) == reasons.WritableByOthers(path.name)
-    assert text(reasons.WritableByOthers("x.graphs")) == "other users may write x.graphs, where graphs are cached"
+    assert reasons.WritableByOthers("x.graphs").text == "other users may write x.graphs, where graphs are cached"
 
 
 @as_root
@@ -73,7 +72,7 @@ def test_what_another_user_owns_is_loaded_and_not_believed(
     (entry.folder / "signature.json").unlink()
     os.chown(entry.folder, OTHER, OTHER)
     assert store.lookup(key(), checkpoint) == Miss(reasons.ForeignOwner(str(OTHER)))
-    assert text(reasons.ForeignOwner("eve")) == "the cached graph belongs to another user (eve)"
+    assert reasons.ForeignOwner("eve").text == "the cached graph belongs to another user (eve)"
 
 
 def test_roots_files_are_as_good_as_own(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:

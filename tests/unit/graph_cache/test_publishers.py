@@ -11,7 +11,6 @@ import pytest
 from support.entries import bake, die_while_loading, give_away, key, publish, quarantine, snapshot, trust
 
 from onegraph.common import reasons
-from onegraph.common.messages import text
 from onegraph.graph_cache import ed25519, ownership, trust_list
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.first_use import FirstUse
@@ -66,7 +65,7 @@ def test_nobody_is_trusted_unasked(store: Store, checkpoint: ModelSource, baked:
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     trust(store, KEY, "somebody-else")
     assert store.provenance(baked) == reasons.UnknownPublisher(public)
-    assert text(reasons.UnknownPublisher(public)) == (
+    assert reasons.UnknownPublisher(public).text == (
         f"the cached graph was signed by a publisher who is not trusted here (key {public[:16]}...)"
     )
 
@@ -327,7 +326,7 @@ def test_a_list_that_is_refused(
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     assert trust_list.add(Publishers(store.home), "x", KEY) == refused
     assert trust_list.remove(Publishers(store.home), "x") == refused
-    assert text(refused).startswith("trusted-publishers.json in the graph folder is refused: ")
+    assert refused.text.startswith("trusted-publishers.json in the graph folder is refused: ")
 
 
 def test_a_list_that_cannot_be_read_now(

@@ -12,7 +12,6 @@ import pytest
 from support.entries import key, new_entry, publish, rewrite, snapshot
 
 from onegraph.common import reasons
-from onegraph.common.messages import text
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
@@ -72,7 +71,7 @@ def test_an_unsigned_entry_is_no_hit(store: Store, checkpoint: ModelSource, tune
     assert store.lookup(key(), tuned) == Miss(reasons.NoGraph())
     assert store.sibling(key(shapes={}), checkpoint) is None
     assert snapshot(entry.folder) == before
-    assert text(reasons.Unsigned()).startswith("the cached graph has no signature")
+    assert reasons.Unsigned().text.startswith("the cached graph has no signature")
 
 
 def test_a_changed_manifest_is_no_hit(store: Store, checkpoint: ModelSource, entry: Entry) -> None:

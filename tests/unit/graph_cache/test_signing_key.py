@@ -9,7 +9,6 @@ import pytest
 from support.entries import key, publish
 
 from onegraph.common import reasons
-from onegraph.common.messages import text
 from onegraph.graph_cache import ownership, signing_key
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
@@ -70,7 +69,7 @@ def test_a_secret_that_is_not_mounted(secret: Path, store: Store, checkpoint: Mo
     with pytest.raises(RefusedError) as refused, store.staging(checkpoint):
         raise AssertionError("compiled in vain")
     assert refused.value.reason == missing and not (store.home / KEY_FILE).exists()
-    assert text(missing).endswith("it is not there; mount it, or name a key of this user alone in ONEGRAPH_SIGNING_KEY")
+    assert missing.text.endswith("it is not there; mount it, or name a key of this user alone in ONEGRAPH_SIGNING_KEY")
     assert entry.folder.exists()
 
 

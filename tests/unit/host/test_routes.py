@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from onegraph.common import messages
 from onegraph.common.reasons import HostNotAllowed
 from onegraph.host import progress, routes
 from onegraph.host.routes import refusal, texts_without_paths
@@ -51,7 +50,7 @@ def test_a_proxys_name_is_answered_where_it_is_proved(monkeypatch: pytest.Monkey
     name = "comfy.example.com"
     found = refusal(f"{name}:443", LISTEN)
     assert found == HostNotAllowed(name)
-    assert messages.text(found) == (
+    assert found.text == (
         f"The server is asked for as {name}, which may be a web site's name. "
         f"Start ComfyUI with ONEGRAPH_ALLOWED_HOSTS={name} if it is this server's."
     )

@@ -17,7 +17,7 @@ from support import toy
 from support.entries import die_while_loading, quarantine
 
 from onegraph.backends.inductor import InductorBackend
-from onegraph.common import messages, reasons
+from onegraph.common import reasons
 from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
 from onegraph.common.reasons import CompileFailed, WaitsForChange, WaitsForMemory
 from onegraph.common.shapes import Refused
@@ -225,7 +225,7 @@ def test_what_a_machine_lacked_is_forgotten_after_a_day(
     world.ends, now = CompileError("It lacked something.", lasting=False, cause=cause), time.time()
     for day in range(1, 8):
         assert isinstance(world.refused(), CompileFailed)
-        assert "a day later, or after `onegraph retry`" in messages.text(world.refused())
+        assert "a day later, or after `onegraph retry`" in world.refused().text
         assert world.compiles == day
         monkeypatch.setattr(time, "time", lambda day=day: now + day * 24 * 3600 + 60)
 

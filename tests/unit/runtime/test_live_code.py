@@ -16,7 +16,6 @@ import torch
 from support import edited_host
 from support.edited_host import record_of
 
-from onegraph.common import messages
 from onegraph.common.reasons import FunctionReplaced, OtherHostVersion
 from onegraph.compiler.code_digest import PYTHON
 from onegraph.runtime.live_code import LiveCode, foreign_method, is_defined_in
@@ -48,7 +47,7 @@ def test_another_host_differs_in_functions_that_ran(
     assert (found.name if found is not None else "") == name
     if found is not None:
         assert isinstance(found, OtherHostVersion)
-        text = messages.text(found)
+        text = found.text
         assert text == "this ComfyUI has another version of model.wrapped than the graph was compiled from"
 
 
@@ -80,7 +79,7 @@ def test_a_replaced_function_is_named_at_once(what: str, host: ModuleType, monke
             found = live.difference()
             assert found == FunctionReplaced(name, "test_live_code"), what
             assert LiveCode(live._record).difference() == found
-            assert messages.text(found) == f"another custom node replaced {name} (test_live_code)"
+            assert found.text == f"another custom node replaced {name} (test_live_code)"
         assert live.difference() is None
 
 
