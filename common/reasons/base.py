@@ -10,6 +10,8 @@ from typing_extensions import dataclass_transform
 
 from ..plain_text import plain
 
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # that a word of a name begins with
+
 
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Reason:
 
     def __init_subclass__(cls) -> None:
         if "code" not in vars(cls):
-            cls.code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+            cls.code = _CAPITAL.sub("_", cls.__name__).lower()
         dataclass(frozen=True)(cls)
 
     def clause(self) -> str:

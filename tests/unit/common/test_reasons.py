@@ -37,7 +37,7 @@ def test_codes_are_unique() -> None:
 
 
 def test_a_code_is_the_classs_name_where_it_gives_no_other() -> None:
-    assert (reasons.OutOfRange.code, reasons.EachSizeOwnGraph.code) == ("out_of_range", "each_size_own_graph")
+    assert (reasons.OutOfRange.code, reasons.WaitsADay.code) == ("out_of_range", "waits_a_day")
     assert reasons.PatchedBy.code == "patched"
 
 
