@@ -12,13 +12,11 @@ from typing import Any
 
 import torch
 
-from ..common.outputs import Output
 from ..compiler.fingerprint import Rules
 from ..compiler.job import Client
+from ..runtime.family import ModuleCall
 from . import reading
-from .families import Family, family_of
-
-PREFIX = "module."  # under which the wrapper below holds what it wraps
+from .families import family_of
 
 
 def client() -> Client:
@@ -45,22 +43,8 @@ def prepare(state: Mapping[str, Any]) -> None:
     os.environ["DIFFUSERS_ATTN_BACKEND"] = "native"
 
 
-class ModuleCall(torch.nn.Module):
-    """A model as a function of tensors."""
-
-    def __init__(self, module: torch.nn.Module, family: Family, inputs: Sequence[str]) -> None:
-        super().__init__()
-        self.module = module
-        self._family = family
-        self._inputs = tuple(inputs)
-
-    def forward(self, *inputs: torch.Tensor) -> Output:
-        return self._family.run(self.module, dict(zip(self._inputs, inputs, strict=True)))
-
-
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torch.nn.Module:
     """The function of tensors to capture for a component, given the names of the tensors."""
     family = family_of(module)
     assert family is not None
-    family.prepare_capture(module)
-    return ModuleCall(module, family, inputs)
+    return ModuleCall(family, module, inputs)

@@ -65,12 +65,10 @@ class PipeRun(Run):
     """What is known of a module during a run.
 
     Attributes:
-        watch: on the module that runs.
         libraries: whether nothing but libraries' code runs between its calls, but for what is on the stack.
         structure: why no graph serves a module that is built and configured like this, or None.
     """
 
-    watch: ModuleWatch | None = None
     libraries: bool = False
     live: weakref.ref[torch.nn.Module] | None = None
     structure: Reason | None = None
@@ -88,7 +86,7 @@ class PipeRun(Run):
             if version != self.version or found is not self.reading:
                 self.version, self.bound, self.requests = version, {}, {}
                 self.reading = found
-                self.structure = self.reading.refusal or watch.patched or family.config_refusal(module)
+                self.structure = self.reading.refusal or watch.patched or family.refusal(module)
             if found.strengths is not None:
                 found.strengths.sync()
         if found.drops_out():

@@ -13,6 +13,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused
 from . import registrations
 from .binding import Held
+from .module_watch import ModuleWatch
 from .request import Request
 from .run_report import RunReport
 
@@ -32,6 +33,7 @@ class Run:
         refused: by key digest, why there is no graph in this run.
         bound: by ids of graphs, `doubts` when the graph's binding was last checked in full in this run.
         requests: by what a request depends on, until something changes.
+        watch: on the module that runs; None: it could not be inspected.
         held: keeps the memory that the graphs of this run read; None: each call keeps it while it lasts.
     """
 
@@ -46,6 +48,7 @@ class Run:
     refused: dict[str, Reason] = field(default_factory=dict)
     bound: dict[int, int] = field(default_factory=dict)
     requests: dict[Any, Request] = field(default_factory=dict)
+    watch: ModuleWatch | None = None
     held: Held | None = None
 
     def look(self, alone: bool) -> None:

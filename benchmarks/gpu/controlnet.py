@@ -21,8 +21,8 @@ def run(bench: Bench) -> None:
     import torch
     from support import controlnet, host, models
 
-    from onegraph.host.families import controlnet as net_hook
-    from onegraph.host.families import unet as hook
+    from onegraph.host import controlnet_hook as net_hook
+    from onegraph.host import model_hook as hook
     from onegraph.runtime.faithfulness import relative_l2
     from onegraph.runtime.registry import registry
 

@@ -34,8 +34,8 @@ def compare(component: Unet) -> None:
     """Latents compared and runs timed: eager, and each of the cached graphs, as the node uses them."""
     from support import host
 
+    from onegraph.host import model_hook as hook
     from onegraph.host import status
-    from onegraph.host.families import unet as hook
     from onegraph.runtime.registry import registry
 
     settings = component.settings

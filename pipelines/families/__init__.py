@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import controlnet, flux, sd3, unet, vae, video
-from .family import Arguments, Family, Inputs, Ranged, Shapes
+from .family import Family
 
 FAMILIES: tuple[Family, ...] = (
     unet.Unet(),
@@ -13,12 +13,12 @@ FAMILIES: tuple[Family, ...] = (
     controlnet.ControlNet(),
     flux.Flux(),
     sd3.Sd3(),
-    vae.DECODER,
-    vae.ENCODER,
+    vae.Decoder(),
+    vae.Encoder(),
     video.VideoDecoder(),
 )
 
-__all__ = ["FAMILIES", "Arguments", "Family", "Inputs", "Ranged", "Shapes", "family_of"]
+__all__ = ["FAMILIES", "Family", "family_of"]
 
 
 def family_of(module: torch.nn.Module) -> Family | None:

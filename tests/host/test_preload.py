@@ -15,8 +15,8 @@ import pytest
 import torch
 from support import host
 
-from onegraph.host import vae_hook as vae_hook
-from onegraph.host.families import unet as hook
+from onegraph.host import model_hook as hook
+from onegraph.host.vae import hook as vae_hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.loaded_graph import LoadedGraph
@@ -107,7 +107,7 @@ def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytes
     def fails(*args: Any) -> None:
         raise RuntimeError("unknown host")
 
-    monkeypatch.setattr(hook.UnetHook, "request", fails)
+    monkeypatch.setattr(hook.ModelHook, "request", fails)
     assert hook.compile_model(model, hook.Options(), NODE)[1].startswith("ready: ")
 
 

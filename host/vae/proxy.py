@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..common import reasons
-from .module_proxy import ModuleProxy
+from ...common import reasons
+from ..module_proxy import ModuleProxy
 
 if TYPE_CHECKING:
-    from .vae_hook import VaeHook
+    from .hook import VaeHook
 
 
 class VaeProxy(ModuleProxy):

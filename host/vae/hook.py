@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import logging
 import threading
@@ -18,33 +19,33 @@ from typing import Any, Literal
 
 import torch
 
-from ..backends import Backend
-from ..common import reasons
-from ..common.errors import NoEncoderError
-from ..common.outputs import Output
-from ..common.reasons import Reason
-from ..common.shapes import Refused
-from ..graph_cache.model_hash import ModelSource
-from ..runtime import choice
-from ..runtime.dispatch import Accepted, Call, count_eager
-from ..runtime.module_watch import Watches
-from ..runtime.registry import registry
-from ..runtime.request import Request, Shaped, WhenMissing
-from ..runtime.unet_sizes import PIXELS
-from . import contract, model_source
-from .component import Component, eager_text, preload, wait_for
-from .families import vae as family
-from .module_proxy import plain, stand_in
+from ...common import reasons
+from ...common.errors import NoEncoderError
+from ...common.outputs import Output
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...graph_cache.model_hash import ModelSource
+from ...runtime import choice
+from ...runtime.dispatch import Accepted, Call, count_eager
+from ...runtime.family import Shapes
+from ...runtime.module_watch import Watches
+from ...runtime.registry import registry
+from ...runtime.request import Request, WhenMissing
+from .. import contract, model_source
+from ..component import Component, eager_text, wait_for
+from ..families import DECODER, ENCODER, Family
+from ..module_proxy import plain, stand_in
+from ..run import HostRun, start_run
+from .call import Chunk, Doubted, Served, VaeCall, call_bytes, judge_not_finite
+from .eligibility import changed, has_encoder, replaced, unsupported
+from .finite import Part, gather, not_finite, random_state, rescued, set_random_state
+from .proxy import Calls, VaeProxy, vae_class_for
 from .resolutions import DynamicResolution, Plan, sizes_of
-from .run import HostRun, start_run
-from .vae_call import Chunk, Doubted, Served, VaeCall, judge_not_finite
-from .vae_eligibility import has_encoder, unsupported
-from .vae_finite import Part, gather, not_finite, random_state, rescued, set_random_state, without_graph
-from .vae_proxy import Calls, VaeProxy, vae_class_for
 
 log = logging.getLogger("onegraph.host")
 
 Parts = Literal["decoder", "encoder", "both"]
+_FAMILIES: dict[Part, Family] = {"decoder": DECODER, "encoder": ENCODER}
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class VaeHook:
         self.options = options
         self.node_id = node_id
         self._source = source
-        self._components = {part: Component(name, node_id, source, part) for part, name in family.COMPONENTS.items()}
+        self._components = {part: Component(family, node_id, source, part) for part, family in _FAMILIES.items()}
         self._has_encoder = has_encoder(source.path)
         self._watches = Watches()
         self._active = threading.local()
@@ -80,21 +81,10 @@ class VaeHook:
         """Begin to restore the graphs for any size before the first image."""
         if self.options.dynamic_resolution not in ("auto", "any size"):
             return
-        for part in family.COMPONENTS:
-            if self.options.parts in (part, "both"):
-                preload(vae.patcher, module, functools.partial(self._first_request, part, vae, module), self._watches)
-
-    def _first_request(self, part: Part, vae: Any, module: torch.nn.Module, run: HostRun) -> Request | Refused:
-        step = 1 if part == "decoder" else PIXELS
-        channels = vae.latent_channels if part == "decoder" else 3
-        side = family.FIRST_SIDE * step
-        x = torch.zeros(1, channels, side, side, dtype=vae.vae_dtype, device=vae.device)
-
-        def build(backend: Backend) -> Request | Refused:
-            shapes, label, sizes = family.shape_range(part, x, False, step)
-            return self._components[part].request(run, module, backend, Shaped(shapes, shapes, label, sizes), x)
-
-        return choice.choose(self.options.backend, vae.device, build)
+        for part, component in self._components.items():
+            if self._chosen(part):
+                example = component.family.example(module, vae)
+                component.preload(vae.patcher, module, self.options.backend, example, self._watches)
 
     # The call from outside ----------------------------------------------------------------------------------
 
@@ -145,7 +135,7 @@ class VaeHook:
             yield call
             if call.run is None and self._chosen(part):
                 call.run = HostRun(patcher=getattr(vae, "patcher", None))
-                count_eager(call.run, family.replaced(part, vae))
+                count_eager(call.run, replaced(part, vae))
         finally:
             self._active.call = another
             if call.run is not None:
@@ -187,7 +177,7 @@ class VaeHook:
         if call.run is None:
             patcher = call.vae.patcher
             call.run = start_run(patcher, module, "", self._watches)
-            call.run.refusal = call.run.refusal or family.changed(patcher, module)
+            call.run.refusal = call.run.refusal or changed(patcher, module)
         return call, call.run
 
     def passed_by(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
@@ -202,30 +192,37 @@ class VaeHook:
         if asked is None:
             return Served(own(x), whole=True)
         call, run = asked
-        run.call_bytes = run.call_bytes or family.call_bytes(part, call.vae, x)
-        chunk = Chunk(part, call, run, module)
+        run.call_bytes = run.call_bytes or call_bytes(part, call.vae, x)
+        chunk = Chunk(_FAMILIES[part], call, run, module)
         if call.doubted is not None:
             run.report.call_starts()
             return self._without_graph(chunk, call.doubted, x, own)
         started = time.perf_counter()
-        prepare = functools.partial(self._prepare, chunk, x)
-        served = self._components[part].dispatcher.call(run, prepare, lambda: Served(own(x), whole=True))
+        component = self._components[part]
+        prepare = functools.partial(self._prepare, chunk, component, x)
+        served = component.dispatcher.call(run, prepare, lambda: Served(own(x), whole=True))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
         return served if isinstance(served, Served) else Served(served, whole=False)
 
-    def _prepare(self, chunk: Chunk, x: torch.Tensor) -> Call | Refused:
+    def _prepare(self, chunk: Chunk, component: Component, x: torch.Tensor) -> Call | Refused:
         """What to run through a graph for one chunk or tile, or why not."""
         refusal = chunk.run.inspect(chunk.module)
         if refusal is not None:
             return Refused(refusal)
-        if type(x) is not torch.Tensor or x.ndim != 4:
-            return Refused(reasons.NotImages())
-        request = self._request(chunk, x)
-        if isinstance(request, Refused):
-            return request
-        eager = functools.partial(without_graph, chunk.part, chunk.module)
+
+        def plan(any_size: bool) -> Shapes | Reason:
+            """By the rule for changing resolutions, which is decided once for each call."""
+            decided = self._plan(chunk.call, component, x, any_size)
+            chunk.run.report.rule = decided.why.text
+            return decided.why if decided.shapes == "none" else decided.shapes
+
+        when_missing = "eager" if chunk.call.tiles else self.options.when_missing
+        call = component.call(chunk.run, chunk.module, (x,), {}, self.options.backend, plan, when_missing)
+        if isinstance(call, Refused):
+            return call
+        request, eager = call.request, call.eager
 
         def accept(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
             assert isinstance(output, torch.Tensor)
@@ -236,41 +233,14 @@ class VaeHook:
                 return output
             return judge_not_finite(chunk, request, inputs[0], eager(inputs[0]))
 
-        when_missing = "eager" if chunk.call.tiles else self.options.when_missing
-        return Call(request, [x], eager, when_missing, 1, accept)
+        return dataclasses.replace(call, accept=accept)
 
-    def _request(self, chunk: Chunk, x: torch.Tensor) -> Request | Refused:
-        """The request under the rule for changing resolutions, which is decided once for each call."""
-        part, call, run = chunk.part, chunk.call, chunk.run
-        known = run.requests.get((x.shape[1:], x.dtype, x.device))
-        if known is not None:
-            return known
-        step = 1 if part == "decoder" else PIXELS
-        widest, exact = (family.shape_range(part, x, exactly, step) for exactly in (False, True))
-
-        def build(backend: Backend) -> Request | Refused:
-            any_size = backend.supports(widest[0])
-            if call.tiles:
-                plan = Plan("any size" if any_size else "exact", reasons.TilesNeverCompile())
-            else:
-                plan = self._plan(part, call, x, any_size)
-            run.report.rule = plan.why.text
-            if plan.shapes == "none":
-                return Refused(plan.why)
-            shapes, label, sizes = widest if plan.shapes == "any size" else exact
-            return self._components[part].request(
-                run, chunk.module, backend, Shaped(shapes, widest[0], label, sizes), x
-            )
-
-        request = choice.choose(self.options.backend, x.device, build)
-        if isinstance(request, Request):
-            run.requests[(x.shape[1:], x.dtype, x.device)] = request
-        return request
-
-    def _plan(self, part: Part, call: VaeCall, x: torch.Tensor, any_size: bool) -> Plan:
+    def _plan(self, call: VaeCall, component: Component, x: torch.Tensor, any_size: bool) -> Plan:
         """The rule's decision, for all chunks of a call together; each call counts its size once."""
+        if call.tiles:
+            return Plan("any size" if any_size else "exact", reasons.TilesNeverCompile())
         if any_size not in call.plans:
-            sizes, size = sizes_of(self._source.digest, family.COMPONENTS[part]), (x.shape[2], x.shape[3])
+            sizes, size = sizes_of(self._source.digest, component.family.component), (x.shape[2], x.shape[3])
             if not call.plans:
                 sizes.count(size)
             call.plans[any_size] = sizes.plan(self.options.dynamic_resolution, size, any_size)
@@ -290,7 +260,7 @@ class VaeHook:
             return result
         exact = None
         try:
-            exact, doubted.overflow = rescued(chunk.part, run, chunk.module, x)
+            exact, doubted.overflow = rescued(chunk.family, run, chunk.module, x)
         except Exception as error:  # never into the queue
             log.exception("a tile could not be computed in float32")
             doubted.overflow = reasons.Float32Failed(type(error).__name__)

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..common import reasons
-from ..common.reasons import Reason
+from ...common import reasons
+from ...common.reasons import Reason
 
 DynamicResolution = Literal["auto", "skip", "any size", "each size"]
 Size = tuple[int, int]

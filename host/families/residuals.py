@@ -8,14 +8,15 @@ one sum by then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..common import reasons
-from ..common.shapes import Refused, ShapeRange, TensorSpec
+from ...common import reasons
+from ...common.shapes import Refused
+from ...runtime.family import Input
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _KINDS = ("input", "middle", "output")
@@ -100,18 +101,23 @@ def usual(unet: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
     return {block.name: torch.zeros(block.size(x), dtype=x.dtype, device=x.device) for block in steered}
 
 
-def widened(shapes: ShapeRange, unet: Any, residuals: Mapping[str, torch.Tensor]) -> ShapeRange:
-    """Return the range with the residuals as further inputs."""
-    specs = [
-        TensorSpec(
+def inputs(unet: Any, given: Mapping[str, torch.Tensor]) -> list[Input]:
+    """The residuals among a graph's inputs, in the order of the blocks."""
+    if not among(given):
+        return []
+    return [
+        Input(
             block.name,
             ("batch", block.channels, *(f"{side}/{block.over}" if block.over > 1 else side for side in _SIDES)),
-            str(residuals[block.name].dtype).removeprefix("torch."),
+            optional=True,
         )
         for block in _blocks(unet)
-        if block.name in residuals
     ]
-    return ShapeRange(shapes.dims, (*shapes.inputs, *specs))
+
+
+def among(given: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a graph's inputs hold residuals."""
+    return any(name.partition("_")[0] in _KINDS for name in given)
 
 
 def control_of(residuals: Mapping[str, torch.Tensor]) -> dict[str, list[torch.Tensor | None]] | None:
@@ -127,8 +133,7 @@ def control_of(residuals: Mapping[str, torch.Tensor]) -> dict[str, list[torch.Te
     return {kind: given[::-1] for kind, given in control.items()}
 
 
-def split(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:
-    """Return a graph's inputs by name, residuals apart as the host's control."""
-    given = dict(zip(names, tensors, strict=True))
-    residuals = {name: given.pop(name) for name in names if name.partition("_")[0] in _KINDS}
-    return given, control_of(residuals)
+def split(given: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:
+    """Return a graph's inputs without the residuals, and these as the host's control."""
+    residuals = {name: tensor for name, tensor in given.items() if name.partition("_")[0] in _KINDS}
+    return {name: tensor for name, tensor in given.items() if name not in residuals}, control_of(residuals)

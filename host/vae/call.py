@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
-from ..common import reasons
-from ..common.reasons import Reason
-from ..common.shapes import Refused
-from ..runtime.dispatch import Accepted, Instead
-from ..runtime.registry import registry
-from ..runtime.request import Request
+from ...common import reasons
+from ...common.outputs import Output, is_finite
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...runtime.dispatch import Accepted, Instead
+from ...runtime.registry import registry
+from ...runtime.request import Request
+from ..families import Family
+from ..run import HostRun
+from .finite import Flags, Part, rescued
 from .resolutions import Plan
-from .run import HostRun
-from .vae_finite import Flags, Part, rescued
 
 
 @dataclass
@@ -67,19 +69,28 @@ class Served:
 class Chunk:
     """One call of the proxy, with what it belongs to."""
 
-    part: Part
+    family: Family
     call: VaeCall
     run: HostRun
     module: torch.nn.Module
 
 
-def judge_not_finite(chunk: Chunk, request: Request, image: torch.Tensor, reference: torch.Tensor) -> Accepted:
+def judge_not_finite(chunk: Chunk, request: Request, image: torch.Tensor, reference: Output) -> Accepted:
     """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
-    if bool(torch.isfinite(reference).all()):
+    if is_finite(reference):
         registry().retire(request, reasons.GraphNotFinite())
         return Refused(reasons.GraphNotFinite())
-    exact, reason = rescued(chunk.part, chunk.run, chunk.module, image)
+    exact, reason = rescued(chunk.family, chunk.run, chunk.module, image)
     if exact is None:
         chunk.run.refusal = reason
         return Refused(reason)
     return Instead(exact, reason)
+
+
+def call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
+    """What decoding or encoding one image takes by the host's own estimate; 0: it has none."""
+    try:
+        estimate = vae.memory_used_decode if part == "decoder" else vae.memory_used_encode
+        return int(estimate((1, *x.shape[1:]), x.dtype))
+    except Exception:  # of the host's own
+        return 0

@@ -1,4 +1,4 @@
-"""Which VAEs are compiled, and which of their files can only decode."""
+"""Which VAEs are compiled, what other nodes did to one since, and which of their files can only decode."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ..common import reasons
-from ..common.reasons import Reason
-from .module_proxy import plain
+import torch
+
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.reasons import Reason
+from .. import dynamic_vram
+from ..families.vae import module_refusal
+from ..module_proxy import plain
+from .finite import Part
+from .proxy import VaeProxy
 
 log = logging.getLogger("onegraph.host")
 
@@ -23,25 +30,26 @@ def unsupported(vae: Any) -> Reason | None:
         return reasons.VideoVae(name)
     if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
         return reasons.OwnTiling(name)
-    return unsupported_module(module)
+    return module_refusal(module)
 
 
-def unsupported_module(module: Any) -> Reason | None:
-    """Why this module is none that is compiled, or None; other nodes may exchange parts of it at any time."""
-    from comfy.ldm.models.autoencoder import AutoencoderKL, AutoencodingEngine
-    from comfy.ldm.modules.diffusionmodules import model as blocks
-    from comfy.taesd.taesd import TAESD
+def replaced(part: Part, vae: Any) -> Reason:
+    """Why the proxy was not asked in a whole decode or encode."""
+    method = "decode" if part == "decoder" else "encode"
+    module = getattr(vae, "first_stage_model", None)
+    if isinstance(module, VaeProxy) and method in vars(module):
+        return reasons.VaeMethodReplaced(method)
+    return reasons.VaeMethodReplaced("first_stage_model")
 
-    name = type(module).__name__
-    if type(module) is TAESD:
-        return None
-    if type(module) not in (AutoencoderKL, AutoencodingEngine):
-        return reasons.NotACompilableVae(name)
-    if type(module.encoder) is not blocks.Encoder or type(module.decoder) is not blocks.Decoder:
-        return reasons.UnusualVae(name)
-    if getattr(module, "bn", None) is not None or getattr(module, "max_batch_size", None) is not None:
-        return reasons.NormalisedLatents(name)
-    return None
+
+def changed(patcher: Any, module: torch.nn.Module) -> Reason | None:
+    """What other nodes have done to the VAE since it came through our node that no graph can serve, or None."""
+    try:
+        if dynamic_vram.is_paged(patcher) and plain(patcher.model) is not module:
+            return reasons.VaeCopied()
+        return module_refusal(module)
+    except Exception as error:  # never into the queue
+        return reasons.NotInspected("VAE", type(error).__name__, in_brief(error))
 
 
 def has_encoder(path: Path | None) -> bool:

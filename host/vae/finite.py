@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import torch
 
-from ..common import reasons
-from ..common.reasons import Reason
-from ..common.shapes import Refused
-from ..runtime.request import Request
-from .compile_client import encode_moments
-from .run import HostRun
+from ...common import reasons
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...runtime.request import Request
+from ..families import Family
+from ..run import HostRun
 
 Part = Literal["decoder", "encoder"]
 # By key digest: a request and whether all results of its graph were finite, as a flag on the device.
@@ -48,23 +48,21 @@ def set_random_state(vae: Any, state: tuple[torch.Tensor, torch.Tensor | None]) 
         torch.cuda.set_rng_state(state[1], vae.device)
 
 
-def without_graph(part: Part, module: Any, x: torch.Tensor) -> torch.Tensor:
-    """What a graph computes, without it: a decode, or an encode up to what draws random numbers."""
-    result: torch.Tensor = type(module).decode(module, x) if part == "decoder" else encode_moments(module, x)
-    return result
-
-
-def rescued(part: Part, run: HostRun, module: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor | None, Reason]:
+def rescued(
+    family: Family, run: HostRun, module: torch.nn.Module, x: torch.Tensor
+) -> tuple[torch.Tensor | None, Reason]:
     """What float32 gives where eager overflows, or None, and the reason for the user."""
     exact = None
     if x.dtype in (torch.float16, torch.bfloat16):
         with run.weights(module) as whole:
-            exact = None if isinstance(whole, Refused) else _in_float32(part, whole, x)
+            exact = None if isinstance(whole, Refused) else _in_float32(family, whole, x)
     return exact, reasons.VaeOverflows(str(x.dtype).removeprefix("torch."), exact is not None)
 
 
-def _in_float32(part: Part, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
+def _in_float32(family: Family, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
     """Decode or encode by a float32 copy of the weights, gone afterwards; None when that overflows too."""
     exact: Any = copy.deepcopy(module).float()
-    result = without_graph(part, exact, image.float()).to(image.dtype)
+    found = family.run(exact, {"x": image.float()})
+    assert isinstance(found, torch.Tensor)
+    result = found.to(image.dtype)
     return result if bool(torch.isfinite(result).all()) else None
