@@ -43,7 +43,7 @@ def environment() -> str:
 
 
 def rules() -> Rules:
-    """How ComfyUI's modules are to be read; see `weights.rules`. After `prepare`."""
+    """How ComfyUI's modules are to be read; see `eligibility.rules`. After `prepare`."""
     from . import eligibility
 
     return eligibility.rules()

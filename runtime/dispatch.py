@@ -1,8 +1,8 @@
 """The call protocol: how any client runs a call of a component through a graph, or eager with the reason.
 
-A client (ComfyUI's UNet and VAE, later ControlNet or a diffusers pipeline) prepares a `Call`: the request for a graph,
-the inputs, the same function without a graph; or it refuses with a reason. Everything else is done here: admission,
-finding or compiling the graph, splitting batches, binding, counting, reporting, and falling back to eager.
+A client (ComfyUI's UNet, ControlNet or VAE, or a module of a diffusers pipeline) prepares a `Call`: the request for a
+graph, the inputs, the same function without a graph; or it refuses with a reason. Everything else is done here:
+admission, finding or compiling the graph, splitting batches, binding, counting, reporting, falling back to eager.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class ControlNetHook:
         return Call(request, [*given.values()], eager, self.options.when_missing, chunk)
 
     def request(self, module: Any, run: HostRun, given: Tensors) -> Request | Refused:
-        """What to ask the engine for, given the inputs by name."""
+        """The request for a graph, given the inputs by name."""
         x = given["x"]
         sizes = tuple(tuple(tensor.shape) for tensor in given.values())
         of_inputs = [tensor.shape[-1] for name, tensor in given.items() if name in ("context", "y")]

@@ -206,7 +206,7 @@ class UnetHook:
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
         if torch.compiler.is_compiling():
-            # Another node's torch.compile traces through here; weights.patcher_refusal gives the user the reason.
+            # Another node's torch.compile traces through here; `eligibility.patcher_refusal` tells the user why.
             return executor(*args, **kwargs)
         executor.original = functools.partial(_innermost, executor.class_obj, executor.original)
         return executor(*args, **kwargs)
@@ -244,7 +244,7 @@ class UnetHook:
     def request(
         self, unet: Any, run: HostRun, given: Tensors, steering: Tensors = types.MappingProxyType({})
     ) -> Request | Refused:
-        """What to ask the engine for, given x, timesteps, context and perhaps y, and the residuals by name."""
+        """The request for a graph, given x, timesteps, context and perhaps y, and the residuals by name."""
         x, context, y = given["x"], given["context"], given.get("y")
         sizes = tuple(tuple(t.shape) for t in given.values())
         levels, call_sizes = len(unet.channel_mult), {"height": x.shape[2], "width": x.shape[3]}
