@@ -3,7 +3,7 @@
 How a graph gets into a process:
 
 1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing.
-2. A hit in another model's folder is adopted by `adopt`; a broken one is moved aside by `take_away`.
+2. A hit in another model's folder is copied by `adopt`; `take_away` quarantines a broken one.
 3. After a miss, a compile fills a private folder from `staging`, and `publish` copies it to the model's graphs and
    makes it an entry by one rename.
 4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the

@@ -26,7 +26,7 @@ class Faulty:
     """An entry whose manifest cannot be used.
 
     Attributes:
-        mine: whether it is this user's, so that it may be moved aside.
+        mine: whether it is this user's, so that it may be quarantined.
     """
 
     reason: Damaged

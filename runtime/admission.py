@@ -28,11 +28,11 @@ MOST_TRIES = 4  # of one graph that ends for want of memory, whatever is free
 
 @dataclass(frozen=True)
 class Limits:
-    """What an engine goes by when it compiles.
+    """What a registry goes by when it compiles.
 
     Attributes:
         seconds: a compile may take in all; 0 is no limit.
-        poll_seconds: between two checks whether a compile that was put off may start.
+        poll_seconds: between two checks whether a deferred compile may start.
         applies: whether memory on a device is checked before a compile.
         free: bytes on a device that a compile could take.
         total: bytes that a device has.

@@ -77,7 +77,7 @@ class Binding:
     def holds(self, module: torch.nn.Module) -> bool:
         """Whether every weight is still the same object at the same address, and looks the same.
 
-        Some 1700 look-ups before every call.
+        Some 1700 look-ups for SDXL's UNet.
         """
         tensors = self._found(module)
         if tensors is None or list(map(id, tensors)) != self.identities:

@@ -67,7 +67,7 @@ class _UnderWay:
 
 
 class _GiveWay(Exception):
-    """The host has begun something and needs the memory of a compile that was put off."""
+    """The host has begun something and needs the memory of a deferred compile."""
 
 
 class _NotReady(Exception):
@@ -201,7 +201,7 @@ class Compiles:
         )
 
     def _admit(self, request: Request, job: Job) -> Job | Refused:
-        """The job as it may start now, or why it may not; then it is put off until the host is idle, if that helps."""
+        """The job as it may start now, or why it may not; then it is deferred until the host is idle, if that helps."""
         self._deferred.take(request.slot)
         if not self.limits.applies(request.device):
             return job
@@ -300,14 +300,14 @@ class Compiles:
         return Refused(reasons.CompilesInBackground())
 
     def _may_start(self, waiting: _Waiting) -> bool:
-        """Whether the host is idle and a compile that was put off fits: an idle host plans nothing."""
+        """Whether the host is idle and a deferred compile fits: an idle host plans nothing."""
         idle, need = waiting.request.idle, dataclasses.replace(waiting.need, planned=0)
         if idle is None or not idle():
             return False
         return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Fits)
 
     def _start_deferred(self, slot: Slot, waiting: _Waiting) -> None:
-        """Compile what was put off, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
+        """Compile what was deferred, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
         request = waiting.request
         fits = admission.admit(dataclasses.replace(waiting.need, planned=0), self._free_bytes(request.device))
         if isinstance(fits, Refused):

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 
 class _Copied(BaseException):
-    """Ends a compile whose job was copied; like a user's interrupt it passes the engine."""
+    """Ends a compile whose job was copied; like a user's interrupt it passes the registry."""
 
 
 def write_jobs(bench: Bench, folder: Path) -> None:
