@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +17,8 @@ import torch
 
 from ..compiler.fingerprint import Rules
 from ..compiler.job import Client
-from ..runtime.family import ModuleCall
-from .families import FAMILIES
+from ..runtime.family import ModuleCall, modules_of
+from . import families
 
 
 def client() -> Client:
@@ -26,7 +27,8 @@ def client() -> Client:
     from comfy.cli_args import args
 
     plain = {k: v for k, v in vars(args).items() if isinstance(v, bool | int | float | str | None)}
-    return Client(".host.compile_client", {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain})
+    state = {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain}
+    return Client(".host.compile_client", {**state, "families": modules_of(families.known())})
 
 
 @functools.cache
@@ -59,8 +61,11 @@ def prepare(state: Mapping[str, Any]) -> None:
         setattr(args, name, value)
     import comfy.model_management
 
+    for name in state["families"]:
+        importlib.import_module(name)
+
 
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torch.nn.Module:
     """The function of tensors to capture for a component, which takes the inputs of these names."""
-    family = next(family for family in FAMILIES if family.component == component)
+    family = next(one for one in families.known() if one.component == component and one.serves(module))
     return ModuleCall(family, module, inputs)

@@ -58,11 +58,11 @@ class HostRun(Run):
             return self.refusal
         epoch = eligibility.epoch(self.patcher)
         if epoch != self.epoch:
-            self.epoch, self.bound, self.requests, self.slice_ = epoch, {}, {}, None
+            self.epoch, self.bound, self.requests, self.check_slice = epoch, {}, {}, None
             self.watch.refresh_fully(module)
-        watch, slice_ = self.watch, self.slice_
-        version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
-        refusal = eligibility.refusal(self.patcher, watch, self.prefix) if slice_ is None else None
+        watch, check_slice = self.watch, self.check_slice
+        version = watch.refresh(module) if check_slice is None else watch.refresh_part(module, check_slice)
+        refusal = eligibility.refusal(self.patcher, watch, self.prefix) if check_slice is None else None
         if version != self.version:
             self.version, self.bound, self.requests = version, {}, {}
             self.refusal = self.refusal or self._page_anew(module)

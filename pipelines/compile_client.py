@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,14 +15,14 @@ import torch
 
 from ..compiler.fingerprint import Rules
 from ..compiler.job import Client
-from ..runtime.family import ModuleCall
+from ..runtime.family import ModuleCall, modules_of
 from . import reading
-from .families import family_of
+from .families import FAMILIES, family_of
 
 
 def client() -> Client:
     """The client for compiles of diffusers' models."""
-    return Client(".pipelines.compile_client", {})
+    return Client(".pipelines.compile_client", {"families": modules_of(FAMILIES)})
 
 
 @functools.cache
@@ -41,6 +42,8 @@ def prepare(state: Mapping[str, Any]) -> None:
     """Nothing is ever fetched by the worker, and attention is torch's own: compilers choose its kernel."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["DIFFUSERS_ATTN_BACKEND"] = "native"
+    for name in state["families"]:
+        importlib.import_module(name)
 
 
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torch.nn.Module:

@@ -134,12 +134,12 @@ class Dispatcher:
             ready = self._ready(run, call, given)
             if isinstance(ready, Refused):
                 return ready
-            graph, sizes, slice_ = ready
+            graph, sizes, whole = ready
             first, inputs = graph.fresh, tuple(_plain(t) for t in given)
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
-                result = graph.call(module, inputs, sizes, call.eager, registry().counters, slice_, run.held)
+                result = graph.call(module, inputs, sizes, call.eager, registry().counters, whole, run.held)
             if isinstance(result, Refused):
                 if isinstance(result.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
                     run.refused[call.request.key.digest] = result.reason
@@ -157,8 +157,8 @@ class Dispatcher:
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *chunks: torch.cat(chunks), *outputs)
         return output if instead is None else Instead(output, instead)
 
-    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any, int | None] | Refused:
-        """The graph that may serve these inputs now, with their sizes, and what of its weights is to be checked.
+    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any, bool] | Refused:
+        """The graph that may serve these inputs now, with their sizes, and whether all its weights are to be checked.
 
         Its first call in a run is checked in full, and its first one after a call that was, also where another graph
         served that: weights may have moved since this one was last called.
@@ -176,15 +176,15 @@ class Dispatcher:
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        slice_ = run.slice_ if run.bound.get(id(graph)) == run.doubts else None
-        refusal = graph.replaced() if slice_ is None else None
+        whole = run.check_slice is None or run.bound.get(id(graph)) != run.doubts
+        refusal = graph.replaced() if whole else None
         refusal = refusal or surroundings.refusal(request.module, given)
         if refusal is not None:
             return Refused(refusal)
         if id(graph) not in run.bound:
             graph.start_run(run.weights_version)
         run.bound[id(graph)] = run.doubts
-        return graph, admitted.sizes, slice_
+        return graph, admitted.sizes, whole
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:
         digest = request.key.digest

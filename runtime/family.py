@@ -8,7 +8,7 @@ Requests, checks and graphs are the same for all families: `Component`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -190,6 +190,13 @@ class ModuleCall(torch.nn.Module):
         given = dict(zip(self._inputs, tensors, strict=True))
         with self._family.capture_rewrites(self.module, given):
             return self._family.run(self.module, given)
+
+
+def modules_of(families: Iterable[Family]) -> list[str]:
+    """The modules outside of this package that define some of these families, for processes that need them, too."""
+    own = __name__.removesuffix("runtime.family")
+    names = {type(family).__module__ for family in families}
+    return sorted(name for name in names if not name.startswith(own))
 
 
 def by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

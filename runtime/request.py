@@ -31,7 +31,6 @@ class Request:
         module: the live module.
         prefix: name under which the client's wrapper holds `module`, with a dot: graph weights are `prefix` + name.
         example_sizes: of the call at hand, by dimension name.
-        pixels: of an image per unit of the inputs' height and width, for reasons.
         export_shapes: a wider range to export under, for backends that rebuild graphs for other sizes.
         neighbours: folders whose checkpoints may have graphs of the same architecture.
         environment: versions of what surrounds a graph and is no part of its key, e.g. the host's. When they change, a
@@ -41,6 +40,7 @@ class Request:
         idle: tells whether the host has nothing to do. None: it cannot tell, so no compile waits for that.
         busy: tells whether the host computes or is about to. A background compile for a GPU is stopped meanwhile: it
             slows a run that launches kernels by 40 % (SDXL eager on an H200), whatever its priority.
+        pixels: of an image per unit of the inputs' height and width, for reasons.
     """
 
     key: GraphKey
@@ -53,7 +53,6 @@ class Request:
     device: torch.device
     example_sizes: Mapping[str, int]
     client: Client
-    pixels: int = 0
     neighbours: tuple[Path, ...] = ()
     export_shapes: ShapeRange | None = None
     environment: str = ""
@@ -61,6 +60,7 @@ class Request:
     call_bytes: int = 0
     idle: Callable[[], bool] | None = None
     busy: Callable[[], bool] | None = None
+    pixels: int = 0
 
     @property
     def slot(self) -> Slot:

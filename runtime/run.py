@@ -27,7 +27,7 @@ class Run:
         version: of the module when the requests were made.
         served: whether a graph served the last call.
         inspected: whether the module was checked for everything since the last call, as when a run starts.
-        slice_: of what a call is to be checked for, as in `LoadedGraph.call`; None: everything.
+        check_slice: number of the part that the module is checked for at this call; None: it and all weights in full.
         doubts: how often a call of this run was to be checked for everything.
         stamp: of registrations, when the last call or, before the first one, the run began.
         refused: by key digest, why there is no graph in this run.
@@ -41,7 +41,7 @@ class Run:
     version: int = 0
     served: bool = False
     inspected: bool = False
-    slice_: int | None = None
+    check_slice: int | None = None
     doubts: int = 0
     stamp: int | None = None
     report: RunReport = field(default_factory=RunReport)
@@ -60,9 +60,9 @@ class Run:
         """
         now = registrations.stamp()
         if alone and (self.served or self.inspected) and now == self.stamp:
-            self.slice_ = self.report.calls
+            self.check_slice = self.report.calls
         else:
-            self.slice_ = None
+            self.check_slice = None
             self.doubts += 1
         self.stamp, self.inspected = now, False
 

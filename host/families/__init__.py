@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from . import controlnet, unet, vae
 from .family import Family
 
-MODELS: tuple[Family, ...] = (unet.Unet(),)  # diffusion models, whose calls go through the host's chain of wrappers
-CONTROLNETS: tuple[Family, ...] = (controlnet.ControlNet(),)
+MODELS: list[Family] = [unet.Unet()]  # diffusion models, whose calls go through the host's chain of wrappers
+CONTROLNETS: list[Family] = [controlnet.ControlNet()]
 DECODER, ENCODER = vae.Decoder(), vae.Encoder()
-FAMILIES: tuple[Family, ...] = (*MODELS, *CONTROLNETS, DECODER, ENCODER)
 
-__all__ = ["CONTROLNETS", "DECODER", "ENCODER", "FAMILIES", "MODELS", "Family", "family_of"]
+__all__ = ["CONTROLNETS", "DECODER", "ENCODER", "MODELS", "Family", "family_of", "known", "register"]
 
 
-def family_of(module: Any, among: tuple[Family, ...]) -> Family | None:
+def register(family: Family) -> None:
+    """Have a further kind of diffusion models compiled. Its module is imported in compiling processes, too."""
+    MODELS.append(family)
+
+
+def known() -> list[Family]:
+    """All families."""
+    return [*MODELS, *CONTROLNETS, DECODER, ENCODER]
+
+
+def family_of(module: Any, among: Iterable[Family]) -> Family | None:
     """The family that a module belongs to, or None: it is not compiled."""
     return next((family for family in among if family.serves(module)), None)

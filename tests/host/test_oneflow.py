@@ -14,8 +14,7 @@ from support import models
 from onegraph.backends.oneflow import OneFlowBackend, counters
 from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import export
-from onegraph.host import compile_client
-from onegraph.host.families import FAMILIES
+from onegraph.host import compile_client, families
 from onegraph.host.vae import hook as vae_hook
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.family import Shapes
@@ -116,7 +115,7 @@ def function_of(component: str, module: torch.nn.Module, given: tuple[torch.Tens
 
 
 def shapes_of(component: str, module: torch.nn.Module, given: tuple[torch.Tensor, ...], shapes: Shapes) -> ShapeRange:
-    family = next(family for family in FAMILIES if family.component == component)
+    family = next(family for family in families.known() if family.component == component)
     return family.ranged(module, dict(zip(NAMES[component], given, strict=False)), shapes).shapes
 
 
