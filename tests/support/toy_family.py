@@ -38,6 +38,8 @@ class Net(torch.nn.Module):
 class HostNet(Net):
     """The same, called as ComfyUI's models are: through a chain of wrappers."""
 
+    dtype = torch.float32
+
     def forward(self, x: Any, timesteps: Any, context: Any = None, **kwargs: Any) -> Any:
         from comfy.patcher_extension import WrapperExecutor, WrappersMP, get_all_wrappers
 
