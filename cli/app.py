@@ -14,7 +14,7 @@ from .sharing import export_graphs, import_graphs, trust
 
 if TYPE_CHECKING:
     from ..common.reasons import UnreadableNow, Untrusted
-    from ..graph_cache.signing import Trusted
+    from ..graph_cache.trust.signing import Trusted
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Compiled graphs of ComfyUI-OneGraph.")
 app.command()(bench)
 app.command()(retry)

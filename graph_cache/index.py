@@ -22,15 +22,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..common.reasons import NewerManifest, Untrusted
-from . import index_file, ownership
+from . import index_file
+from .crash.leftovers import sweep_temporaries
 from .entry import Unparsed, read_text
 from .index_file import Contents, Row, Stamp
 from .key import GraphKey, Summary
-from .leftovers import sweep_temporaries
 from .manifest import MANIFEST_FILE
-from .open_folder import opened_closed
-from .signing import Signer
-from .trusted_entry import Faulty, Known, read_trusted
+from .trust import ownership
+from .trust.open_folder import opened_closed
+from .trust.signing import Signer
+from .trust.trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 

@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from .files import read_regular, replace_unsynced
 from .manifest import Strict
-from .signing import Signer
+from .trust.signing import Signer
 
 _MOST_BYTES = 64 << 20
 _WORTH = 8  # entries: reading the manifests of fewer takes no longer

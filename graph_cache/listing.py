@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..common.reasons import UnreadableNow, Untrusted
-from . import ownership
 from .entry import Entry, read
 from .first_use import FIRST_USE_FILE, read_here
 from .index import Index, file_stamp
 from .index_file import Row, Stamp, Used
 from .layout import Layout, listed_now, visible
 from .manifest import MANIFEST_FILE
-from .publishers import PUBLISHER_FILE
-from .signing import SIGNATURE_FILE, Signer, Trusted
+from .trust import ownership
+from .trust.publishers import PUBLISHER_FILE
+from .trust.signing import SIGNATURE_FILE, Signer, Trusted
 
 
 @dataclass(frozen=True)

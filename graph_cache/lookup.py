@@ -17,17 +17,17 @@ from pathlib import Path
 
 from ..common.errors import in_brief
 from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow
+from .crash.markers import Markers
+from .crash.quarantine import equals_one, of_key
 from .entry import Entry
 from .index import Index
 from .integrity import Sound, check
 from .key import GraphKey, difference
 from .layout import Layout, listed, listed_now, of_digest, visible
 from .manifest import Manifest
-from .markers import Markers
 from .model_hash import ModelSource
-from .quarantine import equals_one, of_key
-from .signing import Signer
-from .trusted_entry import Faulty, Known, read_trusted
+from .trust.signing import Signer
+from .trust.trusted_entry import Faulty, Known, read_trusted
 
 # Why an entry of the wanted key cannot be used here all the same, or None.
 Differs = Callable[[Manifest], Reason | None]

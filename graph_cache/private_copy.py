@@ -19,12 +19,13 @@ from ..common.reasons import (
     WritableByOthers,
     WrongSize,
 )
-from . import leftovers, ownership
+from .crash import leftovers
 from .entry import Entry
 from .files import IrregularFileError, free_bytes, open_regular
 from .layout import COPIES_FOLDER
 from .manifest import FileRecord
-from .open_folder import is_closed
+from .trust import ownership
+from .trust.open_folder import is_closed
 
 ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
 _CHUNK = 1 << 20

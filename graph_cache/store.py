@@ -31,12 +31,14 @@ from ..common.reasons import (
     Untrusted,
 )
 from ..common.tensor_meta import TensorMeta
-from . import constants, first_use, leftovers, ownership, staging
+from . import constants, first_use, staging
 from . import publish as publishing
-from . import quarantine as quarantining
+from .crash import leftovers
+from .crash import quarantine as quarantining
+from .crash.failures import FOLDER as FAILURES_FOLDER
+from .crash.failures import FailureFiles
+from .crash.markers import Markers
 from .entry import Entry, read
-from .failures import FOLDER as FAILURES_FOLDER
-from .failures import FailureFiles
 from .first_use import FirstUse
 from .index import Index
 from .integrity import Sound, check
@@ -44,13 +46,13 @@ from .key import GraphKey
 from .layout import COMPILER_CACHE, COMPILING_FOLDER, COPIES_FOLDER, Layout, machine_id, user_folder
 from .listing import Listed, listing
 from .lookup import Broken, Differs, Hit, Judged, Lookup, no_objection
-from .markers import Markers
 from .model_hash import ModelSource
-from .open_folder import is_closed
 from .private_copy import private_copy, private_folder
 from .publish import NewEntry
-from .signing import Signer, Trusted
-from .trusted_entry import Faulty, Known, read_trusted
+from .trust import ownership
+from .trust.open_folder import is_closed
+from .trust.signing import Signer, Trusted
+from .trust.trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 

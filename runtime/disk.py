@@ -12,7 +12,7 @@ from ..common.memory import clearly_more
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..graph_cache.files import free_bytes, total_bytes
-from ..graph_cache.ownership import RefusedError
+from ..graph_cache.trust.ownership import RefusedError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)

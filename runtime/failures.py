@@ -1,7 +1,7 @@
 """Nothing is compiled twice for one cause: what failed, in this process and before, and what must change first.
 
 Each failure is remembered with what may have been its cause: versions, free bytes of a disk or of memory, a folder. It
-is on the disk (`graph_cache.failures`), so that a new process knows it, and `onegraph retry` forgets it.
+is on the disk (`graph_cache.crash.failures`), so that a new process knows it, and `onegraph retry` forgets it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..common.errors import ChildDiedError, CompileError
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..common.torch_private import driver_version
+from ..graph_cache.crash.failures import Failure, Kind
 from ..graph_cache.entry import Entry
-from ..graph_cache.failures import Failure, Kind
 from ..graph_cache.store import Store
 from . import admission, disk
 from .admission import Limits

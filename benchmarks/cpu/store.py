@@ -99,8 +99,8 @@ def fill(store: Filled) -> None:
     from onegraph.graph_cache.layout import entry_name
     from onegraph.graph_cache.manifest import CodeRecord
     from onegraph.graph_cache.publish import NewEntry
-    from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
     from onegraph.graph_cache.store import Store
+    from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
     store.checkpoints.mkdir(parents=True)
     names = [f"unet.output_blocks.{i % 9}.1.transformer_blocks.{i}.attn1.to_q.weight" for i in range(store.weights)]

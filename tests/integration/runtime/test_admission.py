@@ -13,8 +13,8 @@ from support import priority, toy
 from onegraph.common.shapes import Refused
 from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import KEY_FILE
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import KEY_FILE
 from onegraph.runtime import admission
 from onegraph.runtime.admission import Limits
 from onegraph.runtime.loaded_graph import LoadedGraph

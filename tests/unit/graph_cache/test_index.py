@@ -18,16 +18,17 @@ import pytest
 from support.entries import key, publish, quarantine, rewrite, snapshot
 
 from onegraph.common.reasons import NoGraph
-from onegraph.graph_cache import index, index_file, signing
+from onegraph.graph_cache import index, index_file
+from onegraph.graph_cache.crash.markers import Markers
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.index import INDEX_FOLDER, Index
 from onegraph.graph_cache.key import GraphKey, Summary, difference
 from onegraph.graph_cache.layout import Layout
 from onegraph.graph_cache.lookup import Hit, Lookup, Miss, no_objection
-from onegraph.graph_cache.markers import Markers
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import Signer
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import signing
+from onegraph.graph_cache.trust.signing import Signer
 
 MISSED = key(target={"device": "cpu", "cpu": "f00", "torch": "2.15"})
 FAR = "target (torch 2.14 instead of 2.15)"

@@ -17,8 +17,8 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.listing import Listed
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import SIGNATURE_FILE, Trusted
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Trusted
 
 SOURCE = ModelSource(None, "fedcba987654")
 USED = FirstUse(checked={"1": 1e-6, "n": 2e-6}, eager_ms=3.0, compiled_ms=2.0)

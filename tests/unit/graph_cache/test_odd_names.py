@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from onegraph.cli.app import app
 from onegraph.common import reasons
 from onegraph.common.plain_text import plain
-from onegraph.graph_cache.failures import Failure
+from onegraph.graph_cache.crash.failures import Failure
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource

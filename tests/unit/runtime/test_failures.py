@@ -24,10 +24,10 @@ from onegraph.common.shapes import Refused
 from onegraph.compiler.job import Compiled
 from onegraph.graph_cache import publish as publishing
 from onegraph.graph_cache import staging
-from onegraph.graph_cache.failures import FOLDER
+from onegraph.graph_cache.crash.failures import FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.open_folder import OpenFolder
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.open_folder import OpenFolder
 from onegraph.runtime import compiles, disk, failures, trial
 from onegraph.runtime.admission import Limits
 from onegraph.runtime.loaded_graph import LoadedGraph, Result

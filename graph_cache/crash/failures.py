@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from .files import read_regular, replace_text
-from .key import GraphKey
-from .layout import machine_id
-from .manifest import Strict
+from ..files import read_regular, replace_text
+from ..key import GraphKey
+from ..layout import machine_id
+from ..manifest import Strict
 
 log = logging.getLogger("onegraph.graph_cache")
 

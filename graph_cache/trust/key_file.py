@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ..common.reasons import SigningKeyRefused
+from ...common.reasons import SigningKeyRefused
+from ..files import IrregularFileError, open_regular, sync
 from . import ownership
-from .files import IrregularFileError, open_regular, sync
 
 _KEY_BYTES = 32
 _MOST_BYTES = 1024  # of a file with hex digits and whatever white space is around them

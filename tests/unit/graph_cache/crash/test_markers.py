@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.graph_cache import liveness
-from onegraph.graph_cache.liveness import this_process
-from onegraph.graph_cache.markers import Markers
+from onegraph.graph_cache.crash import liveness
+from onegraph.graph_cache.crash.liveness import this_process
+from onegraph.graph_cache.crash.markers import Markers
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from typing import Annotated, Any, BinaryIO
 from blake3 import blake3
 from pydantic import StringConstraints, ValidationError
 
-from ..common.errors import in_brief
-from ..common.reasons import (
+from ...common.errors import in_brief
+from ...common.reasons import (
     BundledGraph,
     DigestDiffers,
     MissingFile,
@@ -35,17 +35,19 @@ from ..common.reasons import (
     UnreadableManifest,
     WrongSize,
 )
-from . import bundle, publish, publishers
+from .. import publish
+from ..file_names import check_names
+from ..files import IrregularFileError, free_bytes
+from ..key import GraphKey
+from ..layout import COPIES_FOLDER, entry_name
+from ..manifest import MANIFEST_FILE, MOST_BYTES, FileRecord, Manifest, Strict
+from ..private_copy import private_folder
+from ..staging import staging
+from ..trust import publishers
+from ..trust.publishers import PUBLISHER_FILE, Published, Publishers, PublisherSignature
+from ..trust.signing import Signer
+from . import bundle
 from .bundle import BUNDLE_FILE, BundleError, Members
-from .file_names import check_names
-from .files import IrregularFileError, free_bytes
-from .key import GraphKey
-from .layout import COPIES_FOLDER, entry_name
-from .manifest import MANIFEST_FILE, MOST_BYTES, FileRecord, Manifest, Strict
-from .private_copy import private_folder
-from .publishers import PUBLISHER_FILE, Published, Publishers, PublisherSignature
-from .signing import Signer
-from .staging import staging
 
 _MOST_SIGNATURE_BYTES = 4096
 _SPARE = 64 << 20  # bytes that are to stay free

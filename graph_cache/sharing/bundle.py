@@ -19,8 +19,8 @@ from typing import Annotated, BinaryIO, Literal, Protocol
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from ..common.errors import OneGraphError, in_brief
-from ..common.reasons import (
+from ...common.errors import OneGraphError, in_brief
+from ...common.reasons import (
     BadMemberName,
     BundleEndsEarly,
     DuplicateMember,
@@ -30,8 +30,8 @@ from ..common.reasons import (
     TooLarge,
     UnlistedMember,
 )
-from .files import IrregularFileError, OversizedFileError, open_regular
-from .manifest import Strict
+from ..files import IrregularFileError, OversizedFileError, open_regular
+from ..manifest import Strict
 
 BUNDLE_FILE = "bundle.json"
 MOST_LIST_BYTES = 4 << 20

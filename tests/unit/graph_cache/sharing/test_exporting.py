@@ -12,13 +12,14 @@ from support.bundles import contents, graphs
 from support.entries import bake, key, new_entry, publish, quarantine, snapshot, trust
 
 from onegraph.common import reasons
-from onegraph.graph_cache import ed25519, exporting, key_file
 from onegraph.graph_cache.entry import Entry, read
-from onegraph.graph_cache.exporting import Exported
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sharing import exporting
+from onegraph.graph_cache.sharing.exporting import Exported
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import ed25519, key_file
 
 PRIVATE = 32 * b"k"
 

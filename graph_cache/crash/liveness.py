@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from .files import open_regular, read_regular
-from .layout import machine_id
+from ..files import open_regular, read_regular
+from ..layout import machine_id
 
 State = Literal["alive", "dead", "unknown"]
 

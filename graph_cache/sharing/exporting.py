@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists, UnreadableManifest
-from . import ed25519, key_file, publishers
+from ...common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists, UnreadableManifest
+from ..crash.leftovers import OWNER_FILE
+from ..entry import Entry, read
+from ..files import replace_text, set_mode, sync, sync_folder, write_synced
+from ..manifest import MANIFEST_FILE
+from ..private_copy import copy_files
+from ..staging import staging
+from ..store import Store
+from ..trust import ed25519, key_file, publishers
+from ..trust.publishers import NAME, PUBLISHER_FILE
+from ..trust.signing import SIGNATURE_FILE
 from .bundle import BUNDLE_FILE, GRAPH, Listing
-from .entry import Entry, read
-from .files import replace_text, set_mode, sync, sync_folder, write_synced
 from .importing import valid_place
-from .leftovers import OWNER_FILE
-from .manifest import MANIFEST_FILE
-from .private_copy import copy_files
-from .publishers import NAME, PUBLISHER_FILE
-from .signing import SIGNATURE_FILE
-from .staging import staging
-from .store import Store
 
 TAR_SUFFIX = ".tar"
 _MODEL = re.compile(r"[0-9a-z]{1,32}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.graph_cache.open_folder import is_closed, opened, opened_closed
+from onegraph.graph_cache.trust.open_folder import is_closed, opened, opened_closed
 
 OTHER = 12345  # nobody's number
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -12,9 +12,9 @@ import logging
 import os
 from pathlib import Path
 
-from ..common.reasons import SigningKeyRefused
+from ...common.reasons import SigningKeyRefused
+from ..layout import settings_file
 from . import key_file, ownership
-from .layout import settings_file
 
 log = logging.getLogger("onegraph.graph_cache")
 

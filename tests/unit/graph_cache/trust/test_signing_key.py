@@ -9,12 +9,12 @@ import pytest
 from support.entries import key, publish
 
 from onegraph.common import reasons
-from onegraph.graph_cache import ownership, signing_key
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.ownership import RefusedError
-from onegraph.graph_cache.signing_key import KEY_FILE, VARIABLE
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import ownership, signing_key
+from onegraph.graph_cache.trust.ownership import RefusedError
+from onegraph.graph_cache.trust.signing_key import KEY_FILE, VARIABLE
 
 OTHER = 12345  # nobody's number
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.entries import key
 
-from onegraph.graph_cache import failures
-from onegraph.graph_cache.failures import FOLDER, Failure, FailureFiles
+from onegraph.graph_cache.crash import failures
+from onegraph.graph_cache.crash.failures import FOLDER, Failure, FailureFiles
 from onegraph.graph_cache.store import Store
 
 FAILED = Failure(kind="facts", reason={"code": "compile_failed", "detail": "no"}, facts={"torch": "2.14"})

@@ -11,14 +11,14 @@ import pytest
 from support.entries import bake, die_while_loading, give_away, key, publish, quarantine, snapshot, trust
 
 from onegraph.common import reasons
-from onegraph.graph_cache import ed25519, ownership, trust_list
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.publishers import PUBLISHER_FILE, TRUSTED_FILE, Publishers
-from onegraph.graph_cache.signing import SIGNATURE_FILE, Trusted
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import ed25519, ownership, trust_list
+from onegraph.graph_cache.trust.publishers import PUBLISHER_FILE, TRUSTED_FILE, Publishers
+from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Trusted
 
 OTHER = 12345  # nobody's number
 KEY = 64 * "a"

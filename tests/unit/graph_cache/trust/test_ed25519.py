@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onegraph.common import reasons
-from onegraph.graph_cache import ed25519, trust_list
-from onegraph.graph_cache.publishers import Publishers
+from onegraph.graph_cache.trust import ed25519, trust_list
+from onegraph.graph_cache.trust.publishers import Publishers
 
 PRIME = 2**255 - 19
 D = -121665 * pow(121666, PRIME - 2, PRIME) % PRIME

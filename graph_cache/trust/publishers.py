@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from ..common.errors import in_brief
-from ..common.reasons import (
+from ...common.errors import in_brief
+from ...common.reasons import (
     NeedsCryptography,
     PublisherListRefused,
     UnknownPublisher,
@@ -25,11 +25,11 @@ from ..common.reasons import (
     Untrusted,
     WrongPublisherSignature,
 )
+from ..entry import Entry, Unparsed
+from ..files import IrregularFileError, is_passing, open_regular, read_regular
+from ..layout import settings_file
+from ..manifest import Strict
 from . import ed25519, ownership
-from .entry import Entry, Unparsed
-from .files import IrregularFileError, is_passing, open_regular, read_regular
-from .layout import settings_file
-from .manifest import Strict
 
 PUBLISHER_FILE = "publisher.json"  # in an entry: who signed it, beside or instead of this user
 TRUSTED_FILE = "trusted-publishers.json"  # in the user's folder

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from support.entries import publish
 
+from onegraph.graph_cache.crash.leftovers import OWNER_FILE
+from onegraph.graph_cache.crash.liveness import read_owner, this_process
 from onegraph.graph_cache.files import replace_text
 from onegraph.graph_cache.layout import COMPILING_FOLDER
-from onegraph.graph_cache.leftovers import OWNER_FILE
-from onegraph.graph_cache.liveness import read_owner, this_process
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.open_folder import OpenFolder
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.open_folder import OpenFolder
 
 DAY = 24 * 3600
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.graph_cache import layout, leftovers, liveness
-from onegraph.graph_cache.liveness import owning, read_owner, state, this_process
-from onegraph.graph_cache.markers import Markers
+from onegraph.graph_cache import layout
+from onegraph.graph_cache.crash import leftovers, liveness
+from onegraph.graph_cache.crash.liveness import owning, read_owner, state, this_process
+from onegraph.graph_cache.crash.markers import Markers
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -26,7 +27,7 @@ import socket, sys
 if sys.argv[3]:
     socket.sethostname(sys.argv[3])
 from pathlib import Path
-from onegraph.graph_cache.markers import Markers
+from onegraph.graph_cache.crash.markers import Markers
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 home = Path(sys.argv[1])

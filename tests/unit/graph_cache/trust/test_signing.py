@@ -15,8 +15,8 @@ from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import KEY_FILE, SIGNATURE_FILE, Signer
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import KEY_FILE, SIGNATURE_FILE, Signer
 
 OTHER = 12345  # nobody's number
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..common.reasons import WritableByOthers
-from . import ownership
-from .layout import COPIES_FOLDER, STAGING_PREFIX, user_folder
+from ...common.reasons import WritableByOthers
+from ..layout import COPIES_FOLDER, STAGING_PREFIX, user_folder
+from ..manifest import MANIFEST_FILE
+from ..trust import ownership
+from ..trust.open_folder import OpenFolder, is_closed, opened, opened_closed
 from .liveness import WRITING_SECONDS, State, is_unfinished, owning, read_owner, runs, state
-from .manifest import MANIFEST_FILE
-from .open_folder import OpenFolder, is_closed, opened, opened_closed
 
 log = logging.getLogger("onegraph.graph_cache")
 

@@ -13,12 +13,12 @@ import pytest
 from support.entries import key, publish, snapshot
 
 from onegraph.common import reasons
-from onegraph.graph_cache import ownership
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import ownership
 
 OTHER = 12345  # nobody's number
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.reasons import Damaged, NewerManifest, UnreadableManifest, UnreadableNow, Untrusted, WrongSignature
+from ...common.reasons import Damaged, NewerManifest, UnreadableManifest, UnreadableNow, Untrusted, WrongSignature
+from ..entry import Entry, Unparsed, parse, read, read_text
 from . import ownership
-from .entry import Entry, Unparsed, parse, read, read_text
 from .signing import Signer, Trusted
 
 _MOST_UNSIGNED = 1 << 20  # bytes of a manifest that is parsed although its signature is wrong

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from .layout import machine_id
+from ..layout import machine_id
 from .liveness import Owner, is_nonce, is_unfinished, new_nonce, owning, read_owner, state, this_process
 
 log = logging.getLogger("onegraph.graph_cache")

@@ -12,13 +12,14 @@ from support.bundles import Contents, contents, graphs, write_folder, write_tar
 from support.entries import bake, key, publish, snapshot, trust
 
 from onegraph.common import reasons
-from onegraph.graph_cache import files, importing
+from onegraph.graph_cache import files
 from onegraph.graph_cache.entry import read
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import Signer, Trusted
+from onegraph.graph_cache.sharing import importing
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import Signer, Trusted
 
 Result = list[tuple[Path, bool]] | reasons.Reason
 

@@ -14,8 +14,8 @@ from typing import Literal
 from blake3 import blake3
 from pydantic import Field, ValidationError
 
-from ..common.errors import in_brief
-from ..common.reasons import (
+from ...common.errors import in_brief
+from ...common.reasons import (
     ForeignOwner,
     SigningKeyRefused,
     UnknownPublisher,
@@ -24,10 +24,10 @@ from ..common.reasons import (
     Untrusted,
     WrongSignature,
 )
+from ..entry import Entry, Unparsed
+from ..files import IrregularFileError, OversizedFileError, is_passing, read_regular
+from ..manifest import Strict
 from . import ownership, signing_key
-from .entry import Entry, Unparsed
-from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
-from .manifest import Strict
 from .publishers import Published, Publishers
 from .signing_key import KEY_FILE as KEY_FILE
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from .entry import Entry
-from .integrity import Sound, check
-from .key import GraphKey
-from .layout import BROKEN_PREFIX, of_digest
-from .open_folder import opened, opened_closed
-from .signing import Signer
-from .trusted_entry import Known, read_trusted
+from ..entry import Entry
+from ..integrity import Sound, check
+from ..key import GraphKey
+from ..layout import BROKEN_PREFIX, of_digest
+from ..trust.open_folder import opened, opened_closed
+from ..trust.signing import Signer
+from ..trust.trusted_entry import Known, read_trusted
 
 
 def quarantine(folder: Path) -> bool:

@@ -20,8 +20,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..common.reasons import ForeignOwner, Reason, UnreadableNow, WritableByOthers
-from .files import is_passing
+from ...common.reasons import ForeignOwner, Reason, UnreadableNow, WritableByOthers
+from ..files import is_passing
 
 log = logging.getLogger("onegraph.graph_cache")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..common.reasons import (
+from ...common.reasons import (
     BadPublisherKey,
     BadPublisherName,
     OtherPublisherKey,
@@ -14,9 +14,9 @@ from ..common.reasons import (
     Reason,
     WeakPublisherKey,
 )
+from ..files import replace_text, set_mode
+from ..layout import settings_file
 from . import ed25519
-from .files import replace_text, set_mode
-from .layout import settings_file
 from .publishers import NAME, PUBLIC_KEY, TRUSTED_FILE, Publishers, TrustedPublishers
 
 
