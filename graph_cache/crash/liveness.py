@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..files import open_regular, read_regular
 from ..layout import machine_id
@@ -36,7 +36,7 @@ class Owner:
     """A process of this machine or another.
 
     Attributes:
-        machine: `machine_id` of its machine; empty where files of other machines are told apart in another way.
+        machine: `machine_id` of its machine.
         boot: id of the machine's boot; empty where the system has none, like the following.
         namespace: PID namespace, in which `pid` means something.
         started: time since the boot, in the system's ticks.
@@ -44,7 +44,7 @@ class Owner:
     """
 
     pid: int
-    machine: str = ""
+    machine: str
     boot: str = ""
     namespace: str = ""
     started: str = ""
@@ -83,7 +83,9 @@ def read_owner(path: Path) -> Owner | None:
         return None
     if not isinstance(found, dict) or type(found.get("pid")) is not int or found["pid"] < 1:
         return None
-    texts = {one.name: found.get(one.name, "") for one in fields(Owner) if one.name not in ("pid", "locked")}
+    texts: dict[str, Any] = {
+        one.name: found.get(one.name) for one in fields(Owner) if one.name not in ("pid", "locked")
+    }
     if not all(isinstance(text, str) for text in texts.values()):
         return None
     return Owner(found["pid"], locked=found.get("locked") is True, **texts)
@@ -96,10 +98,10 @@ def state(owner: Owner, path: Path) -> State:
         path: the owner's file.
     """
     here = this_process()
-    seen = (owner.machine or here.machine, owner.namespace) == (here.machine, here.namespace)
+    seen = (owner.machine, owner.namespace) == (here.machine, here.namespace)
     if not seen and owner.boot and owner.boot == here.boot:  # another container of this machine, perhaps
         return _state_by_lock(path) if owner.locked else "unknown"
-    if owner.machine and owner.machine != here.machine:
+    if owner.machine != here.machine:
         return "unknown"
     if owner.boot != here.boot:
         return _state_of_another_boot(path) if owner.boot and here.boot else "unknown"

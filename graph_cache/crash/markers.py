@@ -1,7 +1,7 @@
 """Crash markers: one file per process while it does what a bad graph could take the process down with.
 
 A marker whose process is gone tells that the process died meanwhile. Markers lie in the user's graph folder, since an
-entry's own folder may be read-only: `<home>/<.loading | .recording>/<machine>-<entry>/<nonce>`, whose content is the
+entry's own folder may be read-only: `<home>/<.loading | .capturing>/<machine>-<entry>/<nonce>`, whose content is the
 process.
 
 One death may be bad luck: somebody ended the process, or memory ran out. `note_death` makes its marker a record, and
@@ -25,7 +25,7 @@ from .liveness import Owner, is_nonce, is_unfinished, new_nonce, owning, read_ow
 log = logging.getLogger("onegraph.graph_cache")
 
 _LOADING = ".loading"
-_CAPTURING = ".recording"  # its name on disk since before these calls were named captures
+_CAPTURING = ".capturing"
 _RECORDED = ".death"  # suffix of a marker whose death was noted
 _MOST_DEATHS = 2
 

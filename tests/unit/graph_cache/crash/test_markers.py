@@ -94,11 +94,6 @@ def test_a_strangers_file_is_no_marker(name: str, markers: Markers, tmp_path: Pa
     assert not markers.died_while_capturing(entry)
 
 
-def test_the_folders_on_disk_keep_their_names(markers: Markers, tmp_path: Path) -> None:
-    with markers.loading(tmp_path / "entry"), markers.capturing(tmp_path / "entry"):
-        assert {path.name for path in (tmp_path / "home").iterdir()} == {".loading", ".recording"}
-
-
 def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder")
     with Markers(tmp_path / "home").loading(tmp_path / "entry"):
