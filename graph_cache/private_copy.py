@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -120,13 +121,18 @@ def copy_files(entry: Entry, folder: Path) -> Damaged | UnreadableNow | None:
 
 def _copy(source: Path, target: Path, wanted: FileRecord) -> WrongSize | DigestDiffers | None:
     """Copy a file, and compare what was copied with its record. Raises OSError."""
-    digest, size = blake3(), 0
     with open_regular(source) as reading, target.open("wb") as writing:
         found = os.fstat(reading.fileno()).st_size
         if found != wanted.bytes:
             return WrongSize(source.name, found, wanted.bytes)
-        while size <= wanted.bytes and (chunk := reading.read(_CHUNK)):
-            digest.update(chunk)
-            size += len(chunk)
-            writing.write(chunk)
-    return None if size == wanted.bytes and digest.hexdigest() == wanted.blake3 else DigestDiffers(source.name)
+        return None if is_copied(reading, writing, wanted) else DigestDiffers(source.name)
+
+
+def is_copied(source: BinaryIO, target: BinaryIO, wanted: FileRecord) -> bool:
+    """Copy as many bytes as a record tells, and no more; whether they are the recorded ones. Raises OSError."""
+    digest, left = blake3(), wanted.bytes
+    while left and (chunk := source.read(min(left, _CHUNK))):
+        digest.update(chunk)
+        left -= len(chunk)
+        target.write(chunk)
+    return not left and digest.hexdigest() == wanted.blake3

@@ -2,7 +2,9 @@
 
 `bundle.json` lists the graphs; each lies in `<model hash>/<component>/<entry>/`, with `manifest.json`, `publisher.json`
 and its files, as in a user's folder. A tar file holds regular files with short names only, so its headers are read
-here block by block: what links, devices, sparse files and extended headers could do is never interpreted.
+here block by block: what links, devices, sparse files and extended headers could do is never interpreted. `tarfile`
+would read an extended header of any size into memory before its filters see a member, would take a broken header for
+the end of the file, and would write what nobody has verified yet.
 """
 
 from __future__ import annotations

@@ -13,9 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
-from blake3 import blake3
 from pydantic import StringConstraints, ValidationError
 
 from ...common.errors import in_brief
@@ -40,8 +39,8 @@ from ..file_names import check_names
 from ..files import IrregularFileError, free_bytes
 from ..key import GraphKey
 from ..layout import COPIES_FOLDER, entry_name
-from ..manifest import MANIFEST_FILE, MOST_BYTES, FileRecord, Manifest, Strict
-from ..private_copy import private_folder
+from ..manifest import MANIFEST_FILE, MOST_BYTES, Manifest, Strict
+from ..private_copy import is_copied, private_folder
 from ..staging import staging
 from ..trust import publishers
 from ..trust.publishers import PUBLISHER_FILE, Published, Publishers, PublisherSignature
@@ -51,7 +50,6 @@ from .bundle import BUNDLE_FILE, BundleError, Members
 
 _MOST_SIGNATURE_BYTES = 4096
 _SPARE = 64 << 20  # bytes that are to stay free
-_CHUNK = 1 << 20
 _Plain = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 _ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -187,25 +185,15 @@ def _extract(members: Members, graph: _Graph, folder: Path) -> None:
         try:
             with members.open(f"{graph.at}/{name}") as (file, size):
                 wrong = WrongSize(name, size, wanted.bytes) if size != wanted.bytes else None
-                if wrong is None and not _is_copied(file, folder / name, wanted):
-                    wrong = DigestDiffers(name)
+                if wrong is None:
+                    with (folder / name).open("xb") as copy:
+                        wrong = None if is_copied(file, copy, wanted) else DigestDiffers(name)
         except (FileNotFoundError, NotADirectoryError):
             wrong = MissingFile(name)
         except IrregularFileError:
             wrong = NotARegularFile(name)
         if wrong is not None:
             raise BundleError(BundledGraph(graph.name, wrong))
-
-
-def _is_copied(source: BinaryIO, target: Path, wanted: FileRecord) -> bool:
-    """Copy a file of the recorded size; whether its contents are the recorded ones. Raises OSError."""
-    digest, left = blake3(), wanted.bytes
-    with target.open("xb") as writing:
-        while left and (chunk := source.read(min(left, _CHUNK))):
-            digest.update(chunk)
-            left -= len(chunk)
-            writing.write(chunk)
-    return not left and digest.hexdigest() == wanted.blake3
 
 
 def _publish(signer: Signer, graph: _Graph, verified: Path) -> tuple[Path, bool]:
