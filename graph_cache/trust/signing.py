@@ -83,14 +83,6 @@ class Signer:
         key = self.key()
         return Signature(key=_id(key), value=_hmac(key, manifest))
 
-    def mac(self, data: bytes) -> str | None:
-        """Give the HMAC of what is no manifest, as hex digits; None where there is no key that counts."""
-        try:
-            key = signing_key.read(self.home)
-        except OSError:
-            return None
-        return _hmac(key, b"no manifest\n" + data) if isinstance(key, bytes) else None
-
     def judge(self, entry: Entry | Unparsed) -> Untrusted | UnreadableNow | None:
         """Say why an entry must not be loaded: nobody signed it whom this user trusts."""
         found = self.provenance(entry)

@@ -46,7 +46,6 @@ def test_a_store_of_odd_names_works(odd: ModelSource, tmp_path: Path) -> None:
         assert one.lookup(key(dtype="float16"), odd) == Miss(
             reasons.NoGraph("architecture, dtype float32 instead of float16")
         )
-        one.save_index()
     tuned = ModelSource(odd.path and odd.path.with_name("tuned.safetensors"), "fedcba987654")
     found = store.lookup(key(architecture="0001"), tuned, [tmp_path / NAME])
     assert isinstance(found, Hit)
