@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from . import ownership
 from .entry import Entry
 from .files import IrregularFileError, OversizedFileError, read_regular, replace_text
 from .layout import machine_id
 from .manifest import Strict
+from .trust import ownership
 
 log = logging.getLogger("onegraph.graph_cache")
 

@@ -26,9 +26,9 @@ from ..compiler.progress import Progress
 from ..compiler.supervisor import compile_in_child
 from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
-from ..graph_cache.publish import NewEntry, NotPublishedError
+from ..graph_cache.publish import NewEntry
 from ..graph_cache.store import Store
-from . import admission, disk
+from . import admission
 from .admission import Limits
 from .counters import Counters
 from .deferred import Deferred
@@ -259,11 +259,7 @@ class Compiles:
             self.failures.remember_compile(request, failed, error, compiling_in)
             return _refused(failed, error)
         except OSError as error:
-            reason = disk.not_saved(error.error if isinstance(error, NotPublishedError) else error)
-            where = error.location if isinstance(error, NotPublishedError) else compiling_in
-            if where is not None:  # else nothing was compiled
-                self.failures.remember_unsaved(request, reason, error, where)
-            return _refused(reason, error)
+            return _refused(self.failures.remember_unsaved(request, error, compiling_in), error)
         finally:
             self._under_way.pop(slot, None)
         self.failures.forget(request)

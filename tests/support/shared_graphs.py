@@ -121,7 +121,7 @@ class SharedGraphs:
     def adopt_user(self, home: Path) -> Path:
         """Give a user's graph folder the key that signs these graphs, before it has one of its own."""
         host.import_pack()
-        from onegraph.graph_cache.signing import KEY_FILE, Signer
+        from onegraph.graph_cache.trust.signing import KEY_FILE, Signer
 
         Signer(self._folder).key()
         if not (home / KEY_FILE).exists():

@@ -93,6 +93,16 @@ def test_dependencies_point_one_way(path: Path) -> None:
             assert "oneflow" in path.parts, name
 
 
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [("", {"crash", "trust"}), ("trust", set()), ("crash", {"trust"}), ("sharing", {"trust", "crash"})],
+)
+def test_folders_of_the_store_point_one_way(folder: str, allowed: set[str]) -> None:
+    for path in (ROOT / "graph_cache" / folder).glob("*.py"):
+        reached = {name.split(".")[2] for name in imports(path) if name.startswith("onegraph.graph_cache.")}
+        assert reached & {"trust", "crash", "sharing"} <= {folder, *allowed}, path
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_only_the_inductor_backend_uses_private_torch(path: Path) -> None:
     text = path.read_text()

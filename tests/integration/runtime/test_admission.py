@@ -13,9 +13,9 @@ from support import priority, toy
 from onegraph.common.shapes import Refused
 from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import KEY_FILE
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import admission
+from onegraph.graph_cache.trust.signing import KEY_FILE
+from onegraph.runtime import failures
 from onegraph.runtime.admission import Limits
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.registry import Registry
@@ -67,14 +67,14 @@ def test_a_compile_always_out_of_memory_ends_some_time(tmp_path: Path, source: M
     free = [GIB]
     limits = Limits(free=lambda device: free[0], total=lambda device: GIB << 20)
     engine, started = Registry(Store(tmp_path), limits), 0
-    for _ in range(2 * admission.MOST_TRIES):
+    for _ in range(2 * failures.MOST_TRIES):
         free[0] *= 4
         told: list[Progress] = []
         assert isinstance(
             engine.obtain(toy.request(toy.Toy(), source, state={"oom": True}), "wait", told.append), Refused
         )
         started += bool(told)
-    assert started == admission.MOST_TRIES
+    assert started == failures.MOST_TRIES
 
 
 def test_a_compile_without_room_waits_for_the_queue(tmp_path: Path, source: ModelSource) -> None:
