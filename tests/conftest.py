@@ -1,4 +1,4 @@
-"""Make tests/support importable, here and in compiling processes, which share one cache; mark tests by layer."""
+"""Make support and headless importable, here and in compiling processes that share one cache; mark tests by layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from support.shared_graphs import SharedGraphs
 
 TESTS = Path(__file__).parent
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "tools")]
 # What compiles share, as one user's do; tests whose stores are empty would each probe the CPU and compile the runtime.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / "build" / "test" / "inductor"))
 # The user's own settings, such as a key for graphs, are neither used nor changed.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import controlnet, host, models, server
+from headless import host, models, server
+from support import controlnet
 from support.fuzz import cases
 from support.fuzz.judge import Bench
 from support.fuzz.report import Tally

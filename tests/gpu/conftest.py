@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host, models, server
+from headless import host, models, server
 
 CHECKPOINT, FLOAT8, LORA = "tiny_sdxl.safetensors", "tiny_sdxl_fp8.safetensors", "tiny_lora.safetensors"
 DEEP, REFINER = "deep_sdxl.safetensors", "tiny_refiner.safetensors"

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import controlnet, host
+from headless import host
+from support import controlnet
 
 from .conftest import BOUNDS, CHECKPOINT, DEEP, DTYPES, LORA, Compiles, compiled, load, node_text
 

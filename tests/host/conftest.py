@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import controlnet, host, models
+from headless import host, models
+from support import controlnet
 from support.shared_graphs import SharedGraphs
 
 host.boot()

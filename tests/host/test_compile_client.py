@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import models
+from headless import models
 
 from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import code_record, export

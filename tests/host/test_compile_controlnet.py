@@ -177,7 +177,7 @@ def union(file: Path) -> Any:
     import comfy.cldm.cldm
     import comfy.controlnet
     import comfy.ops
-    from support import models
+    from headless import models
 
     config = {**models._COMMON, **models.config("tiny_sdxl")}
     for unknown in ("out_channels", "transformer_depth_output"):

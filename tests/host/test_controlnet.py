@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import controlnet, host, models
+from headless import host, models
+from support import controlnet
 from support.controlnet import load, sample, steered
 
 from onegraph.common import reasons

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from headless import host
 
 from onegraph.host import vae_hook as vae_hook
 from onegraph.host.families import unet as hook

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from headless import host
 from support.shared_graphs import SharedGraphs
 
 from onegraph.graph_cache.store import Store

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import host, models, server, workflows
+from headless import host, models, server, workflows
 from support.shared_graphs import SharedGraphs
 
 CHECKPOINT = "tiny_sdxl.safetensors"

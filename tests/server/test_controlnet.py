@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import controlnet, host, server, workflows
+from headless import host, server, workflows
+from support import controlnet
 from support.shared_graphs import SharedGraphs
 
 from .conftest import CHECKPOINT, SIDE, difference, txt2img

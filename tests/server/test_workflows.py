@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import host, models, server, workflows
+from headless import host, models, server, workflows
 from support.shared_graphs import SharedGraphs
 
 from .conftest import difference, needs_oneflow

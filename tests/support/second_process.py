@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-from support import host
+from headless import host
 
 
 def main(checkpoint: Path, dtype: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import workflows
+from headless import workflows
 
 EXAMPLES = Path(__file__).parents[2] / "example_workflows"
 NAMES = workflows.names()
