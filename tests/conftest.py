@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from support.shared_graphs import SharedGraphs
+    from support.comfyui.shared_graphs import SharedGraphs
 
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS.parent / "tools")]
@@ -42,6 +42,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared_graphs(tmp_path_factory: pytest.TempPathFactory) -> SharedGraphs:
     """Graphs of ComfyUI's small models that all layers of a run share."""
-    from support.shared_graphs import shared_by_layers
+    from support.comfyui.shared_graphs import shared_by_layers
 
     return shared_by_layers(lambda: tmp_path_factory.mktemp("shared"))

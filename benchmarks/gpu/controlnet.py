@@ -20,7 +20,7 @@ def run(bench: Bench) -> None:
     """Compile both graphs side by side, then sample in turns; torch.compile comes last, as far as time goes."""
     import torch
     from headless import host, models
-    from support import controlnet
+    from support.comfyui import controlnet
 
     from onegraph.host.families import controlnet as net_hook
     from onegraph.host.families import unet as hook

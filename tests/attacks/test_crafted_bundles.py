@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bundles import Contents, contents, graphs, member, write_folder, write_tar
-from support.entries import bake, key, publish, snapshot, trust
+from support.store.bundles import Contents, contents, graphs, member, write_folder, write_tar
+from support.store.entries import bake, key, publish, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.graph_cache import importing, key_file, publishers

@@ -112,7 +112,7 @@ class Compiles:
             process.wait()
 
     def _start(self) -> None:
-        script = Path(__file__).parents[1] / "support" / "compile_process.py"
+        script = Path(__file__).parents[1] / "support" / "processes" / "compile_process.py"
         for name, arguments in self._jobs.items():
             with self._log(name).open("wb") as out:
                 self._running[name] = subprocess.Popen(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from headless import host, server, workflows
-from support import pressure
+from support.processes import pressure
 
 from .conftest import CHECKPOINT, FLOAT8, LORA, REFINER, Compiles
 from .images import SIDE, assert_other, assert_same, txt2img

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from headless import host, models
-from support import controlnet
-from support.shared_graphs import SharedGraphs
+from support.comfyui import controlnet
+from support.comfyui.shared_graphs import SharedGraphs
 
 host.boot()
 

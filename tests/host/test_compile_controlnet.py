@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import controlnet
-from support.controlnet import load, sample, steered
-from support.shared_graphs import SharedGraphs
+from support.comfyui import controlnet
+from support.comfyui.controlnet import load, sample, steered
+from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph.common import reasons
 from onegraph.graph_cache.store import Store

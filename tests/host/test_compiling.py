@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from headless import host
-from support.shared_graphs import SharedGraphs
+from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph.host import progress
 from onegraph.runtime.counters import Counters

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from headless import host
-from support import controlnet
+from support.comfyui import controlnet
 
 from onegraph.common.shapes import Refused
 from onegraph.host import contract, dynamic_vram, vae_hook

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from headless import host, models
-from support import controlnet
-from support.controlnet import load, sample, steered
+from support.comfyui import controlnet
+from support.comfyui.controlnet import load, sample, steered
 
 from onegraph.common import reasons
 from onegraph.host import residuals, status

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from headless import host
-from support import ui_workflow
+from support.comfyui import ui_workflow
 
 from onegraph import nodes as pack
 from onegraph.host import progress, status

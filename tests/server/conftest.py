@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from headless import host, models, server, workflows
-from support.shared_graphs import SharedGraphs
+from support.comfyui.shared_graphs import SharedGraphs
 
 CHECKPOINT = "tiny_sdxl.safetensors"
 SECOND = "tiny_sdxl_second.safetensors"

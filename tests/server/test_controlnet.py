@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from headless import host, server, workflows
-from support import controlnet
-from support.shared_graphs import SharedGraphs
+from support.comfyui import controlnet
+from support.comfyui.shared_graphs import SharedGraphs
 
 from .conftest import CHECKPOINT, SIDE, difference, txt2img
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from headless import models, server, workflows
-from support import controlnet, ui_workflow
+from support.comfyui import controlnet, ui_workflow
 
 from .conftest import difference
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from headless import server, workflows
-from support import priority
+from support.processes import priority
 
 from .conftest import HAS_ONEFLOW, SECOND, difference, graph_folders, needs_oneflow, node_of, txt2img
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from headless import host, models, server, workflows
-from support.shared_graphs import SharedGraphs
+from support.comfyui.shared_graphs import SharedGraphs
 
 from .conftest import difference, needs_oneflow
 

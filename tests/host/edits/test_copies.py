@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from headless import host
-from support import controlnet
+from support.comfyui import controlnet
 from support.edits import subjects
 from support.edits.judge import close
 from support.edits.subjects import Subject

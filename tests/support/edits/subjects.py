@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from headless import host
 
-from .. import controlnet
+from ..comfyui import controlnet
 from .places import Act, Place, Sampling, once
 
 NODE = "7"

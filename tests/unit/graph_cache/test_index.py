@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.entries import key, publish, quarantine, rewrite, snapshot
+from support.store.entries import key, publish, quarantine, rewrite, snapshot
 
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache import index, index_file, signing

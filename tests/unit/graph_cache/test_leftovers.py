@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.entries import publish
+from support.store.entries import publish
 
 from onegraph.graph_cache.files import replace_text
 from onegraph.graph_cache.layout import COMPILING_FOLDER

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import toy
+from support.models import toy
 
 from onegraph.common.errors import CompileError
 from onegraph.common.reasons import CompileFailed, NotSaved, WaitsADay, WaitsForDisk

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.runtime.dispatch import Call
 
