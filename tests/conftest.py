@@ -1,4 +1,4 @@
-"""Make tests/support importable, here and in compiling processes, which share one cache; mark tests by layer."""
+"""Make support and headless importable, here and in compiling processes that share one cache; mark tests by layer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from support.shared_graphs import SharedGraphs
+    from support.comfyui.shared_graphs import SharedGraphs
 
 TESTS = Path(__file__).parent
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "tools")]
 # What compiles share, as one user's do; tests whose stores are empty would each probe the CPU and compile the runtime.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / "build" / "test" / "inductor"))
 # The user's own settings, such as a key for graphs, are neither used nor changed.
@@ -42,6 +42,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared_graphs(tmp_path_factory: pytest.TempPathFactory) -> SharedGraphs:
     """Graphs of ComfyUI's small models that all layers of a run share."""
-    from support.shared_graphs import shared_by_layers
+    from support.comfyui.shared_graphs import shared_by_layers
 
     return shared_by_layers(lambda: tmp_path_factory.mktemp("shared"))

@@ -21,14 +21,11 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headless import host, models, server, workflows
 from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from support import host, models, server, workflows  # noqa: E402
-
 OUT = ROOT / "build" / "demo"
 STEPS, BASE_STEPS = 8, 6  # the refiner takes what the base leaves
 IMG2IMG_STEPS = 4

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 OUT = ROOT / "build" / "benchmarks"
 PARTS = ("tiny_sdxl", "tiny_refiner", "tiny_sd15", "small_sdxl", "decoder", "encoder")
@@ -81,7 +81,7 @@ def followed() -> dict[str, list[float]]:
 
 def measure(part: str, work: Path) -> dict[str, Any]:
     """One compile in this process' ComfyUI, then eager and compiled in turns."""
-    from support import host, models
+    from headless import host, models
 
     host.boot()
     import torch
@@ -146,7 +146,7 @@ def measure(part: str, work: Path) -> dict[str, Any]:
 
 def beside(part: str, work: Path) -> dict[str, Any]:
     """Eager steps alone, and while a graph of the same model compiles in the background."""
-    from support import host, models
+    from headless import host, models
 
     host.boot()
     from onegraph.host import model_hook

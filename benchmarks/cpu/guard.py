@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tools"))
 
-from support import host, models  # noqa: E402
+from headless import host, models  # noqa: E402
 
 
 def main() -> None:

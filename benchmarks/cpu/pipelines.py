@@ -27,7 +27,7 @@ SIZES = [(64 + 8 * number, 160 - 8 * number) for number in range(10)]
 
 def compile_and_save(kind: str, folder: Path) -> dict[str, Any]:
     """Compile a pipeline at its usual size, and save it."""
-    from support import pipes
+    from support.models import pipes
 
     from onegraph.pipelines import compile_pipe, save_pipe
 
@@ -39,7 +39,7 @@ def compile_and_save(kind: str, folder: Path) -> dict[str, Any]:
 
 def load(kind: str, folder: Path) -> dict[str, Any]:
     """Load it, and draw at the saved size and at another, each time as a fresh process does."""
-    from support import pipes
+    from support.models import pipes
 
     from onegraph.graph_cache.store import Store
     from onegraph.pipelines import load_pipe
@@ -60,7 +60,7 @@ def load(kind: str, folder: Path) -> dict[str, Any]:
 
 def watch_memory(kind: str, folder: Path, runs: int) -> dict[str, Any]:
     """Draw at ten sizes, then many times at two of them."""
-    from support import pipes
+    from support.models import pipes
 
     from onegraph.pipelines import load_pipe
     from onegraph.runtime.policy import ANY_SPEED

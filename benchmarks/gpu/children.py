@@ -128,7 +128,7 @@ def torch_compile_refiner(bench: Bench) -> dict[str, Any]:
 def core_node(bench: Bench) -> dict[str, Any]:
     """Core's TorchCompileModel in ComfyUI's sampling; the section before has filled the compiler's caches."""
     from comfy_extras.nodes_torch_compile import TorchCompileModel
-    from support import host
+    from headless import host
 
     bench.result = {}
     component = Unet(bench, bench.model)

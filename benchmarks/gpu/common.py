@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
 REFINERS = {"sdxl_base": "sdxl_refiner", "tiny_sdxl": "tiny_refiner", "small_sdxl": "tiny_refiner"}
 SDXL_TFLOP = 13.5  # of one call of SDXL's base, 1024x1024, batch 2
@@ -114,7 +114,7 @@ def boot(device: str, work: Path) -> None:
     os.environ.setdefault("ONEGRAPH_HOME", str(work / "home"))
     # The pack says things through ComfyUI's server module when there is one: keep it from being imported for that.
     sys.modules.setdefault("server", types.ModuleType("server"))
-    from support import host
+    from headless import host
 
     host.import_pack()
     host.boot(cpu=device == "cpu")
@@ -127,7 +127,7 @@ def boot(device: str, work: Path) -> None:
 
 def write_checkpoints(bench: Bench) -> None:
     """Seeded checkpoints: the base with a whole VAE, the refiner without one. Call after `boot`."""
-    from support import models
+    from headless import models
 
     device = "cuda" if bench.device == "cuda" else "cpu"
     for model, vae in ((bench.model, "both"), (bench.refiner, "none")):

@@ -19,7 +19,8 @@ RESERVE = 40.0  # seconds for what follows the compiles
 def run(bench: Bench) -> None:
     """Compile both graphs side by side, then sample in turns; torch.compile comes last, as far as time goes."""
     import torch
-    from support import controlnet, host, models
+    from headless import host, models
+    from support.comfyui import controlnet
 
     from onegraph.host import controlnet_hook as net_hook
     from onegraph.host import model_hook as hook
@@ -104,7 +105,7 @@ def _torch_compiled(bench: Bench, model: Any, net: Any, settings: Any) -> None:
     """Core's TorchCompileModel for the UNet, and torch.compile around the ControlNet's module."""
     import torch
     from comfy_extras.nodes_torch_compile import TorchCompileModel
-    from support import host
+    from headless import host
 
     compiled = TorchCompileModel.execute(model, "inductor").args[0]
     steering = net.copy()

@@ -21,7 +21,7 @@ VAE_SIZES = ((1024, 1024), (2048, 2048))
 class Unet(Component):
     def __init__(self, bench: Bench, model: str) -> None:
         import comfy.model_management
-        from support import host, models
+        from headless import host, models
 
         from onegraph.host import model_hook as hook
         from onegraph.host import run
@@ -83,7 +83,7 @@ class Vae(Component):
 
     def __init__(self, bench: Bench) -> None:
         import comfy.model_management
-        from support import host
+        from headless import host
 
         from onegraph.host.run import start_run
         from onegraph.host.vae import hook as hook

@@ -179,7 +179,7 @@ def comfyui_child(model: str, side: int, device: str, work: Path) -> dict[str, A
     from .common import boot
 
     boot(device, work)
-    from support import host, models
+    from headless import host, models
 
     from onegraph.host import model_hook as hook
 

@@ -15,7 +15,7 @@ SHORT, LONG = 4, 30  # steps; their difference is free of what a run costs by it
 
 def timed(model: Any, settings: dict[str, Any]) -> dict[str, float]:
     """A short and a long run: the long one's seconds, and milliseconds for each further step."""
-    from support import host
+    from headless import host
 
     spent = []
     for steps in (SHORT, LONG):
@@ -32,7 +32,7 @@ def timed(model: Any, settings: dict[str, Any]) -> dict[str, float]:
 
 def compare(component: Unet) -> None:
     """Latents compared and runs timed: eager, and each of the cached graphs, as the node uses them."""
-    from support import host
+    from headless import host
 
     from onegraph.host import model_hook as hook
     from onegraph.host import status

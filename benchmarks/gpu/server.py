@@ -19,7 +19,7 @@ COUNTS = ("compiles", "restores", "preloads", "compiled_calls", "replayed_calls"
 
 def _prompt(bench: Bench, steps: int) -> Any:
     """txt2img with both OneGraph nodes on the benchmark's checkpoint."""
-    from support import workflows
+    from headless import workflows
 
     prompt = workflows.with_checkpoints(workflows.load("txt2img"), bench.checkpoint(bench.model).name)
     prompt = workflows.with_steps(prompt, steps, steps)
@@ -30,7 +30,7 @@ def _prompt(bench: Bench, steps: int) -> Any:
 @contextlib.contextmanager
 def _running(bench: Bench, options: tuple[str, ...], log: str) -> Iterator[tuple[Any, float]]:
     """A ready server and the seconds it took to start."""
-    from support import host, server
+    from headless import host, server
 
     started = time.monotonic()
     device = server.ON_CPU if bench.device == "cpu" else ()
@@ -50,7 +50,7 @@ def _differences(image: Any, eager: Any) -> dict[str, float]:
 
 def _images(bench: Bench, found: dict[str, Any], running: Any) -> dict[str, Any]:
     """Two seeds without the nodes and with them: pixels compared."""
-    from support import workflows
+    from headless import workflows
 
     prompt = _prompt(bench, STEPS)
     other = workflows.with_inputs(prompt, "KSampler", seed=2)
@@ -86,7 +86,7 @@ def _images(bench: Bench, found: dict[str, Any], running: Any) -> dict[str, Any]
 
 def _refined(bench: Bench, found: dict[str, Any], running: Any) -> None:
     """Base, refiner and one VAE, two images, with the nodes against without."""
-    from support import workflows
+    from headless import workflows
 
     names = (bench.checkpoint(model).name for model in (bench.model, bench.refiner))
     prompt = workflows.with_checkpoints(workflows.load("base_refiner"), *names)
@@ -138,7 +138,7 @@ def _one(bench: Bench, name: str, options: tuple[str, ...], work: Any) -> dict[s
 
 def run_bfloat16(bench: Bench) -> None:
     """UNet weights in bfloat16: images against eager's, and both against float32."""
-    from support import server, workflows
+    from headless import server, workflows
 
     server.prepare_base(bench.work / "base")
     images: dict[str, Any] = {}
@@ -160,7 +160,7 @@ def run_bfloat16(bench: Bench) -> None:
 
 
 def run(bench: Bench) -> None:
-    from support import server, workflows
+    from headless import server, workflows
 
     server.prepare_base(bench.work / "base")
 

@@ -21,7 +21,7 @@ CALLS = ((1024, 1024, 2), (1920, 1080, 2), (1920, 1088, 2), (1000, 1000, 1), (25
 def run(bench: Bench) -> None:
     """Compile both graphs side by side and time them in turns with eager."""
     import torch
-    from support import host
+    from headless import host
 
     from onegraph.host import model_hook as hook
 

@@ -27,8 +27,6 @@ from typing import Any
 from .common import ROOT, Bench, boot, median_ms, never_replayed, write_checkpoints
 from .compile import Compile
 
-sys.path.insert(0, str(ROOT / "tests"))
-
 
 class _Copied(BaseException):
     """Ends a compile whose job was copied; like a user's interrupt it passes the registry."""
@@ -124,7 +122,7 @@ def compile_once(package: Path, job: Path, folder: Path, caches: Path, workers: 
 
 def calls(job: Path, folders: dict[str, Path], rounds: int) -> dict[str, Any]:
     """Compiled calls of several checkouts' graphs with the same random weights, in turns, at two sizes."""
-    from support import host
+    from headless import host
 
     host.import_pack()
     from onegraph.compiler.job import read_job

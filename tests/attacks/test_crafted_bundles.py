@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bundles import Contents, contents, graphs, member, write_folder, write_tar
-from support.entries import bake, key, publish, snapshot, trust
+from support.store.bundles import Contents, contents, graphs, member, write_folder, write_tar
+from support.store.entries import bake, key, publish, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.graph_cache.lookup import Miss
@@ -227,13 +228,11 @@ def test_a_header_with_a_wrong_checksum(scene: Scene) -> None:
 
 @pytest.mark.parametrize("what", ["pipe", "device", "socket"])
 def test_what_is_neither_file_nor_folder(what: str, scene: Scene) -> None:
-    if what == "device":
-        assert refused(scene, Path("/dev/zero")) == reasons.NotABundle("neither a file nor a folder")
-        return
-    import socket
-
-    path = scene.root / "x.tar"
-    os.mkfifo(path) if what == "pipe" else socket.socket(socket.AF_UNIX).bind(str(path))
+    path = Path("/dev/zero") if what == "device" else scene.root / "x.tar"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "socket":
+        socket.socket(socket.AF_UNIX).bind(str(path))
     assert refused(scene, path) == reasons.NotABundle("neither a file nor a folder")
 
 

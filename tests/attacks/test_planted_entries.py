@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import toy
-from support.entries import publish, snapshot, trust
+from support.models import toy
+from support.store.entries import publish, snapshot, trust
 
 from onegraph.common.shapes import Refused
 from onegraph.graph_cache.entry import Entry

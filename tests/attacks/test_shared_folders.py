@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import toy
-from support.entries import key, publish, snapshot
+from support.models import toy
+from support.store.entries import key, publish, snapshot
 
 from onegraph.common import reasons
 from onegraph.common.shapes import Refused
@@ -113,7 +113,7 @@ def test_a_member_brings_no_code_into_a_compile(
     crafted = tmp_path / "crafted"
     crafted.mkdir()
     shapes, evil = toy.shapes(), pickle.dumps(Payload(marker))
-    write_job(Job("toy", "inductor", "cpu", shapes, shapes, {}, evil, Client("support.toy", {})), crafted)
+    write_job(Job("toy", "inductor", "cpu", shapes, shapes, {}, evil, Client("support.models.toy", {})), crafted)
 
     def swap() -> None:
         for staging in graphs.glob("*/.staging-*"):

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.lives import Case, copy_case, live, new_case
+from support.processes.lives import Case, copy_case, live, new_case
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.entries import key, publish, snapshot
-from support.faults import DAMAGES, overwritten, pipe, removed, zeros
-from support.lives import Case, live
+from support.processes.faults import DAMAGES, overwritten, pipe, removed, zeros
+from support.processes.lives import Case, live
+from support.store.entries import key, publish, snapshot
 
 FILES = ["constants.json", "graph.aoti", "manifest.json", "outcome.json", "signature.json"]
 QUICK = (overwritten, removed, pipe, zeros)

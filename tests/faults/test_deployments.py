@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import deployments
-from support.deployments import Deployment, count_entries, give_to_group, mount, read_only, series_elsewhere
-from support.entries import bake, publish, trust
+from support.processes import deployments
+from support.processes.deployments import Deployment, count_entries, give_to_group, mount, read_only, series_elsewhere
+from support.store.entries import bake, publish, trust
 
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.entries import snapshot
-from support.faults import cut, disk, fill, folders_not_synced, nothing_saved, read_only
-from support.lives import Case, Life, Script, copy_case, live, new_case
+from support.processes.faults import cut, disk, fill, folders_not_synced, nothing_saved, read_only
+from support.processes.lives import Case, Life, Script, copy_case, live, new_case
+from support.store.entries import snapshot
 
 UID = 65534 if os.geteuid() == 0 else None  # whom permissions hold back
 

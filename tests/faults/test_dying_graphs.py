@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.entries import rewrite
-from support.faults import go_on, stopping_to_load, wait_until_stopped
-from support.lives import Case, Life, Report, Script, containers_work, live
+from support.processes.faults import go_on, stopping_to_load, wait_until_stopped
+from support.processes.lives import Case, Life, Report, Script, containers_work, live
+from support.store.entries import rewrite
 
 from onegraph.graph_cache.integrity import record
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.faults import dying, moments_counted
-from support.lives import Case, Life, Script, copy_case, live, new_case
-from support.repeats import repeated
+from support.processes.faults import dying, moments_counted
+from support.processes.lives import Case, Life, Script, copy_case, live, new_case
+from support.processes.repeats import repeated
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP]
 

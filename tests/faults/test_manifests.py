@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.entries import snapshot
-from support.lives import Case, live
+from support.processes.lives import Case, live
+from support.store.entries import snapshot
 from typer.testing import CliRunner
 
 from onegraph.cli.app import app

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.churn import KEYS, Churn, content, sources, wrong
-from support.churn import key as key_of
-from support.entries import publish
-from support.faults import clock, dying, meeting
-from support.lives import Case, Life, Script, live
-from support.repeats import repeated
+from support.processes.churn import KEYS, Churn, content, sources, wrong
+from support.processes.churn import key as key_of
+from support.processes.faults import clock, dying, meeting
+from support.processes.lives import Case, Life, Script, live
+from support.processes.repeats import repeated
+from support.store.entries import publish
 
 
 @pytest.mark.parametrize("number", [2, 8])

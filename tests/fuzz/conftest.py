@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import controlnet, host, models, server
+from headless import host, models, server
+from support.comfyui import controlnet
+from support.comfyui.shared_graphs import SharedGraphs
 from support.fuzz import cases
 from support.fuzz.judge import Bench
 from support.fuzz.report import Tally
@@ -22,7 +24,6 @@ from support.fuzz.workflow import (
     lora_file,
     prompt_of,
 )
-from support.shared_graphs import SharedGraphs
 
 REPORT = host.ROOT / "build" / "fuzz" / "report.json"
 RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support import workflows
+from headless import workflows
 from support.fuzz import cases
 from support.fuzz.ingredients import KINDS
 from support.fuzz.judge import TOLERANCE, Bench, Verdict, difference, judge, leaves_traces, shrink

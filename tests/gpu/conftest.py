@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host, models, server
+from headless import host, models, server
 
 CHECKPOINT, FLOAT8, LORA = "tiny_sdxl.safetensors", "tiny_sdxl_fp8.safetensors", "tiny_lora.safetensors"
 DEEP, REFINER = "deep_sdxl.safetensors", "tiny_refiner.safetensors"
@@ -112,7 +112,7 @@ class Compiles:
             process.wait()
 
     def _start(self) -> None:
-        script = Path(__file__).parents[1] / "support" / "compile_process.py"
+        script = Path(__file__).parents[1] / "support" / "processes" / "compile_process.py"
         for name, arguments in self._jobs.items():
             with self._log(name).open("wb") as out:
                 self._running[name] = subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support import server, workflows
+from headless import server, workflows
 
 from .conftest import CHECKPOINT
 

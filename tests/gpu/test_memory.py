@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host, models, server
+from headless import host, models, server
 
 from .conftest import BOUNDS, LORA, Compiles, compiled, load, node_text
 from .images import txt2img

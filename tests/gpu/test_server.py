@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import host, pressure, server, workflows
+from headless import host, server, workflows
+from support.processes import pressure
 
 from .conftest import CHECKPOINT, FLOAT8, LORA, REFINER, Compiles
 from .images import SIDE, assert_other, assert_same, txt2img

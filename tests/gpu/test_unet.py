@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import controlnet, host
+from headless import host
+from support.comfyui import controlnet
 
 from .conftest import BOUNDS, CHECKPOINT, DEEP, DTYPES, LORA, Compiles, compiled, load, node_text
 
@@ -113,7 +114,7 @@ def test_another_graph_serves_every_multiple_of_8(base: Path, compiles: Compiles
 
 
 def test_a_second_process_compiles_nothing(base: Path, compiles: Compiles, environment: dict[str, str]) -> None:
-    script = Path(__file__).parents[1] / "support" / "second_process.py"
+    script = Path(__file__).parents[1] / "support" / "processes" / "second_process.py"
 
     def run_one(dtype: torch.dtype) -> dict[str, Any]:
         name = str(dtype).removeprefix("torch.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from headless import host
 
 from .conftest import CHECKPOINT, compiled_vae
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import host, server, workflows
+from headless import host, server, workflows
 
 from .conftest import LORA
 from .images import assert_same, differences, txt2img

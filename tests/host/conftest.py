@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import controlnet, host, models
-from support.shared_graphs import SharedGraphs
+from headless import host, models
+from support.comfyui import controlnet
+from support.comfyui.shared_graphs import SharedGraphs
 
 host.boot()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support import host
+from headless import host
 
 from onegraph.graph_cache.model_hash import hash_file
 from onegraph.host import model_source as where

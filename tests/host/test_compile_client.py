@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import models
+from headless import models
 
 from onegraph.compiler import code_record, export
 from onegraph.host import compile_client

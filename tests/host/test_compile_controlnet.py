@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import controlnet
-from support.controlnet import load, sample, steered
-from support.shared_graphs import SharedGraphs
+from support.comfyui import controlnet
+from support.comfyui.controlnet import load, sample, steered
+from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
@@ -176,7 +176,7 @@ def union(file: Path) -> Any:
     import comfy.cldm.cldm
     import comfy.controlnet
     import comfy.ops
-    from support import models
+    from headless import models
 
     config = {**models._COMMON, **models.config("tiny_sdxl")}
     for unknown in ("out_channels", "transformer_depth_output"):

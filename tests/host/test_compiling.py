@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
-from support.shared_graphs import SharedGraphs
+from headless import host
+from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph.host import progress
 from onegraph.runtime.counters import Counters
@@ -105,7 +105,7 @@ def test_a_four_level_unet_is_captured_for_any_size(device: str) -> None:
     """As SD 1.5 and the refiner have, whose lowest level has an eighth of the rows. Captured on the CPU both times."""
     import comfy.ops
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
-    from support import models
+    from headless import models
 
     from onegraph import backends
     from onegraph.common.shapes import Dim, ShapeRange

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import controlnet, host
+from headless import host
+from support.comfyui import controlnet
 
 from onegraph.common.shapes import Refused
 from onegraph.host import contract, dynamic_vram, model_hook

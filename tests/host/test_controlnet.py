@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import controlnet, host, models
-from support.controlnet import load, sample, steered
+from headless import host, models
+from support.comfyui import controlnet
+from support.comfyui.controlnet import load, sample, steered
 
 from onegraph.common import reasons
 from onegraph.host import model_hook as hook

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from headless import host
 
 from onegraph.common.shapes import Refused
 from onegraph.host import families
@@ -21,7 +21,7 @@ from .conftest import compiled, node_text
 def toy(checkpoint: Callable[..., Path]) -> Iterator[Any]:
     """A ComfyUI model whose diffusion model is the toy; the family is known while the test lasts."""
     known = [*families.MODELS]
-    from support import toy_family
+    from support.models import toy_family
 
     families.MODELS[:] = [*known, toy_family.HostToy()]
     model = host.load(checkpoint())

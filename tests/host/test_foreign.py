@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from headless import host
 
 from onegraph.host import custom_nodes
 from onegraph.runtime.counters import Counters

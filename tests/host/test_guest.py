@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from headless import host
 
 from onegraph.host import host_memory, routes
 from onegraph.runtime.counters import Counters

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import host, ui_workflow
+from headless import host
+from support.comfyui import ui_workflow
 
 from onegraph import nodes as pack
 from onegraph.host import progress, status
@@ -249,7 +250,7 @@ def test_video_frames_run_eager_with_the_reason(
 def test_the_vae_of_video_models_passes_through(run: Callable[..., Any]) -> None:
     import torch
     from comfy.ldm.models.autoencoder import AutoencodingEngine
-    from support.models import VAE
+    from headless.models import VAE
 
     class VideoVae:
         latent_dim = 2

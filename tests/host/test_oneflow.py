@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import models
+from headless import models
 
 from onegraph.backends.oneflow import OneFlowBackend, counters
 from onegraph.common.shapes import ShapeRange

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from support import host
+from headless import host
 
 from onegraph.backends.oneflow import counters as oneflow
 from onegraph.host import bench

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support import host, models
+from headless import host, models
 from torch.overrides import TorchFunctionMode
 
 from onegraph.graph_cache.first_use import FIRST_USE_FILE

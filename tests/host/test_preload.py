@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from headless import host
 
 from onegraph.host import model_hook as hook
 from onegraph.host.vae import hook as vae_hook

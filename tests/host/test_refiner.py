@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
-from support.shared_graphs import SharedGraphs
+from headless import host
+from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph.graph_cache.store import Store
 from onegraph.host import model_hook

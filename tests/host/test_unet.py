@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host, models
+from headless import host, models
 
 from onegraph.host import model_hook as hook
 from onegraph.host import model_hook as unet_module

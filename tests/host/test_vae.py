@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from support import host
+from headless import host
 
 from onegraph.common.errors import NoEncoderError
 from onegraph.common.reasons import NoGraph
@@ -312,7 +312,7 @@ def _bytes_of_tensors() -> int:
 def test_taesd(counters: Counters) -> None:
     import comfy.sd
     from comfy.taesd.taesd import TAESD
-    from support import models
+    from headless import models
 
     state = models.seeded(TAESD(latent_channels=4).state_dict(), 5)
     vae = comfy.sd.VAE(sd={k: v.float() for k, v in state.items()})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import host
+from headless import host
 
 from onegraph.common.reasons import ReplacedPart, VaeMethodReplaced
 from onegraph.host import component, progress, status

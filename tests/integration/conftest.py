@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import pipes
+from support.models import pipes
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe

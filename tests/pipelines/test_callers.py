@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import pipes
+from support.models import pipes
 
 from onegraph.pipelines import callers, compile_pipe
 from onegraph.pipelines.callers import Caller

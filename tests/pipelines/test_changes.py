@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support import pipes
 from support.edits.cases import is_chosen
+from support.models import pipes
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import pipes
+from support.models import pipes
 
 from onegraph.pipelines import PipelineError, compile_pipe, onediff, saving
 from onegraph.runtime.registry import Registry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.toy_family import WIDTH, Net, PipeToy
+from support.models.toy_family import WIDTH, Net, PipeToy
 
 from onegraph.pipelines import compile_module, families
 from onegraph.runtime.registry import Registry

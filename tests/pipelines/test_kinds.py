@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from support import pipes
+from support.models import pipes
 
 from onegraph.pipelines import compile_pipe, load_pipe, save_pipe
 from onegraph.pipelines.component import Options

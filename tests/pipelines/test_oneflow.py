@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import pipes
+from support.models import pipes
 
 from onegraph.backends.oneflow import OneFlowBackend
 from onegraph.common.errors import CompileError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import pipes
+from support.models import pipes
 
 from onegraph.pipelines import compile_pipe
 from onegraph.runtime.registry import Registry

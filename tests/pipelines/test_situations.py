@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import pipes
+from support.models import pipes
 
 from onegraph.common import reasons
 from onegraph.compiler.progress import Progress

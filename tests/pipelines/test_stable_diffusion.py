@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import pipes
+from support.models import pipes
 
 from onegraph.pipelines import PipelineError, compile_pipe, load_pipe, save_pipe
 from onegraph.runtime.registry import Registry
@@ -52,7 +52,7 @@ def test_a_fresh_process_compiles_nothing(registry: Registry, home: Path, tmp_pa
     other.mkdir()
     (other / "signing.key").write_bytes((home / "signing.key").read_bytes())
     (other / "signing.key").chmod(0o600)
-    script = Path(pipes.__file__).with_name("second_pipe.py")
+    script = Path(__file__).parents[1] / "support" / "processes" / "second_pipe.py"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), str(tmp_path / "saved")],
         env={**os.environ, "ONEGRAPH_HOME": str(other)},

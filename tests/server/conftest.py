@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import host, models, server, workflows
-from support.shared_graphs import SharedGraphs
+from headless import host, models, server, workflows
+from support.comfyui.shared_graphs import SharedGraphs
 
 CHECKPOINT = "tiny_sdxl.safetensors"
 SECOND = "tiny_sdxl_second.safetensors"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import controlnet, host, server, workflows
-from support.shared_graphs import SharedGraphs
+from headless import host, server, workflows
+from support.comfyui import controlnet
+from support.comfyui.shared_graphs import SharedGraphs
 
 from .conftest import CHECKPOINT, SIDE, difference, txt2img
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import host, server, workflows
+from headless import host, server, workflows
 
 from .conftest import CHECKPOINT, difference, environment_of, graph_folders, txt2img
 

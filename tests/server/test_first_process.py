@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import server, workflows
+from headless import server, workflows
 
 from .conftest import LORA, SECOND, difference, environment_of, needs_oneflow, node_of, txt2img, write_base
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import websocket
-from support import host, server, workflows
+from headless import host, server, workflows
 
 from .conftest import difference, environment_of, txt2img
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import host, server, workflows
+from headless import host, server, workflows
 
 from .conftest import CHECKPOINT, LORA, SECOND, txt2img
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support import server, workflows
+from headless import server, workflows
 
 from .conftest import txt2img
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import controlnet, models, server, ui_workflow, workflows
+from headless import models, server, workflows
+from support.comfyui import controlnet, ui_workflow
 
 from .conftest import difference
 

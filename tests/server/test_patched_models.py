@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import server, workflows
+from headless import server, workflows
 
 from .conftest import difference, node_of, txt2img
 

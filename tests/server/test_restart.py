@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import priority, server, workflows
+from headless import server, workflows
+from support.processes import priority
 
 from .conftest import HAS_ONEFLOW, SECOND, difference, graph_folders, needs_oneflow, node_of, txt2img
 

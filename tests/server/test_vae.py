@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import host, models, server, workflows
+from headless import host, models, server, workflows
 
 from .conftest import CHECKPOINT, difference, environment_of, needs_oneflow, txt2img
 

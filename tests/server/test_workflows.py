@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import host, models, server, workflows
-from support.shared_graphs import SharedGraphs
+from headless import host, models, server, workflows
+from support.comfyui.shared_graphs import SharedGraphs
 
 from .conftest import difference, needs_oneflow
 

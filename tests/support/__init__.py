@@ -1,1 +1,1 @@
-"""What the tests and the demo share: tiny models, a real ComfyUI in process, a real headless server."""
+"""What tests of several layers share. ComfyUI itself, its server and its small models are in tools/headless."""

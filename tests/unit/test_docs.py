@@ -26,6 +26,13 @@ COMMANDS = typer.main.get_group(app).commands
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
 SCRIPTS = sorted(path for folder in ("benchmarks", "tools") for path in (ROOT / folder).rglob("*.py"))
 
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+VARIABLE = re.compile(r"\bONEGRAPH_[A-Z_]+")
+FILE = re.compile(rf"(?<![\w./-])(?:{'|'.join(name for name in FOLDERS if name not in BUILT)})/[\w./-]*\w")
+MAKE = re.compile(r"(?:^|[\w/.=]+ )make ([a-z-]+)")
+COMMAND = re.compile(r"^onegraph (\w+)([^#]*)")
+BENCHMARK = re.compile(r"python -m (benchmarks[\w.]*)")
+
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
 
@@ -41,18 +48,32 @@ def sources() -> str:
     return "\n".join(path.read_text() for path in ROOT.rglob("*.py") if not {"build", ".venv"} & {*path.parts})
 
 
+def test_pages_have_what_is_looked_for() -> None:
+    """A page may lack some of it, so a pattern that finds nothing any more would pass on each."""
+    texts = [page.read_text() for page in PAGES]
+    lines = [line for page in PAGES for line in code(page)]
+    for pattern, given in (
+        (LINK, texts),
+        (VARIABLE, texts),
+        (FILE, lines),
+        (MAKE, lines),
+        (COMMAND, lines),
+        (BENCHMARK, lines),
+    ):
+        assert sum(len(pattern.findall(text)) for text in given) > 1, pattern.pattern
+
+
 @on_each_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+    for target in LINK.findall(page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
 @on_each_page
 def test_paths_exist(page: Path) -> None:
     """A word that begins with a folder of this repository, in code, is a path in it."""
-    known = "|".join(name for name in FOLDERS if name not in BUILT)
     for text in code(page):
-        for path in re.findall(rf"(?<![\w./-])(?:{known})/[\w./-]*\w", text):
+        for path in FILE.findall(text):
             assert (ROOT / path).exists() or any(ROOT.glob(f"{path}.*")), path
 
 
@@ -60,15 +81,15 @@ def test_paths_exist(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     targets = set(TARGET.findall((ROOT / "Makefile").read_text()))
     for text in code(page):
-        for target in re.findall(r"(?:^|[\w/.=]+ )make ([a-z-]+)", text):
+        for target in MAKE.findall(text):
             assert target in targets, text
-        for name, rest in re.findall(r"^onegraph (\w+)([^#]*)", text):
+        for name, rest in COMMAND.findall(text):
             command = COMMANDS[name]
             if isinstance(command, TyperGroup) and rest.strip():
                 command = command.commands[rest.split()[0]]
             options = {option for parameter in command.params for option in parameter.opts}
             assert set(re.findall(r"--[a-z-]+", rest)) <= options, text
-        for module in re.findall(r"python -m (benchmarks[\w.]*)", text):
+        for module in BENCHMARK.findall(text):
             path = ROOT / module.replace(".", "/")
             assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
 
@@ -87,7 +108,7 @@ def test_the_table_of_faults_names_codes() -> None:
 
 @on_each_page
 def test_variables_are_read_somewhere(page: Path) -> None:
-    for name in re.findall(r"\bONEGRAPH_[A-Z_]+", page.read_text()):
+    for name in VARIABLE.findall(page.read_text()):
         assert f'"{name}"' in sources(), name
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import controlnet, host, models, server
+from headless import host, models, server
+from support.comfyui import controlnet
+from support.comfyui.shared_graphs import SharedGraphs
 from support.fuzz.judge import Bench
 from support.fuzz.workflow import LORAS, checkpoint_file, controlnet_file, lora_file
 from support.matrix.judge import Matrix
-from support.shared_graphs import SharedGraphs
 
 REPORT = host.ROOT / "build" / "faithfulness.json"
 HAS_ONEFLOW = importlib.util.find_spec("oneflow") is not None

@@ -60,7 +60,7 @@ def unet(compiled_once: None, checkpoint: Callable[..., Path]) -> Subject:
 def net(
     compiled_once: None, checkpoint: Callable[..., Path], net_file: Path, graphs_home: Path, shared_graphs: object
 ) -> Subject:
-    from support.shared_graphs import SharedGraphs
+    from support.comfyui.shared_graphs import SharedGraphs
 
     assert isinstance(shared_graphs, SharedGraphs)
     shared_graphs.give(graphs_home, None, "sdxl controlnet")

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from support import controlnet, host
+from headless import host
+from support.comfyui import controlnet
 from support.edits import subjects
 from support.edits.judge import close
 from support.edits.subjects import Subject

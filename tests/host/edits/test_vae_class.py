@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support import host
+from headless import host
 from support.edits.edit import halved
 from support.edits.subjects import NODE, Subject
 

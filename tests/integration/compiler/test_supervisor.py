@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import toy
+from support.models import toy
 
 from onegraph.common.errors import CompileError
 from onegraph.common.reasons import WaitsForChange
@@ -44,7 +44,7 @@ def test_a_hanging_compile_is_stopped_with_its_workers(tmp_path: Path) -> None:
     seen: set[int] = set()
     job = Job(
         "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-        Client("support.toy", {"sleep": 600}), workers=1,
+        Client("support.models.toy", {"sleep": 600}), workers=1,
     )  # fmt: skip
     with pytest.raises(CompileError) as caught:
         supervisor.compile_in_child(job, tmp_path, lambda progress: seen.update(at_work(tmp_path)), limit=8)
@@ -78,7 +78,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts 
 from pathlib import Path
 import torch
 sys.path.insert(0, {tests!r})
-from support import toy
+from support.models import toy
 from onegraph.runtime.registry import Registry
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -188,7 +188,7 @@ def test_a_compile_pauses_as_long_as_it_is_told_to(tmp_path: Path) -> None:
 
     job = Job(
         "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-        Client("support.toy", {"sleep": 600}), workers=1,
+        Client("support.models.toy", {"sleep": 600}), workers=1,
     )  # fmt: skip
     with pytest.raises(CompileError, match="stopped after 8 seconds"):
         supervisor.compile_in_child(job, tmp_path, watch, limit=8, paused=paused)
@@ -202,11 +202,11 @@ def test_a_compile_pauses_as_long_as_it_is_told_to(tmp_path: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from support import toy
+from support.models import toy
 from onegraph.compiler import skeleton, supervisor
 from onegraph.compiler.job import Client, Job
 job = Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-    Client("support.toy", {"sleep": 600}))
+    Client("support.models.toy", {"sleep": 600}))
 place = Path(sys.argv[1])
 stage = []
 def watch(progress):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import priority, toy
+from support.models import toy
+from support.processes import priority
 
 from onegraph.common.shapes import Refused
 from onegraph.compiler.progress import Progress

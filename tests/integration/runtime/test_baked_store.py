@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.entries import bake, trust
+from support.store.entries import bake, trust
 
 from onegraph.graph_cache.store import Store
 
@@ -25,7 +25,7 @@ SCRIPT = """
 import json, os, sys, tempfile
 from pathlib import Path
 import torch
-from support import toy
+from support.models import toy
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.loaded_graph import LoadedGraph

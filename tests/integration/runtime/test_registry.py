@@ -13,8 +13,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from support import priority, toy
-from support.entries import rewrite
+from support.models import toy
+from support.processes import priority
+from support.store.entries import rewrite
 
 from onegraph.common.reasons import NoGraph, WaitsForChange
 from onegraph.common.shapes import Refused
@@ -258,7 +259,7 @@ def test_a_checked_graph_survives_a_death_in_the_trial(
     script = f"import os; print({json.dumps(json.dumps(checked))}, flush=True); {end}"
     monkeypatch.setattr(supervisor, "_start", lambda staging, scratch: _speaks(script, staging))
     module = toy.Toy()
-    client = Client("support.toy", {})
+    client = Client("support.models.toy", {})
     job = Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(module), client)
     compiled = supervisor.compile_in_child(job, tmp_path, ignore)
     assert compiled.files == ("graph.aoti",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.common import memory
 from onegraph.common.reasons import GraphClosed

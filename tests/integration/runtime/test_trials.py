@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import toy
-from support.entries import die_while_loading
+from support.models import toy
+from support.store.entries import die_while_loading
 
 from onegraph.common.reasons import CompiledAgainLater, DiedInTrial, NoGraph
 from onegraph.common.shapes import Refused
@@ -101,7 +101,7 @@ PROCESS = """
 import json, sys
 from pathlib import Path
 import torch
-from support import toy
+from support.models import toy
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.registry import Registry
@@ -134,7 +134,7 @@ COMPILE = """
 import sys
 from pathlib import Path
 import torch
-from support import toy
+from support.models import toy
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.registry import Registry

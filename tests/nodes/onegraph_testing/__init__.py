@@ -14,7 +14,7 @@ import torch
 from . import patches, steering
 
 _spec = importlib.util.spec_from_file_location(
-    "onegraph_test_models", Path(__file__).resolve().parents[2] / "support" / "models.py"
+    "onegraph_test_models", Path(__file__).resolve().parents[3] / "tools" / "headless" / "models.py"
 )
 assert _spec is not None and _spec.loader is not None
 _models = importlib.util.module_from_spec(_spec)

@@ -10,8 +10,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from headless import host
 
-from .. import controlnet, host
+from ..comfyui import controlnet
 from .places import Act, Place, Sampling, once
 
 NODE = "7"

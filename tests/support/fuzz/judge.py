@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import websocket
+from headless import server, workflows
 
-from .. import server, workflows
 from .cases import plainer, served
 from .ingredients import KINDS
 from .workflow import Case, Ingredient, plain, prompt_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from .. import workflows
+from headless import workflows
 
 if TYPE_CHECKING:
     from .ingredients import Kind

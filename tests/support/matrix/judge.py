@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import server, workflows
+from headless import server, workflows
+
 from ..fuzz.judge import Bench
 from ..fuzz.workflow import Case as Flow
 from ..fuzz.workflow import plain, prompt_of

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
-from support.entries import key, new_entry, publish
+from support.store.entries import key, new_entry, publish
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.entries import key, publish, snapshot
+from support.store.entries import key, publish, snapshot
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import toy
+from support.models import toy
 
 from onegraph.common.reasons import InputLength, NotAMultiple, OtherSize
 from onegraph.common.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall, TensorSpec

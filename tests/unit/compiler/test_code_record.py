@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support import edited_host
-from support.edited_host import RULES, record_of
+from support.edits import edited_host
+from support.edits.edited_host import RULES, record_of
 
 from onegraph.common.errors import CaptureError
 from onegraph.compiler import code_record

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common.errors import CaptureError

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import toy
+from support.models import toy
 
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.compiler.job import (

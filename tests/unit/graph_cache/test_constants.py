@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.entries import CONSTANTS, key, new_entry, publish
+from support.store.entries import CONSTANTS, key, new_entry, publish
 
 from onegraph.common import reasons
 from onegraph.common.errors import LoadError

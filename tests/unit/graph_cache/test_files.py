@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.entries import key, publish
+from support.store.entries import key, publish
 
 from onegraph.graph_cache import staging
 from onegraph.graph_cache.files import free_bytes, sync_folder

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.entries import publish, quarantine
+from support.store.entries import publish, quarantine
 
 from onegraph.graph_cache import first_use
 from onegraph.graph_cache.entry import Entry

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.entries import publish
+from support.store.entries import publish
 
 from onegraph.common import reasons
 from onegraph.graph_cache import entry as entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.entries import key, new_entry, publish
+from support.store.entries import key, new_entry, publish
 
 from onegraph.graph_cache.layout import settings_file, user_folder
 from onegraph.graph_cache.manifest import CodeRecord

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.entries import die_while_loading, key, publish, rewrite, snapshot
+from support.store.entries import die_while_loading, key, publish, rewrite, snapshot
 
 from onegraph.common.reasons import (
     BadFileName,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.entries import key, publish, snapshot
+from support.store.entries import key, publish, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.entries import key, publish, quarantine
+from support.store.entries import key, publish, quarantine
 from typer.testing import CliRunner
 
 from onegraph.cli.app import app

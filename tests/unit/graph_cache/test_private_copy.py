@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.entries import publish
+from support.store.entries import publish
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry

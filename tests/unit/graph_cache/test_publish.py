@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.entries import key, new_entry, publish, quarantine
+from support.store.entries import key, new_entry, publish, quarantine
 
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.files import IrregularFileError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.entries import die_while_loading, key, publish, quarantine, snapshot
+from support.store.entries import die_while_loading, key, publish, quarantine, snapshot
 
 from onegraph.common.reasons import (
     DiedOnceWhileLoading,

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.common.shapes import Refused
 from onegraph.common.tensor_meta import TensorMeta

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.backends.base import AVAILABLE
 from onegraph.common.errors import ChildDiedError, CompileError

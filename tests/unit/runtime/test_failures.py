@@ -13,8 +13,8 @@ from unittest import mock
 
 import pytest
 import torch
-from support import toy
-from support.entries import die_while_loading, quarantine
+from support.models import toy
+from support.store.entries import die_while_loading, quarantine
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons

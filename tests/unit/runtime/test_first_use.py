@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.entries import key, publish
+from support.store.entries import key, publish
 
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store

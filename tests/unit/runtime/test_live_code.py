@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import edited_host
-from support.edited_host import record_of
+from support.edits import edited_host
+from support.edits.edited_host import record_of
 
 from onegraph.common.reasons import FunctionReplaced, OtherHostVersion
 from onegraph.compiler.code_digest import PYTHON

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.common.reasons import ForwardHook, ReplacedPart
 from onegraph.compiler.fingerprint import Rules, digest

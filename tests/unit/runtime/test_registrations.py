@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.runtime import registrations
 from onegraph.runtime.run import Run

@@ -4,8 +4,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from support import toy
-from support.entries import publish
+from support.models import toy
+from support.store.entries import publish
 
 from onegraph.common.errors import LoadError
 from onegraph.common.reasons import LoadFailed, NoGraph, UnreadableNow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 from torch._inductor import sizevars
 
 from onegraph.backends import get

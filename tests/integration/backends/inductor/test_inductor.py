@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.backends.inductor import InductorBackend, InductorRunner
 from onegraph.backends.inductor import runner as runner_module
@@ -51,7 +51,7 @@ def run(runner: InductorRunner, entry: Entry, module: toy.Toy, *inputs: torch.Te
 LOAD = """
 import os, sys
 from pathlib import Path
-from support import toy
+from support.models import toy
 from onegraph.backends.inductor import InductorBackend
 runner = InductorBackend().load(Path(sys.argv[1]), toy.CPU)
 print("loaded", flush=True)
@@ -143,7 +143,7 @@ started = []
 sys.addaudithook(lambda event, args: started.append(str(args[0])) if event == "subprocess.Popen" else None)
 from pathlib import Path
 from onegraph.backends.inductor import InductorBackend
-from support import toy
+from support.models import toy
 runner = InductorBackend().load(Path(sys.argv[1]), toy.CPU)
 module = toy.Toy()
 runner.bind({toy.PREFIX + n: p for n, p in module.named_parameters()})
@@ -151,7 +151,7 @@ inputs = toy.inputs()
 print(json.dumps({"started": started, "difference": float((runner(*inputs) - module(*inputs)).abs().max())}))
 """
     env = {k: v for k, v in os.environ.items() if k not in ("CXX", "CC")}
-    tests = str(Path(toy.__file__).parents[1])
+    tests = str(Path(toy.__file__).parents[2])
     env |= {
         "PATH": str(tmp_path),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
@@ -230,7 +230,7 @@ MANY_CALLS = """
 import sys, torch
 from pathlib import Path
 from onegraph.backends.inductor import InductorBackend
-from support import toy
+from support.models import toy
 torch.set_num_threads(int(sys.argv[2]))
 torch.set_grad_enabled(False)
 runner, module = InductorBackend().load(Path(sys.argv[1]), toy.CPU), toy.Reducing()
@@ -253,7 +253,7 @@ def test_a_graph_for_two_threads_runs_with_any_number(
     spec = toy.exact(2, 32, 32) if shapes == "exact" else toy.shapes()
     graph = Registry(Store(tmp_path)).obtain(toy.request(toy.Reducing(), source, spec=spec), "wait", lambda _: None)
     assert isinstance(graph, LoadedGraph), graph
-    tests = str(Path(toy.__file__).parents[1])
+    tests = str(Path(toy.__file__).parents[2])
     for threads in (1, 3, 8):
         env = {
             **os.environ,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.backends.inductor import partition, repetition
 from onegraph.backends.inductor.graph_body import GraphBody

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.backends.inductor import PLAN_FILE, InductorBackend, settings
 from onegraph.backends.inductor.toolchain import Toolchain

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 from torch.fx.node import map_arg
 
 from onegraph.backends.inductor import repeats

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.backends.inductor import PLAN_FILE, InductorBackend, backend
 from onegraph.common import reasons

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 from torch.fx import GraphModule
 
 from onegraph.backends.inductor import InductorBackend, partition, sharing, transfer

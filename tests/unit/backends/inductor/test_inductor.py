@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import toy
+from support.models import toy
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common.shapes import Refused, TensorCall

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.entries import key
+from support.store.entries import key
 
 from onegraph.graph_cache.crash import failures
 from onegraph.graph_cache.crash.failures import FOLDER, Failure, FailureFiles

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.entries import publish
+from support.store.entries import publish
 
 from onegraph.graph_cache.crash.leftovers import OWNER_FILE
 from onegraph.graph_cache.crash.liveness import read_owner, this_process

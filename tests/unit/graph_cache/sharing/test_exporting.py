@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.bundles import contents, graphs
-from support.entries import bake, key, new_entry, publish, quarantine, snapshot, trust
+from support.store.bundles import contents, graphs
+from support.store.entries import bake, key, new_entry, publish, quarantine, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read

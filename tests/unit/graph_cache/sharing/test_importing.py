@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.bundles import Contents, contents, graphs, write_folder, write_tar
-from support.entries import bake, key, publish, snapshot, trust
+from support.store.bundles import Contents, contents, graphs, write_folder, write_tar
+from support.store.entries import bake, key, publish, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.graph_cache import files

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.entries import key, publish, snapshot
+from support.store.entries import key, publish, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry

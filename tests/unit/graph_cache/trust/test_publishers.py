@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.entries import bake, die_while_loading, give_away, key, publish, quarantine, snapshot, trust
+from support.store.entries import bake, die_while_loading, give_away, key, publish, quarantine, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read

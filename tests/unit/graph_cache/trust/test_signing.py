@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.entries import key, new_entry, publish, rewrite, snapshot
+from support.store.entries import key, new_entry, publish, rewrite, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read

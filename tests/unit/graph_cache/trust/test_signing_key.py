@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.entries import key, publish
+from support.store.entries import key, publish
 
 from onegraph.common import reasons
 from onegraph.graph_cache.lookup import Hit, Miss

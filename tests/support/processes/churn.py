@@ -15,8 +15,8 @@ from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Broken, Hit
 from onegraph.graph_cache.model_hash import ModelSource
-from support import entries
-from support.lives import Case, context
+from support.processes.lives import Case, context
+from support.store import entries
 
 KEYS = 30
 

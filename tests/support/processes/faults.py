@@ -1,4 +1,4 @@
-"""What may go wrong: damage to an entry's files, and faults of the system that a life of `support.lives` meets."""
+"""What may go wrong: damage to an entry's files, and faults of the system that a life of `lives` meets."""
 
 from __future__ import annotations
 

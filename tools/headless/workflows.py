@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1] / "workflows"
+FOLDER = Path(__file__).resolve().parents[2] / "tests" / "workflows"
 Prompt = dict[str, Any]
 PICTURE = {"width": 64, "height": 64, "batch_size": 1, "color": 0x30A0F0}  # of one colour, for a ControlNet
 

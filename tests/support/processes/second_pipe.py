@@ -1,6 +1,6 @@
 """A second process: a StableDiffusionPipeline through the graphs in a folder, told as JSON.
 
-`python tests/support/second_pipe.py FOLDER`, with `ONEGRAPH_HOME` for the user's folder.
+`python tests/support/processes/second_pipe.py FOLDER`, with `ONEGRAPH_HOME` for the user's folder.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from support import pipes
+from support.models import pipes
 
 
 def main(folder: Path) -> None:

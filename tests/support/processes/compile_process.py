@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
-from support import host
+from headless import host
 
 
 def main(component: str, checkpoint: Path, dtype: str | None, height: int) -> None:

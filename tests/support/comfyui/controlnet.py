@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from . import host, models
+from headless import host, models
 
 
 def write_controlnet(name: str, path: Path, seed: int = 5, device: str = "cpu") -> Path:

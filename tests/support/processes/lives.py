@@ -2,7 +2,7 @@
 
 A life is a process of its own with an own registry on a case's folders. A server process that has imported torch forks
 it (`multiprocessing`'s forkserver), since importing takes as long as all the rest ten times over. What goes wrong in a
-life is given as faults: context managers of `support.faults`, which are entered before its first call.
+life is given as faults: context managers of `support.processes.faults`, which are entered before its first call.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Script:
 def context() -> Any:
     """What starts lives. Its server has imported torch, and computed nothing that a fork could not take along."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["support.lives_preload"])
+    found.set_forkserver_preload(["support.processes.lives_preload"])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # it takes no other, before 3.13
     try:
@@ -325,7 +325,7 @@ def _runs(script: Script) -> Report:
 
     from onegraph.runtime import registry
     from onegraph.runtime.policy import ANY_SPEED
-    from support import toy
+    from support.models import toy
 
     torch.set_grad_enabled(False)
     engine = registry.Registry(script.case.store, policy=ANY_SPEED)
@@ -360,7 +360,7 @@ def _call(script: Script, module: Any, inputs: Any) -> tuple[float, list[Reason]
     from onegraph.runtime.dispatch import Call, Dispatcher
     from onegraph.runtime.faithfulness import relative_l2
     from onegraph.runtime.run import Run
-    from support import toy
+    from support.models import toy
 
     run = Run()
     request = toy.request(module, script.case.source, neighbours=(script.case.models,))

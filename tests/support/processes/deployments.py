@@ -29,7 +29,7 @@ from onegraph.runtime import compiles
 from onegraph.runtime.dispatch import Call, Dispatcher
 from onegraph.runtime.registry import registry
 from onegraph.runtime.run import Run
-from support import toy
+from support.models import toy
 
 SETTINGS = ("HOME", "ONEGRAPH_HOME", "ONEGRAPH_SIGNING_KEY", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "TMPDIR")
 _NEW_MOUNTS, _PRIVATE, _RECURSIVE = 0x20000, 1 << 18, 1 << 14
@@ -196,7 +196,7 @@ def without_modes(folder: Path, build: Path) -> dict[str, str]:
 
 def series_elsewhere(root: Path, starts: int, settings: dict[str, str]) -> list[Start]:
     """Start so many times below a new program, whose settings hold from its beginning; no checkpoint is known."""
-    paths = [str(Path(__file__).parents[1]), *sys.path]
+    paths = [str(Path(__file__).parents[2]), *sys.path]
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(root), str(starts), json.dumps(settings)],
         env={**os.environ, **settings, "PYTHONPATH": os.pathsep.join(paths)},
@@ -209,7 +209,7 @@ def series_elsewhere(root: Path, starts: int, settings: dict[str, str]) -> list[
 _PROGRAM = """
 import dataclasses, json, sys
 from pathlib import Path
-from support.deployments import Deployment
+from support.processes.deployments import Deployment
 deployment = Deployment(Path(sys.argv[1]), json.loads(sys.argv[3]), beside=False)
 print(json.dumps([dataclasses.asdict(deployment.start()) for _ in range(int(sys.argv[2]))]))
 """

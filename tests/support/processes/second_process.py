@@ -1,6 +1,6 @@
 """A second process: run a cached graph and print, as JSON, the counters and the distance from eager.
 
-`python tests/support/second_process.py CHECKPOINT DTYPE`, with `ONEGRAPH_HOME` as the first process had it.
+`python tests/support/processes/second_process.py CHECKPOINT DTYPE`, with `ONEGRAPH_HOME` as the first process had it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
-from support import host
+from headless import host
 
 
 def main(checkpoint: Path, dtype: str) -> None:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import controlnet, host, models
+from headless import host, models
+
+from . import controlnet
 
 VARIABLE = "ONEGRAPH_TESTING_GRAPHS"  # names the folder
 _COMPILED = "compiled"  # marks a graph that is whole
@@ -79,7 +81,7 @@ class Kind:
     """What can be shared.
 
     Attributes:
-        family: of `support.models`.
+        family: of `headless.models`.
         use: runs a checkpoint through its nodes.
         graphs: how many that compiles.
         vae: what the checkpoint has of a VAE.

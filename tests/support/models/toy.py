@@ -183,6 +183,6 @@ def request(
     hint = {"batch": 2, "height": 8, "width": 8, "context": 5}
     hint |= {d.name: d.low for d in spec.dims if d.exact}
     return Request(
-        key, source, spec, "any size", module, PREFIX, backend, CPU, hint, Client("support.toy", state or {}),
+        key, source, spec, "any size", module, PREFIX, backend, CPU, hint, Client("support.models.toy", state or {}),
         neighbours, shapes() if rebuilder(backend) is not None else None,
     )  # fmt: skip

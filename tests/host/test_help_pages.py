@@ -1,0 +1,69 @@
+"""ComfyUI shows web/docs/<node id>.md beside a node: each has a page, with its inputs and their choices."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from comfy_api.latest import io
+from headless import host
+
+from onegraph import nodes as pack
+
+PAGES = host.ROOT / "web" / "docs"
+FILES = {"ckpt_name"}  # inputs whose choices are a user's files
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a page says of an input."""
+
+    choices: list[str]
+    meaning: str
+
+
+def schemas() -> dict[str, io.Schema]:
+    """Of the nodes that ComfyUI is given, by node id, without OneDiff's, whose descriptions name what to use."""
+    found = [node.define_schema() for node in asyncio.run(pack.OneGraphExtension().get_node_list())]
+    assert len({schema.node_id for schema in found}) == len(found) > 4
+    return {schema.node_id: schema for schema in found if not schema.is_deprecated}
+
+
+def rows(node_id: str) -> dict[str, Row]:
+    """A page's table of inputs; one row may be about several."""
+    table = (PAGES / f"{node_id}.md").read_text().split("| input | choices | meaning |\n")[1].split("\n\n")[0]
+    found = {}
+    for line in table.splitlines()[1:]:
+        names, choices, meaning = (cell.strip() for cell in line.strip("|").split("|"))
+        found |= {name: Row(re.findall("`([^`]+)`", choices), meaning) for name in re.findall(r"`(\w+)`", names)}
+    return found
+
+
+def choices(schema: io.Schema) -> dict[str, list[Any]]:
+    """Of a node's inputs; none where there is nothing to choose, or the user's files."""
+    inputs = [given for given in schema.inputs if given.id not in FILES]
+    return {given.id: [*given.options] for given in inputs if isinstance(given, io.Combo.Input) and given.options}
+
+
+def test_every_node_has_a_help_page_and_every_page_a_node() -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} == {*schemas()}
+
+
+def test_pages_list_all_inputs_in_their_order() -> None:
+    for node_id, schema in schemas().items():
+        assert [*rows(node_id)] == [given.id for given in schema.inputs], node_id
+
+
+def test_pages_list_all_choices_or_name_the_node_whose_page_does() -> None:
+    known = schemas()
+    pages = {schema.display_name: node_id for node_id, schema in known.items()}
+    for node_id, schema in known.items():
+        for name, row in rows(node_id).items():
+            options = choices(schema).get(name, [])
+            if row.choices or not options:
+                assert row.choices == options, (node_id, name)
+                continue
+            (other,) = (page for title, page in pages.items() if title and title in row.meaning)
+            assert rows(other)[name].choices == options, (node_id, name)

@@ -1,0 +1,1 @@
+"""Small models that need no ComfyUI: the toy module and diffusers pipelines."""

@@ -1,0 +1,1 @@
+"""Entries and bundles of a store, made of a few bytes."""
