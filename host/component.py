@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -75,14 +75,19 @@ class Component(component.Component):
         return CompileWatch(self.node_id, label)
 
     def preload(
-        self, patcher: Any, module: torch.nn.Module, backend: str, example: Arguments, watches: Watches
+        self,
+        patcher: Any,
+        module: torch.nn.Module,
+        backend: str,
+        examples: Callable[[], Sequence[Arguments]],
+        watches: Watches,
     ) -> None:
-        """Begin to restore the graph for any size that serves a call, while the host encodes prompts. Never raises.
+        """Begin to restore graphs for any size that serve some calls, while the host encodes prompts. Never raises.
 
         Args:
             patcher: ComfyUI's, of the model.
             module: the patcher's model, or the part of it that will run.
-            example: a call that will come.
+            examples: makes calls that will come.
         """
         try:
             device, policy = patcher.load_device, registry().policy
@@ -91,15 +96,17 @@ class Component(component.Component):
                 return
             watch = watches.of(module, eligibility.rules())
             paged = dynamic_vram.paged(patcher, module, watch.version) if dynamic_vram.is_paged(patcher) else None
-            given = self.family.read(module, example.args, example.kwargs)
-            if isinstance(paged, Refused) or isinstance(given, Refused):
+            if isinstance(paged, Refused):
                 return
             run = HostRun(version=watch.version, patcher=patcher, watch=watch, paged=paged)
-            request = self.request(run, module, given, backend, plan_of("any size"))
-            if isinstance(request, Request) and rebuilder(request.backend) is None:
-                name = f"onegraph-preload-{request.key.digest}"
-                # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
-                threading.Thread(target=registry().preload, args=(request, policy.preload_room), name=name).start()
+            for example in examples():
+                given = self.family.read(module, example.args, example.kwargs)
+                plan = plan_of("any size")
+                request = given if isinstance(given, Refused) else self.request(run, module, given, backend, plan)
+                if isinstance(request, Request) and rebuilder(request.backend) is None:
+                    name = f"onegraph-preload-{request.key.digest}"
+                    # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
+                    threading.Thread(target=registry().preload, args=(request, policy.preload_room), name=name).start()
         except Exception:  # never into the queue; the first call does without
             log.debug("no graph was preloaded", exc_info=True)
 

@@ -79,8 +79,8 @@ class ControlNetHook:
         """Begin to restore the graph for any size before the first call."""
         module, component = patcher.model, self._component
         if self.options.shapes == "any size":
-            for example in component.family.examples(module, patcher, None):
-                component.preload(patcher, module, self.options.backend, example, self._watches)
+            examples = functools.partial(component.family.examples, module, patcher, None)
+            component.preload(patcher, module, self.options.backend, examples, self._watches)
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 

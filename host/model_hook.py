@@ -63,8 +63,8 @@ class ModelHook:
         """Begin to restore the graphs for any size before the first call."""
         module, component = patcher.model.diffusion_model, self._component
         if self.options.shapes == "any size":
-            for example in component.family.examples(module, patcher, dynprompt):
-                component.preload(patcher, module, self.options.backend, example, self._watches)
+            examples = functools.partial(component.family.examples, module, patcher, dynprompt)
+            component.preload(patcher, module, self.options.backend, examples, self._watches)
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 

@@ -32,9 +32,9 @@ class Family(family.Family):
     def foreign_argument(self, name: str) -> Reason:
         return reasons.UnknownArgument(name)
 
-    def examples(self, module: torch.nn.Module, patcher: Any, dynprompt: Any) -> Sequence[Arguments]:
+    def examples(self, module: torch.nn.Module, like: Any, dynprompt: Any) -> Sequence[Arguments]:
         """The calls that a workflow will probably make, for graphs that are restored before them."""
-        return [self.example(module, patcher)]
+        return [self.example(module, like)]
 
 
 def attention(func: Any, *args: Any, **kwargs: Any) -> Any:

@@ -121,8 +121,8 @@ class Unet(Family):
             given["y"] = torch.zeros(2, config["adm_in_channels"], **tensor)
         return Arguments((), given)
 
-    def examples(self, module: torch.nn.Module, patcher: Any, dynprompt: Any) -> Sequence[Arguments]:
-        plain_call = self.example(module, patcher)
+    def examples(self, module: torch.nn.Module, like: Any, dynprompt: Any) -> Sequence[Arguments]:
+        plain_call = self.example(module, like)
         if dynprompt is None or not model_source.has_controlnet(dynprompt):
             return [plain_call]
         steering = residuals.usual(module, plain_call.kwargs["x"])

@@ -83,8 +83,8 @@ class VaeHook:
             return
         for part, component in self._components.items():
             if self._chosen(part):
-                example = component.family.example(module, vae)
-                component.preload(vae.patcher, module, self.options.backend, example, self._watches)
+                examples = functools.partial(component.family.examples, module, vae, None)
+                component.preload(vae.patcher, module, self.options.backend, examples, self._watches)
 
     # The call from outside ----------------------------------------------------------------------------------
 

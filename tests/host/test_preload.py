@@ -15,6 +15,7 @@ import pytest
 import torch
 from headless import host
 
+from onegraph.host import families
 from onegraph.host import model_hook as hook
 from onegraph.host.vae import hook as vae_hook
 from onegraph.runtime.counters import Counters
@@ -144,3 +145,22 @@ def test_a_model_changed_after_preload_is_not_served(model: Any, counters: Count
     assert relative_l2(reference, plain) > 0.005
     assert torch.equal(host.sample(fast), reference)
     assert counters.compiled_calls == 0
+
+
+@pytest.mark.parametrize("kind", ["model", "decoder"])
+def test_a_model_without_an_example_is_compiled_all_the_same(
+    kind: str, model: Any, checkpoint: Callable[..., Path], counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader of another pack leaves out what a usual call is read from: the node must not raise."""
+
+    def lacks(*args: Any) -> Any:
+        raise AttributeError("context_dim")
+
+    for family in (*families.MODELS, families.DECODER):
+        monkeypatch.setattr(type(family), "example", lacks)
+    if kind == "model":
+        assert relative_l2(host.sample(compiled(model)), host.sample(model)) < 1e-4
+    else:
+        text = vae_hook.compile_vae(host.load_vae(checkpoint(vae="both")), vae_hook.Options(), NODE)[1]
+        assert text.startswith("ready"), text
+    assert (counters.preloads, counters.eager_calls) == (0, 0)
