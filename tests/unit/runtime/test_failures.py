@@ -28,7 +28,7 @@ from onegraph.graph_cache.failures import FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.open_folder import OpenFolder
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import compiles, disk, failures, trial
+from onegraph.runtime import admission, compiles, disk, failures, trial
 from onegraph.runtime.admission import Limits
 from onegraph.runtime.loaded_graph import LoadedGraph, Result
 from onegraph.runtime.policy import ANY_SPEED
@@ -204,6 +204,14 @@ def test_memory_that_ran_out_is_waited_for(world: World) -> None:
     assert world.compiles == 1
     world.memory = 10 * GIB
     assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
+
+
+def test_a_compile_always_out_of_memory_ends_some_time(world: World) -> None:
+    world.ends, world.card = CompileError("It ran out of memory.", lasting=False, cause="memory"), GIB << 20
+    for _ in range(2 * admission.MOST_TRIES):
+        world.memory *= 4
+        world.refused()
+    assert world.compiles == admission.MOST_TRIES
 
 
 def test_no_more_memory_is_waited_for_than_there_is(world: World) -> None:
