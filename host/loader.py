@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import contract
+from .comfyui_nodes import comfyui_nodes
 
 
 def checkpoint_names() -> list[str]:
@@ -18,9 +19,7 @@ def checkpoint_names() -> list[str]:
 
 def load_checkpoint(name: str) -> tuple[Any, Any, Any]:
     """MODEL, CLIP and VAE of a checkpoint, exactly as Load Checkpoint gives them."""
-    import nodes
-
-    model, clip, vae = nodes.CheckpointLoaderSimple().load_checkpoint(name)
+    model, clip, vae = comfyui_nodes().CheckpointLoaderSimple().load_checkpoint(name)
     return model, clip, vae
 
 
@@ -35,6 +34,4 @@ def control_net_names() -> list[str]:
 
 def load_control_net(name: str) -> Any:
     """A CONTROL_NET, exactly as Load ControlNet Model gives it."""
-    import nodes
-
-    return nodes.ControlNetLoader().load_controlnet(name)[0]
+    return comfyui_nodes().ControlNetLoader().load_controlnet(name)[0]

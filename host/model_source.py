@@ -9,6 +9,7 @@ from typing import Any
 
 from ..graph_cache.model_hash import ModelSource, hash_file
 from ..runtime.weights_digest import weights_digest
+from .comfyui_nodes import comfyui_nodes
 
 log = logging.getLogger("onegraph.host")
 
@@ -66,11 +67,10 @@ def workflow_path(
 
 def has_controlnet(dynprompt: Any) -> bool:
     """Tell whether a node of the running workflow gives a CONTROL_NET."""
-    import nodes
-
     try:
+        registered = comfyui_nodes().NODE_CLASS_MAPPINGS
         types = {dynprompt.get_node(node)["class_type"] for node in dynprompt.all_node_ids()}
-        classes = (nodes.NODE_CLASS_MAPPINGS.get(name) for name in types)
+        classes = (registered.get(name) for name in types)
         return any("CONTROL_NET" in (getattr(cls, "RETURN_TYPES", None) or ()) for cls in classes)
     except Exception:  # of custom nodes and of a workflow that changes
         log.debug("the workflow could not be looked through", exc_info=True)

@@ -7,7 +7,8 @@ diffusers (`pip install "comfyui-onegraph[diffusers]"`) and no ComfyUI.
 from __future__ import annotations
 
 from ..common.errors import PipelineError
-from .pipe import compile_module, compile_pipe
+from .module import compile_module
+from .pipe import compile_pipe
 from .report import ComponentReport, PipeReport
 from .saving import load_pipe, save_pipe
 

@@ -21,6 +21,7 @@ from ..common.errors import PipelineError, in_brief
 from . import pipe as pipes
 from . import saving
 from .component import Component
+from .module import Itself, ModuleMethod, compile_module
 from .onediff_lora import (
     delete_adapters,
     get_active_adapters,
@@ -29,7 +30,6 @@ from .onediff_lora import (
     set_and_fuse_adapters,
     unfuse_lora,
 )
-from .pipe import Itself, ModuleMethod
 
 __all__ = [
     "OneflowCompileOptions",
@@ -149,7 +149,7 @@ def _compiled(
     choices = _Choices.of(options)
     if use_graph and choices.use_graph:
         shapes: pipes.Shapes = choices.shapes if dynamic else "exact"
-        pipes.compile_module(module, backend=_BACKENDS.get(backend, backend), shapes=shapes)
+        compile_module(module, backend=_BACKENDS.get(backend, backend), shapes=shapes)
         _limit(module, choices)
     else:
         pipes.leave_out(module, reasons.GraphsOff())

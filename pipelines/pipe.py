@@ -1,4 +1,4 @@
-"""compile_pipe and compile_module: which modules are compiled, and the handle that tells of them."""
+"""compile_pipe: which modules are compiled, and the handle that tells of them."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def compile_pipe(
         >>> pipe = compile_pipe(StableDiffusionXLPipeline.from_pretrained(folder))
         >>> image = pipe("a lighthouse").images[0]
     """
-    _take(pipe, Options(backend, shapes, when_missing), ignores)
+    take_calls(pipe, Options(backend, shapes, when_missing), ignores)
     return pipe
 
 
@@ -192,75 +192,7 @@ def leave_out(owner: Any, reason: Reason) -> None:
 
 def attach(pipe: Any) -> Handle:
     """Take the calls of a pipeline's modules, for graphs that are there already. Modules that are compiled stay so."""
-    return _take(pipe, Options(when_missing="eager"), (), _as_they_are)
-
-
-def compile_module(
-    module: torch.nn.Module, *, backend: str = "auto", shapes: Shapes = "any size", when_missing: WhenMissing = "wait"
-) -> torch.nn.Module:
-    """Run a single module through graphs, as `compile_pipe` does a pipeline's.
-
-    Args:
-        module: a UNet, ControlNet, transformer or VAE of diffusers (docs/diffusers.md), or a VAE's decoder or encoder.
-            Another module stays as it is, and `module.onegraph.report()` says so.
-        backend, shapes, when_missing: as for `compile_pipe`.
-
-    Returns:
-        The same module, with the attribute `onegraph` and the methods `save_graph(path)` and `load_graph(path)`, which
-        are `save_pipe` and `load_pipe` for this module.
-
-    Raises:
-        PipelineError: an argument is no choice.
-    """
-    from .saving import load_graph, save_graph
-
-    _take(module, Options(backend, shapes, when_missing), ())
-    vars(module)["save_graph"] = ModuleMethod(module, save_graph)
-    vars(module)["load_graph"] = ModuleMethod(module, load_graph)
-    return module
-
-
-class ModuleMethod:
-    """A function of a module as its method, on the instance. It refers to the module weakly, as handles do."""
-
-    def __init__(self, module: torch.nn.Module, function: Callable[..., None]) -> None:
-        self._module = weakref.ref(module)
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    def __call__(self, *args: Any, **options: Any) -> None:
-        self._function(self._module(), *args, **options)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleMethod:
-        module = self._module()
-        copied = memo.get(id(module), module)
-        assert isinstance(copied, torch.nn.Module)
-        return ModuleMethod(copied, self._function)
-
-    def __reduce__(self) -> Any:
-        return ModuleMethod, (self._module(), self._function)
-
-
-class Itself:
-    """A module as an attribute of its own, under a name that other libraries give it. It refers to it weakly."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = weakref.ref(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module(), name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._module()
-        assert module is not None
-        return module(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Itself:
-        module = self._module()
-        return Itself(memo.get(id(module), module))
-
-    def __reduce__(self) -> Any:
-        return Itself, (self._module(),)
+    return take_calls(pipe, Options(when_missing="eager"), (), _as_they_are)
 
 
 Known = Callable[[Component, Options], None]  # what is done with a component of a module that is compiled already
@@ -270,7 +202,9 @@ def _as_they_are(component: Component, options: Options) -> None:
     """Leave it."""
 
 
-def _take(owner: Any, options: Options, ignores: str | Sequence[str], known: Known = Component.set_options) -> Handle:
+def take_calls(
+    owner: Any, options: Options, ignores: str | Sequence[str], known: Known = Component.set_options
+) -> Handle:
     """Take the calls of all modules of an owner that are not to be ignored."""
     _check_choices(options)
     found = modules_of(owner)

@@ -73,7 +73,7 @@ class Unet(Component):
         return module(*given, control=None, transformer_options={})
 
     def in_comfyui(self) -> None:
-        sampling.compare(self)
+        sampling.compare(self, self.patcher, self.settings)
 
 
 class Vae(Component):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .common import synchronize
-
-if TYPE_CHECKING:
-    from .graphs import Unet
+from .component import Component
 
 SHORT, LONG = 4, 30  # steps; their difference is free of what a run costs by itself
 
@@ -30,26 +28,30 @@ def timed(model: Any, settings: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def compare(component: Unet) -> None:
-    """Latents compared and runs timed: eager, and each of the cached graphs, as the node uses them."""
+def compare(component: Component, patcher: Any, settings: dict[str, Any]) -> None:
+    """Latents compared and runs timed: eager, and each of the cached graphs, as the node uses them.
+
+    Args:
+        patcher: ComfyUI's MODEL of the component.
+        settings: of each sampling, as `headless.host.sample` takes them.
+    """
     from headless import host
 
     from onegraph.host import model_hook as hook
     from onegraph.host import status
     from onegraph.runtime.registry import registry
 
-    settings = component.settings
-    plain = host.sample(component.patcher, steps=SHORT, **settings)
-    other = host.sample(component.patcher, seed=2, steps=SHORT, **settings)
+    plain = host.sample(patcher, steps=SHORT, **settings)
+    other = host.sample(patcher, seed=2, steps=SHORT, **settings)
     found: dict[str, Any] = {
         "rel_l2_of_another_seed": component.relative_l2(other, plain),
-        "eager": timed(component.patcher, settings),
+        "eager": timed(patcher, settings),
     }
     for name, shapes in (("any_size", "any size"), ("exact", "exact")):
         if name not in component.compiles:
             continue
         options = hook.Options(shapes=shapes, when_missing="eager")  # type: ignore[arg-type]
-        compiled, said = hook.compile_model(component.patcher, options, "bench")
+        compiled, said = hook.compile_model(patcher, options, "bench")
         first = host.sample(compiled, steps=SHORT, **settings)
         second = host.sample(compiled, steps=SHORT, **settings)
         found[name] = {
@@ -59,7 +61,7 @@ def compare(component: Unet) -> None:
             **timed(compiled, settings),
             "report": status.last_runs["bench"].to_json(),
         }
-    found["eager_again"] = timed(component.patcher, settings)
+    found["eager_again"] = timed(patcher, settings)
     counters = registry().counters
     found |= {"compiled_calls": counters.compiled_calls, "eager_calls": counters.eager_calls}
     component.bench.say(f"{component.name} sampling: {found}")

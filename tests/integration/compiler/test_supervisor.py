@@ -126,48 +126,6 @@ def test_an_interrupt_ends_compiles_and_preloads(wanted: str, tmp_path: Path) ->
             server.wait()
 
 
-def test_nothing_else_waits_for_a_compile(home: Path, source: ModelSource) -> None:
-    """Another graph is obtained, reports and releases are answered, while one compiles."""
-    import threading
-
-    from onegraph.runtime.loaded_graph import LoadedGraph
-
-    class Stopped(BaseException):
-        pass
-
-    engine, begun, end = Registry(Store(home)), threading.Event(), threading.Event()
-
-    def watch(progress: Progress) -> None:
-        begun.set()
-        if end.is_set():
-            raise Stopped
-
-    def compile_it() -> None:
-        with contextlib.suppress(Stopped):
-            engine.obtain(toy.request(toy.Toy(heads=4), source, state={"sleep": 600}), "wait", watch)
-
-    thread = threading.Thread(target=compile_it, daemon=True)
-    thread.start()
-    assert begun.wait(60)
-    done = threading.Event()
-    answers: list[object] = []
-
-    def others() -> None:
-        engine.preload(toy.request(toy.Toy(), source), 0)
-        answers.append(engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None))
-        engine.release_orphans()
-        answers.append(engine.release_captures(toy.CPU, "freed"))
-        answers.append(engine.compiles.in_background())
-        done.set()
-
-    threading.Thread(target=others, daemon=True).start()
-    assert done.wait(120) and thread.is_alive()
-    assert isinstance(answers[0], LoadedGraph) and answers[1:] == [0, 0]
-    end.set()
-    thread.join(60)
-    assert not thread.is_alive()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="processes can be paused on Linux only")
 def test_a_compile_pauses_as_long_as_it_is_told_to(tmp_path: Path) -> None:
     """Its time limit does not run on meanwhile."""

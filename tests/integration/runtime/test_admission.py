@@ -16,7 +16,6 @@ from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import KEY_FILE
-from onegraph.runtime import failures
 from onegraph.runtime.admission import Limits
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.registry import Registry
@@ -62,20 +61,6 @@ def test_a_compile_is_retried_when_more_memory_is_free(trouble: str, tmp_path: P
     free[0] = 13 * GIB
     assert isinstance(tries({}), LoadedGraph) and told  # what was short is there now
     assert not engine.store.failures.read(toy.request(module, source).key)
-
-
-def test_a_compile_always_out_of_memory_ends_some_time(tmp_path: Path, source: ModelSource) -> None:
-    free = [GIB]
-    limits = Limits(free=lambda device: free[0], total=lambda device: GIB << 20)
-    engine, started = Registry(Store(tmp_path), limits), 0
-    for _ in range(2 * failures.MOST_TRIES):
-        free[0] *= 4
-        told: list[Progress] = []
-        assert isinstance(
-            engine.obtain(toy.request(toy.Toy(), source, state={"oom": True}), "wait", told.append), Refused
-        )
-        started += bool(told)
-    assert started == failures.MOST_TRIES
 
 
 def test_a_compile_without_room_waits_for_the_queue(tmp_path: Path, source: ModelSource) -> None:

@@ -295,6 +295,8 @@ def test_where_capturing_took_the_process_down_it_ends(home: Path, source: Model
 
 
 def test_nobody_else_waits_for_a_compile(home: Path, source: ModelSource) -> None:
+    """Another graph of the model is obtained and called, reports and releases are answered, while one compiles."""
+
     class Interrupted(BaseException):
         pass
 
@@ -321,6 +323,7 @@ def test_nobody_else_waits_for_a_compile(home: Path, source: ModelSource) -> Non
         call(engine, graph, toy.Toy())
         assert engine.release_captures(toy.CPU, "needed") == 0
         engine.release_orphans()
+        assert engine.compiles.in_background() == 0
         assert [found["component"] for found in engine.status()["compiling"]] == ["toy"]  # all the time
     finally:
         over.set()

@@ -15,17 +15,19 @@ LISTED = {use.name for uses in contract.USES.values() for use in uses}
 
 
 def dotted(node: ast.expr) -> list[str]:
-    """`a.b.c` as a list; empty for anything that does not begin with a name."""
+    """`a.b.c` as a list; empty for anything that does not begin with a name or with ComfyUI's module of nodes."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.insert(0, node.attr)
         node = node.value
+    if isinstance(node, ast.Call) and dotted(node.func) == ["comfyui_nodes"]:
+        return ["nodes", *parts]
     return [node.id, *parts] if isinstance(node, ast.Name) else []
 
 
 def used(source: str) -> set[str]:
     """Dotted names of ComfyUI's that a module imports, reads or asks for with getattr."""
-    known: dict[str, str] = {}
+    known = {"nodes": "nodes"}  # by host/comfyui_nodes.py
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             ours = [alias for alias in node.names if alias.name.split(".")[0] in MODULES]
@@ -58,10 +60,11 @@ def test_what_a_module_uses_is_listed(path: Path) -> None:
 def test_an_unlisted_use_is_found() -> None:
     source = (
         "import comfy.sd as sd\nimport comfy.utils\nfrom comfy.samplers import KSampler\n"
-        "comfy.utils.other(sd.VAE)\ngetattr(sd, 'missing')\n"
+        "comfy.utils.other(sd.VAE)\ngetattr(sd, 'missing')\ncomfyui_nodes().Other()\n"
     )
     assert {name for name in used(source) if not is_listed(name)} == {
         "comfy.utils.other",
         "comfy.samplers.KSampler",
         "comfy.sd.missing",
+        "nodes.Other",
     }

@@ -284,9 +284,20 @@ def test_one_chunk_that_is_not_the_graphs_makes_the_call_eager(world: World) -> 
     assert world.counted() == (0, {WHY: 1}) and world.originals == 0
 
 
-def test_a_judgement_that_refuses_runs_the_original(world: World) -> None:
+@pytest.mark.parametrize("chunk", [0, 1])
+def test_a_judgement_that_refuses_runs_the_original(chunk: int, world: World) -> None:
     world.publish()
-    world.assert_eager(world.call(accept=lambda inputs, output: Refused(WHY)), WHY)
+    world.assert_eager(world.call(accept=lambda inputs, output: Refused(WHY), chunk=chunk), WHY)
+    assert len(world.runner.given[-1][0]) == (chunk or 2)
+
+
+def test_no_further_chunk_runs_after_one_that_is_refused(world: World) -> None:
+    world.publish()
+    world.inputs = toy.inputs(batch=4)
+    world.call(chunk=1)
+    calls = len(world.runner.given)
+    world.call(accept=lambda inputs, output: Refused(WHY), chunk=1)
+    assert len(world.runner.given) == calls + 1 and world.originals == 1
 
 
 # Refusals of a key -------------------------------------------------------------------------------------------------

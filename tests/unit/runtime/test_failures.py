@@ -213,6 +213,14 @@ def test_memory_that_ran_out_is_waited_for(world: World) -> None:
     assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
 
 
+def test_a_compile_always_out_of_memory_ends_some_time(world: World) -> None:
+    world.ends, world.card = CompileError("It ran out of memory.", lasting=False, cause="memory"), GIB << 20
+    for _ in range(2 * failures.MOST_TRIES):
+        world.memory *= 4
+        world.refused()
+    assert world.compiles == failures.MOST_TRIES
+
+
 def test_no_more_memory_is_waited_for_than_there_is(world: World) -> None:
     world.memory = 20 * GIB
     world.ends = CompileError("It ran out of memory.", lasting=False, cause="memory")

@@ -86,14 +86,17 @@ def test_files_that_a_gpu_reads_later_stay_with_it(
 
 def test_a_torch_that_takes_no_folder_unpacks_itself(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = runner_module._Files._loaded
+    folders = []
 
     def older(files: runner_module._Files, path: Path) -> object:
+        folders.append(path.is_dir())
         if path.is_dir():
             raise RuntimeError("Failed to initialize zip archive")
         return usual(files, path)
 
     monkeypatch.setattr(runner_module._Files, "_loaded", older)
     runner, module, inputs = InductorBackend().load(entry.folder, toy.CPU), toy.Toy(1), toy.inputs()
+    assert folders and folders == [True, False] * (len(folders) // 2)  # each archive as a folder, then as it is
     torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
 
 

@@ -28,7 +28,7 @@ def layouts(module: GraphModule) -> list[tuple[Any, ...]]:
 @pytest.fixture(scope="module")
 def regions() -> list[GraphModule]:
     found = partition.cut(exported(toy.Deep(wide=3, narrow=3)), CompileTime(2, 4))
-    assert found is not None
+    assert found is not None and len(found[1]) > 1
     return found[1]
 
 
@@ -49,6 +49,7 @@ def test_a_region_is_the_same_elsewhere(regions: list[GraphModule]) -> None:
 
 def test_sizes_keep_their_range_and_hint_elsewhere(regions: list[GraphModule]) -> None:
     there = transfer.load(transfer.dump(regions[0]), toy.CPU)
+    compared = 0
     for here, other in zip(
         regions[0].graph.find_nodes(op="placeholder"), there.graph.find_nodes(op="placeholder"), strict=True
     ):
@@ -57,7 +58,8 @@ def test_sizes_keep_their_range_and_hint_elsewhere(regions: list[GraphModule]) -
                 (symbol,) = size.node.expr.free_symbols
                 assert size.node.hint == same.node.hint
                 assert size.node.shape_env.var_to_range[symbol] == same.node.shape_env.var_to_range[symbol]
-                break
+                compared += 1
+    assert compared
 
 
 def test_writing_a_region_leaves_it_as_it_was(regions: list[GraphModule]) -> None:
