@@ -36,10 +36,11 @@ def test_a_toy_family_runs_compiled(toy: Any, counters: Counters) -> None:
     found = host.sample(fast, steps=3)
     assert (counters.compiles, counters.eager_calls) == (1, 0), node_text()
     assert counters.compiled_calls > 0
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
     assert "any size 32-512" in node_text()
     other = host.sample(fast, steps=2, height=96, width=160, batch=3, tokens=154)
-    torch.testing.assert_close(other, host.sample(toy, steps=2, height=96, width=160, batch=3, tokens=154))
+    expected = host.sample(toy, steps=2, height=96, width=160, batch=3, tokens=154)
+    torch.testing.assert_close(other, expected, rtol=1e-3, atol=1e-3)
     assert (counters.compiles, counters.eager_calls) == (1, 0), node_text()
 
 
