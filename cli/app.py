@@ -14,7 +14,7 @@ from .sharing import export_graphs, import_graphs, trust
 
 if TYPE_CHECKING:
     from ..common.reasons import UnreadableNow, Untrusted
-    from ..graph_cache.signing import Trusted
+    from ..graph_cache.trust.signing import Trusted
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Compiled graphs of ComfyUI-OneGraph.")
 app.command()(bench)
 app.command()(retry)
@@ -39,21 +39,22 @@ def list_graphs(folders: Folders = None) -> None:
     store = Store()
     rows: list[tuple[str, ...]] = []
     total = 0
-    for entry in store.listing(folders or []):
+    for entry in store.entries(folders or []):
+        key, used = entry.manifest.key, store.first_use(entry)
+        worst = max(used.checked.values(), default=None)
         total += entry.bytes
         row = (
             f"{entry.folder.parents[2].name.removesuffix('.graphs')}/{entry.folder.parents[1].name}",
-            str(entry.key.get("component", "")),
-            entry.label,
-            str(entry.key.get("dtype", "")),
-            str(entry.key.get("backend", "")),
+            str(key.get("component", "")),
+            entry.manifest.label,
+            str(key.get("dtype", "")),
+            str(key.get("backend", "")),
             _size(entry.bytes),
-            "not used yet" if entry.relative_l2 is None else f"{entry.relative_l2:.1e}",
-            f"{entry.speedup:.2f}x" if entry.speedup else "",
-            _trust(entry.provenance),
+            "not used yet" if worst is None else f"{worst:.1e}",
+            f"{used.speedup:.2f}x" if used.speedup else "",
+            _trust(store.provenance(entry)),
         )
         rows.append(row)
-    store.save_index()
     print_table(("model", "component", "shapes", "dtype", "backend", "size", "to eager", "speed", "state"), rows)
     print_line(f"{len(rows)} graphs, {_size(total)}; graph folder {store.home}")
 

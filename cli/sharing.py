@@ -28,9 +28,9 @@ def add_publisher(
     public_key: Annotated[str, typer.Argument(help="64 hex digits, which the publisher gave you in person.")],
 ) -> None:
     """Trust a publisher: graphs signed with that key run as native code on this machine."""
-    from ..graph_cache import trust_list
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.publishers import Publishers
+    from ..graph_cache.trust import trust_list
+    from ..graph_cache.trust.publishers import Publishers
 
     with _plain_errors("trust the publisher"):
         reason = trust_list.add(Publishers(user_folder()), name, public_key)
@@ -44,7 +44,7 @@ def list_publishers() -> None:
     """List the publishers that are trusted, with their public keys."""
     from ..common.reasons import PublisherListRefused
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.publishers import Publishers
+    from ..graph_cache.trust.publishers import Publishers
 
     with _plain_errors("read the publishers"):
         trusted = Publishers(user_folder()).trusted()
@@ -59,9 +59,9 @@ def list_publishers() -> None:
 def remove_publisher(name: Annotated[str, typer.Argument(help="As `onegraph trust list` shows it.")]) -> None:
     """Trust a publisher no longer. Graphs that you imported stay, since you signed them as your own."""
     from ..common.reasons import PublisherListRefused, PublisherNotTrusted
-    from ..graph_cache import trust_list
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.publishers import Publishers
+    from ..graph_cache.trust import trust_list
+    from ..graph_cache.trust.publishers import Publishers
 
     with _plain_errors("change the publishers"):
         removed = trust_list.remove(Publishers(user_folder()), name)
@@ -76,8 +76,8 @@ def remove_publisher(name: Annotated[str, typer.Argument(help="As `onegraph trus
 def show_own_key(publisher: Publisher = "") -> None:
     """Print your own public key, for those who are to trust you."""
     from ..common.reasons import BadPublisherName, NoPublisherKey, SigningKeyRefused
-    from ..graph_cache import exporting
     from ..graph_cache.layout import user_folder
+    from ..graph_cache.sharing import exporting
 
     path = exporting.key_path(user_folder(), publisher)
     if isinstance(path, BadPublisherName):
@@ -105,8 +105,9 @@ def export_graphs(
     where it is, by all who trust you, as a store that is only read.
     """
     from ..common.reasons import BadPublisherName, NoSuchFolder, TargetExists
-    from ..graph_cache import ed25519, exporting, key_file
+    from ..graph_cache.sharing import exporting
     from ..graph_cache.store import Store
+    from ..graph_cache.trust import ed25519, key_file
 
     store = Store()
     path = exporting.key_path(store.home, publisher)
@@ -149,9 +150,9 @@ def import_graphs(
 
 def _take_over(path: Path, publisher: str) -> None:
     from ..common.reasons import NoSuchFolder, Reason
-    from ..graph_cache import importing
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.signing import Signer
+    from ..graph_cache.sharing import importing
+    from ..graph_cache.trust.signing import Signer
 
     if not path.exists():
         _refuse(NoSuchFolder(path.name))
@@ -167,7 +168,7 @@ def _take_over(path: Path, publisher: str) -> None:
 @contextmanager
 def _plain_errors(doing: str) -> Iterator[None]:
     from ..common.reasons import NeedsCryptography
-    from ..graph_cache.ed25519 import NoCryptographyError
+    from ..graph_cache.trust.ed25519 import NoCryptographyError
 
     try:
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from . import container
 from .errors import Cause, CompileError
 
-if TYPE_CHECKING:  # messages need bytes as text, and a compiling process reads its job, before torch can be imported
+if TYPE_CHECKING:  # reasons need bytes as text, and a compiling process reads its job, before torch can be imported
     import torch
 
 _MEMINFO = Path("/proc/meminfo")

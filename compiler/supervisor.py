@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..common.errors import Cause, ChildDiedError, CompileError, in_brief
-from ..graph_cache import leftovers
+from ..graph_cache.crash import leftovers
 from .job import LOG_FILE, Checked, Compiled, Done, Failed, Job, Message, Regions, Stage, from_json, write_job
 from .progress import STAGES, Estimate, Progress
 

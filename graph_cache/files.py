@@ -111,20 +111,6 @@ def replace_text(path: Path, text: str) -> None:
         raise
 
 
-def replace_unsynced(path: Path, data: bytes) -> None:
-    """Write a file in one step that may be lost or damaged by a power cut. Raises OSError, with nothing left behind."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # `leftovers` knows the name
-    try:
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb", opener=_closed_to_others) as f:
-            f.write(data)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
 def set_mode(path: Path, mode: int) -> None:
     """Give a file or folder a mode, where the file system knows any. Never raises OSError."""
     with contextlib.suppress(OSError):

@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from . import ownership
 from .entry import Entry
 from .files import IrregularFileError, OversizedFileError, read_regular, replace_text
 from .layout import machine_id
 from .manifest import Strict
+from .trust import ownership
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -24,7 +24,7 @@ class FirstUse(Strict):
     """What the first use on one machine showed; later processes rely on it instead of measuring again.
 
     Attributes:
-        checked: batch class (`1` or `n`) -> relative L2 against eager on real inputs.
+        checked: names of the dimensions of size 1 (`n`: none) -> relative L2 against eager on real inputs.
         eager_ms, compiled_ms: one call on the inputs of the first use, milliseconds; None while unmeasured.
         slow_processes: how many processes in a row found the graph slower than eager.
         environment: versions around the graph when `checked` was filled.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,33 +54,6 @@ class GraphKey:
         return blake3(json.dumps(self.fields(), sort_keys=True).encode()).hexdigest(length=6)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What of a key tells how near another one is.
-
-    Attributes:
-        others: its fields without architecture and shapes, as JSON.
-        architecture: as JSON.
-        shapes: digest of the JSON.
-    """
-
-    others: str
-    architecture: str
-    shapes: str
-
-    @staticmethod
-    def of(fields: Mapping[str, Any]) -> Summary:
-        """Make the summary of a key's fields, which may be anything that JSON can tell."""
-        others = {name: value for name, value in fields.items() if name not in _LARGE}
-        shapes = blake3(_json(fields.get("shapes")).encode()).hexdigest(length=8)
-        return Summary(_json(others), _json(fields.get("architecture")), shapes)
-
-    def difference(self, others: str, same_architecture: bool, same_shapes: bool) -> str:
-        """Describe which fields differ in a key of such a summary; see `difference`."""
-        large = {"architecture": same_architecture, "shapes": same_shapes}
-        return difference({**json.loads(self.others), **dict.fromkeys(large, True)}, {**json.loads(others), **large})
-
-
 def difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
     """Describe which fields of two keys differ, e.g. `dtype float32 instead of float16`; empty where none does."""
     clauses = []
@@ -97,7 +69,3 @@ def difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
         else:
             clauses.append(f"{name} {b} instead of {a}")
     return ", ".join(clauses)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -156,16 +156,11 @@ class Layout:
 
     def entry_folders_in(self, root: Path) -> Iterator[Path]:
         """Iterate over the folders with a manifest in the user's folder, or in the `.graphs` folders of another."""
-        for component in self.components(root):
-            for name in sorted(visible(listed_now(component))):
-                if _may_be_there(component / name / MANIFEST_FILE):
-                    yield component / name
-
-    def components(self, root: Path) -> Iterator[Path]:
-        """Iterate over the folders that hold entries, in the user's folder or beside the checkpoints in another."""
         for model in self._models(root):
-            for name in sorted(visible(listed_now(model))):
-                yield model / name
+            for component in [model / name for name in sorted(visible(listed_now(model)))]:
+                for name in sorted(visible(listed_now(component))):
+                    if _may_be_there(component / name / MANIFEST_FILE):
+                        yield component / name
 
     def _models(self, root: Path) -> list[Path]:
         """List the folders of models below the user's folder, or beside the checkpoints in another."""

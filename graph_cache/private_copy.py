@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -19,12 +20,13 @@ from ..common.reasons import (
     WritableByOthers,
     WrongSize,
 )
-from . import leftovers, ownership
+from .crash import leftovers
 from .entry import Entry
 from .files import IrregularFileError, free_bytes, open_regular
 from .layout import COPIES_FOLDER
 from .manifest import FileRecord
-from .open_folder import is_closed
+from .trust import ownership
+from .trust.open_folder import is_closed
 
 ROOM = 64 << 20  # bytes that are to be free for a graph and the files of its compile
 _CHUNK = 1 << 20
@@ -119,13 +121,18 @@ def copy_files(entry: Entry, folder: Path) -> Damaged | UnreadableNow | None:
 
 def _copy(source: Path, target: Path, wanted: FileRecord) -> WrongSize | DigestDiffers | None:
     """Copy a file, and compare what was copied with its record. Raises OSError."""
-    digest, size = blake3(), 0
     with open_regular(source) as reading, target.open("wb") as writing:
         found = os.fstat(reading.fileno()).st_size
         if found != wanted.bytes:
             return WrongSize(source.name, found, wanted.bytes)
-        while size <= wanted.bytes and (chunk := reading.read(_CHUNK)):
-            digest.update(chunk)
-            size += len(chunk)
-            writing.write(chunk)
-    return None if size == wanted.bytes and digest.hexdigest() == wanted.blake3 else DigestDiffers(source.name)
+        return None if is_copied(reading, writing, wanted) else DigestDiffers(source.name)
+
+
+def is_copied(source: BinaryIO, target: BinaryIO, wanted: FileRecord) -> bool:
+    """Copy as many bytes as a record tells, and no more; whether they are the recorded ones. Raises OSError."""
+    digest, left = blake3(), wanted.bytes
+    while left and (chunk := source.read(min(left, _CHUNK))):
+        digest.update(chunk)
+        left -= len(chunk)
+        target.write(chunk)
+    return not left and digest.hexdigest() == wanted.blake3

@@ -15,7 +15,10 @@ from pathlib import Path
 
 from ..common.reasons import Damaged, ForeignFile, SigningKeyRefused, UnreadableNow, Untrusted, WrongSignature
 from ..common.tensor_meta import TensorMeta
-from . import constants, first_use, leftovers, ownership
+from . import constants, first_use
+from .crash import leftovers
+from .crash.liveness import is_nonce, new_nonce
+from .crash.quarantine import of_key, quarantine
 from .entry import Entry, read
 from .file_names import check_names
 from .files import open_regular, read_regular, sync, sync_folder, write_synced
@@ -23,15 +26,14 @@ from .first_use import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
 from .layout import entry_name, listed_now, machine_id
-from .liveness import is_nonce, new_nonce
 from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, CodeRecord, Manifest
-from .open_folder import my_id, opened
 from .private_copy import copy_files
-from .publishers import PUBLISHER_FILE
-from .quarantine import of_key, quarantine
-from .signing import SIGNATURE_FILE, Signer, Trusted
 from .staging import staging
-from .trusted_entry import Faulty, Known, read_trusted
+from .trust import ownership
+from .trust.open_folder import my_id, opened
+from .trust.publishers import PUBLISHER_FILE
+from .trust.signing import SIGNATURE_FILE, Signer, Trusted
+from .trust.trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 

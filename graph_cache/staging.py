@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from . import leftovers, ownership
+from .crash import leftovers
 from .files import free_bytes
 from .private_copy import ROOM
+from .trust import ownership
 
 log = logging.getLogger("onegraph.graph_cache")
 

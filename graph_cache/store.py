@@ -3,7 +3,7 @@
 How a graph gets into a process:
 
 1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing.
-2. A hit in another model's folder is adopted by `adopt`; a broken one is moved aside by `take_away`.
+2. A hit in another model's folder is copied by `adopt`; `take_away` quarantines a broken one.
 3. After a miss, a compile fills a private folder from `staging`, and `publish` copies it to the model's graphs and
    makes it an entry by one rename.
 4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the
@@ -31,26 +31,26 @@ from ..common.reasons import (
     Untrusted,
 )
 from ..common.tensor_meta import TensorMeta
-from . import constants, first_use, leftovers, ownership, staging
+from . import constants, first_use, staging
 from . import publish as publishing
-from . import quarantine as quarantining
+from .crash import leftovers
+from .crash import quarantine as quarantining
+from .crash.failures import FOLDER as FAILURES_FOLDER
+from .crash.failures import FailureFiles
+from .crash.markers import Markers
 from .entry import Entry, read
-from .failures import FOLDER as FAILURES_FOLDER
-from .failures import FailureFiles
 from .first_use import FirstUse
-from .index import Index
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import COMPILER_CACHE, COMPILING_FOLDER, COPIES_FOLDER, Layout, machine_id, user_folder
-from .listing import Listed, listing
 from .lookup import Broken, Differs, Hit, Judged, Lookup, no_objection
-from .markers import Markers
 from .model_hash import ModelSource
-from .open_folder import is_closed
 from .private_copy import private_copy, private_folder
 from .publish import NewEntry
-from .signing import Signer, Trusted
-from .trusted_entry import Faulty, Known, read_trusted
+from .trust import ownership
+from .trust.open_folder import is_closed
+from .trust.signing import Signer, Trusted
+from .trust.trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -71,8 +71,7 @@ class Store:
         self._markers = Markers(self.home)
         self._signer = Signer(self.home)
         self.failures = FailureFiles(self.home)
-        self._index = Index(self.home, self._signer)
-        self._lookup = Lookup(self._layout, self._markers, self._signer, self._index)
+        self._lookup = Lookup(self._layout, self._markers, self._signer)
 
     # Looking up ---------------------------------------------------------------------------------------------
 
@@ -119,10 +118,6 @@ class Store:
             if isinstance(entry, Entry):
                 yield entry
 
-    def listing(self, neighbours: Iterable[Path] = ()) -> Iterator[Listed]:
-        """Iterate over what is known of the same entries in short, which takes a small part of the time."""
-        return listing(self._layout, self._index, self._signer, neighbours)
-
     def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
         """Check the owner, signature and files of every entry, and name those whose manifest cannot be read."""
         for folder in self._layout.entry_folders(neighbours):
@@ -159,10 +154,6 @@ class Store:
         with private_folder(self.home / COMPILING_FOLDER) as folder:
             yield folder
 
-    def save_index(self) -> None:
-        """Write what look-ups and listings read, so that later processes need not. Never raises OSError."""
-        self._index.save()
-
     def make_compiler_cache(self) -> Path | None:
         """Make the folder for what compiles share, native code too; None where others may write it."""
         try:
@@ -184,7 +175,6 @@ class Store:
         leftovers.sweep_temporaries(self.home / FAILURES_FOLDER)
         for folder in (COPIES_FOLDER, COMPILING_FOLDER):
             leftovers.sweep_staging(self.home / folder)
-        self._index.sweep()
         leftovers.sweep_temporary_folders()
 
     def publish(self, key: GraphKey, compiled: Path, new: NewEntry, source: ModelSource) -> Entry:

@@ -102,7 +102,7 @@ def measure(job: Job) -> Figures:
     from ..runtime import registry
     from ..runtime.policy import ANY_SPEED
     from ..runtime.run_report import RunReport
-    from .families.unet import Options, compile_model
+    from .model_hook import Options, compile_model
     from .status import last_runs
 
     registry.use(registry.Registry(policy=ANY_SPEED))  # a slow graph is what the user wants to see here

@@ -6,78 +6,53 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from ..backends import Backend, rebuilder
+from ..backends import rebuilder
 from ..common import memory
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler.progress import Progress
 from ..graph_cache.model_hash import ModelSource
-from ..runtime import surroundings
-from ..runtime.dispatch import Dispatcher
+from ..runtime import component
+from ..runtime.component import plan_of
+from ..runtime.family import Arguments
 from ..runtime.module_watch import Watches
 from ..runtime.registry import registry
-from ..runtime.request import Asking, Request, Shaped, make_request
-from ..runtime.unet_sizes import PIXELS
+from ..runtime.request import Request, RequestContext
 from . import compile_client, dynamic_vram, eligibility, host_memory, model_source, status
+from .families import Family
 from .progress import CompileWatch, report_run
 from .run import HostRun
 
 log = logging.getLogger("onegraph.host")
 
 
-class Component:
+class Component(component.Component):
     """One component of one node: the host's side of dispatching its calls.
 
     Args:
-        name: of the component, as in keys.
         part: names it where a node has several.
-        folders: kinds of ComfyUI's models among which others may have graphs of the same architecture.
     """
 
-    def __init__(
-        self,
-        name: str,
-        node_id: str | None,
-        source: ModelSource,
-        part: str = "",
-        folders: Sequence[str] = ("checkpoints", "diffusion_models"),
-    ) -> None:
-        self.name = name
+    def __init__(self, family: Family, node_id: str | None, source: ModelSource, part: str = "") -> None:
+        super().__init__(family)
+        self.family: Family = family
         self.node_id = node_id
         self.source = source
         self.part = part
-        self._folders = tuple(folders)
-        self.dispatcher = Dispatcher(self, 1 if name == compile_client.VAE_ENCODER else PIXELS)
 
-    def request(
-        self, run: HostRun, module: torch.nn.Module, backend: Backend, shaped: Shaped, like: torch.Tensor
-    ) -> Request | Refused:
-        """Make the request for a graph.
-
-        Args:
-            module: that runs; a graph is compiled for the run's skeleton of it.
-            like: the call's main input: its dtype and device are the graph's.
-        """
-        assert run.watch is not None
-        skeleton = run.skeleton(module)
-        asking = Asking(
-            component=self.name,
+    def context(self, module: torch.nn.Module) -> RequestContext:
+        """Who asks for graphs of a module."""
+        return RequestContext(
+            component=self.family.component,
             source=self.source,
-            prefix=compile_client.PREFIX,
             client=compile_client.client(),
             environment=compile_client.environment(),
-            neighbours=model_source.model_folders(self._folders),
+            neighbours=model_source.model_folders(self.family.folders),
         )
-        return make_request(asking, skeleton, run.watch.architecture(skeleton), backend, shaped, like)
-
-    # What dispatching asks (`runtime.dispatch.Host`) ----------------------------------------------------------
-
-    def surroundings(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
-        """What is turned on around this call that no graph follows, or None."""
-        return surroundings.refusal(module, inputs)
 
     def with_memory(self, run: HostRun, request: Request, x: torch.Tensor) -> Request:
         """The request with what the host knows of memory, for a graph that may have to be compiled."""
@@ -98,6 +73,42 @@ class Component:
     def follow(self, label: str) -> Callable[[Progress], None]:
         """Show a compile on the node and in the queue, and stop it when the user interrupts."""
         return CompileWatch(self.node_id, label)
+
+    def preload(
+        self,
+        patcher: Any,
+        module: torch.nn.Module,
+        backend: str,
+        examples: Callable[[], Sequence[Arguments]],
+        watches: Watches,
+    ) -> None:
+        """Begin to restore graphs for any size that serve some calls, while the host encodes prompts. Never raises.
+
+        Args:
+            patcher: ComfyUI's, of the model.
+            module: the patcher's model, or the part of it that will run.
+            examples: makes calls that will come.
+        """
+        try:
+            device, policy = patcher.load_device, registry().policy
+            room = patcher.model_size() + policy.preload_room
+            if device.type not in policy.preload_on or memory.unused_bytes(device) < room:
+                return
+            watch = watches.of(module, eligibility.rules())
+            paged = dynamic_vram.paged(patcher, module, watch.version) if dynamic_vram.is_paged(patcher) else None
+            if isinstance(paged, Refused):
+                return
+            run = HostRun(version=watch.version, patcher=patcher, watch=watch, paged=paged)
+            for example in examples():
+                given = self.family.read(module, example.args, example.kwargs)
+                plan = plan_of("any size")
+                request = given if isinstance(given, Refused) else self.request(run, module, given, backend, plan)
+                if isinstance(request, Request) and rebuilder(request.backend) is None:
+                    name = f"onegraph-preload-{request.key.digest}"
+                    # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
+                    threading.Thread(target=registry().preload, args=(request, policy.preload_room), name=name).start()
+        except Exception:  # never into the queue; the first call does without
+            log.debug("no graph was preloaded", exc_info=True)
 
     # The end of a run ---------------------------------------------------------------------------------------
 
@@ -126,35 +137,6 @@ class Component:
         level = logging.WARNING if report.eager else logging.INFO
         log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
         report_run(self.node_id, self.part, report)
-
-
-def preload(
-    patcher: object, module: torch.nn.Module, build: Callable[[HostRun], Request | Refused], watches: Watches
-) -> None:
-    """Begin to restore a graph in a thread, while the host still encodes prompts and reads weights. Never raises.
-
-    Args:
-        patcher: ComfyUI's, of the model.
-        module: the patcher's model, or the part of it that will run.
-        build: makes the request of the calls that will come, for a run of which nothing is known yet.
-    """
-    try:
-        device = patcher.load_device  # type: ignore[attr-defined]
-        policy = registry().policy
-        room = patcher.model_size() + policy.preload_room  # type: ignore[attr-defined]
-        if device.type not in policy.preload_on or memory.unused_bytes(device) < room:
-            return
-        watch = watches.of(module, eligibility.rules())
-        paged = dynamic_vram.paged(patcher, module, watch.version) if dynamic_vram.is_paged(patcher) else None
-        if isinstance(paged, Refused):
-            return
-        request = build(HostRun(version=watch.version, patcher=patcher, watch=watch, paged=paged))
-        if isinstance(request, Request) and rebuilder(request.backend) is None:
-            name = f"onegraph-preload-{request.key.digest}"
-            # Not a daemon: a process that ends in the midst of it would leave the mark of a graph that takes it down.
-            threading.Thread(target=registry().preload, args=(request, policy.preload_room), name=name).start()
-    except Exception:  # never into the queue; the first call does without
-        log.debug("no graph was preloaded", exc_info=True)
 
 
 def wait_for(device: torch.device | None) -> None:

@@ -15,7 +15,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..runtime import registrations
 from ..runtime.binding import Held
-from ..runtime.module_watch import ModuleWatch, Watches
+from ..runtime.module_watch import Watches
 from ..runtime.registry import registry
 from ..runtime.run import Run
 from . import custom_nodes, dynamic_vram, eligibility, host_memory
@@ -27,7 +27,6 @@ class HostRun(Run):
 
     Attributes:
         patcher: ComfyUI's patcher of the model that runs.
-        watch: on the module that runs.
         epoch: ComfyUI's counters of weight moves when the weights were last checked.
         paged: under DynamicVRAM, the access to the weights.
         foreign: whether other custom nodes' functions may run between the calls.
@@ -36,7 +35,6 @@ class HostRun(Run):
     """
 
     patcher: Any = None
-    watch: ModuleWatch | None = None
     epoch: tuple[Any, ...] | None = None
     paged: dynamic_vram.Paged | None = None
     foreign: bool = True
@@ -60,11 +58,11 @@ class HostRun(Run):
             return self.refusal
         epoch = eligibility.epoch(self.patcher)
         if epoch != self.epoch:
-            self.epoch, self.bound, self.requests, self.slice_ = epoch, {}, {}, None
+            self.epoch, self.bound, self.requests, self.check_slice = epoch, {}, {}, None
             self.watch.refresh_fully(module)
-        watch, slice_ = self.watch, self.slice_
-        version = watch.refresh(module) if slice_ is None else watch.refresh_part(module, slice_)
-        refusal = eligibility.refusal(self.patcher, watch, self.prefix) if slice_ is None else None
+        watch, check_slice = self.watch, self.check_slice
+        version = watch.refresh(module) if check_slice is None else watch.refresh_part(module, check_slice)
+        refusal = eligibility.refusal(self.patcher, watch, self.prefix) if check_slice is None else None
         if version != self.version:
             self.version, self.bound, self.requests = version, {}, {}
             self.refusal = self.refusal or self._page_anew(module)

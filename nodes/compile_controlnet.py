@@ -7,8 +7,8 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host.families.controlnet import compile_controlnet
-from ..host.families.unet import Options, Shapes
+from ..host.controlnet_hook import compile_controlnet
+from ..host.model_hook import Options, Shapes
 from ..host.progress import introduce
 from ..runtime.request import WhenMissing
 from . import inputs

@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host.families.unet import Options, Shapes, compile_model
+from ..host.model_hook import Options, Shapes, compile_model
 from ..host.progress import introduce
 from ..runtime.request import WhenMissing
 from . import inputs

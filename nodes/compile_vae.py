@@ -8,8 +8,8 @@ from comfy_api.latest import io
 from typing_extensions import override
 
 from ..host.progress import introduce
-from ..host.resolutions import DynamicResolution
-from ..host.vae_hook import Options, Parts, compile_vae
+from ..host.vae.hook import Options, Parts, compile_vae
+from ..host.vae.resolutions import DynamicResolution
 from ..runtime.request import WhenMissing
 from . import inputs
 

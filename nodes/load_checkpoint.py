@@ -5,10 +5,10 @@ from __future__ import annotations
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host import loader, vae_hook
-from ..host.families import unet
+from ..host import loader, model_hook
 from ..host.progress import introduce
-from ..host.resolutions import DynamicResolution
+from ..host.vae import hook as vae_hook
+from ..host.vae.resolutions import DynamicResolution
 from ..runtime.request import WhenMissing
 from . import inputs
 
@@ -44,7 +44,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         cls,
         ckpt_name: str,
         backend: str,
-        shapes: unet.Shapes,
+        shapes: model_hook.Shapes,
         when_missing: WhenMissing,
         parts: vae_hook.Parts,
         dynamic_resolution: DynamicResolution,
@@ -52,8 +52,8 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         node_id = cls.hidden.unique_id if cls.hidden else None
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         model, clip, plain_vae = loader.load_checkpoint(ckpt_name)
-        compiled, about_model = unet.compile_model(
-            model, unet.Options(backend, shapes, when_missing), node_id, dynprompt
+        compiled, about_model = model_hook.compile_model(
+            model, model_hook.Options(backend, shapes, when_missing), node_id, dynprompt
         )
         options = vae_hook.Options(backend, parts, dynamic_resolution, when_missing)
         compiled_vae, about_vae = vae_hook.compile_vae(plain_vae, options, node_id, dynprompt)

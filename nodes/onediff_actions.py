@@ -8,9 +8,9 @@ from typing import Any
 
 from ..common import reasons
 from ..common.reasons import Reason
-from ..host import loader, vae_hook
-from ..host.families import controlnet, unet
+from ..host import controlnet_hook, loader, model_hook
 from ..host.progress import introduce
+from ..host.vae import hook as vae_hook
 
 Inputs = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ def _text(first: str, lost: tuple[Reason, ...]) -> str:
 
 def _compiled(model: Any, lost: tuple[Reason, ...], inputs: Inputs, at: At) -> tuple[Any, str]:
     booster = _given(inputs)
-    compiled, text = unet.compile_model(model, unet.Options(booster.backend), at.node_id, at.dynprompt)
+    compiled, text = model_hook.compile_model(model, model_hook.Options(booster.backend), at.node_id, at.dynprompt)
     return compiled, _text(text, (*lost, *booster.lost))
 
 
@@ -94,8 +94,8 @@ def load_checkpoint(*lost: Reason) -> Run:
 def compile_control_net(inputs: Inputs, at: At) -> tuple[Any, ...]:
     """Compile ControlNet (OneGraph) on `control_net`."""
     booster = _given(inputs)
-    options = controlnet.Options(booster.backend)
-    compiled, text = controlnet.compile_controlnet(inputs["control_net"], options, at.node_id, at.dynprompt)
+    options = model_hook.Options(booster.backend)
+    compiled, text = controlnet_hook.compile_controlnet(inputs["control_net"], options, at.node_id, at.dynprompt)
     introduce(at.node_id, text=_text(text, booster.lost))
     return (compiled,)
 

@@ -15,22 +15,23 @@ from typing import Any
 
 import torch
 
-from ..backends import Backend
 from ..common import reasons
 from ..common.outputs import Output, is_finite, tensors_of
-from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler.progress import Progress
 from ..graph_cache.model_hash import ModelSource
-from ..runtime import choice, surroundings
-from ..runtime.dispatch import Accepted, Call, Dispatcher, Instead
+from ..runtime import component
+from ..runtime.component import Plan, plan_of
+from ..runtime.dispatch import Accepted, Call, Instead
+from ..runtime.family import Shapes, Tensors
 from ..runtime.registry import registry
-from ..runtime.request import Asking, Request, Shaped, WhenMissing, make_request
+from ..runtime.request import Request, RequestContext, WhenMissing
+from ..runtime.run import Run
 from ..runtime.run_report import RunReport
 from ..runtime.weights_digest import weights_digest
 from . import callers, compile_client
 from .callers import Caller
-from .families import Family, Inputs, Shapes
+from .families import Family
 from .interception import Interception
 from .progress import CompileBar
 from .run import PipeRun, start_run, state_of
@@ -61,7 +62,7 @@ class _Eager:
     result: Any
 
 
-class Component:
+class Component(component.Component):
     """The calls of one module, whichever pipelines it belongs to.
 
     Attributes:
@@ -75,13 +76,13 @@ class Component:
     """
 
     def __init__(self, name: str, module: torch.nn.Module, family: Family, options: Options) -> None:
+        super().__init__(family)
+        self.family: Family = family
         self.name = name
-        self.family = family
         self.options = options
         self.report = RunReport()
         self.used: dict[str, Request] = {}
         self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.dispatcher = Dispatcher(self, family.unit(module))
         self.most_sizes: int | None = None
         self.choices = 0
         self.then: Callable[[], None] | None = None
@@ -169,27 +170,17 @@ class Component:
         refusal = run.inspect(module, self.family)
         if refusal is not None:
             return Refused(refusal)
-        inputs = self.family.inputs(module, args, kwargs)
-        if isinstance(inputs, Refused):
-            return inputs
-        request = self._request(run, module, inputs)
-        if isinstance(request, Refused):
-            return request
-        names = tuple(inputs)
-
-        def eager(*given: torch.Tensor) -> Output:
-            return self.family.run(module, dict(zip(names, given, strict=True)))
-
-        tensors = [*inputs.values()]
         when_missing = "eager" if self.family.only_restores() else self.options.when_missing
-        chunk = self.family.chunk if self.family.chunk == 1 or not request.shapes.exact else 0
-        if not self.family.checks_finite:
-            return Call(request, tensors, eager, when_missing, chunk)
+        plan = plan_of(self.options.shapes)
+        call = self.call(run, module, args, kwargs, self.options.backend, plan, when_missing)
+        if isinstance(call, Refused) or not self.family.checks_finite:
+            return call
+        request, eager = call.request, call.eager
 
         def accept(given: Sequence[torch.Tensor], output: Output) -> Accepted:
             return output if is_finite(output) else self._judge(request, eager(*given))
 
-        return Call(request, tensors, eager, when_missing, chunk, accept)
+        return dataclasses.replace(call, accept=accept)
 
     def _judge(self, request: Request, reference: Output) -> Accepted:
         """A result that is not finite: is it the graph's fault or the model's?"""
@@ -200,31 +191,15 @@ class Component:
 
     # Requests -----------------------------------------------------------------------------------------------
 
-    def _request(self, run: PipeRun, module: torch.nn.Module, inputs: Inputs) -> Request | Refused:
-        key = tuple((name, tuple(t.shape), t.dtype, t.device) for name, t in inputs.items())
-        main = next(iter(inputs.values()))
-        known = run.requests.get(key)
-        if known is not None:
-            return known
-        widest = self.family.ranged(module, inputs, "any size")
-        exact = self.family.ranged(module, inputs, "exact")
-
-        def build(backend: Backend) -> Request | Refused:
-            wide = self.options.shapes == "any size" and backend.supports(widest.shapes)
-            chosen = widest if wide else exact
-            shaped = Shaped(chosen.shapes, widest.shapes, chosen.label, chosen.sizes)
-            assert run.watch is not None
-            skeleton = run.skeleton(module)
-            architecture = run.watch.architecture(skeleton)
-            return make_request(self._asking(module), skeleton, architecture, backend, shaped, main)
-
-        request = choice.choose(self.options.backend, main.device, build)
-        if isinstance(request, Request) and self._is_one_too_many(request):
-            request = Refused(reasons.TooManyExactSizes(self.most_sizes or 0, request.label))
-        if isinstance(request, Request):
-            run.requests[key] = request
-            if request.key.digest not in self.used:
-                self.used[request.key.digest] = request.without_module()
+    def request(self, run: Run, module: torch.nn.Module, given: Tensors, backend: str, plan: Plan) -> Request | Refused:
+        """As every component's, with those that were made kept in `used`, as many as there may be."""
+        request = super().request(run, module, given, backend, plan)
+        if isinstance(request, Refused):
+            return request
+        if self._is_one_too_many(request):
+            return Refused(reasons.TooManyExactSizes(self.most_sizes or 0, request.label))
+        if request.key.digest not in self.used:
+            self.used[request.key.digest] = request.without_module()
         return request
 
     def _is_one_too_many(self, request: Request) -> bool:
@@ -234,27 +209,19 @@ class Component:
         others = [digest for digest, one in known if one.shapes.exact and digest != request.key.digest]
         return request.key.digest not in self.used and len(others) >= self.most_sizes
 
-    def _asking(self, module: torch.nn.Module) -> Asking:
+    # What this client tells ---------------------------------------------------------------------------------
+
+    def context(self, module: torch.nn.Module) -> RequestContext:
+        """Who asks for graphs of a module."""
         if self._digest is None:
             self._digest = weights_digest(module)
-        return Asking(
+        return RequestContext(
             component=self.family.component,
             source=ModelSource(None, self._digest),
-            prefix=compile_client.PREFIX,
             client=compile_client.client(),
             environment=compile_client.environment(),
             neighbours=self.options.folders,
         )
-
-    # What dispatching asks (`runtime.dispatch.Host`) ----------------------------------------------------------
-
-    def surroundings(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
-        """What is turned on around this call that no graph follows, or None."""
-        return surroundings.refusal(module, inputs)
-
-    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
-        """The request as it is: nobody here plans memory."""
-        return request
 
     def follow(self, label: str) -> Callable[[Progress], None]:
         """Show a compile as a bar. Ctrl-C is an exception of Python's own, and stops it as it is."""

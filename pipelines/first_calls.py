@@ -24,7 +24,7 @@ def first_calls(pipe: Any, components: Mapping[str, Component]) -> None:
             continue
         module = operator.attrgetter(name)(pipe)
         with _as_it_runs(owner) if name.endswith(_HALVES) else contextlib.nullcontext():
-            call = component.family.usual_call(pipe, module)
+            call = component.family.example(module, pipe)
             module(*call.args, **call.kwargs)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
 from .component import Options
-from .families import Shapes
 from .pipe import take_calls
 from .saving import load_graph, save_graph
 

@@ -13,9 +13,10 @@ from ..common import reasons
 from ..common.errors import PipelineError
 from ..common.reasons import Reason
 from ..common.torch_private import is_compiled_by_torch, unwrapped
+from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
 from .component import Component, Options
-from .families import Family, Shapes, family_of
+from .families import Family, family_of
 from .interception import interception_of
 from .report import ComponentReport, PipeReport
 

@@ -46,14 +46,14 @@ class ModuleState:
                 del self.runs[gone]
             self.runs[thread] = mark, run
 
-    def read(self, module: torch.nn.Module, watch: ModuleWatch, slice_: int | None) -> Reading:
+    def read(self, module: torch.nn.Module, watch: ModuleWatch, check_slice: int | None) -> Reading:
         """The reading of a module as its watch last saw it.
 
         Args:
-            slice_: of what a call is checked for; None: everything.
+            check_slice: of what a call is checked for; None: everything.
         """
         known = self.reading
-        if known is not None and known[0] == watch.version and (slice_ is not None or known[1].holds()):
+        if known is not None and known[0] == watch.version and (check_slice is not None or known[1].holds()):
             return known[1]
         found = reading.read(module)
         self.reading = watch.version, found
@@ -65,12 +65,10 @@ class PipeRun(Run):
     """What is known of a module during a run.
 
     Attributes:
-        watch: on the module that runs.
         libraries: whether nothing but libraries' code runs between its calls, but for what is on the stack.
         structure: why no graph serves a module that is built and configured like this, or None.
     """
 
-    watch: ModuleWatch | None = None
     libraries: bool = False
     live: weakref.ref[torch.nn.Module] | None = None
     structure: Reason | None = None
@@ -82,13 +80,13 @@ class PipeRun(Run):
             return self.refusal
         state = state_of(module)
         with state.lock:
-            watch, slice_ = self.watch, self.slice_
-            version = watch.refresh_fully(module) if slice_ is None else watch.refresh_part(module, slice_)
-            found = state.read(module, watch, slice_)
+            watch, check_slice = self.watch, self.check_slice
+            version = watch.refresh_fully(module) if check_slice is None else watch.refresh_part(module, check_slice)
+            found = state.read(module, watch, check_slice)
             if version != self.version or found is not self.reading:
                 self.version, self.bound, self.requests = version, {}, {}
                 self.reading = found
-                self.structure = self.reading.refusal or watch.patched or family.config_refusal(module)
+                self.structure = self.reading.refusal or watch.patched or family.refusal(module)
             if found.strengths is not None:
                 found.strengths.sync()
         if found.drops_out():

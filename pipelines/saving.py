@@ -16,12 +16,12 @@ import torch
 from ..common import reasons
 from ..common.errors import PipelineError, in_brief
 from ..common.reasons import Reason
-from ..graph_cache import bundle, importing
 from ..graph_cache.entry import Entry
 from ..graph_cache.key import difference
 from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.lookup import Hit
-from ..graph_cache.signing import Signer
+from ..graph_cache.sharing import bundle, importing
+from ..graph_cache.trust.signing import Signer
 from ..runtime.registry import registry
 from ..runtime.request import Request
 from .component import Component

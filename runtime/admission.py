@@ -1,4 +1,4 @@
-"""Whether a compile may start: its memory on a GPU beside the host's, and more than an earlier try ran out of.
+"""Whether a compile may start: its memory on a GPU beside the host's.
 
 A compile on a GPU takes a CUDA context for each of its processes and, in the first of them, the activations of one
 call; of the weights it holds no copy (`compiler.skeleton`). On the CPU none of this applies: pages there are swapped or
@@ -7,7 +7,6 @@ dropped, and a compiler's own memory is small beside a model's.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,24 +14,20 @@ from dataclasses import dataclass, field
 import torch
 
 from ..common import memory, reasons
-from ..common.errors import Cause
-from ..common.reasons import Reason
 from ..common.shapes import Refused, ShapeRange
 from ..compiler.supervisor import limit_seconds
 
 CONTEXT_BYTES = int(1.1 * 2**30)  # of one process: 0.6 GiB for the context alone, 1.1 with cuBLAS and cuDNN
 CAPTURED_TWICE = 2  # a captured call keeps its activations from the direct one
-_CLEARLY_BYTES = 1 << 30  # more of the memory, at least, than was free when it ran out
-MOST_TRIES = 4  # of one graph that ends for want of memory, whatever is free
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an engine goes by when it compiles.
+    """What a registry goes by when it compiles.
 
     Attributes:
         seconds: a compile may take in all; 0 is no limit.
-        poll_seconds: between two checks whether a compile that was put off may start.
+        poll_seconds: between two checks whether a deferred compile may start.
         applies: whether memory on a device is checked before a compile.
         free: bytes on a device that a compile could take.
         total: bytes that a device has.
@@ -63,10 +58,6 @@ def calls_bytes(shapes: ShapeRange, example_sizes: Mapping[str, int], module: to
     elements = math.prod(sizes[:1] + sizes[2:])  # of one channel
     widest = max((p.shape[0] for p in module.parameters() if p.ndim > 1), default=1)
     return CAPTURED_TWICE * elements * widest * int(getattr(torch, shapes.inputs[0].dtype).itemsize)
-
-
-def _clamped(shapes: ShapeRange, name: str, size: int) -> int:
-    return max(shapes.dim(name).low, min(size, shapes.dim(name).high))
 
 
 @dataclass(frozen=True)
@@ -104,42 +95,3 @@ def admit(need: Need, free: int) -> Fits | Refused:
     if left >= 0:
         return Fits(min(need.workers, left // need.context))
     return Refused(reasons.CompileDoesNotFit(need.least, need.planned, max(free, 0)))
-
-
-@dataclass(frozen=True)
-class Shortage:
-    """A compile that ended for want of memory.
-
-    Attributes:
-        device: whose memory ran out.
-        free: bytes of it that were free when the compile had ended.
-    """
-
-    reason: Reason
-    device: torch.device
-    free: int
-    tries: int = 1
-
-    def again(self, free: int, total: int) -> Refused | None:
-        """None when another try makes sense with so much free memory of so much, else why not."""
-        if self.tries >= MOST_TRIES:
-            return Refused(reasons.TriedTooOften(self.reason, self.tries))
-        wanted = memory.clearly_more(self.free, total, _CLEARLY_BYTES)
-        if wanted is None:
-            return Refused(reasons.WaitsADay(self.reason))
-        return None if free >= wanted else Refused(reasons.WaitsForMemory(self.reason, wanted))
-
-
-def shortage(
-    reason: Reason, cause: Cause, device: torch.device, limits: Limits, before: Shortage | None
-) -> Shortage | None:
-    """What to remember of a failed compile, if memory was its cause.
-
-    Args:
-        before: what was remembered of an earlier try.
-    """
-    if cause not in ("memory", "device memory"):
-        return None
-    where = device if cause == "device memory" else torch.device("cpu")
-    found = Shortage(reason, where, limits.free(where))
-    return found if before is None else dataclasses.replace(found, tries=before.tries + 1)

@@ -26,9 +26,9 @@ from ..compiler.progress import Progress
 from ..compiler.supervisor import compile_in_child
 from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
-from ..graph_cache.publish import NewEntry, NotPublishedError
+from ..graph_cache.publish import NewEntry
 from ..graph_cache.store import Store
-from . import admission, disk
+from . import admission
 from .admission import Limits
 from .counters import Counters
 from .deferred import Deferred
@@ -67,7 +67,7 @@ class _UnderWay:
 
 
 class _GiveWay(Exception):
-    """The host has begun something and needs the memory of a compile that was put off."""
+    """The host has begun something and needs the memory of a deferred compile."""
 
 
 class _NotReady(Exception):
@@ -201,7 +201,7 @@ class Compiles:
         )
 
     def _admit(self, request: Request, job: Job) -> Job | Refused:
-        """The job as it may start now, or why it may not; then it is put off until the host is idle, if that helps."""
+        """The job as it may start now, or why it may not; then it is deferred until the host is idle, if that helps."""
         self._deferred.take(request.slot)
         if not self.limits.applies(request.device):
             return job
@@ -259,11 +259,7 @@ class Compiles:
             self.failures.remember_compile(request, failed, error, compiling_in)
             return _refused(failed, error)
         except OSError as error:
-            reason = disk.not_saved(error.error if isinstance(error, NotPublishedError) else error)
-            where = error.location if isinstance(error, NotPublishedError) else compiling_in
-            if where is not None:  # else nothing was compiled
-                self.failures.remember_unsaved(request, reason, error, where)
-            return _refused(reason, error)
+            return _refused(self.failures.remember_unsaved(request, error, compiling_in), error)
         finally:
             self._under_way.pop(slot, None)
         self.failures.forget(request)
@@ -300,14 +296,14 @@ class Compiles:
         return Refused(reasons.CompilesInBackground())
 
     def _may_start(self, waiting: _Waiting) -> bool:
-        """Whether the host is idle and a compile that was put off fits: an idle host plans nothing."""
+        """Whether the host is idle and a deferred compile fits: an idle host plans nothing."""
         idle, need = waiting.request.idle, dataclasses.replace(waiting.need, planned=0)
         if idle is None or not idle():
             return False
         return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Fits)
 
     def _start_deferred(self, slot: Slot, waiting: _Waiting) -> None:
-        """Compile what was put off, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
+        """Compile what was deferred, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
         request = waiting.request
         fits = admission.admit(dataclasses.replace(waiting.need, planned=0), self._free_bytes(request.device))
         if isinstance(fits, Refused):

@@ -1,7 +1,7 @@
 """The call protocol: how any client runs a call of a component through a graph, or eager with the reason.
 
-A client (ComfyUI's UNet and VAE, later ControlNet or a diffusers pipeline) prepares a `Call`: the request for a graph,
-the inputs, the same function without a graph; or it refuses with a reason. Everything else is done here: admission,
+A client prepares a `Call`: the request for a graph, the inputs, the same function without a graph; or it refuses with a
+reason. Everything else is done here: admission,
 finding or compiling the graph, splitting batches, binding, counting, reporting, and falling back to eager.
 """
 
@@ -23,6 +23,7 @@ from ..common.outputs import Output, mapped
 from ..common.reasons import Reason
 from ..common.shapes import Refused, TensorCall
 from ..compiler.progress import Progress
+from . import surroundings
 from .loaded_graph import LoadedGraph
 from .registry import registry
 from .request import Request, WhenMissing
@@ -80,29 +81,21 @@ class Call:
         return [[t[start : start + self.chunk] if sliced else t for t, sliced in given] for start in starts]
 
 
-class Host(Protocol):
-    """What dispatching needs to know of a client's surroundings."""
-
-    def surroundings(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
-        """What is turned on around this call that changes eager operations and that no graph follows, or None."""
+class Client(Protocol):
+    """What dispatching needs to know of whoever makes the calls."""
 
     def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
-        """The request with what the host knows of memory, for a graph that may have to be compiled."""
+        """The request with what is known of memory, for a graph that may have to be compiled."""
 
     def follow(self, label: str) -> Callable[[Progress], None]:
         """What follows a compile that the user waits for; it may raise the user's interrupt."""
 
 
 class Dispatcher:
-    """Runs the calls of one component.
+    """Runs the calls of one component."""
 
-    Args:
-        unit: pixels per unit of the inputs' height and width, for reasons.
-    """
-
-    def __init__(self, host: Host, unit: int) -> None:
-        self._host = host
-        self._unit = unit
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._served: weakref.WeakSet[LoadedGraph] = weakref.WeakSet()
 
     def call(self, run: Run, prepare: Callable[[], Call | Refused], original: Callable[[], Any]) -> Any:
@@ -141,12 +134,12 @@ class Dispatcher:
             ready = self._ready(run, call, given)
             if isinstance(ready, Refused):
                 return ready
-            graph, sizes, slice_ = ready
+            graph, sizes, whole = ready
             first, inputs = graph.fresh, tuple(_plain(t) for t in given)
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
-                result = graph.call(module, inputs, sizes, call.eager, registry().counters, slice_, run.held)
+                result = graph.call(module, inputs, sizes, call.eager, registry().counters, whole, run.held)
             if isinstance(result, Refused):
                 if isinstance(result.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
                     run.refused[call.request.key.digest] = result.reason
@@ -164,8 +157,8 @@ class Dispatcher:
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *chunks: torch.cat(chunks), *outputs)
         return output if instead is None else Instead(output, instead)
 
-    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any, int | None] | Refused:
-        """The graph that may serve these inputs now, with their sizes, and what of its weights is to be checked.
+    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any, bool] | Refused:
+        """The graph that may serve these inputs now, with their sizes, and whether all its weights are to be checked.
 
         Its first call in a run is checked in full, and its first one after a call that was, also where another graph
         served that: weights may have moved since this one was last called.
@@ -174,31 +167,31 @@ class Dispatcher:
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
         admitted = request.shapes.admits(calls, str(request.device))
         if isinstance(admitted, Refused):
-            return Refused(reasons.NotAdmitted(self._in_pixels(admitted.reason), request.label))
+            return Refused(reasons.NotAdmitted(_in_pixels(admitted.reason, request.pixels), request.label))
         if request.key.digest in run.refused:
             return Refused(run.refused[request.key.digest])
         graph = registry().loaded(request.key, request.device)
         if graph is None or graph.retired is not None:
-            obtained = self._obtain(run, self._host.with_memory(run, request, given[0]), call.when_missing)
+            obtained = self._obtain(run, self._client.with_memory(run, request, given[0]), call.when_missing)
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        slice_ = run.slice_ if run.bound.get(id(graph)) == run.doubts else None
-        refusal = graph.replaced() if slice_ is None else None
-        refusal = refusal or self._host.surroundings(request.module, given)
+        whole = run.check_slice is None or run.bound.get(id(graph)) != run.doubts
+        refusal = graph.replaced() if whole else None
+        refusal = refusal or surroundings.refusal(request.module, given)
         if refusal is not None:
             return Refused(refusal)
         if id(graph) not in run.bound:
             graph.start_run(run.weights_version)
         run.bound[id(graph)] = run.doubts
-        return graph, admitted.sizes, slice_
+        return graph, admitted.sizes, whole
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:
         digest = request.key.digest
         compiled = registry().exact_compiles.setdefault(request.key.architecture, set())
         exact = request.shapes.exact
         full = exact and digest not in compiled and len(compiled) >= MOST_EXACT
-        graph = registry().obtain(request, "eager" if full else when_missing, self._host.follow(request.label))
+        graph = registry().obtain(request, "eager" if full else when_missing, self._client.follow(request.label))
         if exact and not full and not (isinstance(graph, LoadedGraph) and graph.origin == "restored"):
             compiled.add(digest)
         if isinstance(graph, Refused):
@@ -207,13 +200,6 @@ class Dispatcher:
             if not graph.passing:
                 run.refused[digest] = graph.reason
         return graph
-
-    def _in_pixels(self, reason: Reason) -> Reason:
-        """Heights and widths are in units of some pixels inside; users think in pixels."""
-        sized = isinstance(reason, reasons.OutOfRange | reasons.OtherSize | reasons.NotAMultiple)
-        if sized and reason.dim in _PIXEL_DIMS:  # type: ignore[attr-defined]
-            return dataclasses.replace(reason, unit=self._unit)  # type: ignore[call-arg]
-        return reason
 
     def release_captures(self) -> None:
         """Release the CUDA graphs of what served here: its model leaves the device. Never raises."""
@@ -244,3 +230,11 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Contiguous and aligned as compiled code expects (it checks neither)."""
     tensor = tensor.contiguous()
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+def _in_pixels(reason: Reason, pixels: int) -> Reason:
+    """Heights and widths are in units of some pixels inside; users think in pixels."""
+    sized = isinstance(reason, reasons.OutOfRange | reasons.OtherSize | reasons.NotAMultiple)
+    if sized and reason.dim in _PIXEL_DIMS:  # type: ignore[attr-defined]
+        return dataclasses.replace(reason, unit=pixels)  # type: ignore[call-arg]
+    return reason

@@ -2,7 +2,7 @@
 
 Custom nodes replace functions of the host: on a class, in a module, on one object. A graph's manifest records which
 functions its capture ran (`compiler.code_record`). Here the record is resolved in the live modules: in full when a
-graph is loaded, by identity before each call (some 0.1 ms for SDXL).
+graph is loaded, by identity at calls that are checked in full (some 0.1 ms for SDXL).
 """
 
 from __future__ import annotations

@@ -96,6 +96,7 @@ class LoadedGraph:
         self._remember_wrong = options.remember_wrong
         self._constants = options.constants
         self._binding: binding.Binding | None = None
+        self._part = 0  # of the weights, that was checked last
         self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()
         worked = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
@@ -180,7 +181,7 @@ class LoadedGraph:
         sizes: Mapping[str, int],
         eager: Callable[..., Output],
         counters: Counters,
-        slice_: int | None = None,
+        whole: bool = True,
         held: binding.Held | None = None,
     ) -> Result | Refused:
         """Run an admitted call with the weights `module` has right now.
@@ -190,8 +191,8 @@ class LoadedGraph:
             sizes: from `ShapeRange.admits`.
             eager: the same function of the inputs without a graph, at any size: to compare with at the very first
                 use on this machine and now and then later.
-            slice_: number of a call of a run between whose calls nobody is expected to move weights: only some of
-                them are checked. None: all of them.
+            whole: whether all weights are checked, or some of them, others at each call: in a run between whose calls
+                nobody is expected to move any.
             held: keeps what the graph reads; None: until this call returns.
         """
         held = held or binding.Held()
@@ -203,11 +204,8 @@ class LoadedGraph:
             try:
                 with self._marked(inputs):
                     known = self._binding
-                    if known is not None:
-                        held.hold(id(self), known, module)  # before the look at them: what was looked at is held
-                    if known is None or not (
-                        known.holds(module) if slice_ is None else known.holds_part(module, slice_)
-                    ):
+                    # Held first: nobody frees what was looked at, or what is left for a later look.
+                    if known is None or not held.hold(id(self), known) or not self._is_bound_to(module, known, whole):
                         bound = self._bind(module)
                         if isinstance(bound, Refused):
                             return bound
@@ -281,6 +279,12 @@ class LoadedGraph:
     def _uncaptured(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts calls are only made: a capture would spoil what is measured."""
         return contextlib.nullcontext() if self._runner.cuda_graphs is None else self._runner.cuda_graphs.paused()
+
+    def _is_bound_to(self, module: torch.nn.Module, known: binding.Binding, whole: bool) -> bool:
+        if whole:
+            return known.holds(module)
+        self._part += 1  # of this graph's own calls: another graph may serve every second call of a run
+        return known.holds_part(module, self._part)
 
     def _bind(self, module: torch.nn.Module) -> tuple[binding.Binding, list[torch.UntypedStorage]] | Refused:
         self._binding = None

@@ -166,7 +166,6 @@ class Registry:
         if isinstance(found, Unavailable):
             return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
-            self.store.save_index()  # what was read to tell what is nearest
             return Refused(replaced[0], passing=True) if replaced else found
         entry = self.store.adopt(found, request.key, request.source)
         failed = self._trials.why_not(request, entry, watch)

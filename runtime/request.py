@@ -17,6 +17,7 @@ from ..compiler.job import Client
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
 from . import admission
+from .family import PREFIX, Ranged
 
 WhenMissing = Literal["wait", "background", "eager"]
 Slot = tuple[str, str]  # key digest, device: what a process has one graph for
@@ -39,6 +40,7 @@ class Request:
         idle: tells whether the host has nothing to do. None: it cannot tell, so no compile waits for that.
         busy: tells whether the host computes or is about to. A background compile for a GPU is stopped meanwhile: it
             slows a run that launches kernels by 40 % (SDXL eager on an H200), whatever its priority.
+        pixels: of an image per unit of the inputs' height and width, for reasons.
     """
 
     key: GraphKey
@@ -58,6 +60,7 @@ class Request:
     call_bytes: int = 0
     idle: Callable[[], bool] | None = None
     busy: Callable[[], bool] | None = None
+    pixels: int = 0
 
     @property
     def slot(self) -> Slot:
@@ -74,63 +77,55 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Shaped:
-    """Which calls a graph is to serve.
-
-    Attributes:
-        widest: the range of all calls that could come; a backend that rebuilds graphs exports under it.
-        sizes: of the call at hand.
-    """
-
-    shapes: ShapeRange
-    widest: ShapeRange
-    label: str
-    sizes: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Asking:
+class RequestContext:
     """Who asks for the graphs of a component; the attributes are those of `Request`."""
 
     component: str
     source: ModelSource
-    prefix: str
     client: Client
     environment: str
     neighbours: tuple[Path, ...] = ()
 
 
 def make_request(
-    asking: Asking, skeleton: torch.nn.Module, architecture: str, backend: Backend, shaped: Shaped, like: torch.Tensor
+    context: RequestContext,
+    skeleton: torch.nn.Module,
+    architecture: str,
+    backend: Backend,
+    ranged: Ranged,
+    widest: ShapeRange,
+    like: torch.Tensor,
 ) -> Request | Refused:
     """Make the request for a graph.
 
     Args:
         skeleton: the module as a graph is compiled for it, and its architecture digest.
+        widest: the range of all calls that could come: a backend that rebuilds graphs for other sizes exports under it.
         like: the call's main input: its dtype and device are the graph's.
     """
-    if not backend.supports(shaped.shapes):
-        return Refused(reasons.BackendCannotServe(backend.name, shaped.label))
+    if not backend.supports(ranged.shapes):
+        return Refused(reasons.BackendCannotServe(backend.name, ranged.label))
     key = GraphKey(
-        asking.component,
+        context.component,
         architecture,
-        shaped.shapes.to_json(),
+        ranged.shapes.to_json(),
         str(like.dtype).removeprefix("torch."),
         backend.name,
         backend.target(like.device),
     )
     return Request(
         key=key,
-        source=asking.source,
-        shapes=shaped.shapes,
-        label=shaped.label,
+        source=context.source,
+        shapes=ranged.shapes,
+        label=ranged.label,
         module=skeleton,
-        prefix=asking.prefix,
+        prefix=PREFIX,
         backend=backend,
         device=like.device,
-        example_sizes=shaped.sizes,
-        client=asking.client,
-        neighbours=asking.neighbours,
-        export_shapes=shaped.widest if rebuilder(backend) is not None else None,
-        environment=asking.environment,
+        example_sizes=ranged.sizes,
+        pixels=ranged.pixels,
+        client=context.client,
+        neighbours=context.neighbours,
+        export_shapes=widest if rebuilder(backend) is not None else None,
+        environment=context.environment,
     )

@@ -13,6 +13,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused
 from . import registrations
 from .binding import Held
+from .module_watch import ModuleWatch
 from .request import Request
 from .run_report import RunReport
 
@@ -26,12 +27,13 @@ class Run:
         version: of the module when the requests were made.
         served: whether a graph served the last call.
         inspected: whether the module was checked for everything since the last call, as when a run starts.
-        slice_: of what a call is to be checked for, as in `LoadedGraph.call`; None: everything.
+        check_slice: number of the part that the module is checked for at this call; None: it and all weights in full.
         doubts: how often a call of this run was to be checked for everything.
         stamp: of registrations, when the last call or, before the first one, the run began.
         refused: by key digest, why there is no graph in this run.
         bound: by ids of graphs, `doubts` when the graph's binding was last checked in full in this run.
         requests: by what a request depends on, until something changes.
+        watch: on the module that runs; None: it could not be inspected.
         held: keeps the memory that the graphs of this run read; None: each call keeps it while it lasts.
     """
 
@@ -39,13 +41,14 @@ class Run:
     version: int = 0
     served: bool = False
     inspected: bool = False
-    slice_: int | None = None
+    check_slice: int | None = None
     doubts: int = 0
     stamp: int | None = None
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, Reason] = field(default_factory=dict)
     bound: dict[int, int] = field(default_factory=dict)
     requests: dict[Any, Request] = field(default_factory=dict)
+    watch: ModuleWatch | None = None
     held: Held | None = None
 
     def look(self, alone: bool) -> None:
@@ -57,9 +60,9 @@ class Run:
         """
         now = registrations.stamp()
         if alone and (self.served or self.inspected) and now == self.stamp:
-            self.slice_ = self.report.calls
+            self.check_slice = self.report.calls
         else:
-            self.slice_ = None
+            self.check_slice = None
             self.doubts += 1
         self.stamp, self.inspected = now, False
 

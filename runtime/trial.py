@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..common import reasons
 from ..common.errors import ChildDiedError, CompileError, LoadError, in_brief
@@ -21,6 +21,7 @@ log = logging.getLogger("onegraph.runtime")
 
 STAGE = "trying it in a child process, since one died with it"  # what the user reads meanwhile
 SECONDS = 120.0  # as long as the queue waits at most; importing torch and a call at the smallest sizes take a few
+_TOO_SLOW = TrialPending(f"it took more than {SECONDS:.0f} s")  # this process does not try again
 
 
 class Trials:
@@ -44,54 +45,34 @@ class Trials:
             return None
         if watch is None:
             return Refused(reasons.TrialPending(), passing=True)
-        tried = in_child(request, entry, self._store, watch)
-        if isinstance(tried, Failed):
-            log.warning("%s: %s", entry.folder.name, tried.reason.text)
-            self._store.quarantine(Broken.of(entry, tried.reason))
-            self._compiles.failures.remember_wrong(request, entry, tried.reason)
-            return Refused(reasons.CompiledAgainLater(tried.reason))
-        if isinstance(tried, Undecided):
-            return self._compiles.refuse(request.slot, tried.reason) if tried.lasting else Refused(tried.reason)
-        return None
+        wrong = in_child(request, entry, self._store, watch)
+        if isinstance(wrong, DiedInTrial):
+            log.warning("%s: %s", entry.folder.name, wrong.text)
+            self._store.quarantine(Broken.of(entry, wrong))
+            self._compiles.failures.remember_wrong(request, entry, wrong)
+            return Refused(reasons.CompiledAgainLater(wrong))
+        if wrong == _TOO_SLOW:
+            return self._compiles.refuse(request.slot, _TOO_SLOW)
+        return None if wrong is None else Refused(wrong)
 
 
-@dataclass(frozen=True)
-class Passed:
-    """Nothing that the child process did tells against the graph."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The child process died too, or the graph computed nothing of use."""
-
-    reason: DiedInTrial
-
-
-@dataclass(frozen=True)
-class Undecided:
-    """Nobody can tell: memory ran out, somebody ended the child process, or it took too long.
-
-    Attributes:
-        lasting: whether this process shall not try again.
-    """
-
-    reason: TrialPending
-    lasting: bool
-
-
-def in_child(request: Request, entry: Entry, store: Store, watch: Watch) -> Passed | Failed | Undecided:
+def in_child(request: Request, entry: Entry, store: Store, watch: Watch) -> DiedInTrial | TrialPending | None:
     """Load an entry in a child process and call it once, with weights of zeros at its smallest sizes.
 
     Args:
         watch: called at least every 0.1 s; what it raises (the user's interrupt) stops the child and goes through.
+
+    Returns:
+        That the child died too, or the graph computed nothing of use; that nobody can tell, as memory ran out, somebody
+        ended the child, or it took too long; or None: nothing that it did tells against the graph.
     """
     with store.private(entry) as folder:
         if isinstance(folder, Reason):
-            return Passed()  # it is refused when it is loaded, like one whose weights cannot be read
+            return None  # it is refused when it is loaded, like one whose weights cannot be read
         try:
             constants = store.constants(entry, folder)
         except LoadError:
-            return Passed()
+            return None
         job = Job(
             component=request.key.component,
             backend=request.backend.name,
@@ -106,16 +87,11 @@ def in_child(request: Request, entry: Entry, store: Store, watch: Watch) -> Pass
         )
         try:
             compile_in_child(job, folder, lambda progress: watch(replace(progress, stage=STAGE)), SECONDS)
-        except ChildDiedError as error:
-            if error.cause:  # it was ended from outside
-                return Undecided(TrialPending(in_brief(error)), lasting=False)
-            return Failed(reasons.DiedInTrial(in_brief(error)))
         except CompileError as error:
-            if error.lasting and not error.cause:
-                return Failed(reasons.DiedInTrial(in_brief(error)))
             if error.cause == "time":
-                return Undecided(TrialPending(f"it took more than {SECONDS:.0f} s"), lasting=True)
-            return Undecided(TrialPending(in_brief(error)), lasting=False)
+                return _TOO_SLOW
+            wrong = not error.cause and (error.lasting or isinstance(error, ChildDiedError))
+            return DiedInTrial(in_brief(error)) if wrong else TrialPending(in_brief(error))
         except OSError as error:
-            return Undecided(TrialPending(in_brief(error)), lasting=False)
-    return Passed()
+            return TrialPending(in_brief(error))
+    return None

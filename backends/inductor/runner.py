@@ -17,7 +17,7 @@ import torch
 from ...common.errors import BindError, LoadError, in_brief
 from ...common.outputs import Output, output_of
 from ...common.torch_private import require
-from ...graph_cache import leftovers
+from ...graph_cache.crash import leftovers
 from ..cuda_graphs import CudaGraphs
 from .packages import GRAPH_FILE, PLAN_FILE, region_file
 from .plan import Plan

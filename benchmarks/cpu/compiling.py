@@ -86,8 +86,8 @@ def measure(part: str, work: Path) -> dict[str, Any]:
     host.boot()
     import torch
 
-    from onegraph.host import status, vae_hook
-    from onegraph.host.families import unet
+    from onegraph.host import model_hook, status
+    from onegraph.host.vae import hook as vae_hook
     from onegraph.runtime.registry import registry
 
     is_unet = part in models.UNETS
@@ -97,7 +97,7 @@ def measure(part: str, work: Path) -> dict[str, Any]:
     run: Callable[[Any], Any]
     if is_unet:
         plain: Any = host.load(path)
-        fast = unet.compile_model(plain, unet.Options(), "node")[0]
+        fast = model_hook.compile_model(plain, model_hook.Options(), "node")[0]
         settings = {"height": SIDE, "width": SIDE, "steps": STEPS, "context_width": models.UNETS[part]["context_dim"]}
         key = "node"
 
@@ -149,12 +149,12 @@ def beside(part: str, work: Path) -> dict[str, Any]:
     from headless import host, models
 
     host.boot()
-    from onegraph.host.families import unet
+    from onegraph.host import model_hook
     from onegraph.runtime.registry import registry
 
     path = models.write_checkpoint(part, work / f"{part}.safetensors", vae="none")
     plain = host.load(path)
-    hooked = unet.compile_model(plain, unet.Options(when_missing="background"), "node")[0]
+    hooked = model_hook.compile_model(plain, model_hook.Options(when_missing="background"), "node")[0]
     settings = {"height": SIDE, "width": SIDE, "steps": STEPS, "context_width": models.UNETS[part]["context_dim"]}
 
     def step_ms() -> float:

@@ -38,15 +38,15 @@ def main() -> None:
     import torch
 
     from onegraph.backends.inductor import InductorRunner
+    from onegraph.host import model_hook as hook
     from onegraph.host import status
-    from onegraph.host.families import unet as hook
     from onegraph.runtime.policy import ANY_SPEED
     from onegraph.runtime.registry import registry
 
     arrivals: list[float] = []
     launches: list[float] = []
     starts: list[float] = []
-    wrapper, launch, start_run = hook.UnetHook.wrapper, InductorRunner.__call__, hook.start_run
+    wrapper, launch, start_run = hook.ModelHook.wrapper, InductorRunner.__call__, hook.start_run
 
     def arriving(self: Any, *args: Any, **kwargs: Any) -> Any:
         arrivals.append(time.perf_counter())
@@ -74,7 +74,7 @@ def main() -> None:
             checked(self, seconds)
 
         Schedule.checked = checking  # type: ignore[method-assign]
-    hook.UnetHook.wrapper, InductorRunner.__call__, hook.start_run = arriving, launching, starting  # type: ignore[method-assign, assignment]
+    hook.ModelHook.wrapper, InductorRunner.__call__, hook.start_run = arriving, launching, starting  # type: ignore[method-assign, assignment]
     registry().policy = ANY_SPEED
     path = models.write_checkpoint(options.model, options.work / f"{options.model}.safetensors", device=options.device)
     model = host.load(path)

@@ -23,36 +23,27 @@ OUT = ROOT / "build" / "benchmarks"
 LATENT = 16
 
 
-def components() -> list[tuple[str, str, Any, tuple[Any, ...]]]:
-    """(name, component, module, range as from the hooks) of what is built."""
+def components() -> list[tuple[str, Any, Any, dict[str, Any]]]:
+    """(name, family, module, inputs) of what is built."""
     import torch
     from comfy.taesd.taesd import TAESD
 
-    from onegraph.host import compile_client
-    from onegraph.host.families import unet, vae
+    from onegraph.host.families import DECODER, ENCODER, MODELS
 
     checkpoint = models.write_checkpoint("tiny_sdxl", OUT / "oneflow_both.safetensors", vae="both")
     kl = host.load_vae(checkpoint).first_stage_model
     z, pixels = torch.zeros(1, 4, LATENT, LATENT), torch.zeros(1, 3, 8 * LATENT, 8 * LATENT)
     x, context, y = torch.zeros(2, 4, LATENT, LATENT), torch.zeros(2, 77, 2048), torch.zeros(2, 2816)
-    ranges = [unet.shape_range(shapes, x, context, y, x.device, 2) for shapes in ("any size", "exact")]
+    given = {"x": x, "timesteps": torch.zeros(2), "context": context, "y": y}
     small = host.load(checkpoint).model.diffusion_model
     taesd = TAESD(latent_channels=4)
     taesd.load_state_dict({k: v.float() for k, v in models.seeded(taesd.state_dict(), 5).items()})
 
-    def vae_ranges(part: Any, example: Any, step: int) -> tuple[Any, ...]:
-        return tuple(vae.shape_range(part, example, exact, step) for exact in (False, True))
-
     return [
-        ("UNet, small SDXL class", compile_client.UNET, small, tuple(ranges)),
-        (
-            "VAE decoder",
-            compile_client.VAE_DECODER,
-            kl,
-            vae_ranges("decoder", z, 1),
-        ),
-        ("VAE encoder", compile_client.VAE_ENCODER, kl, vae_ranges("encoder", pixels, 8)),
-        ("TAESD decoder", compile_client.VAE_DECODER, taesd, vae_ranges("decoder", z, 1)),
+        ("UNet, small SDXL class", MODELS[0], small, given),
+        ("VAE decoder", DECODER, kl, {"x": z}),
+        ("VAE encoder", ENCODER, kl, {"x": pixels}),
+        ("TAESD decoder", DECODER, taesd, {"x": z}),
     ]
 
 
@@ -67,8 +58,10 @@ def main() -> None:
     from onegraph.host import compile_client
 
     backend, cpu, rows = get("oneflow"), torch.device("cpu"), []
-    for name, component, module, ((widest, _, _), (exact, label, sizes)) in components():
-        wrapped = compile_client.wrap(component, module)
+    for name, family, module, given in components():
+        widest, one = (family.ranged(module, given, shapes) for shapes in ("any size", "exact"))
+        exact, label, sizes = one.shapes, one.label, one.sizes
+        wrapped = compile_client.wrap(family.component, module, [*given])
         weights = {**dict(wrapped.named_parameters()), **dict(wrapped.named_buffers())}
         inputs = export.example_inputs(exact, sizes, cpu)
         with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +70,7 @@ def main() -> None:
                 started = time.perf_counter()
                 if kind == "first":
                     with backend.capture_settings():
-                        exported = export.capture(wrapped, widest, sizes, cpu)
+                        exported = export.capture(wrapped, widest.shapes, sizes, cpu)
                         backend.compile(exported, inputs, Path(folder))
                 built = time.perf_counter() - started
                 runner = backend.load(Path(folder), cpu)

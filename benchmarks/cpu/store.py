@@ -93,14 +93,14 @@ def key(number: int, component: str, **changed: Any) -> Any:
 
 
 def fill(store: Filled) -> None:
-    """Publish one entry, and write the others like it, since to publish 5,000 takes minutes."""
+    """Publish one entry, and write the others like it, since to publish hundreds takes a minute."""
     from onegraph.common.tensor_meta import TensorMeta
     from onegraph.graph_cache.first_use import FirstUse
     from onegraph.graph_cache.layout import entry_name
     from onegraph.graph_cache.manifest import CodeRecord
     from onegraph.graph_cache.publish import NewEntry
-    from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
     from onegraph.graph_cache.store import Store
+    from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
     store.checkpoints.mkdir(parents=True)
     names = [f"unet.output_blocks.{i % 9}.1.transformer_blocks.{i}.attn1.to_q.weight" for i in range(store.weights)]
@@ -216,7 +216,7 @@ def linked(checkout: Path, name: str, work: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time look-ups and commands in a store of many graphs.")
     parser.add_argument("--before", type=Path, help="another checkout, measured first")
-    parser.add_argument("--entries", type=int, default=5000)
+    parser.add_argument("--entries", type=int, default=500)
     parser.add_argument("--layouts", nargs="+", default=["50x3", "1x1"], help="models x components")
     parser.add_argument("--weights", type=int, default=1680, help="that each manifest describes")
     parser.add_argument("--rounds", type=int, default=5, help="processes for each look-up")

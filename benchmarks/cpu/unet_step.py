@@ -48,7 +48,7 @@ def main() -> None:
 
     from onegraph.common.shapes import Refused
     from onegraph.graph_cache.store import Store
-    from onegraph.host.families import unet as hook
+    from onegraph.host import model_hook as hook
     from onegraph.host.model_source import source_of
     from onegraph.host.run import start_run
     from onegraph.runtime.faithfulness import relative_l2
@@ -58,7 +58,7 @@ def main() -> None:
     path = models.write_checkpoint(options.model, OUT / f"{options.model}.safetensors")
     patcher = host.load(path)
     unet = patcher.model.diffusion_model
-    node = hook.UnetHook(hook.Options(), None, source_of(patcher, unet))
+    node = hook.ModelHook(hook.Options(), None, source_of(patcher, unet))
     run = start_run(patcher, unet, "diffusion_model.")
     engine = Registry(Store(OUT / "home"))
     width_of_context = models.UNETS[options.model]["context_dim"]

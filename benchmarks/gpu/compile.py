@@ -1,4 +1,4 @@
-"""Compiling for `benchmarks/gpu`: what the pack asks its engine for, and all of it compiled at once."""
+"""Compiling for `benchmarks/gpu`: what the pack asks its registry for, and all of it compiled at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Heard(BaseException):
 
 
 def recorded(run: Callable[[], Any]) -> Any:
-    """What the pack asks its engine for in `run`, which ends there; None when it runs to its end without asking."""
+    """What the pack asks its registry for in `run`, which ends there; None when it runs to its end without asking."""
 
     asked: list[Any] = []
 
@@ -39,7 +39,7 @@ def recorded(run: Callable[[], Any]) -> Any:
 
 @dataclass
 class Compile:
-    """One request on its way through an engine of its own (an engine compiles one graph at a time)."""
+    """One request on its way through a registry of its own (one compiles one graph at a time)."""
 
     name: str
     request: Any

@@ -22,8 +22,8 @@ def run(bench: Bench) -> None:
     from headless import host, models
     from support.comfyui import controlnet
 
-    from onegraph.host.families import controlnet as net_hook
-    from onegraph.host.families import unet as hook
+    from onegraph.host import controlnet_hook as net_hook
+    from onegraph.host import model_hook as hook
     from onegraph.runtime.faithfulness import relative_l2
     from onegraph.runtime.registry import registry
 

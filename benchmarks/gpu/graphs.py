@@ -23,8 +23,8 @@ class Unet(Component):
         import comfy.model_management
         from headless import host, models
 
+        from onegraph.host import model_hook as hook
         from onegraph.host import run
-        from onegraph.host.families import unet as hook
 
         started = time.perf_counter()
         self.patcher = host.load(bench.checkpoint(model))
@@ -85,8 +85,8 @@ class Vae(Component):
         import comfy.model_management
         from headless import host
 
-        from onegraph.host import vae_hook as hook
         from onegraph.host.run import start_run
+        from onegraph.host.vae import hook as hook
 
         self.vae = host.load_vae(bench.checkpoint(bench.model))
         comfy.model_management.load_models_gpu([self.vae.patcher], force_full_load=True)
@@ -125,7 +125,7 @@ class Vae(Component):
         import torch
 
         from onegraph.host import status
-        from onegraph.host import vae_hook as hook
+        from onegraph.host.vae import hook as hook
 
         options = hook.Options(parts="both", when_missing="eager")
         compiled, said = hook.compile_vae(self.vae, options, "bench_vae")
@@ -170,9 +170,9 @@ class Encoder(Vae):
         return {"height": call.height, "width": call.width}
 
     def run(self, module: Any, given: list[Any]) -> Any:
-        from onegraph.host import compile_client
+        from onegraph.host.families import ENCODER
 
-        return compile_client.encode_moments(module, given[0])
+        return ENCODER.run(module, {"x": given[0]})
 
     def whole(self, vae: Any) -> Any:
         pixels = self.given[0].float().movedim(1, -1) / 2 + 0.5

@@ -181,7 +181,7 @@ def comfyui_child(model: str, side: int, device: str, work: Path) -> dict[str, A
     boot(device, work)
     from headless import host, models
 
-    from onegraph.host.families import unet as hook
+    from onegraph.host import model_hook as hook
 
     name = MODELS[model].in_comfyui
     file = models.write_checkpoint(name, work / f"{name}.safetensors", vae="none", device=device)

@@ -37,8 +37,8 @@ def compare(component: Component, patcher: Any, settings: dict[str, Any]) -> Non
     """
     from headless import host
 
+    from onegraph.host import model_hook as hook
     from onegraph.host import status
-    from onegraph.host.families import unet as hook
     from onegraph.runtime.registry import registry
 
     plain = host.sample(patcher, steps=SHORT, **settings)

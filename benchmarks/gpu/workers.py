@@ -29,7 +29,7 @@ from .compile import Compile
 
 
 class _Copied(BaseException):
-    """Ends a compile whose job was copied; like a user's interrupt it passes the engine."""
+    """Ends a compile whose job was copied; like a user's interrupt it passes the registry."""
 
 
 def write_jobs(bench: Bench, folder: Path) -> None:

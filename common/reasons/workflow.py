@@ -14,7 +14,9 @@ class NotCompilable(Reason):
 
 
 class NewerHost(Reason):
-    sentence = "this ComfyUI is newer than OneGraph knows (UNetModel without _forward); update OneGraph"
+    sentence = "this ComfyUI is newer than OneGraph knows ({type} without {method}); update OneGraph"
+    type: str
+    method: str
 
 
 _WITHOUT = {
@@ -102,10 +104,11 @@ class NotImages(Reason):
 
 
 class ForwardReplaced(Reason):
+    name: str
     by: str
 
     def clause(self) -> str:
-        return f"another custom node replaced UNetModel._forward for this call{self.by and f' ({self.by})'}"
+        return f"another custom node replaced {self.name} for this call{self.by and f' ({self.by})'}"
 
 
 class NothingCompiled(Reason):

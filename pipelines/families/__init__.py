@@ -5,20 +5,25 @@ from __future__ import annotations
 import torch
 
 from . import controlnet, flux, sd3, unet, vae, video
-from .family import Arguments, Family, Inputs, Ranged, Shapes
+from .family import Family
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: list[Family] = [
     unet.Unet(),
     video.VideoUnet(),
     controlnet.ControlNet(),
     flux.Flux(),
     sd3.Sd3(),
-    vae.DECODER,
-    vae.ENCODER,
+    vae.Decoder(),
+    vae.Encoder(),
     video.VideoDecoder(),
-)
+]
 
-__all__ = ["FAMILIES", "Arguments", "Family", "Inputs", "Ranged", "Shapes", "family_of"]
+__all__ = ["FAMILIES", "Family", "family_of", "register"]
+
+
+def register(family: Family) -> None:
+    """Have a further kind of modules compiled. The module that defines it is imported in compiling processes, too."""
+    FAMILIES.append(family)
 
 
 def family_of(module: torch.nn.Module) -> Family | None:

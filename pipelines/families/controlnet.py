@@ -6,7 +6,6 @@ A graph gives the residuals at full strength; the strength of a call is multipli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,59 +13,58 @@ import torch
 from ...common import reasons
 from ...common.outputs import Output, tensors_of
 from ...common.reasons import Reason
-from ...common.shapes import Refused, ShapeRange
-from ...runtime import unet_sizes
+from ...common.shapes import Refused
+from ...runtime import latent_ranges
+from ...runtime.family import Arguments, Axis, Input, by_name
 from . import unet
-from .family import Arguments, Inputs, Ranged, Shapes, arguments, noise, spec_of
-from .unet import TEXT_TIME, conditions, levels_of
+from .family import Family, Tensors, noise, own_forward
+from .unet import TEXT_TIME, conditions
 
-# Of ControlNetModel.forward, in order.
-_ARGUMENTS = (
-    "sample",
-    "timestep",
-    "encoder_hidden_states",
-    "controlnet_cond",
-    "conditioning_scale",
-    "class_labels",
-    "timestep_cond",
-    "attention_mask",
-    "added_cond_kwargs",
-    "cross_attention_kwargs",
-    "guess_mode",
-    "return_dict",
-)
-_TAKEN = {*_ARGUMENTS[:5], "added_cond_kwargs", "return_dict"}
-_PIXELS = unet_sizes.PIXELS
+_PIXELS = latent_ranges.PIXELS
 
 
-@dataclass(frozen=True)
-class ControlNet:
+class ControlNet(Family):
     """Inputs: sample [B,C,H,W], timesteps [B], context [B,T,D], image [B,3,8H,8W]; for SDXL the UNet's others, too."""
 
-    component: str = "controlnet"
-    method: str = "forward"
-    chunk: int = unet_sizes.MOST_BATCH
-    each_call_is_a_run: bool = False
-    checks_finite: bool = False
+    component = "controlnet"
+    chunk = latent_ranges.MOST_BATCH
+    arguments = (
+        "sample",
+        "timestep",
+        "encoder_hidden_states",
+        "controlnet_cond",
+        "conditioning_scale",
+        "class_labels",
+        "timestep_cond",
+        "attention_mask",
+        "added_cond_kwargs",
+        "cross_attention_kwargs",
+        "guess_mode",
+        "return_dict",
+    )
 
     def serves(self, module: torch.nn.Module) -> bool:
         from diffusers import ControlNetModel
 
         return type(module) is ControlNetModel
 
-    def unit(self, module: torch.nn.Module) -> int:
-        return _PIXELS
-
-    def config_refusal(self, module: torch.nn.Module) -> Reason | None:
+    def refusal(self, module: torch.nn.Module) -> Reason | None:
         config: Any = module.config
         if config.global_pool_conditions:
             return reasons.UnusualConfig("global_pool_conditions", "True")
         return unet.conditions_refusal(config)
 
-    def inputs(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | Refused:
-        call = arguments(_ARGUMENTS, args, kwargs)
+    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+        return [*unet.CONDITIONS, Input("image", ("batch", None, f"height*{_PIXELS}", f"width*{_PIXELS}"))]
+
+    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+        return unet.axes(module, given)
+
+    def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
+        call = by_name(self.arguments, args, kwargs)
+        taken = {*self.arguments[:5], "added_cond_kwargs", "return_dict"}
         for name, value in call.items():
-            if name not in _TAKEN and value is not None and value is not False and value != {}:
+            if name not in taken and value is not None and value is not False and value != {}:
                 return Refused(reasons.CallArgument(name))
         if not isinstance(call.get("conditioning_scale", 1.0), int | float):
             return Refused(reasons.CallArgument("conditioning_scale"))
@@ -81,40 +79,25 @@ class ControlNet:
             return Refused(reasons.UnusualInputs())
         return {**found, "image": image}
 
-    def ranged(self, module: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Ranged:
-        plain = unet.ranged(levels_of(module), inputs, shapes)
-        image = inputs["image"]
-        spec = spec_of("image", image, "batch", image.shape[1], f"height*{_PIXELS}", f"width*{_PIXELS}")
-        return Ranged(ShapeRange(plain.shapes.dims, (*plain.shapes.inputs, spec)), plain.label, plain.sizes)
-
-    def run(self, module: torch.nn.Module, inputs: Inputs) -> Output:
-        own: Any = type(module).forward  # not what stands on the instance: that leads back to the graph
-        added = {name: inputs[name] for name in TEXT_TIME if name in inputs}
-        names = ("sample", "timesteps", "context", "image")
-        down, middle = own(
-            module, *(inputs[name] for name in names), added_cond_kwargs=added or None, return_dict=False
-        )
+    def run(self, module: torch.nn.Module, given: Tensors) -> Output:
+        added = {name: given[name] for name in TEXT_TIME if name in given}
+        plain = (given[name] for name in ("sample", "timesteps", "context", "image"))
+        down, middle = own_forward(module)(module, *plain, added_cond_kwargs=added or None, return_dict=False)
         return (*down, middle)
-
-    def prepare_capture(self, module: torch.nn.Module) -> None:
-        pass
 
     def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         from diffusers.models.controlnets.controlnet import ControlNetOutput
 
-        call = arguments(_ARGUMENTS, args, kwargs)
+        call = by_name(self.arguments, args, kwargs)
         scale = call.get("conditioning_scale", 1.0)
         *down, middle = (tensor * scale for tensor in tensors_of(output))
         if call.get("return_dict", True):
             return ControlNetOutput(down_block_res_samples=down, mid_block_res_sample=middle)
         return down, middle
 
-    def only_restores(self) -> bool:
-        return False
-
-    def usual_call(self, pipe: Any, module: torch.nn.Module) -> Arguments:
+    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
         config: Any = module.config
-        plain = unet.usual_call(pipe, module)
+        plain = unet.usual_call(like, module)
         sample = plain.args[0]
         height, width = (_PIXELS * side for side in sample.shape[2:])
         image = noise(sample.shape[0], config.conditioning_channels, height, width, like=module)

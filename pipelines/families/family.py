@@ -1,130 +1,86 @@
-"""What a family of modules tells about its calls."""
+"""What diffusers' families tell besides what every family does, and what several of them need."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar
 
 import torch
 
 from ...common import reasons
 from ...common.outputs import Output
-from ...common.reasons import Reason
-from ...common.shapes import Refused, ShapeRange, TensorSpec
-
-Shapes = Literal["any size", "exact"]
-Inputs = Mapping[str, torch.Tensor]  # by name, in a graph's order
+from ...common.shapes import Refused
+from ...runtime import family
+from ...runtime.family import Tensors, plain
 
 
-@dataclass(frozen=True)
-class Ranged:
-    """A shape range with its label, and the sizes of the call at hand by dimension name."""
-
-    shapes: ShapeRange
-    label: str
-    sizes: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """What a module is called with."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Family(Protocol):
-    """One kind of module that can be compiled.
+class Family(family.Family):
+    """One kind of diffusers' modules. `like` of an example is the pipeline.
 
     Attributes:
-        component: its name in keys.
         method: of the module, that calls are taken by.
-        chunk: elements of a batch that a graph takes at once; 0: all.
         each_call_is_a_run: whether a call stands for itself, as a decode does, or is one step of many.
         checks_finite: whether results that are not finite must not leave.
     """
 
-    @property
-    def component(self) -> str: ...
-    @property
-    def method(self) -> str: ...
-    @property
-    def chunk(self) -> int: ...
-    @property
-    def each_call_is_a_run(self) -> bool: ...
-    @property
-    def checks_finite(self) -> bool: ...
-
-    def serves(self, module: torch.nn.Module) -> bool:
-        """Whether this is one of its modules: exactly of a class that is known."""
-
-    def unit(self, module: torch.nn.Module) -> int:
-        """Pixels of an image per unit of the inputs' height and width."""
-
-    def config_refusal(self, module: torch.nn.Module) -> Reason | None:
-        """Why no graph serves any call of a module that is configured like this, or None."""
-
-    def inputs(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | Refused:
-        """The tensors that a graph takes for a call; or why no graph does."""
-
-    def ranged(self, module: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Ranged:
-        """The range that a graph for this call should have."""
-
-    def run(self, module: torch.nn.Module, inputs: Inputs) -> Output:
-        """The module's own method as a function of a graph's inputs."""
-
-    def prepare_capture(self, module: torch.nn.Module) -> None:
-        """In the compiling process: turn off what asks for sizes and makes no difference."""
+    method: ClassVar[str] = "forward"
+    each_call_is_a_run: ClassVar[bool] = False
+    checks_finite: ClassVar[bool] = False
 
     def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A graph's output as the module returns it, for a call with these arguments."""
+        return output
 
     def only_restores(self) -> bool:
         """Whether the call under way, which called this from the method, must not compile, like a tile of an image."""
+        return False
 
-    def usual_call(self, pipe: Any, module: torch.nn.Module) -> Arguments:
-        """A call as the pipeline makes it at its usual size, with noise: constant images magnify rounding."""
+    def as_asked(self, result: Any, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The output as `return_dict` asks for it: in diffusers' class `result`, or in a tuple."""
+        as_dict = family.by_name(self.arguments, args, kwargs).get("return_dict", True)
+        return result(sample=output) if as_dict else (output,)
+
+
+class Transformer(Family):
+    """A diffusion transformer of images, one at a time: kernels have work enough."""
+
+    component = "transformer"
+    chunk = 1
+
+    def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        from diffusers.models.modeling_outputs import Transformer2DModelOutput
+
+        return self.as_asked(Transformer2DModelOutput, output, args, kwargs)
+
+    def tensors(
+        self, call: Mapping[str, Any], names: Sequence[str], taken: Collection[str]
+    ) -> list[torch.Tensor] | Refused:
+        """The arguments of these names as tensors; or why no graph serves the call.
+
+        Args:
+            taken: names of the arguments that a graph takes or that make no difference.
+        """
+        if "ip_adapter_image_embeds" in (call.get("joint_attention_kwargs") or {}):
+            return Refused(reasons.IpAdapter())
+        for name, value in call.items():
+            if name not in taken and value is not None and value != {}:
+                controlled = "controlnet" in name
+                return Refused(reasons.ResidualInputs(name) if controlled else reasons.CallArgument(name))
+        given = plain([call.get(name) for name in names])
+        return Refused(reasons.NotPlainInputs()) if given is None else given
+
+
+def own_forward(module: torch.nn.Module) -> Any:
+    """The class's own forward: what stands on the instance leads back to the graph."""
+    return type(module).forward
 
 
 def noise(*shape: int, like: Any) -> torch.Tensor:
-    """Normal numbers on the device and in the dtype of a model. The user's random numbers stay as they are."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
+    """Normal numbers on the device and in the dtype of a model. The user's random numbers stay as they are.
 
-
-def dtype_of(tensor: torch.Tensor) -> str:
-    """A tensor's dtype as specs name it."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def spec_of(name: str, tensor: torch.Tensor, *dims: int | str) -> TensorSpec:
-    """The spec of an input with these dimensions."""
-    return TensorSpec(name, dims, dtype_of(tensor))
-
-
-def arguments(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name."""
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def transformer_refusal(call: Mapping[str, Any], taken: Collection[str]) -> Reason | None:
-    """Why no graph of a diffusion transformer serves a call with these arguments, or None.
-
-    Args:
-        taken: names of the arguments that a graph takes or that make no difference.
+    Constant images would magnify rounding.
     """
-    if "ip_adapter_image_embeds" in (call.get("joint_attention_kwargs") or {}):
-        return reasons.IpAdapter()
-    for name, value in call.items():
-        if name not in taken and value is not None and value != {}:
-            return reasons.ResidualInputs(name) if "controlnet" in name else reasons.CallArgument(name)
-    return None
-
-
-def plain(values: Sequence[Any]) -> list[torch.Tensor] | None:
-    """The values as tensors; None where one of them is something else, a tensor of a library's own class for one."""
-    found = [value for value in values if type(value) is torch.Tensor]
-    return found if len(found) == len(values) else None
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
 
 
 def of_batch(tensor: torch.Tensor, batch: int) -> torch.Tensor:
@@ -142,3 +98,6 @@ def steps_of(timestep: Any, sample: torch.Tensor) -> torch.Tensor | None:
     if isinstance(timestep, torch.Tensor) and (timestep.ndim > 1 or timestep.numel() not in (1, sample.shape[0])):
         return None
     return torch.as_tensor(timestep, device=sample.device).reshape(-1).expand(sample.shape[0]).float()
+
+
+__all__ = ["Family", "Tensors", "Transformer", "noise", "of_batch", "own_forward", "plain", "steps_of"]

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from ...common import reasons
-from ...common.shapes import Refused, TensorSpec
-from .family import Inputs, noise, plain, spec_of
+from ...common.shapes import Refused
+from ...runtime.family import Input
+from .family import Tensors, noise, plain
 
 _DOWN, _MIDDLE = "down_block_additional_residuals", "mid_block_additional_residual"
 ARGUMENTS = frozenset({_DOWN, _MIDDLE})  # of a UNet's call
 _SIDES = ("height", "width")
+MIDDLE = "residual_middle"  # an input's name
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,6 @@ class Place:
     name: str
     channels: int
     over: int
-
-    def spec(self, inputs: Inputs) -> TensorSpec:
-        """The spec of its residual."""
-        sides = (f"{side}/{self.over}" if self.over > 1 else side for side in _SIDES)
-        return spec_of(self.name, inputs[self.name], "batch", self.channels, *sides)
 
     def size(self, sample: torch.Tensor) -> tuple[int, ...]:
         """The residual's shape for a call with these latents."""
@@ -45,7 +42,7 @@ def places(unet: Any) -> list[Place]:
             over *= 2
             found.append((block.downsamplers[0].out_channels, over))
     skips = [Place(f"residual_{number}", *one) for number, one in enumerate(found)]
-    return [*skips, Place("residual_middle", *found[-1])]
+    return [*skips, Place(MIDDLE, *found[-1])]
 
 
 def taken(unet: Any, call: Mapping[str, Any], sample: torch.Tensor) -> dict[str, torch.Tensor] | Refused:
@@ -72,12 +69,19 @@ def usual(unet: Any, sample: torch.Tensor) -> dict[str, Any]:
     return {_DOWN: tuple(skips), _MIDDLE: middle}
 
 
-def specs(unet: Any, inputs: Inputs) -> list[TensorSpec]:
-    """The specs of the residuals among a graph's inputs."""
-    return [place.spec(inputs) for place in places(unet) if place.name in inputs]
+def inputs(unet: Any) -> list[Input]:
+    """The residuals among a graph's inputs."""
+    return [
+        Input(
+            place.name,
+            ("batch", place.channels, *(f"{side}/{place.over}" if place.over > 1 else side for side in _SIDES)),
+            optional=True,
+        )
+        for place in places(unet)
+    ]
 
 
-def of_call(unet: Any, inputs: Inputs) -> dict[str, Any]:
+def of_call(unet: Any, given: Tensors) -> dict[str, Any]:
     """The residuals among a graph's inputs as the UNet's call takes them."""
-    found = [inputs[place.name] for place in places(unet) if place.name in inputs]
+    found = [given[place.name] for place in places(unet) if place.name in given]
     return {_DOWN: tuple(found[:-1]), _MIDDLE: found[-1]} if found else {}

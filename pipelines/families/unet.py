@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,27 +11,12 @@ import torch
 from ...common import reasons
 from ...common.outputs import Output
 from ...common.reasons import Reason
-from ...common.shapes import Refused, ShapeRange
-from ...runtime import unet_sizes
+from ...common.shapes import Refused
+from ...runtime import latent_ranges
+from ...runtime.family import Arguments, Axis, Input, by_name
 from . import residuals
-from .family import Arguments, Inputs, Ranged, Shapes, arguments, noise, plain, spec_of, steps_of
+from .family import Family, Tensors, noise, own_forward, plain, steps_of
 
-# Of UNet2DConditionModel.forward, in order.
-_ARGUMENTS = (
-    "sample",
-    "timestep",
-    "encoder_hidden_states",
-    "class_labels",
-    "timestep_cond",
-    "attention_mask",
-    "cross_attention_kwargs",
-    "added_cond_kwargs",
-    "down_block_additional_residuals",
-    "mid_block_additional_residual",
-    "down_intrablock_additional_residuals",
-    "encoder_attention_mask",
-    "return_dict",
-)
 _TAKEN = {"sample", "timestep", "encoder_hidden_states", "added_cond_kwargs", "return_dict", *residuals.ARGUMENTS}
 _PER_IMAGE = ("text_embeds", "time_ids", "timestep_cond")  # inputs of a vector for each element of the batch
 TEXT_TIME = _PER_IMAGE[:2]
@@ -46,13 +30,14 @@ def levels_of(module: Any) -> int:
     return len(module.config.block_out_channels)
 
 
-def without_upsampled_sizes(module: Any) -> None:
-    """Have a UNet say how large each upsampled image is.
+def with_upsampled_sizes(module: Any) -> contextlib.AbstractContextManager[None]:
+    """Have a UNet that is captured say how large each upsampled image is.
 
     It does so where sizes are no multiples of what its levels need. Saying so is right for all sizes, and one graph
     serves them.
     """
     module.num_upsamplers = _MANY
+    return contextlib.nullcontext()
 
 
 def side_of(pipe: Any) -> int:
@@ -102,23 +87,23 @@ def conditions(module: Any, call: Mapping[str, Any]) -> dict[str, torch.Tensor] 
     return {"sample": sample, "timesteps": steps, "context": context, **extra}
 
 
-def ranged(levels: int, inputs: Inputs, shapes: Shapes) -> Ranged:
-    """The range for a call with these latents and conditions, at so many resolutions."""
-    sample, context = inputs["sample"], inputs["context"]
-    batch, channels, height, width = sample.shape
-    sizes = {"batch": batch, "height": height, "width": width, "context": context.shape[1]}
+# The inputs of a UNet or ControlNet, residuals and images apart.
+CONDITIONS = (
+    Input("sample", ("batch", None, "height", "width")),
+    Input("timesteps", ("batch",)),
+    Input("context", ("batch", "context", None)),
+    *(Input(name, ("batch", None), optional=True) for name in _PER_IMAGE),
+)
+
+
+def axes(module: Any, given: Tensors) -> tuple[Sequence[Axis], str]:
+    """The axes of a UNet or ControlNet."""
+    sample = given["sample"]
     # On a GPU, attention asks whether there is a single key, and diffusers hands it the prompt's length as it is:
     # torch.export refuses a range with both answers. (Where the length is an expression, it cannot tell.)
     fewest = 2 if sample.device.type == "cuda" else 1
-    wide = functools.partial(unet_sizes.any_size, levels, sample.device, sizes, fewest)
-    dims, label = unet_sizes.exact(sizes) if shapes == "exact" else wide()
-    specs = [
-        spec_of("sample", sample, "batch", channels, "height", "width"),
-        spec_of("timesteps", inputs["timesteps"], "batch"),
-        spec_of("context", context, "batch", "context", context.shape[2]),
-    ]
-    specs += [spec_of(name, inputs[name], "batch", inputs[name].shape[1]) for name in _PER_IMAGE if name in inputs]
-    return Ranged(ShapeRange(dims, tuple(specs)), label, sizes)
+    height, width = sample.shape[-2:]
+    return latent_ranges.any_size(levels_of(module), sample.device, height, width, fewest)
 
 
 def usual_call(pipe: Any, module: Any) -> Arguments:
@@ -139,38 +124,53 @@ def usual_call(pipe: Any, module: Any) -> Arguments:
     return Arguments((noise(2, config.in_channels, side, side, like=module), 500, context), given)
 
 
-@dataclass(frozen=True)
-class Unet:
+class Unet(Family):
     """Inputs: sample [B,C,H,W], timesteps [B], context [B,T,D]; for SDXL text_embeds [B,A] and time_ids [B,N].
 
     Where a call passes them, timestep_cond [B,G], in which a distilled model has the guidance scale, and a ControlNet's
     residuals.
     """
 
-    component: str = "unet"
-    method: str = "forward"
-    chunk: int = unet_sizes.MOST_BATCH
-    each_call_is_a_run: bool = False
-    checks_finite: bool = False
+    component = "unet"
+    chunk = latent_ranges.MOST_BATCH
+    arguments = (
+        "sample",
+        "timestep",
+        "encoder_hidden_states",
+        "class_labels",
+        "timestep_cond",
+        "attention_mask",
+        "cross_attention_kwargs",
+        "added_cond_kwargs",
+        "down_block_additional_residuals",
+        "mid_block_additional_residual",
+        "down_intrablock_additional_residuals",
+        "encoder_attention_mask",
+        "return_dict",
+    )
 
     def serves(self, module: torch.nn.Module) -> bool:
         from diffusers import UNet2DConditionModel
 
         return type(module) is UNet2DConditionModel
 
-    def unit(self, module: torch.nn.Module) -> int:
-        return unet_sizes.PIXELS
-
-    def config_refusal(self, module: torch.nn.Module) -> Reason | None:
+    def refusal(self, module: torch.nn.Module) -> Reason | None:
         unet: Any = module
         for index, block in enumerate(unet.up_blocks):
             if any(getattr(block, name, None) is not None for name in ("s1", "s2", "b1", "b2")):
                 return reasons.FreeU(f"up_blocks.{index}")
         return conditions_refusal(unet.config)
 
-    def inputs(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | Refused:
+    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+        return [*CONDITIONS, *residuals.inputs(module)]
+
+    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+        found, label = axes(module, given)
+        return found, f"{label} with residuals" if residuals.MIDDLE in given else label
+
+    def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         unet: Any = module
-        call = arguments(_ARGUMENTS, args, kwargs)
+        call = by_name(self.arguments, args, kwargs)
         taken = _TAKEN if unet.config.time_cond_proj_dim is None else _TAKEN | {"timestep_cond"}
         for name, value in call.items():
             if name not in taken and value is not None and value != {}:
@@ -181,41 +181,28 @@ class Unet:
         steering = residuals.taken(unet, call, found["sample"])
         return steering if isinstance(steering, Refused) else {**found, **steering}
 
-    def ranged(self, module: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Ranged:
-        plain = ranged(levels_of(module), inputs, shapes)
-        steering = residuals.specs(module, inputs)
-        if not steering:
-            return plain
-        widened = ShapeRange(plain.shapes.dims, (*plain.shapes.inputs, *steering))
-        return Ranged(widened, f"{plain.label} with residuals", plain.sizes)
-
-    def run(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
-        added = {name: inputs[name] for name in TEXT_TIME if name in inputs}
-        own: Any = type(module).forward  # not what stands on the instance: that leads back to the graph
-        result: torch.Tensor = own(
+    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
+        added = {name: given[name] for name in TEXT_TIME if name in given}
+        result: torch.Tensor = own_forward(module)(
             module,
-            *(inputs[name] for name in ("sample", "timesteps", "context")),
-            timestep_cond=inputs.get("timestep_cond"),
+            *(given[name] for name in ("sample", "timesteps", "context")),
+            timestep_cond=given.get("timestep_cond"),
             added_cond_kwargs=added or None,
-            **residuals.of_call(module, inputs),
+            **residuals.of_call(module, given),
             return_dict=False,
         )[0]
         return result
 
-    def prepare_capture(self, module: torch.nn.Module) -> None:
-        without_upsampled_sizes(module)
+    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> contextlib.AbstractContextManager[None]:
+        return with_upsampled_sizes(module)
 
     def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         from diffusers.models.unets.unet_2d_condition import UNet2DConditionOutput
 
-        as_dict = arguments(_ARGUMENTS, args, kwargs).get("return_dict", True)
-        return UNet2DConditionOutput(sample=output) if as_dict else (output,)
+        return self.as_asked(UNet2DConditionOutput, output, args, kwargs)
 
-    def only_restores(self) -> bool:
-        return False
-
-    def usual_call(self, pipe: Any, module: torch.nn.Module) -> Arguments:
-        call = usual_call(pipe, module)
-        if getattr(pipe, "controlnet", None) is None:
+    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
+        call = usual_call(like, module)
+        if getattr(like, "controlnet", None) is None:
             return call
         return Arguments(call.args, {**call.kwargs, **residuals.usual(module, call.args[0])})

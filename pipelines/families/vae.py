@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...common import reasons
-from ...common.outputs import Output
-from ...common.reasons import Reason
-from ...common.shapes import Dim, Refused, ShapeRange
-from .family import Arguments, Inputs, Ranged, Shapes, noise, spec_of
+from ...common.shapes import Refused
+from ...runtime.family import Arguments, Axis, Input
+from .family import Family, Tensors, noise, own_forward
 from .unet import side_of
 
 _SMALLEST, _LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
@@ -25,15 +23,16 @@ _TILING = ("tiled_decode", "tiled_encode", "_tiled_decode", "_tiled_encode")
 _NEAR = 8  # frames from the tiles' loop down to here
 
 
-def any_size(unit: int, factor: int) -> tuple[tuple[Dim, ...], str]:
-    """The dimensions of a graph for any size, and its label.
+def any_size(unit: int, factor: int, pixels: int) -> tuple[tuple[Axis, ...], str]:
+    """The sides of a graph for any size, and its label.
 
     Args:
         unit: of the inputs' sizes in which they come, e.g. 8 pixels of an image that is encoded.
         factor: pixels of an image per latent unit.
+        pixels: of an image per unit of the inputs' sizes.
     """
-    dims = tuple(Dim(name, _SMALLEST * unit, _LARGEST * unit, unit) for name in ("height", "width"))
-    return dims, f"any size {_SMALLEST * factor}-{_LARGEST * factor}"
+    sides = tuple(Axis(name, _SMALLEST * unit, _LARGEST * unit, unit, pixels) for name in ("height", "width"))
+    return sides, f"any size {_SMALLEST * factor}-{_LARGEST * factor}"
 
 
 def factor_of(module: Any) -> int:
@@ -46,32 +45,17 @@ def factor_of(module: Any) -> int:
     return 2 ** max(len(strides), len(upsamples))
 
 
-@dataclass(frozen=True)
-class VaeHalf:
+class VaeHalf(Family):
     """Input: latents [1,C,h,w] or an image [1,3,H,W], one at a time: more make no difference to a VAE's speed."""
 
-    component: str
-    method: str = "forward"
-    chunk: int = 1
-    each_call_is_a_run: bool = True
-    checks_finite: bool = True
+    chunk = 1
+    each_call_is_a_run = True
+    checks_finite = True
 
-    @property
-    def _decodes(self) -> bool:
-        return self.component == "vae_decoder"
+    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+        return (Input("x", (1, None, "height", "width")),)
 
-    def serves(self, module: torch.nn.Module) -> bool:
-        from diffusers.models.autoencoders import vae
-
-        return type(module) in ((vae.Decoder, vae.DecoderTiny) if self._decodes else (vae.Encoder, vae.EncoderTiny))
-
-    def unit(self, module: torch.nn.Module) -> int:
-        return factor_of(module) if self._decodes else 1
-
-    def config_refusal(self, module: torch.nn.Module) -> Reason | None:
-        return None
-
-    def inputs(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs | Refused:
+    def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         given = [*args, *kwargs.values()]
         if len(given) != 1 and any(one is not None for one in given[1:]):
             return Refused(reasons.CallArgument("latent_embeds"))
@@ -80,29 +64,9 @@ class VaeHalf:
             return Refused(reasons.NotImages())
         return {"x": x}
 
-    def ranged(self, module: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Ranged:
-        _, channels, height, width = inputs["x"].shape
-        factor = factor_of(module)
-        unit = 1 if self._decodes else factor  # of the inputs' sizes
-        sizes = {"height": height, "width": width}
-        if shapes == "exact":
-            dims = tuple(Dim(name, size, size) for name, size in sizes.items())
-            label = f"{width * factor // unit}x{height * factor // unit}"
-        else:
-            dims, label = any_size(unit, factor)
-        spec = spec_of("x", inputs["x"], 1, channels, "height", "width")
-        return Ranged(ShapeRange(dims, (spec,)), label, sizes)
-
-    def run(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
-        own: Any = type(module).forward  # not what stands on the instance: that leads back to the graph
-        result: torch.Tensor = own(module, inputs["x"])
+    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
+        result: torch.Tensor = own_forward(module)(module, given["x"])
         return result
-
-    def prepare_capture(self, module: torch.nn.Module) -> None:
-        pass
-
-    def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return output
 
     def only_restores(self) -> bool:
         """Whether this is a tile: remainders at the borders have all sizes, and none is worth a compile."""
@@ -115,11 +79,36 @@ class VaeHalf:
             frame = frame.f_back
         return False
 
-    def usual_call(self, pipe: Any, module: torch.nn.Module) -> Arguments:
-        config = pipe.vae.config
-        channels = config.latent_channels if self._decodes else config.in_channels
-        side = side_of(pipe) * (1 if self._decodes else factor_of(module))
-        return Arguments((noise(1, channels, side, side, like=pipe.vae),))
+
+class Decoder(VaeHalf):
+    component = "vae_decoder"
+
+    def serves(self, module: torch.nn.Module) -> bool:
+        from diffusers.models.autoencoders import vae
+
+        return type(module) in (vae.Decoder, vae.DecoderTiny)
+
+    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+        factor = factor_of(module)
+        return any_size(1, factor, factor)
+
+    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
+        side = side_of(like)
+        return Arguments((noise(1, like.vae.config.latent_channels, side, side, like=like.vae),))
 
 
-DECODER, ENCODER = VaeHalf("vae_decoder"), VaeHalf("vae_encoder")
+class Encoder(VaeHalf):
+    component = "vae_encoder"
+
+    def serves(self, module: torch.nn.Module) -> bool:
+        from diffusers.models.autoencoders import vae
+
+        return type(module) in (vae.Encoder, vae.EncoderTiny)
+
+    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+        factor = factor_of(module)
+        return any_size(factor, factor, 1)
+
+    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
+        side = side_of(like) * factor_of(module)
+        return Arguments((noise(1, like.vae.config.in_channels, side, side, like=like.vae),))

@@ -17,13 +17,14 @@ from support.store.bundles import Contents, contents, graphs, member, write_fold
 from support.store.entries import bake, key, publish, snapshot, trust
 
 from onegraph.common import reasons
-from onegraph.graph_cache import importing, key_file, publishers
-from onegraph.graph_cache.bundle import MOST_LIST_BYTES
 from onegraph.graph_cache.lookup import Miss
 from onegraph.graph_cache.manifest import MOST_BYTES
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import Signer
+from onegraph.graph_cache.sharing import importing
+from onegraph.graph_cache.sharing.bundle import MOST_LIST_BYTES
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import key_file, publishers
+from onegraph.graph_cache.trust.signing import Signer
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ def naming_the_publisher(scene: Scene) -> Contents:
 
 def with_a_plain_signature(scene: Scene) -> Contents:
     """Signed with the publisher's key, for another purpose than graphs."""
-    from onegraph.graph_cache import ed25519
+    from onegraph.graph_cache.trust import ed25519
 
     private, manifest = key_file.obtain(scene.publisher.home / "publisher.key"), b"{}"
     signature = json.loads(scene.files[scene.file("publisher.json")])

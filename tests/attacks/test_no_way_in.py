@@ -16,7 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # What takes graphs over, gives them away, or says whom to trust.
-DOORS = {f"graph_cache/{name}.py" for name in ("bundle", "exporting", "importing", "trust_list")}
+DOORS = {
+    "graph_cache/trust/trust_list.py",
+    *(f"graph_cache/sharing/{name}.py" for name in ("bundle", "exporting", "importing")),
+}
 # Where what a user's client sends is read.
 ENTRANCES = sorted(
     path.relative_to(ROOT).as_posix()

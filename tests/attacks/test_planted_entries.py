@@ -14,13 +14,13 @@ from support.models import toy
 from support.store.entries import publish, snapshot, trust
 
 from onegraph.common.shapes import Refused
-from onegraph.graph_cache import ed25519, ownership, publishers
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Miss
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.publishers import PUBLISHER_FILE, TRUSTED_FILE, TrustedPublishers
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import ed25519, ownership, publishers
+from onegraph.graph_cache.trust.publishers import PUBLISHER_FILE, TRUSTED_FILE, TrustedPublishers
 from onegraph.runtime.registry import Registry
 
 STRANGER = 12345  # nobody's number
@@ -147,7 +147,7 @@ def with_a_stolen_signature_in_an_open_folder(scene: Scene, entry: Path) -> None
 
 def resign(scene: Scene, entry: Path) -> None:
     """Give an entry the user's own signature."""
-    from onegraph.graph_cache.signing import Signer
+    from onegraph.graph_cache.trust.signing import Signer
 
     signature = Signer(scene.store.home).sign((entry / "manifest.json").read_bytes())
     (entry / "signature.json").write_text(signature.model_dump_json())

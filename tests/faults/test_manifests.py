@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from onegraph.cli.app import app
 from onegraph.graph_cache.integrity import record
 from onegraph.graph_cache.manifest import CONSTANTS_FILE, MANIFEST_FILE
-from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
+from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
 Manifest = dict[str, Any]
 Attack = Callable[[Manifest], bytes]

@@ -159,14 +159,14 @@ def load(base: Path, dtype: torch.dtype = torch.float16) -> Any:
 
 def compiled(model: Any, **options: Any) -> Any:
     """The model as the node hands it on."""
-    from onegraph.host.families import unet as hook
+    from onegraph.host import model_hook as hook
 
     return hook.compile_model(model, hook.Options(**options), NODE)[0]
 
 
 def compiled_vae(vae: Any) -> Any:
     """The VAE as the node hands it on."""
-    from onegraph.host import vae_hook as hook
+    from onegraph.host.vae import hook as hook
 
     return hook.compile_vae(vae, hook.Options(parts="both", dynamic_resolution="any size"), NODE)[0]
 

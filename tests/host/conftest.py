@@ -15,8 +15,9 @@ from support.comfyui.shared_graphs import SharedGraphs
 host.boot()
 
 from onegraph.graph_cache.store import Store  # noqa: E402
-from onegraph.host import resolutions, status  # noqa: E402
-from onegraph.host.families import unet as hook  # noqa: E402
+from onegraph.host import model_hook as hook  # noqa: E402
+from onegraph.host import status  # noqa: E402
+from onegraph.host.vae import resolutions  # noqa: E402
 from onegraph.runtime import registry as registry_module  # noqa: E402
 from onegraph.runtime.counters import Counters  # noqa: E402
 from onegraph.runtime.policy import ANY_SPEED  # noqa: E402

@@ -9,12 +9,12 @@ import pytest
 import torch
 from headless import models
 
-from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import code_record, export
 from onegraph.host import compile_client
-from onegraph.host.families import unet as family
-from onegraph.host.families import vae as vae_family
+from onegraph.host.families import DECODER
+from onegraph.host.families.unet import Unet
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.family import Ranged
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def sized_attention(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return scaled_dot_product_attention
 
 
-def captured(call: torch.nn.Module, shapes: ShapeRange, sizes: dict[str, int]) -> Any:
-    return export.capture(call, shapes, sizes, torch.device("cpu")).module()
+def captured(call: torch.nn.Module, ranged: Ranged) -> Any:
+    return export.capture(call, ranged.shapes, ranged.sizes, torch.device("cpu")).module()
 
 
 def test_a_unet_is_captured_whatever_its_attention_asks(sized_attention: Callable[..., Any]) -> None:
@@ -49,10 +49,11 @@ def test_a_unet_is_captured_whatever_its_attention_asks(sized_attention: Callabl
         return [torch.randn(shape, generator=generator) for shape in shapes]
 
     large = inputs(128)
-    shapes, _, sizes = family.shape_range("any size", large[0], large[2], large[3], torch.device("cpu"), 2)
-    call = compile_client.UnetCall(unet)
+    names = ("x", "timesteps", "context", "y")
+    ranged = Unet().ranged(unet, dict(zip(names, large, strict=True)), "any size")
+    call = compile_client.wrap("unet", unet, names)
     with code_record.watched() as seen:
-        graph = captured(call, shapes, sizes)
+        graph = captured(call, ranged)
     assert comfy.ops.scaled_dot_product_attention is sized_attention
     assert sized_attention.__code__ in seen  # so that replacing it is noticed
     for given in (large, inputs(16)):
@@ -64,9 +65,8 @@ def test_a_vae_is_captured_whatever_its_attention_asks(sized_attention: Callable
 
     vae = AutoencoderKL(ddconfig={**models.VAE, "ch": 32, "attn_resolutions": []}, embed_dim=4).eval()
     vae.load_state_dict({k: v.float() for k, v in models.seeded(vae.state_dict(), 1).items()})
-    call = compile_client.VaeDecoderCall(vae)
+    call = compile_client.wrap("vae_decoder", vae, ["x"])
     large, small = torch.randn(1, 4, 40, 40), torch.randn(1, 4, 16, 16)
-    shapes, _, sizes = vae_family.shape_range("decoder", large, False, 1)
-    graph = captured(call, shapes, sizes)
+    graph = captured(call, DECODER.ranged(vae, {"x": large}, "any size"))
     for given in (large, small):
         assert relative_l2(graph(given), call(given)) < 1e-5

@@ -108,19 +108,23 @@ def test_a_four_level_unet_is_captured_for_any_size(device: str) -> None:
     from headless import models
 
     from onegraph import backends
+    from onegraph.common.shapes import Dim, ShapeRange
     from onegraph.compiler import export
     from onegraph.host import compile_client
-    from onegraph.host.families import unet
+    from onegraph.host.families.unet import Unet
+    from onegraph.runtime import latent_ranges
 
     config: dict[str, Any] = {
         **models._COMMON, **models.UNETS["tiny_sd15"], "num_res_blocks": [1] * 4, "channel_mult": [1] * 4,
         "transformer_depth": [0, 0, 0, 1], "transformer_depth_output": [0] * 6 + [1, 1],
     }  # fmt: skip
     module = UNetModel(**config, operations=comfy.ops.disable_weight_init).eval().requires_grad_(False)
-    x, context = torch.zeros(2, 4, 32, 32), torch.zeros(2, 77, 768)
-    levels = len(config["channel_mult"])
-    shapes, label, sizes = unet.shape_range("any size", x, context, None, torch.device(device), levels)
+    given = {"x": torch.zeros(2, 4, 32, 32), "timesteps": torch.zeros(2), "context": torch.zeros(2, 77, 768)}
+    axes, label = latent_ranges.any_size(len(config["channel_mult"]), torch.device(device), 32, 32)
     assert label == "any size 128-2048"
+    ranged = Unet().ranged(module, given, "any size")
+    dims = tuple(Dim(axis.name, axis.low, axis.high, axis.step) for axis in axes)
+    shapes, wrapped = ShapeRange(dims, ranged.shapes.inputs), compile_client.wrap("unet", module, [*given])
     with backends.get("inductor").capture_settings():
-        exported = export.capture(compile_client.UnetCall(module), shapes, sizes, torch.device("cpu"))
+        exported = export.capture(wrapped, shapes, ranged.sizes, torch.device("cpu"))
     assert exported.graph_signature.user_outputs

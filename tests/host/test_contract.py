@@ -12,9 +12,9 @@ from headless import host
 from support.comfyui import controlnet
 
 from onegraph.common.shapes import Refused
-from onegraph.host import contract, dynamic_vram, vae_hook
-from onegraph.host.families import controlnet as family
-from onegraph.host.families import unet
+from onegraph.host import contract, dynamic_vram, model_hook
+from onegraph.host import controlnet_hook as family
+from onegraph.host.vae import hook as vae_hook
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_a_model_passes_through_a_host_without_hooks(model: Any, monkeypatch: py
     import comfy.patcher_extension
 
     monkeypatch.delattr(comfy.patcher_extension.WrappersMP, "DIFFUSION_MODEL")
-    passed, text = unet.compile_model(model, unet.Options(), "7")
+    passed, text = model_hook.compile_model(model, model_hook.Options(), "7")
     assert text == (
         "eager: no model runs compiled, because this ComfyUI does not have "
         "comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL as OneGraph knows it; update OneGraph"
@@ -57,7 +57,7 @@ def test_other_parameters_are_another_function(model: Any, monkeypatch: pytest.M
     changed.__signature__ = inspect.Signature([found[0], found[1].replace(name="latent"), *found[2:]])  # type: ignore[attr-defined]
     monkeypatch.setattr(UNetModel, "_forward", changed)
     assert contract.missing("model") == ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel._forward",)
-    assert "UNetModel._forward" in unet.compile_model(model, unet.Options(), "7")[1]
+    assert "UNetModel._forward" in model_hook.compile_model(model, model_hook.Options(), "7")[1]
 
 
 def test_a_vae_passes_through_a_host_without_tiles(

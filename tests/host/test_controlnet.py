@@ -15,8 +15,9 @@ from support.comfyui import controlnet
 from support.comfyui.controlnet import load, sample, steered
 
 from onegraph.common import reasons
-from onegraph.host import residuals, status
-from onegraph.host.families import unet as hook
+from onegraph.host import model_hook as hook
+from onegraph.host import status
+from onegraph.host.families import residuals
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.policy import ANY_SPEED

@@ -14,10 +14,10 @@ from headless import models
 from onegraph.backends.oneflow import OneFlowBackend, counters
 from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import export
-from onegraph.host import compile_client, vae_hook
-from onegraph.host.families import unet as unet_hook
-from onegraph.host.families import vae as family
+from onegraph.host import compile_client, families
+from onegraph.host.vae import hook as vae_hook
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.family import Shapes
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32
@@ -107,18 +107,26 @@ def unet_inputs(config: dict[str, Any], batch: int, height: int, width: int, tok
     )
 
 
-def unet_shapes(given: tuple[torch.Tensor, ...], shapes: unet_hook.Shapes) -> ShapeRange:
-    x, _, context, *labels = given
-    return unet_hook.shape_range(shapes, x, context, labels[0] if labels else None, CPU, 2)[0]
+NAMES = {"unet": ("x", "timesteps", "context", "y"), "vae_decoder": ("x",), "vae_encoder": ("x",)}
+
+
+def function_of(component: str, module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> torch.nn.Module:
+    return compile_client.wrap(component, module, NAMES[component][: len(given)])
+
+
+def shapes_of(component: str, module: torch.nn.Module, given: tuple[torch.Tensor, ...], shapes: Shapes) -> ShapeRange:
+    family = next(family for family in families.known() if family.component == component)
+    return family.ranged(module, dict(zip(NAMES[component], given, strict=False)), shapes).shapes
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["tiny_sd15", "tiny_sdxl", "tiny_refiner"])
 def test_unets_at_three_sizes(name: str, tmp_path: Path) -> None:
     config = models.UNETS[name]
-    wrapped = compile_client.UnetCall(seed_weights(models.unet(name)))
+    unet = seed_weights(models.unet(name))
     calls = [unet_inputs(config, *sizes) for sizes in ((2, 16, 16, 77), (1, 8, 24, 154), (3, 17, 11, 1))]
-    check_at_sizes(wrapped, unet_shapes(calls[0], "any size"), calls, tmp_path)
+    wrapped = function_of("unet", unet, calls[0])
+    check_at_sizes(wrapped, shapes_of("unet", unet, calls[0], "any size"), calls, tmp_path)
 
 
 def autoencoder() -> torch.nn.Module:
@@ -150,22 +158,20 @@ def taesd() -> torch.nn.Module:
 @pytest.mark.parametrize("make", [pytest.param(autoencoder, marks=pytest.mark.full), engine_autoencoder, taesd])
 @pytest.mark.parametrize("part", ["decoder", "encoder"])
 def test_vaes(part: vae_hook.Part, make: Any, tmp_path: Path) -> None:
-    wrapped = compile_client.wrap(
-        {"decoder": compile_client.VAE_DECODER, "encoder": compile_client.VAE_ENCODER}[part], make()
-    )
+    vae, component = make(), f"vae_{part}"
     sizes = ((8, 8), (7, 12)) if part == "decoder" else ((64, 64), (56, 96))
     calls = [(torch.randn(1, 4 if part == "decoder" else 3, *size),) for size in sizes]
-    shapes = family.shape_range(part, calls[0][0], False, 1 if part == "decoder" else 8)[0]
-    check_at_sizes(wrapped, shapes, calls, tmp_path)
+    wrapped = function_of(component, vae, calls[0])
+    check_at_sizes(wrapped, shapes_of(component, vae, calls[0], "any size"), calls, tmp_path)
 
 
 def test_two_graphs_of_one_vae_both_see_its_changes(tmp_path: Path) -> None:
     vae = taesd()
     runners = {}
-    for part, name in (("decoder", compile_client.VAE_DECODER), ("encoder", compile_client.VAE_ENCODER)):
-        wrapped = compile_client.wrap(name, vae)
+    for part in ("decoder", "encoder"):
         given = (torch.randn(1, 4, 8, 8) if part == "decoder" else torch.randn(1, 3, 64, 64),)
-        compile_at(wrapped, family.shape_range(part, given[0], True, 1)[0], given, tmp_path / part)  # type: ignore[arg-type]
+        wrapped = function_of(f"vae_{part}", vae, given)
+        compile_at(wrapped, shapes_of(f"vae_{part}", vae, given, "exact"), given, tmp_path / part)
         runner = OneFlowBackend().load(tmp_path / part, CPU)
         runner.bind({n: weights(wrapped)[n] for n in runner.constant_names()})
         runners[part] = (wrapped, runner, given)
@@ -192,9 +198,9 @@ def test_the_full_size_sd15_unet(tmp_path: Path) -> None:
         weight.normal_(0, scale, generator=generator)
         if weight.dim() <= 1 and name.endswith("weight"):
             weight.add_(1)
-    wrapped = compile_client.UnetCall(unet)
     given = unet_inputs(SD15, 1, 16, 16, 77)
-    compile_at(wrapped, unet_shapes(given, "exact"), given, tmp_path / "graph")
+    wrapped = function_of("unet", unet, given)
+    compile_at(wrapped, shapes_of("unet", unet, given, "exact"), given, tmp_path / "graph")
     traces = counters.traces
     check(wrapped, given, tmp_path / "graph")
     assert counters.traces == traces

@@ -13,7 +13,8 @@ import torch
 from headless import host
 
 from onegraph.backends.oneflow import counters as oneflow
-from onegraph.host import bench, vae_hook
+from onegraph.host import bench
+from onegraph.host.vae import hook as vae_hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.dispatch import MOST_EXACT
 from onegraph.runtime.faithfulness import relative_l2

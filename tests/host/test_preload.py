@@ -15,8 +15,9 @@ import pytest
 import torch
 from headless import host
 
-from onegraph.host import vae_hook as vae_hook
-from onegraph.host.families import unet as hook
+from onegraph.host import families
+from onegraph.host import model_hook as hook
+from onegraph.host.vae import hook as vae_hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.loaded_graph import LoadedGraph
@@ -107,7 +108,7 @@ def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytes
     def fails(*args: Any) -> None:
         raise RuntimeError("unknown host")
 
-    monkeypatch.setattr(hook.UnetHook, "request", fails)
+    monkeypatch.setattr(hook.ModelHook, "request", fails)
     assert hook.compile_model(model, hook.Options(), NODE)[1].startswith("ready: ")
 
 
@@ -144,3 +145,22 @@ def test_a_model_changed_after_preload_is_not_served(model: Any, counters: Count
     assert relative_l2(reference, plain) > 0.005
     assert torch.equal(host.sample(fast), reference)
     assert counters.compiled_calls == 0
+
+
+@pytest.mark.parametrize("kind", ["model", "decoder"])
+def test_a_model_without_an_example_is_compiled_all_the_same(
+    kind: str, model: Any, checkpoint: Callable[..., Path], counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader of another pack leaves out what a usual call is read from: the node must not raise."""
+
+    def lacks(*args: Any) -> Any:
+        raise AttributeError("context_dim")
+
+    for family in (*families.MODELS, families.DECODER):
+        monkeypatch.setattr(type(family), "example", lacks)
+    if kind == "model":
+        assert relative_l2(host.sample(compiled(model)), host.sample(model)) < 1e-4
+    else:
+        text = vae_hook.compile_vae(host.load_vae(checkpoint(vae="both")), vae_hook.Options(), NODE)[1]
+        assert text.startswith("ready"), text
+    assert (counters.preloads, counters.eager_calls) == (0, 0)

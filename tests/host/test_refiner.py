@@ -12,8 +12,8 @@ from headless import host
 from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph.graph_cache.store import Store
-from onegraph.host import vae_hook
-from onegraph.host.families import unet
+from onegraph.host import model_hook
+from onegraph.host.vae import hook as vae_hook
 from onegraph.runtime import registry as registry_module
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.policy import ANY_SPEED
@@ -64,7 +64,7 @@ def test_base_and_refiner_are_restored_in_either_order(
         base, refiner = (host.load(path) for path in paths)
         shared = host.load_vae(paths[0])
         own = host.load_vae(paths[1]) if vaes == "each its own" else shared
-        models = [unet.compile_model(m, unet.Options(), NODE)[0] for m in (base, refiner)]
+        models = [model_hook.compile_model(m, model_hook.Options(), NODE)[0] for m in (base, refiner)]
         decoders = [vae_hook.compile_vae(v, vae_hook.Options(parts="both"), "9")[0] for v in (shared, own)]
         reference = picture(base, refiner, shared)
         if order == "refiner first":

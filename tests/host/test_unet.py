@@ -11,8 +11,8 @@ import pytest
 import torch
 from headless import host, models
 
-from onegraph.host.families import unet as hook
-from onegraph.host.families import unet as unet_module
+from onegraph.host import model_hook as hook
+from onegraph.host import model_hook as unet_module
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.registry import Registry
@@ -435,7 +435,7 @@ def test_few_frames_stand_before_the_graph(model: Any, counters: Counters, monke
     """From ComfyUI's chain of wrappers to the runner: whoever debugs a step reads these frames."""
     from onegraph.backends.inductor.runner import InductorRunner
 
-    pack = Path(unet_module.__file__).resolve().parents[2]
+    pack = Path(unet_module.__file__).resolve().parents[1]
     found: list[list[str]] = []
     call = InductorRunner.__call__
 

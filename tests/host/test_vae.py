@@ -18,7 +18,7 @@ from onegraph.common.errors import NoEncoderError
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache.lookup import Miss
 from onegraph.host import status
-from onegraph.host import vae_hook as hook
+from onegraph.host.vae import hook as hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.registry import Registry

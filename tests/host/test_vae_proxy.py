@@ -15,7 +15,7 @@ from headless import host
 
 from onegraph.common.reasons import ReplacedPart, VaeMethodReplaced
 from onegraph.host import component, progress, status
-from onegraph.host import vae_hook as hook
+from onegraph.host.vae import hook as hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.registry import Registry

@@ -15,8 +15,9 @@ from onegraph.common.errors import CompileError
 from onegraph.common.outputs import tensors_of
 from onegraph.compiler import export
 from onegraph.pipelines import compile_client, compile_pipe
-from onegraph.pipelines.families import Inputs, family_of
+from onegraph.pipelines.families import family_of
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.family import Tensors
 from onegraph.runtime.registry import Registry
 
 CPU = torch.device("cpu")
@@ -67,7 +68,7 @@ def call_of(kind: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]
     return steered.unet, (x, 5, context), residuals
 
 
-def compiled(module: torch.nn.Module, inputs: Inputs, folder: Path) -> Any:
+def compiled(module: torch.nn.Module, inputs: Tensors, folder: Path) -> Any:
     """A OneFlow graph of a model, bound to its weights."""
     family = family_of(module)
     assert family is not None
@@ -95,7 +96,7 @@ def test_a_model_as_a_graph(kind: str, tmp_path: Path) -> None:
     module, args, kwargs = call_of(kind)
     family = family_of(module)
     assert family is not None
-    inputs = family.inputs(module, args, kwargs)
+    inputs = family.read(module, args, kwargs)
     assert isinstance(inputs, dict)
     wanted = tensors_of(family.run(module, inputs))
     runner = compiled(module, inputs, tmp_path)
@@ -112,7 +113,7 @@ def test_what_it_lacks_is_named(kind: str, lacks: str, tmp_path: Path) -> None:
     module, args, kwargs = call_of(kind)
     family = family_of(module)
     assert family is not None
-    inputs = family.inputs(module, args, kwargs)
+    inputs = family.read(module, args, kwargs)
     assert isinstance(inputs, dict)
     with pytest.raises(CompileError, match=lacks):
         compiled(module, inputs, tmp_path)

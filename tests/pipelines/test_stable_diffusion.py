@@ -140,9 +140,10 @@ def test_graphs_of_another_user_are_refused(registry: Registry, tmp_path: Path) 
 
 def test_graphs_of_a_publisher_need_trust(registry: Registry, tmp_path: Path) -> None:
     """What another machine exported: refused without `trust`, or where the publisher is not known; then imported."""
-    from onegraph.graph_cache import ed25519, exporting, trust_list
-    from onegraph.graph_cache.publishers import Publishers
+    from onegraph.graph_cache.sharing import exporting
     from onegraph.graph_cache.store import Store
+    from onegraph.graph_cache.trust import ed25519, trust_list
+    from onegraph.graph_cache.trust.publishers import Publishers
     from onegraph.runtime.registry import using
 
     pipe = compile_pipe(pipes.sd(), when_missing="eager")

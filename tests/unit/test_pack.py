@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -90,6 +92,16 @@ def crossings(path: Path) -> Iterator[str]:
             or (parts[0] == "oneflow" and "oneflow" not in path.parts)
         ):
             yield f"{path.relative_to(ROOT)}: {name}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [("", {"crash", "trust"}), ("trust", set()), ("crash", {"trust"}), ("sharing", {"trust", "crash"})],
+)
+def test_folders_of_the_store_point_one_way(folder: str, allowed: set[str]) -> None:
+    for path in (ROOT / "graph_cache" / folder).glob("*.py"):
+        reached = {name.split(".")[2] for name in imports(path) if name.startswith("onegraph.graph_cache.")}
+        assert reached & {"trust", "crash", "sharing"} <= {folder, *allowed}, path
 
 
 def test_dependencies_point_one_way() -> None:

@@ -14,8 +14,8 @@ from support.processes import priority
 from onegraph.common.shapes import Refused
 from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import KEY_FILE
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import KEY_FILE
 from onegraph.runtime.admission import Limits
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.registry import Registry

@@ -22,10 +22,10 @@ from onegraph.common.shapes import Refused
 from onegraph.compiler import skeleton, supervisor
 from onegraph.compiler.job import Checked, Client, Job, to_json
 from onegraph.compiler.progress import Progress
-from onegraph.graph_cache.failures import FOLDER
+from onegraph.graph_cache.crash.failures import FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import KEY_FILE
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import KEY_FILE
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.policy import ANY_SPEED, Policy
 from onegraph.runtime.registry import Registry

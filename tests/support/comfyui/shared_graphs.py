@@ -24,9 +24,9 @@ _SIDE = 16  # latent units
 
 
 def _unet(path: Path, family: str, **options: Any) -> None:
-    from onegraph.host.families import unet
+    from onegraph.host import model_hook
 
-    model = unet.compile_model(host.load(path), unet.Options(**options))[0]
+    model = model_hook.compile_model(host.load(path), model_hook.Options(**options))[0]
     for cfg in (7.0, 1.0):
         host.sample(model, cfg=cfg, context_width=models.config(family)["context_dim"])
 
@@ -39,24 +39,24 @@ def _conditioning(net: Path, family: str) -> Any:
 
 def _steered_unet(path: Path, family: str) -> None:
     """The UNet with residuals as further inputs; what makes them runs eager."""
-    from onegraph.host.families import unet
+    from onegraph.host import model_hook
 
     net = controlnet.write_controlnet(family, path.with_name("net.safetensors"))
-    model = unet.compile_model(host.load(path), unet.Options(backend="inductor"))[0]
+    model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
     controlnet.sample(model, _conditioning(net, family))
 
 
 def _adapted_unet(path: Path, family: str) -> None:
     """The UNet with the residuals of a T2I adapter, of which some of its input blocks get one."""
-    from onegraph.host.families import unet
+    from onegraph.host import model_hook
 
-    model = unet.compile_model(host.load(path), unet.Options(backend="inductor"))[0]
+    model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
     controlnet.sample(model, controlnet.steered(controlnet.adapter(models.config(family)["model_channels"])))
 
 
 def _net(path: Path, family: str) -> None:
-    from onegraph.host.families.controlnet import compile_controlnet
-    from onegraph.host.families.unet import Options
+    from onegraph.host.controlnet_hook import compile_controlnet
+    from onegraph.host.model_hook import Options
 
     net = controlnet.load(controlnet.write_controlnet(family, path.with_name("net.safetensors")))
     compiled = compile_controlnet(net, Options(backend="inductor"))[0]
@@ -66,7 +66,7 @@ def _net(path: Path, family: str) -> None:
 def _vae(path: Path, parts: str) -> None:
     import torch
 
-    from onegraph.host import vae_hook
+    from onegraph.host.vae import hook as vae_hook
 
     vae = vae_hook.compile_vae(host.load_vae(path), vae_hook.Options(parts=parts))[0]
     with torch.inference_mode():
@@ -123,7 +123,7 @@ class SharedGraphs:
     def adopt_user(self, home: Path) -> Path:
         """Give a user's graph folder the key that signs these graphs, before it has one of its own."""
         host.import_pack()
-        from onegraph.graph_cache.signing import KEY_FILE, Signer
+        from onegraph.graph_cache.trust.signing import KEY_FILE, Signer
 
         Signer(self._folder).key()
         if not (home / KEY_FILE).exists():

@@ -113,7 +113,7 @@ def _sigmas() -> torch.Tensor:
 
 def unet(path: Path) -> Subject:
     """The UNet of a checkpoint."""
-    from onegraph.host.families.unet import Options, compile_model
+    from onegraph.host.model_hook import Options, compile_model
 
     patcher = host.load(path)
     sigmas, noise = _sigmas(), _noise()
@@ -136,8 +136,8 @@ def unet(path: Path) -> Subject:
 
 def net(path: Path, file: Path) -> Subject:
     """A ControlNet that steers a checkpoint's UNet, which runs eager."""
-    from onegraph.host.families.controlnet import compile_controlnet
-    from onegraph.host.families.unet import Options
+    from onegraph.host.controlnet_hook import compile_controlnet
+    from onegraph.host.model_hook import Options
 
     patcher, plain = host.load(path), controlnet.load(file)
     sigmas, noise = _sigmas(), _noise()
@@ -160,7 +160,7 @@ def net(path: Path, file: Path) -> Subject:
 
 def vae(path: Path, part: str) -> Subject:
     """One half of a checkpoint's VAE. The host works on a batch of two image by image; places do not matter here."""
-    from onegraph.host.vae_hook import Options, compile_vae
+    from onegraph.host.vae.hook import Options, compile_vae
 
     loaded = host.load_vae(path)
     loaded.patcher.get_free_memory = lambda device: 1

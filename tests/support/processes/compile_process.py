@@ -19,8 +19,8 @@ def main(component: str, checkpoint: Path, dtype: str | None, height: int) -> No
 
     host.import_pack()
     host.boot(cpu=not torch.cuda.is_available())
-    from onegraph.host import status, vae_hook
-    from onegraph.host.families import unet
+    from onegraph.host import model_hook, status
+    from onegraph.host.vae import hook as vae_hook
     from onegraph.runtime import registry as registry_module
     from onegraph.runtime.policy import ANY_SPEED
 
@@ -28,7 +28,7 @@ def main(component: str, checkpoint: Path, dtype: str | None, height: int) -> No
     if component == "unet":
         model = host.load(checkpoint, **({"dtype": getattr(torch, dtype)} if dtype else {}))
         width = model.model.model_config.unet_config["context_dim"]
-        fast = unet.compile_model(model, unet.Options(), "node")[0]
+        fast = model_hook.compile_model(model, model_hook.Options(), "node")[0]
         host.sample(fast, steps=1, height=height, width=256, context_width=width)
     else:
         options = vae_hook.Options(parts="both", dynamic_resolution="any size")

@@ -20,8 +20,8 @@ def main(checkpoint: Path, dtype: str) -> None:
 
     host.import_pack()
     host.boot(cpu=not torch.cuda.is_available())
+    from onegraph.host import model_hook as hook
     from onegraph.host import status
-    from onegraph.host.families import unet as hook
     from onegraph.runtime import registry as registry_module
     from onegraph.runtime.faithfulness import relative_l2
     from onegraph.runtime.policy import ANY_SPEED

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from onegraph.common.reasons import GraphNotFinite
 from onegraph.common.tensor_meta import TensorMeta
-from onegraph.graph_cache import ed25519, exporting, key_file, trust_list
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Broken
 from onegraph.graph_cache.manifest import MANIFEST_FILE, CodeRecord, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
-from onegraph.graph_cache.publishers import Publishers
-from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
+from onegraph.graph_cache.sharing import exporting
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import ed25519, key_file, trust_list
+from onegraph.graph_cache.trust.publishers import Publishers
+from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
 CONSTANTS = (TensorMeta(name="unet.out.bias", shape=(4,), stride=(1,), dtype="float32"),)
 

@@ -17,8 +17,8 @@ from onegraph.cli.app import app
 from onegraph.common.reasons import CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
 from onegraph.graph_cache import integrity
+from onegraph.graph_cache.crash.failures import Failure
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.failures import Failure
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store

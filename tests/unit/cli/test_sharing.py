@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 from onegraph.cli.app import app
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.publishers import Publishers
-from onegraph.graph_cache.signing import Trusted
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.publishers import Publishers
+from onegraph.graph_cache.trust.signing import Trusted
 
 KEY = 64 * "a"
 

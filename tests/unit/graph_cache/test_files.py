@@ -13,8 +13,8 @@ from onegraph.graph_cache import staging
 from onegraph.graph_cache.files import free_bytes, sync_folder
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import Signer
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import Signer
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])

@@ -36,7 +36,7 @@ def test_a_corrupt_result_is_measured_again(store: Store, entry: Entry) -> None:
     assert store.first_use(entry) == FirstUse()
 
 
-def test_the_file_is_as_earlier_versions_wrote_it(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_written_as_it_was_read(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_use, "machine_id", lambda: "here")
     fields = {
         "checked": {"n": 2e-06},

@@ -56,6 +56,18 @@ def test_a_miss_tells_what_was_nearest(
     assert missed.reason.text == f"the graphs cached for this model differ in {reason}"
 
 
+def test_the_nearest_of_all_entries_is_told(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
+    missed = key(target={"device": "cpu", "cpu": "f00", "torch": "2.15"})
+    far, near = "target (torch 2.14 instead of 2.15)", publish(store, tuned, key(shapes={}))
+    for number in range(3):
+        publish(store, checkpoint, key(shapes={"dims": {"height": [number]}}, architecture=f"{number}"))
+    assert store.lookup(missed, checkpoint) == Miss(NoGraph(f"architecture, shapes, {far}"))
+    copied = near.folder.rename(store.locations(checkpoint)[0] / "unet" / "copy")
+    assert store.lookup(missed, checkpoint) == Miss(NoGraph(f"shapes, {far}"))
+    (copied / "manifest.json").write_bytes(near.text[:100])  # as while somebody copies it
+    assert store.lookup(missed, checkpoint) == Miss(NoGraph(f"architecture, shapes, {far}"))
+
+
 def test_an_empty_store_has_no_graph(store: Store, checkpoint: ModelSource) -> None:
     assert store.lookup(key(), checkpoint) == Miss(NoGraph())
     assert NoGraph().text == "no graph is cached for this model yet"
@@ -230,6 +242,16 @@ def test_a_component_that_cannot_be_listed(
     monkeypatch.setattr(os, "listdir", fails)
     assert isinstance(store.lookup(key(), checkpoint), kind)
     assert store.sibling(key(), checkpoint) is None
+
+
+def test_a_nearest_entry_that_cannot_be_read_now(
+    store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = publish(store, checkpoint, key(dtype="float16"))
+    with monkeypatch.context() as patch:
+        unreadable_now(entry.folder, "manifest.json", patch)
+        assert store.lookup(key(), checkpoint) == Miss(NoGraph())
+    assert store.lookup(key(), checkpoint) == Miss(NoGraph("dtype float16 instead of float32"))
 
 
 def hang(folder: Path) -> None:

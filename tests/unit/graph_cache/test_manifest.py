@@ -14,8 +14,8 @@ from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.lookup import Broken, Hit, Miss
 from onegraph.graph_cache.manifest import VERSION
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.signing import SIGNATURE_FILE, Signer
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
 
 def with_manifest(store: Store, entry: Entry, **changed: Any) -> None:

@@ -19,13 +19,14 @@ from onegraph.common.reasons import (
     UnreadableManifest,
     UnreadableNow,
 )
-from onegraph.graph_cache import first_use, staging, trusted_entry
+from onegraph.graph_cache import first_use, staging
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use import FirstUse
 from onegraph.graph_cache.integrity import Sound
 from onegraph.graph_cache.lookup import Broken, Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import trusted_entry
 
 
 def test_an_adopted_entry_is_this_models(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:

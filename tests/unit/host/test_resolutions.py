@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onegraph.common.reasons import ResolutionVaries, SizeCameOnce
-from onegraph.host.resolutions import DynamicResolution, Sizes
+from onegraph.host.vae.resolutions import DynamicResolution, Sizes
 
 A, B, C, D, E = [(64 + i, 64) for i in range(5)]
 

@@ -1,4 +1,4 @@
-"""Memory before a compile: what it would take, what the host planned, and what waits for lack of it."""
+"""Memory before a compile: what it would take, and what the host planned."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from support.models import toy
 
 from onegraph.common import memory
 from onegraph.common.errors import CompileError
-from onegraph.common.reasons import CompileFailed, WaitsForMemory
 from onegraph.common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission
-from onegraph.runtime.admission import CONTEXT_BYTES, Fits, Limits, Need, Shortage, admit
+from onegraph.runtime.admission import CONTEXT_BYTES, Fits, Limits, Need, admit
 from onegraph.runtime.registry import Registry
 
 GIB = 1 << 30
@@ -49,31 +48,6 @@ def test_the_estimate_uses_sizes_and_the_widest_layer() -> None:
     found = admission.calls_bytes(shapes, {"batch": 2, "height": 128, "width": 128}, module)
     assert found == 2 * 2 * 128 * 128 * 10240 * 2
     assert admission.calls_bytes(shapes, {"height": 512}, module) == 2 * 256 * 8 * 10240 * 2  # within the range
-
-
-@pytest.mark.parametrize(("free", "tried"), [(10, False), (11, False), (12, False), (13, True)])
-def test_another_try_needs_clearly_more_memory(free: int, tried: bool) -> None:
-    short = Shortage(CompileFailed("It ran out."), torch.device("cpu"), 10 * GIB)
-    refused = short.again(free * GIB, 64 * GIB)
-    assert (refused is None) == tried
-    if refused is not None:
-        again = "It is tried again when 12 GiB are free, a day later, or after `onegraph retry`."
-        assert refused.text == f"It ran out. {again}"
-    assert isinstance(replace(short, tries=admission.MOST_TRIES).again(1000 * GIB, 1000 * GIB), Refused)
-
-
-@pytest.mark.parametrize(
-    ("before", "wanted"), [(10, 12.5), (18, 22.5), (21, 22.8), (22.2, 22.8), (22.5, None), (23.5, None), (24, None)]
-)
-def test_no_more_is_wanted_than_a_card_has(before: float, wanted: float | None) -> None:
-    short = Shortage(CompileFailed("It ran out."), torch.device("cpu"), int(before * GIB))
-    refused = short.again(int(before * GIB), 24 * GIB)
-    assert refused is not None
-    if wanted is None:
-        assert refused.text == "It ran out. It is tried again a day later, or after `onegraph retry`."
-    else:
-        assert isinstance(refused.reason, WaitsForMemory) and refused.reason.wanted == int(wanted * GIB)
-        assert short.again(refused.reason.wanted, 24 * GIB) is None
 
 
 @pytest.mark.parametrize(

@@ -183,22 +183,43 @@ def test_a_weight_is_held_once_until_the_graph_is_bound_anew() -> None:
     module, held = toy.Toy(), Held()
     binding = bound(module)
     assert isinstance(binding, Binding)
-    held.hold(1, binding, module)
+    assert held.hold(1, binding)
     first = held._storages[1][1]
-    held.hold(1, binding, module)
+    assert held.hold(1, binding)
     assert held._storages[1][1] is first
     replaced(module)
     again = bound(module)
     assert isinstance(again, Binding)
-    held.hold(1, again, module)
+    assert held.hold(1, again)
     assert held._storages[1][1] is not first
 
 
-def test_a_weight_without_a_storage_is_nothing_to_hold() -> None:
-    """A sparse tensor, say: the look that follows refuses it."""
+@pytest.mark.parametrize("kind", ["another", "sparse"])
+def test_memory_that_is_gone_is_noticed_whatever_part_is_checked(kind: str) -> None:
+    """Somebody swaps the data of one weight: 31 of 32 parts look as before, and the graph would read freed memory."""
+    module = toy.Toy()
+    binding = bound(module)
+    assert isinstance(binding, Binding)
+    assert Held().hold(1, binding)
+    gc.collect()
+    if kind == "another":
+        module.mix.weight.data = module.mix.weight.data.clone()
+    else:
+        module.mix.weight = torch.nn.Parameter(module.mix.weight.detach().to_sparse())
+    gc.collect()
+    assert [binding.holds_part(module, number) for number in range(len(binding.parts))].count(False) == 1
+    held = Held()
+    assert not held.hold(1, binding) and not held.is_on(toy.CPU)
+
+
+def test_what_is_held_is_what_the_graph_reads_and_not_what_the_module_has_now() -> None:
     module, held = toy.Toy(), Held()
     binding = bound(module)
     assert isinstance(binding, Binding)
-    module.mix.weight = torch.nn.Parameter(module.mix.weight.detach().to_sparse())
-    held.hold(1, binding, module)
-    assert not held.is_on(toy.CPU) and not binding.holds(module)
+    memory = weakref.ref(module.mix.weight.untyped_storage())
+    assert held.hold(1, binding)
+    module.mix.weight.data = module.mix.weight.data.clone()
+    assert not gone(memory)
+    release_held(toy.CPU)
+    assert gone(memory)
+    assert not held.hold(1, binding)

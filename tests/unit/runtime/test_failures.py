@@ -19,23 +19,25 @@ from support.store.entries import die_while_loading, quarantine
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
 from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
-from onegraph.common.reasons import CompileFailed, WaitsForChange, WaitsForMemory
+from onegraph.common.reasons import CompileFailed, NotSaved, WaitsADay, WaitsForChange, WaitsForDisk, WaitsForMemory
 from onegraph.common.shapes import Refused
 from onegraph.compiler.job import Compiled
 from onegraph.graph_cache import publish as publishing
 from onegraph.graph_cache import staging
-from onegraph.graph_cache.failures import FOLDER
+from onegraph.graph_cache.crash.failures import FOLDER, Failure, Kind
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.open_folder import OpenFolder
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import admission, compiles, disk, failures, trial
+from onegraph.graph_cache.trust.open_folder import OpenFolder
+from onegraph.runtime import compiles, failures, trial
 from onegraph.runtime.admission import Limits
+from onegraph.runtime.failures import waits_for_more
 from onegraph.runtime.loaded_graph import LoadedGraph, Result
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 from onegraph.runtime.request import Request
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
+FULL, RAN_OUT = NotSaved("No space left on device", "full"), CompileFailed("It ran out.")
 OTHER = ModelSource(None, "fedcba987654")
 
 
@@ -107,6 +109,11 @@ def world(tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(compiles, "compile_in_child", world.compile)
     monkeypatch.setattr(InductorBackend, "load", lambda backend, folder, device: Runner(world.module))
     return world
+
+
+def lacked(kind: Kind, free: int) -> Failure:
+    """A failure with so many bytes free."""
+    return Failure(kind=kind, reason={}, free=free)
 
 
 def changed_version(world: World, patch: pytest.MonkeyPatch) -> None:
@@ -208,10 +215,10 @@ def test_memory_that_ran_out_is_waited_for(world: World) -> None:
 
 def test_a_compile_always_out_of_memory_ends_some_time(world: World) -> None:
     world.ends, world.card = CompileError("It ran out of memory.", lasting=False, cause="memory"), GIB << 20
-    for _ in range(2 * admission.MOST_TRIES):
+    for _ in range(2 * failures.MOST_TRIES):
         world.memory *= 4
         world.refused()
-    assert world.compiles == admission.MOST_TRIES
+    assert world.compiles == failures.MOST_TRIES
 
 
 def test_no_more_memory_is_waited_for_than_there_is(world: World) -> None:
@@ -220,7 +227,7 @@ def test_no_more_memory_is_waited_for_than_there_is(world: World) -> None:
     assert isinstance(world.refused(), CompileFailed)
     assert world.refused() == WaitsForMemory(CompileFailed("It ran out of memory."), int(0.95 * 24 * GIB))
     world.card = 20 * GIB  # as in another slot of the machine
-    assert world.refused() == reasons.WaitsADay(CompileFailed("It ran out of memory."))
+    assert world.refused() == WaitsADay(CompileFailed("It ran out of memory."))
     assert world.compiles == 1
 
 
@@ -228,8 +235,8 @@ def test_no_more_memory_is_waited_for_than_there_is(world: World) -> None:
 def test_what_a_machine_lacked_is_forgotten_after_a_day(
     cause: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda folder: 300 << 20)
-    monkeypatch.setattr(disk, "total_bytes", lambda folder: 100 << 30)
+    monkeypatch.setattr(failures, "free_bytes", lambda folder: 300 << 20)
+    monkeypatch.setattr(failures, "total_bytes", lambda folder: 100 << 30)
     world.ends, now = CompileError("It lacked something.", lasting=False, cause=cause), time.time()
     for day in range(1, 8):
         assert isinstance(world.refused(), CompileFailed)
@@ -245,6 +252,45 @@ def test_one_sigkill_is_no_proof_for_another_process(world: World) -> None:
     assert isinstance(world.refused(same), WaitsForMemory)
     assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
     assert isinstance(world.refused(), WaitsForMemory) and world.compiles == 2
+
+
+@pytest.mark.parametrize(("free", "tried"), [(10, False), (11, False), (12, False), (13, True)])
+def test_another_try_needs_clearly_more_memory(free: int, tried: bool) -> None:
+    short = lacked("memory", 10 * GIB)
+    why = waits_for_more(short, RAN_OUT, free * GIB, 64 * GIB)
+    assert (why is None) == tried
+    if why is not None:
+        again = "It is tried again when 12 GiB are free, a day later, or after `onegraph retry`."
+        assert why.text == f"It ran out. {again}"
+    often = short.model_copy(update={"tries": failures.MOST_TRIES})
+    assert waits_for_more(often, RAN_OUT, 1000 * GIB, 1000 * GIB) == reasons.TriedTooOften(RAN_OUT, failures.MOST_TRIES)
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted"), [(10, 12.5), (18, 22.5), (21, 22.8), (22.2, 22.8), (22.5, None), (23.5, None), (24, None)]
+)
+def test_no_more_is_wanted_than_a_card_has(before: float, wanted: float | None) -> None:
+    short = lacked("memory", int(before * GIB))
+    why = waits_for_more(short, RAN_OUT, short.free, 24 * GIB)
+    if wanted is None:
+        assert why == WaitsADay(RAN_OUT)
+        assert why.text == "It ran out. It is tried again a day later, or after `onegraph retry`."
+    else:
+        assert why == WaitsForMemory(RAN_OUT, int(wanted * GIB))
+        assert waits_for_more(short, RAN_OUT, why.wanted, 24 * GIB) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "tried"), [(0, 255, False), (0, 256, True), (10240, 12799, False), (10240, 12800, True)]
+)
+def test_another_try_needs_clearly_more_of_a_disk(before: int, now: int, tried: bool) -> None:
+    assert (waits_for_more(lacked("disk", before * MIB), FULL, now * MIB, 100_000 * MIB) is None) == tried
+
+
+def test_no_more_is_wanted_than_a_disk_has() -> None:
+    wanted = WaitsForDisk(FULL, 950 * MIB)
+    assert waits_for_more(lacked("disk", 700 * MIB), FULL, 700 * MIB, 1000 * MIB) == wanted
+    assert waits_for_more(lacked("disk", 900 * MIB), FULL, 700 * MIB, 1000 * MIB) == WaitsADay(FULL)
 
 
 # Saving ---------------------------------------------------------------------------------------------------------
@@ -278,16 +324,61 @@ def test_a_graph_is_saved_at_home_after_its_compile(
 
 def test_a_full_disk_costs_one_compile_in_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [100 << 20]
-    monkeypatch.setattr(disk, "free_bytes", lambda folder: free[0])
-    monkeypatch.setattr(disk, "total_bytes", lambda folder: 100 << 30)
+    monkeypatch.setattr(failures, "free_bytes", lambda folder: free[0])
+    monkeypatch.setattr(failures, "total_bytes", lambda folder: 100 << 30)
     with monkeypatch.context() as patch:
         unable(patch, errno.ENOSPC)
-        assert isinstance(world.refused(), reasons.NotSaved)
+        assert isinstance(world.refused(), NotSaved)
         for _ in range(3):
-            assert isinstance(world.refused(), reasons.WaitsForDisk)
+            assert isinstance(world.refused(), WaitsForDisk)
     assert world.compiles == 1
     free[0] = 400 << 20
     assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 2
+
+
+def test_a_full_disk_costs_one_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: ModelSource) -> None:
+    tries, free = [0], [100 * MIB]
+
+    def compiled(*args: Any) -> None:
+        tries[0] += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(failures, "free_bytes", lambda folder: free[0])
+    monkeypatch.setattr(failures, "total_bytes", lambda folder: 100_000 * MIB)
+    monkeypatch.setattr(compiles, "compile_in_child", compiled)
+    engine, request = Registry(Store(tmp_path / "home")), toy.request(toy.Toy(), source)
+
+    def obtain() -> Refused:
+        refused = engine.obtain(request, "wait", lambda progress: None)
+        assert isinstance(refused, Refused)
+        return refused
+
+    full = obtain()
+    assert isinstance(full.reason, NotSaved)
+    for _ in range(3):
+        assert obtain() == Refused(WaitsForDisk(full.reason, 356 * MIB))
+    assert tries == [1]
+    assert obtain().text == (
+        "The graph could not be saved (No space left on device); free some disk space. "
+        "It is tried again when 356 MiB of the disk are free, a day later, or after `onegraph retry`."
+    )
+    free[0] = 400 * MIB
+    assert isinstance(obtain().reason, NotSaved) and tries == [2]
+    free[0] = 1000 * MIB
+
+    def fails(*args: Any) -> None:
+        raise CompileError("It failed.")
+
+    monkeypatch.setattr(compiles, "compile_in_child", fails)
+    assert obtain().reason == CompileFailed("It failed.")
+
+
+def test_where_nothing_was_compiled_it_is_tried_again(tmp_path: Path, source: ModelSource) -> None:
+    (tmp_path / "home").write_text("no folder")
+    engine, request = Registry(Store(tmp_path / "home")), toy.request(toy.Toy(), source)
+    for _ in range(2):
+        refused = engine.obtain(request, "wait", lambda progress: None)
+        assert isinstance(refused, Refused) and isinstance(refused.reason, NotSaved)
 
 
 @pytest.mark.parametrize("which", ["graphs", "temporary files"])
@@ -300,12 +391,12 @@ def test_a_disk_that_was_full_meanwhile_is_waited_for(
     def free_bytes(folder: Path) -> int:
         return free[0] if folder.is_relative_to(world.home) == (which == "graphs") else 50 << 30
 
-    monkeypatch.setattr(disk, "free_bytes", free_bytes)
-    monkeypatch.setattr(disk, "total_bytes", lambda folder: 100 << 30)
+    monkeypatch.setattr(failures, "free_bytes", free_bytes)
+    monkeypatch.setattr(failures, "total_bytes", lambda folder: 100 << 30)
     world.ends = CompileError("g++ found no room.", lasting=False, cause="disk")
     assert isinstance(world.refused(), CompileFailed)
     for _ in range(3):
-        assert world.refused() == reasons.WaitsForDisk(CompileFailed("g++ found no room."), 556 << 20)
+        assert world.refused() == WaitsForDisk(CompileFailed("g++ found no room."), 556 << 20)
     assert world.compiles == 1
     free[0] = 600 << 20
     assert isinstance(world.refused(), CompileFailed) and world.compiles == 2
@@ -313,15 +404,15 @@ def test_a_disk_that_was_full_meanwhile_is_waited_for(
 
 def test_what_cannot_be_saved_is_tried_a_day_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     unable(monkeypatch, errno.EIO)
-    assert isinstance(world.refused(), reasons.NotSaved)
+    assert isinstance(world.refused(), NotSaved)
     for _ in range(3):
         assert isinstance(world.refused(), reasons.WaitsForPlace)
     assert world.compiles == 1
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 7 * 24 * 3600)  # a clock that was turned back keeps nothing waiting
-    assert isinstance(world.refused(), reasons.NotSaved) and world.compiles == 2
+    assert isinstance(world.refused(), NotSaved) and world.compiles == 2
     monkeypatch.setattr(time, "time", lambda: now - 5 * 24 * 3600)
-    assert isinstance(world.refused(), reasons.NotSaved) and world.compiles == 3
+    assert isinstance(world.refused(), NotSaved) and world.compiles == 3
 
 
 def test_another_folder_is_tried_at_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +420,7 @@ def test_another_folder_is_tried_at_once(world: World, tmp_path: Path, monkeypat
     world.refused()
     source = ModelSource(tmp_path / "models" / "photo.safetensors", "0123456789ab")
     world.request = dataclasses.replace(world.request, source=source)
-    assert isinstance(world.refused(), reasons.NotSaved) and world.compiles == 2
+    assert isinstance(world.refused(), NotSaved) and world.compiles == 2
 
 
 # Wrong graphs ---------------------------------------------------------------------------------------------------

@@ -56,12 +56,12 @@ def test_after_a_registration_a_call_is_checked_in_full() -> None:
     module, run = toy.Toy(), Run(served=True)
     for _ in range(2):
         run.look(alone=True)
-    assert run.slice_ is not None
+    assert run.check_slice is not None
     doubts = run.doubts
     module.mix = torch.nn.Linear(8, 8)
     run.look(alone=True)
-    assert run.slice_ is None and run.doubts == doubts + 1
+    assert run.check_slice is None and run.doubts == doubts + 1
     run.look(alone=True)
-    assert run.slice_ is not None
+    assert run.check_slice is not None
     run.look(alone=False)
-    assert run.slice_ is None
+    assert run.check_slice is None

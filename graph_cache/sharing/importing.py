@@ -1,0 +1,207 @@
+"""Taking a publisher's graphs over: everything of a bundle is verified, then signed as this user's own and published.
+
+How a graph of somebody else's gets into the store:
+
+1. The user names a publisher whose public key was trusted before by another command.
+2. Each graph's manifest is verified against that key before anything else of the graph is read.
+3. The files go into a folder that is closed to others, each compared with the signed digest on the way.
+4. Only when all are right, each graph is published in the user's folder by one rename, with this user's signature.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import StringConstraints, ValidationError
+
+from ...common.errors import in_brief
+from ...common.reasons import (
+    BundledGraph,
+    DigestDiffers,
+    MissingFile,
+    NeedsCryptography,
+    NoRoomForBundle,
+    NotARegularFile,
+    NotPublished,
+    PublisherListRefused,
+    PublisherNotTrusted,
+    Reason,
+    SignedByAnother,
+    UnknownPublisher,
+    UnreadableManifest,
+    WrongSize,
+)
+from .. import publish
+from ..file_names import check_names
+from ..files import IrregularFileError, free_bytes
+from ..key import GraphKey
+from ..layout import COPIES_FOLDER, entry_name
+from ..manifest import MANIFEST_FILE, MOST_BYTES, Manifest, Strict
+from ..private_copy import is_copied, private_folder
+from ..staging import staging
+from ..trust import publishers
+from ..trust.publishers import PUBLISHER_FILE, Published, Publishers, PublisherSignature
+from ..trust.signing import Signer
+from . import bundle
+from .bundle import BUNDLE_FILE, BundleError, Members
+
+_MOST_SIGNATURE_BYTES = 4096
+_SPARE = 64 << 20  # bytes that are to stay free
+_Plain = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+_ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class _Key(Strict):
+    """The fields of a key whose values become names of folders."""
+
+    component: _Plain
+    architecture: str
+    shapes: dict[str, Any]
+    dtype: _Plain
+    backend: _Plain
+    target: dict[str, str]
+    format: int
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A graph whose manifest a trusted publisher signed.
+
+    Attributes:
+        at: its folder in the bundle.
+        text: the manifest's bytes.
+        signature: the publisher's, as in its file.
+    """
+
+    at: str
+    key: GraphKey
+    manifest: Manifest
+    text: bytes
+    signature: str
+
+    @property
+    def model(self) -> str:
+        return self.at.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.at.rpartition("/")[2]
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.manifest.files.values())
+
+
+def import_bundle(signer: Signer, path: Path, publisher: str) -> list[tuple[Path, bool]] | Reason:
+    """Verify all graphs of a bundle and publish them in the user's folder.
+
+    Args:
+        path: what an export wrote, a folder or a tar file.
+        publisher: the name of a trusted publisher, whose signature each graph must have.
+
+    Returns:
+        The folder of each graph, and whether it is new; or why the bundle is refused as a whole.
+
+    Raises:
+        OSError: the bundle cannot be read, or the graphs cannot be written.
+    """
+    trusted = Publishers(signer.home).trusted()
+    if isinstance(trusted, PublisherListRefused):
+        return trusted
+    if publisher not in trusted:
+        return PublisherNotTrusted(publisher)
+    try:
+        with bundle.opened(path) as members:
+            graphs = [_verified(members, at, publisher, trusted[publisher]) for at in bundle.listing(members).graphs]
+            listed = {f"{g.at}/{name}" for g in graphs for name in (MANIFEST_FILE, PUBLISHER_FILE, *g.manifest.files)}
+            bundle.check_listed(members, {BUNDLE_FILE, *listed})
+            needed, free = sum(graph.bytes for graph in graphs), free_bytes(signer.home)
+            if free is not None and needed + _SPARE > free:
+                return NoRoomForBundle(needed, free)
+            signer.key()  # before anything is copied in vain
+            with private_folder(signer.home / COPIES_FOLDER) as private:
+                for number, graph in enumerate(graphs):
+                    _extract(members, graph, private / str(number))
+                return [_publish(signer, graph, private / str(n)) for n, graph in enumerate(graphs)]
+    except BundleError as error:
+        return error.reason
+
+
+def valid_place(key: dict[str, Any], manifest: Manifest) -> tuple[GraphKey, str] | None:
+    """Give a manifest's key and the name of its folder; None where they could lead elsewhere or are no key."""
+    try:
+        fields = _Key.model_validate(key).model_dump()
+    except ValidationError:
+        return None
+    found = GraphKey(**fields)
+    name = entry_name(found, manifest)
+    return (found, name) if _ENTRY_NAME.fullmatch(name) and found.fields() == key else None
+
+
+def _verified(members: Members, at: str, publisher: str, public: str) -> _Graph:
+    """Read a graph's manifest, if the publisher signed it. Raises BundleError, OSError."""
+
+    def refuse(reason: Reason) -> BundleError:
+        return BundleError(BundledGraph(at.rpartition("/")[2], reason))
+
+    try:
+        signed = bundle.read(members, f"{at}/{PUBLISHER_FILE}", _MOST_SIGNATURE_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise refuse(NotPublished()) from error
+    try:
+        data = bundle.read(members, f"{at}/{MANIFEST_FILE}", MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise refuse(MissingFile(MANIFEST_FILE)) from error
+    try:
+        signature = PublisherSignature.model_validate_json(signed)
+    except ValidationError as error:
+        raise refuse(NotPublished()) from error
+    found = publishers.judge(signature, data, {publisher: public})
+    if isinstance(found, NeedsCryptography):
+        raise BundleError(found)
+    if not isinstance(found, Published):
+        raise refuse(SignedByAnother(publisher) if isinstance(found, UnknownPublisher) else found)
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise refuse(UnreadableManifest(in_brief(error))) from error
+    wrong = check_names(manifest)
+    if wrong is not None:
+        raise refuse(wrong)
+    place = valid_place(manifest.key, manifest)
+    if place is None:
+        raise refuse(UnreadableManifest("its key names no folder"))
+    return _Graph(at, place[0], manifest, data, signature.model_dump_json(indent=1))
+
+
+def _extract(members: Members, graph: _Graph, folder: Path) -> None:
+    """Copy a graph's files, comparing each with its signed record. Raises BundleError, OSError."""
+    folder.mkdir(mode=0o700)
+    for name, wanted in graph.manifest.files.items():
+        wrong: Reason | None
+        try:
+            with members.open(f"{graph.at}/{name}") as (file, size):
+                wrong = WrongSize(name, size, wanted.bytes) if size != wanted.bytes else None
+                if wrong is None:
+                    with (folder / name).open("xb") as copy:
+                        wrong = None if is_copied(file, copy, wanted) else DigestDiffers(name)
+        except (FileNotFoundError, NotADirectoryError):
+            wrong = MissingFile(name)
+        except IrregularFileError:
+            wrong = NotARegularFile(name)
+        if wrong is not None:
+            raise BundleError(BundledGraph(graph.name, wrong))
+
+
+def _publish(signer: Signer, graph: _Graph, verified: Path) -> tuple[Path, bool]:
+    location = signer.home / graph.model
+    there = (location / graph.key.component / entry_name(graph.key, graph.manifest) / MANIFEST_FILE).exists()
+    with staging([location]) as staged:
+        for file in graph.manifest.files:
+            (verified / file).replace(staged / file)
+        signed = publish.Signed(graph.manifest, graph.text, {PUBLISHER_FILE: graph.signature})
+        made = publish.take_over(graph.key, staged, signed, signer)
+    return made.folder, not there

@@ -1,0 +1,180 @@
+"""The hook on the calls of a CONTROL_NET's module."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..common import reasons
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from ..graph_cache.model_hash import ModelSource
+from ..runtime import choice
+from ..runtime.component import plan_of
+from ..runtime.dispatch import Call
+from ..runtime.module_watch import Watches
+from . import contract, custom_nodes, model_source, status
+from .component import Component, eager_text
+from .controlnet_proxy import ControlNetProxy
+from .families import CONTROLNETS, Family, family_of
+from .model_hook import KEY, Options
+from .module_proxy import plain, stand_in
+from .run import HostRun, start_run
+
+_LOADERS = {"control_net_name": "controlnet"}
+
+
+def family_for(control_net: Any) -> Family | Reason:
+    """The family of a CONTROL_NET's module, or why no graph serves it."""
+    lacking = contract.refusal("ControlNet")
+    if lacking is not None:
+        return lacking
+    from comfy.controlnet import ControlNet
+
+    supported = ", ".join(family.supported for family in CONTROLNETS)
+    # ControlLora makes its module anew for each sampling; a T2I adapter runs once.
+    if type(control_net) is not ControlNet:
+        return reasons.NotCompilable(type(control_net).__name__, supported)
+    module = plain(control_net.control_model)
+    family = family_of(module, CONTROLNETS)
+    if family is None:
+        return reasons.NotCompilable(type(module).__module__.rpartition(".")[2], supported)
+    return family.refusal(module) or family
+
+
+class ControlNetHook:
+    """One node's hook. It knows the patcher of the ControlNet that the node handed on, and holds no weights.
+
+    Attributes:
+        run: the one under way.
+    """
+
+    def __init__(self, family: Family, options: Options, node_id: str | None, source: ModelSource) -> None:
+        self.options = options
+        self._component = Component(family, node_id, source)
+        self._watches = Watches()
+        self._patcher: Any = None
+        self.run: HostRun | None = None
+        self._sampling: weakref.ref[Any] | None = None  # that the run is of, and whose end it ends with
+        self._prompt: str | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ControlNetHook:
+        """Itself: copies that other nodes make belong to the same node of ours."""
+        return self
+
+    def attach(self, patcher: Any) -> None:
+        """Know the patcher (a fresh clone) of the ControlNet, and be told when a sampling ends."""
+        from comfy.patcher_extension import CallbacksMP
+
+        patcher.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, self.on_cleanup)
+        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, self.on_detach)
+        self._patcher = weakref.ref(patcher)
+
+    def preload(self, patcher: Any) -> None:
+        """Begin to restore the graph for any size before the first call."""
+        module, component = patcher.model, self._component
+        if self.options.shapes == "any size":
+            examples = functools.partial(component.family.examples, module, patcher, None)
+            component.preload(patcher, module, self.options.backend, examples, self._watches)
+
+    # ComfyUI's callbacks ------------------------------------------------------------------------------------
+
+    def on_cleanup(self, patcher: Any) -> None:
+        """A sampling is over. The host calls this once for each place at which it used the ControlNet, or never."""
+        run, self.run = self.run, None
+        if run is not None:
+            self._component.finish(run)
+
+    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
+        """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
+        if unpatch_all:
+            if self.run is not None:
+                self.run.release()
+            self._component.dispatcher.release_captures()
+
+    # One call -----------------------------------------------------------------------------------------------
+
+    def serve(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the module, through a graph where one serves the call: `{"middle": [...], "output": [...]}`."""
+        original = functools.partial(module, *args, **kwargs)
+        if torch.compiler.is_compiling():  # another node's torch.compile traces through here
+            return original()
+        run = self._current(module)
+        prepare = functools.partial(self._prepare, module, run, args, kwargs)
+        result = self._component.dispatcher.call(run, prepare, original)
+        if isinstance(result, dict):
+            return result
+        *outputs, middle = result
+        return {"middle": [middle], "output": outputs}
+
+    def _current(self, module: torch.nn.Module) -> HostRun:
+        """The run under way: it ends with its sampling, also where that was interrupted or failed."""
+        sampling, prompt = custom_nodes.sampling(), status.current_prompt()
+        if (self._sampling, self._prompt) != (sampling, prompt):
+            self.on_cleanup(None)
+        if self.run is None:
+            self._sampling, self._prompt = sampling, prompt
+            self.run = start_run(self._patcher(), module, "", self._watches)
+            if sampling is not None:
+                weakref.finalize(sampling(), _end, weakref.ref(self), self.run).atexit = False
+        return self.run
+
+    def _prepare(self, module: Any, run: HostRun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | Refused:
+        """What to run through a graph for one call of the module, or why not."""
+        options = _options_of_caller()
+        run.look(alone=not run.foreign and options is not None and not custom_nodes.in_call(options))
+        refused = run.inspect(module)
+        if refused is not None:
+            return Refused(refused)
+        chosen = self.options
+        plan = plan_of(chosen.shapes)
+        return self._component.call(run, module, args, kwargs, chosen.backend, plan, chosen.when_missing)
+
+
+def _end(hook: weakref.ref[ControlNetHook], run: HostRun) -> None:
+    """The sampling of a run is gone, whether the host has said so or not."""
+    found = hook()
+    if found is not None and found.run is run:
+        found.on_cleanup(None)
+
+
+def _options_of_caller() -> Mapping[str, Any] | None:
+    """The transformer_options of the host's call that leads here; None where it is not found."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "get_control":
+            options = frame.f_locals.get("transformer_options")
+            return options if isinstance(options, dict) else None
+    return None
+
+
+def compile_controlnet(
+    control_net: Any, options: Options, node_id: str | None = None, dynprompt: Any = None
+) -> tuple[Any, str]:
+    """A copy of a CONTROL_NET that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
+    family = family_for(control_net)
+    if isinstance(family, Reason):
+        text = "off: the ControlNet runs eager" if options.backend == "off" else eager_text(family)
+        return control_net, text
+    from comfy.patcher_extension import CallbacksMP
+
+    clone = control_net.copy()
+    patcher = clone.control_model_wrapped = control_net.control_model_wrapped.clone()
+    module = clone.control_model = plain(control_net.control_model)
+    for callback in (CallbacksMP.ON_CLEANUP, CallbacksMP.ON_DETACH):
+        patcher.remove_callbacks_with_key(callback, KEY)
+    if options.backend == "off":
+        return clone, "off: the ControlNet runs eager"
+    source = model_source.source_of(patcher, module, dynprompt, node_id, _LOADERS)
+    hook = ControlNetHook(family, options, node_id, source)
+    hook.attach(patcher)
+    clone.control_model = stand_in(ControlNetProxy, module, hook)
+    hook.preload(patcher)
+    backend = choice.describe(options.backend, patcher.load_device)
+    return clone, f"ready: {options.shapes}, {backend}; starts with the first sampling step"

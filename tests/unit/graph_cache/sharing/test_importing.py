@@ -1,0 +1,166 @@
+"""Importing: everything is verified before anything is written, and becomes this user's own graph."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from support.store.bundles import Contents, contents, graphs, write_folder, write_tar
+from support.store.entries import bake, key, publish, snapshot, trust
+
+from onegraph.common import reasons
+from onegraph.graph_cache import files
+from onegraph.graph_cache.entry import read
+from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.lookup import Hit
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sharing import importing
+from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import Signer, Trusted
+
+Result = list[tuple[Path, bool]] | reasons.Reason
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Store:
+    return Store(tmp_path / "publisher")
+
+
+@pytest.fixture
+def exported(store: Store, publisher: Store, tmp_path: Path) -> Contents:
+    """What a trusted publisher exported: two graphs."""
+    made = [
+        publish(publisher, ModelSource(None, "666666666666"), content=b"theirs"),
+        publish(publisher, ModelSource(None, "777777777777"), key(dtype="float16"), content=b"second"),
+    ]
+    trust(store, bake(publisher, tmp_path / "made.tar", *made))
+    return contents(tmp_path / "made.tar")
+
+
+@pytest.fixture(params=["file", "folder"])
+def bundle(request: pytest.FixtureRequest, exported: Contents, tmp_path: Path) -> Path:
+    if request.param == "file":
+        return write_tar(tmp_path / "bundle.tar", exported)
+    return write_folder(tmp_path / "bundle", exported)
+
+
+def take(store: Store, bundle: Path, publisher: str = "fleet") -> Result:
+    return importing.import_bundle(Signer(store.home), bundle, publisher)
+
+
+def test_graphs_become_this_users_own(store: Store, checkpoint: ModelSource, bundle: Path) -> None:
+    taken = take(store, bundle)
+    assert isinstance(taken, list)
+    folders = [folder for folder, new in taken if new]
+    assert [folder.parents[1].name for folder in folders] == ["666666666666", "777777777777"]
+    first = read(folders[0])
+    assert store.lookup(key(), checkpoint) == Hit(first, foreign=True)  # from the user's folder, for any model
+    assert [store.provenance(entry) for entry in store.entries()] == [Trusted(), Trusted()]
+    assert {path.name for path in folders[0].iterdir()} == {
+        "graph.aoti", "constants.json", "manifest.json", "signature.json", "publisher.json",
+    }  # fmt: skip
+    assert (folders[0] / "graph.aoti").read_bytes() == b"theirs"
+    assert not (store.home / ".loading-copies").exists()
+
+
+def test_they_stay_when_trust_is_taken_back(store: Store, checkpoint: ModelSource, bundle: Path) -> None:
+    take(store, bundle)
+    (store.home / "trusted-publishers.json").unlink()
+    assert isinstance(store.lookup(key(), checkpoint), Hit)
+
+
+def test_importing_again_changes_nothing(store: Store, bundle: Path) -> None:
+    taken = take(store, bundle)
+    assert isinstance(taken, list)
+    for entry in store.entries():
+        store.remember(entry, FirstUse(eager_ms=1.0))
+    before = snapshot(*(folder for folder, _ in taken))
+    assert take(store, bundle) == [(folder, False) for folder, _ in taken]
+    assert snapshot(*(folder for folder, _ in taken)) == before
+
+
+def test_an_own_graph_of_the_key_stays(store: Store, bundle: Path) -> None:
+    own = publish(store, ModelSource(None, "666666666666"), content=b"own")
+    taken = take(store, bundle)
+    assert isinstance(taken, list)
+    assert taken[0] == (own.folder, False)
+    assert (own.folder / "graph.aoti").read_bytes() == b"own"
+
+
+def test_only_a_trusted_name_will_do(store: Store, bundle: Path) -> None:
+    before = snapshot(store.home)
+    assert take(store, bundle, "somebody") == reasons.PublisherNotTrusted("somebody")
+    trust(store, 64 * "a", "another")
+    after = snapshot(store.home)
+    graph = graphs(contents_of(bundle))[0].rpartition("/")[2]
+    assert take(store, bundle, "another") == reasons.BundledGraph(graph, reasons.SignedByAnother("another"))
+    assert snapshot(store.home) == after
+    assert set(before) == set(after)
+
+
+def contents_of(bundle: Path) -> Contents:
+    if bundle.is_file():
+        return contents(bundle)
+    return {path.relative_to(bundle).as_posix(): path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+
+
+def test_a_full_disk_is_seen_before(store: Store, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot(store.home)
+    monkeypatch.setattr(importing, "free_bytes", lambda folder: 1000)
+    refused = take(store, bundle)
+    assert isinstance(refused, reasons.NoRoomForBundle)
+    assert refused.free == 1000 and refused.needed == sum(map(len, (b"theirs", b"second"))) + 2 * 95
+    assert refused.text == "the bundle's graphs take 0 MB, and 0 MB are free"
+    assert snapshot(store.home) == before
+
+
+def test_a_disk_that_fills_leaves_whole_graphs(store: Store, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really, written = files.write_synced, list[Path]()
+
+    def fills(path: Path, *args: object) -> None:
+        written.append(path)
+        if len(written) > 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(path, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("onegraph.graph_cache.publish.write_synced", fills)
+    with pytest.raises(OSError, match="No space left"):
+        take(store, bundle)
+    (entry,) = store.entries()
+    assert store.provenance(entry) == Trusted()
+    assert list(store.home.rglob(".*")) == []
+
+
+def test_a_folder_may_hold_more(store: Store, exported: Contents, tmp_path: Path) -> None:
+    """Such as a store that is in use; what its list and its manifests do not name is not looked at."""
+    folder = write_folder(tmp_path / "bundle", exported)
+    (folder / "notes").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "pipe")
+    (folder / graphs(exported)[0] / "outcome.json").write_text("x")
+    assert isinstance(take(store, folder), list)
+    assert not list(store.home.rglob("outcome.json"))
+
+
+def test_a_link_to_a_folder_is_the_users_to_give(store: Store, exported: Contents, tmp_path: Path) -> None:
+    write_folder(tmp_path / "bundle", exported)
+    (tmp_path / "link").symlink_to(tmp_path / "bundle")
+    assert isinstance(take(store, tmp_path / "link"), list)
+
+
+def test_without_the_package_nothing_is_read(store: Store, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
+    before = snapshot(store.home)
+    assert take(store, bundle) == reasons.NeedsCryptography()
+    assert "pip install cryptography" in reasons.NeedsCryptography().text
+    assert snapshot(store.home) == before
+
+
+def test_a_home_that_is_moved_keeps_them(store: Store, checkpoint: ModelSource, bundle: Path, tmp_path: Path) -> None:
+    take(store, bundle)
+    shutil.copytree(store.home, tmp_path / "moved")
+    assert isinstance(Store(tmp_path / "moved").lookup(key(), checkpoint), Hit)
