@@ -100,7 +100,6 @@ def fill(store: Filled) -> None:
     from onegraph.graph_cache.manifest import CodeRecord
     from onegraph.graph_cache.publish import NewEntry
     from onegraph.graph_cache.store import Store
-    from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
     store.checkpoints.mkdir(parents=True)
     names = [f"unet.output_blocks.{i % 9}.1.transformer_blocks.{i}.attn1.to_q.weight" for i in range(store.weights)]
@@ -118,10 +117,10 @@ def fill(store: Filled) -> None:
         (staged / "graph.aoti").write_bytes(bytes(4096))
         template = cache.publish(first, staged, new, source(store, 0))
     cache.remember(template, FirstUse(checked={"1": 1e-3, "n": 1e-3}, eager_ms=58.4, compiled_ms=31.7))
-    text, signer = (template.folder / "manifest.json").read_text(), Signer(store.home)
+    text = (template.folder / "manifest.json").read_text()
     start = text.index("{", text.index('"shapes"'))
     shapes = text[start : text.index("}", start) + 1]
-    others = [p for p in template.folder.iterdir() if p.name not in ("manifest.json", SIGNATURE_FILE)]
+    others = [p for p in template.folder.iterdir() if p.name not in ("manifest.json", "signature.json")]
     for number in range(store.entries):
         model, component = store.at(number)
         wanted, label = key(number, component), f"{8 * (64 + 8 * number)}x{8 * (64 + 8 * number)}"
@@ -132,7 +131,8 @@ def fill(store: Filled) -> None:
         folder.mkdir(parents=True)
         for file in others:
             os.link(file, folder / file.name)
-        (folder / SIGNATURE_FILE).write_text(signer.sign(manifest.encode()).model_dump_json(indent=1))
+        signature = cache._signer.sign(manifest.encode())  # by its module an older checkout would not be found
+        (folder / "signature.json").write_text(signature.model_dump_json(indent=1))
         (folder / "manifest.json").write_text(manifest)
     shutil.rmtree(template.folder.parent)
 

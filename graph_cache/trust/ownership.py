@@ -17,7 +17,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ...common.reasons import ForeignOwner, Reason, UnreadableNow, WritableByOthers
@@ -35,7 +35,7 @@ Wrong = ForeignOwner | WritableByOthers
 
 def check(folder: Path) -> Wrong | UnreadableNow | None:
     """Say what of an entry, or of the way to it, others than this user and root own or may write; None: nothing."""
-    return _check(folder, _judge) or _check_way(folder)
+    return _check(folder) or _check_way(folder)
 
 
 def check_folder(folder: Path) -> Wrong | None:
@@ -66,10 +66,7 @@ class RefusedError(OSError):
         self.reason = reason
 
 
-_Judge = Callable[[os.stat_result, str], Wrong | None]
-
-
-def _check(folder: Path, judge: _Judge) -> Wrong | UnreadableNow | None:
+def _check(folder: Path) -> Wrong | UnreadableNow | None:
     if not POSIX:
         return None
     places = [str(folder)]  # commands ask for thousands of folders, and paths would take most of the time
@@ -79,13 +76,13 @@ def _check(folder: Path, judge: _Judge) -> Wrong | UnreadableNow | None:
     try:
         for place in places:
             name = os.path.basename(place)  # noqa: PTH119
-            wrong = _check_folder(place, judge)
+            wrong = _check_folder(place)
             if wrong is not None:
                 return wrong
         with os.scandir(folder) as found:
             for item in found:
                 name = item.name
-                wrong = judge(item.stat(follow_symlinks=False), name)
+                wrong = _judge(item.stat(follow_symlinks=False), name)
                 if wrong is not None:
                     return wrong
     except OSError as error:
@@ -242,21 +239,17 @@ def close_file(path: Path) -> None:
 def _judge(found: os.stat_result, name: str) -> Wrong | None:
     if found.st_uid not in (0, os.geteuid()):
         return ForeignOwner(owner_name(found.st_uid))
-    return _judge_mode(found, name)
-
-
-def _judge_mode(found: os.stat_result, name: str) -> WritableByOthers | None:
     if not stat.S_ISLNK(found.st_mode) and found.st_mode & _OTHERS_WRITE:  # the mode of a link means nothing
         return WritableByOthers(name)
     return None
 
 
-def _check_folder(folder: str, judge: _Judge = _judge) -> Wrong | None:
+def _check_folder(folder: str) -> Wrong | None:
     """A link's own owner counts as well as that of the folder it leads to."""
     found, name = os.lstat(folder), os.path.basename(folder)  # noqa: PTH119
     if stat.S_ISLNK(found.st_mode):
-        return judge(found, name) or judge(os.stat(folder), name)  # noqa: PTH116
-    return judge(found, name)
+        return _judge(found, name) or _judge(os.stat(folder), name)  # noqa: PTH116
+    return _judge(found, name)
 
 
 def owner_name(uid: int) -> str:

@@ -21,6 +21,8 @@ from onegraph.runtime.counters import Counters
 from .conftest import NODE, needs_oneflow
 from .test_controlnet import assert_other, assert_same
 
+SUPPORTED = "ControlNets of SD 1.x, SD 2.x and SDXL"
+
 pytestmark = pytest.mark.usefixtures("compiled_net")
 
 
@@ -194,11 +196,11 @@ def test_others_are_handed_on_as_they_are(tmp_path: Path) -> None:
     adapter = comfy.controlnet.T2IAdapter(Adapter(cin=768, xl=False), 3, 8, "nearest-exact")
     lora = comfy.controlnet.ControlLora({"lora_controlnet": torch.zeros(1)})
     for other, reason in (
-        (adapter, reasons.NotCompilable("T2IAdapter", family._SUPPORTED)),
-        (lora, reasons.NotCompilable("ControlLora", family._SUPPORTED)),
+        (adapter, reasons.NotCompilable("T2IAdapter", SUPPORTED)),
+        (lora, reasons.NotCompilable("ControlLora", SUPPORTED)),
         (union(tmp_path), reasons.UnionControlNet()),
     ):
-        assert family.refusal(other) == reason
+        assert family.family_for(other) == reason
         handed, text = family.compile_controlnet(other, model_hook.Options(), NODE)
         assert handed is other
         assert text.startswith("eager: ")

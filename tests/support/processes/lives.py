@@ -116,7 +116,7 @@ class Case:
 def _is_leftover(path: Path) -> bool:
     if path.parts[0] == "tmp":
         return len(path.parts) > 1
-    if path.parts[0] == "home" and path.parts[1:2] in ((".loading",), (".recording",)):
+    if path.parts[0] == "home" and path.parts[1:2] in ((".loading",), (".capturing",)):
         return len(path.parts) > 3
     temporary = path.name.startswith(".") and ".json." in path.name
     return path.name.startswith(STAGING_PREFIX) or temporary
