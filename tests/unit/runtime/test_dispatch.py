@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,14 +65,8 @@ class Runner:
         return result
 
 
-class Surroundings:
-    """A client's, in which nothing is special unless a test says so."""
-
-    def __init__(self) -> None:
-        self.reason: Reason | None = None
-
-    def surroundings(self, module: object, inputs: object) -> Reason | None:
-        return self.reason
+class Client:
+    """Whoever makes the calls: nothing is known of memory, and nobody follows a compile."""
 
     def with_memory(self, run: object, request: Request, x: object) -> Request:
         return request
@@ -85,11 +80,10 @@ class World:
 
     def __init__(self, home: Path, source: ModelSource) -> None:
         self.module, self.runner = toy.Toy(3), Runner()
-        self.request = toy.request(self.module, source)
+        self.request = dataclasses.replace(toy.request(self.module, source), pixels=UNIT)
         self.source = source
         self.engine = Registry(Store(home), policy=ANY_SPEED)
-        self.surroundings = Surroundings()
-        self.dispatcher = Dispatcher(self.surroundings, UNIT)
+        self.dispatcher = Dispatcher(Client())
         self.inputs: tuple[torch.Tensor, ...] = toy.inputs()
         self.run = Run()
         self.originals = 0
@@ -120,8 +114,8 @@ class World:
 
     def replace_weight(self) -> None:
         """As one who writes to a module's table: nobody is told."""
-        mix = self.module.mix
-        mix._parameters["weight"] = torch.nn.Parameter(torch.randn(8, 8), requires_grad=False)
+        table = self.module.inner._parameters
+        table["weight"] = torch.nn.Parameter(torch.randn(8, 4, 3, 3), requires_grad=False)
 
     def counted(self) -> tuple[int, dict[Reason, int]]:
         """Compiled calls of the run, and the eager ones by reason; the process's counters say the same."""
@@ -171,9 +165,9 @@ def test_a_size_outside_the_range_is_told_in_pixels(world: World) -> None:
 
 def test_what_surrounds_a_call_refuses_it(world: World) -> None:
     world.publish()
-    world.surroundings.reason = WHY
-    world.assert_eager(world.call(), WHY)
-    world.surroundings.reason = None
+    with torch.autocast("cpu"):
+        output = world.call()
+        world.assert_eager(output, reasons.Autocast())
     assert world.is_right(world.call()) and world.run.report.compiled_calls == 1
 
 
@@ -344,7 +338,7 @@ def test_the_first_call_of_a_run_is_checked_for_everything(world: World) -> None
     world.publish()
     world.call()
     world.replace_weight()
-    world.run = Run(slice_=0)  # none of that weight's part
+    world.run = Run(check_slice=0)
     assert world.is_right(world.call())
     assert world.engine.counters.binds == 2
 
@@ -352,12 +346,11 @@ def test_the_first_call_of_a_run_is_checked_for_everything(world: World) -> None
 def test_later_calls_of_a_run_are_checked_for_a_part_each(world: World) -> None:
     """A weight that was replaced behind everybody's back is noticed when its part's turn comes."""
     world.publish()
-    world.run.slice_ = 0
+    world.run.check_slice = 0
     world.call()
     world.replace_weight()
     found = []
-    for number in range(binding._PARTS):
-        world.run.slice_ = number
+    for _ in range(binding._PARTS):
         found.append(world.is_right(world.call()))
     assert not found[0] and found[-1] and found == sorted(found)
     assert world.engine.counters.binds == 2 and world.run.report.eager.total() == 0
@@ -365,7 +358,7 @@ def test_later_calls_of_a_run_are_checked_for_a_part_each(world: World) -> None:
 
 def test_a_call_after_a_doubt_is_checked_for_everything(world: World) -> None:
     world.publish()
-    world.run.slice_ = 0
+    world.run.check_slice = 0
     world.call()
     world.replace_weight()
     assert not world.is_right(world.call())
@@ -373,7 +366,7 @@ def test_a_call_after_a_doubt_is_checked_for_everything(world: World) -> None:
     assert world.is_right(world.call())
     world.replace_weight()
     assert not world.is_right(world.call())  # parts again
-    world.run.slice_ = None
+    world.run.check_slice = None
     assert world.is_right(world.call())
 
 
@@ -381,7 +374,7 @@ def test_code_is_looked_at_where_a_call_is_checked_for_everything(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.publish()
-    world.run.slice_ = 0
+    world.run.check_slice = 0
     world.call()
     graph = world.engine.loaded(world.request.key, toy.CPU)
     assert graph is not None
