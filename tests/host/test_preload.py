@@ -17,6 +17,7 @@ from headless import host
 
 from onegraph.host import families
 from onegraph.host import model_hook as hook
+from onegraph.host.component import Component
 from onegraph.host.vae import hook as vae_hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
@@ -108,7 +109,7 @@ def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytes
     def fails(*args: Any) -> None:
         raise RuntimeError("unknown host")
 
-    monkeypatch.setattr(hook.ModelHook, "request", fails)
+    monkeypatch.setattr(Component, "request", fails)
     assert hook.compile_model(model, hook.Options(), NODE)[1].startswith("ready: ")
 
 

@@ -152,8 +152,6 @@ class _Runner:
 
 
 class _Host:
-    def surroundings(self, module: object, inputs: object) -> None: ...
-
     def with_memory(self, run: object, request: Any, x: object) -> Any:
         return request
 
@@ -177,7 +175,7 @@ def serve(checkpoint: Path | None) -> Start:
     inputs = toy.inputs()
     run = Run()
     call = Call(request, inputs, module, "wait")
-    Dispatcher(_Host(), 1).call(run, lambda: call, lambda: module(*inputs))
+    Dispatcher(_Host()).call(run, lambda: call, lambda: module(*inputs))
     return Start(registry().counters.compiles, run.report.compiled_calls, run.report.text())
 
 

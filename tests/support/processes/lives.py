@@ -364,16 +364,13 @@ def _call(script: Script, module: Any, inputs: Any) -> tuple[float, list[Reason]
 
     run = Run()
     request = toy.request(module, script.case.source, neighbours=(script.case.models,))
-    dispatcher = Dispatcher(_Host(), unit=8)
+    dispatcher = Dispatcher(_Host())
     output = dispatcher.call(run, lambda: Call(request, inputs, module, script.when_missing), lambda: module(*inputs))
     return relative_l2(output, module(*inputs)), list(run.report.eager.elements())
 
 
 class _Host:
     """A client's surroundings in which nothing is special."""
-
-    def surroundings(self, module: object, inputs: object) -> None:
-        return None
 
     def with_memory(self, run: object, request: Any, x: object) -> Any:
         return request
