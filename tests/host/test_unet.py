@@ -443,7 +443,7 @@ def test_few_frames_stand_before_the_graph(model: Any, counters: Counters, monke
         files = [(frame.name, Path(frame.filename).resolve()) for frame in traceback.extract_stack()[:-1]]
         ours = [(name, file) for name, file in files if file.is_relative_to(pack)]
         found.append(
-            [name for name, file in ours if file.relative_to(pack).parts[0] not in ("tests", "build", ".venv")]
+            [name for name, file in ours if file.relative_to(pack).parts[0] not in ("tests", "tools", "build", ".venv")]
         )
         return call(self, *inputs)
 
