@@ -24,6 +24,7 @@ from ..runtime.registry import registry
 from ..runtime.request import Request, RequestContext
 from . import compile_client, dynamic_vram, eligibility, host_memory, model_source, status
 from .families import Family
+from .garbage import no_collection
 from .progress import CompileWatch, report_run
 from .run import HostRun
 
@@ -106,7 +107,7 @@ class Component(component.Component):
                 if isinstance(request, Request) and rebuilder(request.backend) is None:
                     name = f"onegraph-preload-{request.key.digest}"
                     # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
-                    threading.Thread(target=registry().preload, args=(request, policy.preload_room), name=name).start()
+                    threading.Thread(target=_preload, args=(request, policy.preload_room), name=name).start()
         except Exception:  # never into the queue; the first call does without
             log.debug("no graph was preloaded", exc_info=True)
 
@@ -137,6 +138,11 @@ class Component(component.Component):
         level = logging.WARNING if report.eager else logging.INFO
         log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
         report_run(self.node_id, self.part, report)
+
+
+def _preload(request: Request, room: int) -> None:
+    with no_collection():
+        registry().preload(request, room)
 
 
 def wait_for(device: torch.device | None) -> None:

@@ -5,7 +5,9 @@ The pack does so on GPUs only; here the CPU counts as one.
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -165,3 +167,29 @@ def test_a_model_without_an_example_is_compiled_all_the_same(
         text = vae_hook.compile_vae(host.load_vae(checkpoint(vae="both")), vae_hook.Options(), NODE)[1]
         assert text.startswith("ready"), text
     assert (counters.preloads, counters.eager_calls) == (0, 0)
+
+
+def test_a_models_garbage_is_not_collected_in_our_thread(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host reads its list of loaded models meanwhile, and raises on one that is just being collected."""
+    warm, collected = LoadedGraph.warm, []
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+    def busy(self: LoadedGraph, inputs: tuple[torch.Tensor, ...]) -> None:
+        garbage = [Cycle() for _ in range(3)]
+        for one in garbage:
+            weakref.finalize(one, lambda: collected.append(threading.current_thread().name)).atexit = False
+        del garbage, one
+        kept = [[number] for number in range(200_000)]  # each is one that a collection looks at
+        assert kept and not gc.isenabled()
+        warm(self, inputs)
+
+    monkeypatch.setattr(LoadedGraph, "warm", busy)
+    compiled(model)
+    host.wait_for_preloads()
+    assert not [name for name in collected if name.startswith("onegraph-preload")]
+    assert gc.isenabled()
+    gc.collect()
+    assert len(collected) == 3
