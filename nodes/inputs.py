@@ -10,7 +10,7 @@ def backend() -> io.Combo.Input:
         "backend",
         options=["auto", "inductor", "oneflow", "off"],
         default="auto",
-        tooltip="auto picks the best engine that works here; off leaves everything as without this node.",
+        tooltip="auto picks the best backend that works here; off leaves everything as without this node.",
     )
 
 
@@ -49,5 +49,5 @@ def dynamic_resolution() -> io.Combo.Input:
         options=["auto", "skip", "any size", "each size"],
         default="auto",
         tooltip="For workflows whose resolution changes. any size: one graph for all. each size: one graph per size, "
-        "at most 8. skip: no graph while resolutions vary. auto: any size where the engine can, else careful.",
+        "at most 8. skip: no graph while resolutions vary. auto: any size where the backend can, else careful.",
     )
