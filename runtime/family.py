@@ -156,7 +156,9 @@ class Family:
         inputs = [one for one in self.inputs(module, given) if one.name in given]
         if len(inputs) != len(given):
             raise ValueError(f"{type(self).__name__} takes no {', '.join(given.keys() - {one.name for one in inputs})}")
-        found = {dim: size for one in inputs for dim, size in zip(one.dims, given[one.name].shape, strict=True)}
+        # Where inputs disagree, the first one counts: the call is refused, in its terms.
+        dims_of = ((one.dims, given[one.name].shape) for one in reversed(inputs))
+        found = {dim: size for names, shape in dims_of for dim, size in zip(names, shape, strict=True)}
         sizes = {axis.name: found[axis.name] for axis in axes}
         sides = {axis.name: sizes[axis.name] * axis.pixels for axis in axes if axis.pixels}
         if shapes == "exact":
