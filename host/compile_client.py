@@ -21,12 +21,15 @@ from ..runtime.family import ModuleCall, modules_of
 from . import families
 
 
+_PLAIN = (bool, int, float, str)
+
+
 def client() -> Client:
     """The client for compiles started by this ComfyUI, with the command-line options it runs under."""
     import comfy
     from comfy.cli_args import args
 
-    plain = {k: v for k, v in vars(args).items() if isinstance(v, bool | int | float | str | None)}
+    plain = {k: v for k, v in vars(args).items() if v is None or isinstance(v, _PLAIN)}
     state = {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain}
     return Client(".host.compile_client", {**state, "families": modules_of(families.known())})
 

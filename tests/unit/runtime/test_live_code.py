@@ -83,6 +83,17 @@ def test_a_replaced_function_is_named_at_once(what: str, host: ModuleType, monke
         assert live.difference() is None
 
 
+@pytest.mark.parametrize("what", ["Base.helper", "a module's function", "torch's method", "a builtin that is used"])
+def test_a_function_that_is_gone_is_noticed(what: str, host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveCode(record_of(host))
+    assert live.difference() is None
+    owner, attribute, _ = REPLACED[what](host)
+    with monkeypatch.context() as patch:
+        patch.delattr(owner, attribute)
+        assert live.difference() is not None
+    assert live.difference() is None
+
+
 def test_a_posing_replacement_is_noticed(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     live = LiveCode(record_of(host))
     assert live.difference() is None
