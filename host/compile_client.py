@@ -20,7 +20,6 @@ from ..compiler.job import Client
 from ..runtime.family import ModuleCall, modules_of
 from . import families
 
-
 _PLAIN = (bool, int, float, str)
 
 
