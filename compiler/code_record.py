@@ -2,7 +2,7 @@
 
 A graph computes what those functions were when it was captured. Custom nodes replace them: on a class, in a module, on
 one object. The compiling process, in which no custom node is loaded, records which functions of the model's packages
-ran, what they and torch's modules refer to by name, and which class defines each method. `runtime.live_code` compares
+ran, what they and torch's modules refer to by name, and which class defines each method. `runtime.code_guard` compares
 the record with the modules of the user's process.
 """
 

@@ -189,7 +189,7 @@ class Done(Checked):
 
 
 @dataclass(frozen=True)
-class Failed:
+class CompileFailed:
     """There is no graph; the arguments of a `CompileError`."""
 
     event: ClassVar[str] = "failed"
@@ -198,8 +198,8 @@ class Failed:
     cause: Cause = ""
 
 
-Message = Stage | Regions | Checked | Done | Failed
-_MESSAGES: Mapping[str, type[Message]] = {cls.event: cls for cls in (Stage, Regions, Checked, Done, Failed)}
+Message = Stage | Regions | Checked | Done | CompileFailed
+_MESSAGES: Mapping[str, type[Message]] = {cls.event: cls for cls in (Stage, Regions, Checked, Done, CompileFailed)}
 
 
 def to_json(message: Message) -> JSON:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..common.errors import Cause, ChildDiedError, CompileError, in_brief
 from ..graph_cache.crash import leftovers
-from .job import LOG_FILE, Checked, Compiled, Done, Failed, Job, Message, Regions, Stage, from_json, write_job
+from .job import LOG_FILE, Checked, Compiled, CompileFailed, Done, Job, Message, Regions, Stage, from_json, write_job
 from .progress import STAGES, Estimate, Progress
 
 log = logging.getLogger("onegraph.compiler")
@@ -46,7 +46,7 @@ def limit_seconds() -> float:
 def compile_in_child(
     job: Job,
     staging: Path,
-    watch: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
     limit: float = LIMIT_SECONDS,
     expected: Mapping[str, float] | None = None,
     paused: Callable[[], bool] | None = None,
@@ -54,8 +54,8 @@ def compile_in_child(
     """Compile `job` into `staging` in a child process.
 
     Args:
-        watch: called at least every 0.1 s; whatever it raises stops the child and its compilers at once and goes on
-            to the caller.
+        on_progress: called at least every 0.1 s; whatever it raises stops the child and its compilers at once and
+            goes on to the caller.
         limit: seconds after which the child and its compilers are stopped, ten times as many where the job gives way
             to other processes; 0 is no limit.
         expected: seconds that each stage will probably take.
@@ -71,7 +71,7 @@ def compile_in_child(
         child = _Child(staging, str(scratch))
         try:
             estimate = Estimate(expected or dict.fromkeys(STAGES, 1.0))
-            return _follow(child, estimate, watch, limit * (_PATIENCE if job.niceness else 1), paused)
+            return _follow(child, estimate, on_progress, limit * (_PATIENCE if job.niceness else 1), paused)
         finally:
             child.stop()
 
@@ -79,7 +79,7 @@ def compile_in_child(
 def _follow(
     child: _Child,
     estimate: Estimate,
-    watch: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
     limit: float,
     paused: Callable[[], bool] | None,
 ) -> Compiled:
@@ -90,7 +90,7 @@ def _follow(
     while True:
         child.set_paused(paused is not None and paused())
         seconds = child.seconds
-        watch(estimate.at(stage, seconds, _share_compiled(regions, child.staging)))
+        on_progress(estimate.at(stage, seconds, _share_compiled(regions, child.staging)))
         if limit and seconds > limit:
             if usable is not None:
                 return usable
@@ -107,7 +107,7 @@ def _follow(
             stage = message.stage
         elif isinstance(message, Regions):
             regions = message.sizes
-        elif isinstance(message, Failed):
+        elif isinstance(message, CompileFailed):
             raise CompileError(message.reason, lasting=message.lasting, cause=message.cause) from child.last_lines()
         elif isinstance(message, Checked):
             usable = Compiled(message.files, message.constants, child.seconds, message.code, outputs=message.outputs)

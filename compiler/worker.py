@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from onegraph.backends.worker_pool import WorkerPool
-    from onegraph.compiler.job import Failed, Job, Message
+    from onegraph.compiler.job import CompileFailed, Job, Message
 
 FURTHER = "--further-worker"
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
@@ -194,28 +194,28 @@ class _MainWorker:
         )
 
 
-def _failure(error: Exception) -> Failed:
+def _failure(error: Exception) -> CompileFailed:
     """Describe a failure for the server."""
     from onegraph.common import memory
     from onegraph.common.errors import OneGraphError, disk_is_full, in_brief
-    from onegraph.compiler.job import Failed
+    from onegraph.compiler.job import CompileFailed
     from onegraph.graph_cache.files import is_passing
 
     try:
         cause = memory.ran_out(error)
     except ImportError as missing:  # torch
-        return Failed(f"The compiling process failed ({type(error).__name__}: {missing.name}).")
+        return CompileFailed(f"The compiling process failed ({type(error).__name__}: {missing.name}).")
     known = isinstance(error, OneGraphError)
     if cause:
         which = "memory" if cause == "memory" else "GPU memory"
         own = known and getattr(error, "cause", "") == cause
         text = str(error) if own else f"The compiling process ran out of {which} ({in_brief(error)})."
-        return Failed(text, lasting=False, cause=cause)
+        return CompileFailed(text, lasting=False, cause=cause)
     text = str(error) if known else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
     if disk_is_full(error):
-        return Failed(text, lasting=False, cause="disk")
+        return CompileFailed(text, lasting=False, cause="disk")
     passing = is_passing(error) or is_passing(error.__cause__)
-    return Failed(text, lasting=getattr(error, "lasting", True) and not passing)
+    return CompileFailed(text, lasting=getattr(error, "lasting", True) and not passing)
 
 
 def main(staging: Path, number: int | None = None) -> NoReturn:

@@ -43,7 +43,7 @@ class Hit:
     """A sound entry for the key.
 
     Attributes:
-        foreign: whether it is another model's or a publisher's; `Store.adopt` makes it this model's too.
+        foreign: whether it is another model's or a publisher's; `Store.share_with_model` makes it this model's too.
     """
 
     entry: Entry
@@ -59,7 +59,7 @@ class Miss:
 
 @dataclass(frozen=True)
 class Broken:
-    """An entry for the key that must not be loaded: `Store.take_away` and `Store.quarantine` move it aside.
+    """An entry for the key that must not be loaded: `Store.move_aside` and `Store.quarantine` move it aside.
 
     Attributes:
         text: the manifest's bytes, which tell whether the folder still holds what was judged; none if unreadable.

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from ..common.reasons import Damaged, ForeignFile, SigningKeyRefused, UnreadableNow, Untrusted, WrongSignature
 from ..common.tensor_meta import TensorMeta
-from . import constants, first_use
+from . import constants, first_use_results
 from .crash import leftovers
 from .crash.liveness import is_nonce, new_nonce
 from .crash.quarantine import of_key, quarantine
 from .entry import Entry, read
 from .file_names import check_names
 from .files import open_regular, read_regular, sync, sync_folder, write_synced
-from .first_use import FIRST_USE_FILE, FirstUses
+from .first_use_results import FIRST_USE_FILE, FirstUses
 from .integrity import Sound, check, record
 from .key import GraphKey
 from .layout import entry_name, listed_now, machine_id
@@ -132,7 +132,7 @@ def _signed(key: GraphKey, compiled: Path, new: NewEntry, signer: Signer) -> tup
     return manifest, data, {SIGNATURE_FILE: signer.sign(data).model_dump_json(indent=1)}
 
 
-def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
+def share_with_model(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError.
 
     Its manifest stays as it is byte by byte, and so its signatures stay right. What this machine measured comes along,
@@ -148,7 +148,7 @@ def adopt(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
         if wrong is not None:
             raise OSError(wrong.text)
         return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), FirstUses()), signer)
-    results = first_use.read_all(entry.folder)
+    results = first_use_results.read_all(entry.folder)
     component = staged.parent / key.component
     if of_key(component, listed_now(component), key, signer):
         machines = {name: result for name, result in results.machines.items() if name != machine_id()}
@@ -167,7 +167,7 @@ def save(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
     if wrong is not None:
         raise OSError(wrong.text)
     signatures = _signatures(entry, (SIGNATURE_FILE, PUBLISHER_FILE))
-    new = _Staged(staged, entry.manifest, entry.text, signatures, first_use.read_all(entry.folder))
+    new = _Staged(staged, entry.manifest, entry.text, signatures, first_use_results.read_all(entry.folder))
     return _commit(key, new, signer)
 
 
@@ -185,7 +185,7 @@ class Signed:
     signatures: Mapping[str, str]
 
 
-def take_over(key: GraphKey, staged: Path, signed: Signed, signer: Signer) -> Entry:
+def publish_verified(key: GraphKey, staged: Path, signed: Signed, signer: Signer) -> Entry:
     """Make verified files in a staging folder an entry with this user's signature too. Raises OSError."""
     own = {SIGNATURE_FILE: signer.sign(signed.text).model_dump_json(indent=1)}
     new = _Staged(staged, signed.manifest, signed.text, {**own, **signed.signatures}, FirstUses())

@@ -3,7 +3,7 @@
 How a graph gets into a process:
 
 1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing.
-2. A hit in another model's folder is copied by `adopt`; `take_away` quarantines a broken one.
+2. A hit in another model's folder is copied by `share_with_model`; `move_aside` quarantines a broken one.
 3. After a miss, a compile fills a private folder from `staging`, and `publish` copies it to the model's graphs and
    makes it an entry by one rename.
 4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the
@@ -31,15 +31,15 @@ from ..common.reasons import (
     Untrusted,
 )
 from ..common.tensor_meta import TensorMeta
-from . import constants, first_use, staging
+from . import constants, first_use_results, staging
 from . import publish as publishing
 from .crash import leftovers
 from .crash import quarantine as quarantining
-from .crash.failures import FOLDER as FAILURES_FOLDER
-from .crash.failures import FailureFiles
+from .crash.failure_files import FOLDER as FAILURES_FOLDER
+from .crash.failure_files import FailureFiles
 from .crash.markers import Markers
 from .entry import Entry, read
-from .first_use import FirstUse
+from .first_use_results import FirstUse
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import COMPILER_CACHE, COMPILING_FOLDER, COPIES_FOLDER, Layout, machine_id, user_folder
@@ -188,7 +188,7 @@ class Store:
         """
         return publishing.publish(key, compiled, new, self.locations(source), self._signer)
 
-    def adopt(self, hit: Hit, key: GraphKey, source: ModelSource) -> Entry:
+    def share_with_model(self, hit: Hit, key: GraphKey, source: ModelSource) -> Entry:
         """Take another model's entry over into this model's folder, by hard links where they work.
 
         Returns:
@@ -199,7 +199,7 @@ class Store:
         try:
             self._signer.key()
             with staging.staging(self.locations(source)) as staged:
-                return publishing.adopt(key, staged, hit.entry, self._signer)
+                return publishing.share_with_model(key, staged, hit.entry, self._signer)
         except OSError as error:
             log.debug("%s is used where it is: %s", hit.entry.folder, error)
             return hit.entry
@@ -231,10 +231,10 @@ class Store:
 
         Where it cannot be moved, or is another user's, a record in the user's folder makes it broken for look-ups.
         """
-        if not self.take_away(wrong):
+        if not self.move_aside(wrong):
             self._markers.condemn(wrong.folder)
 
-    def take_away(self, wrong: Broken) -> bool:
+    def move_aside(self, wrong: Broken) -> bool:
         """Move an entry aside that look-ups find broken, unless it is another user's. Never raises OSError.
 
         Returns:
@@ -278,11 +278,11 @@ class Store:
 
     def first_use(self, entry: Entry) -> FirstUse:
         """Read what the first use on this machine showed; an empty result where there was none."""
-        return first_use.read_here(entry.folder)
+        return first_use_results.read_here(entry.folder)
 
     def remember(self, entry: Entry, result: FirstUse) -> None:
         """Record the first-use result of this machine. A read-only store is no error."""
-        first_use.remember(entry, result)
+        first_use_results.remember(entry, result)
 
     # Crash markers ------------------------------------------------------------------------------------------
 

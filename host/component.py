@@ -19,13 +19,13 @@ from ..graph_cache.model_hash import ModelSource
 from ..runtime import component
 from ..runtime.component import plan_of
 from ..runtime.family import Arguments
-from ..runtime.module_watch import Watches
+from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.request import Request, RequestContext
 from . import compile_client, dynamic_vram, eligibility, host_memory, model_source, status
 from .families import Family
 from .garbage import no_collection
-from .progress import CompileWatch, report_run
+from .progress import CompileProgress, report_run
 from .run import HostRun
 
 log = logging.getLogger("onegraph.host")
@@ -73,7 +73,7 @@ class Component(component.Component):
 
     def follow(self, label: str) -> Callable[[Progress], None]:
         """Show a compile on the node and in the queue, and stop it when the user interrupts."""
-        return CompileWatch(self.node_id, label)
+        return CompileProgress(self.node_id, label)
 
     def preload(
         self,
@@ -81,7 +81,7 @@ class Component(component.Component):
         module: torch.nn.Module,
         backend: str,
         examples: Callable[[], Sequence[Arguments]],
-        watches: Watches,
+        guards: GuardCache,
     ) -> None:
         """Begin to restore graphs for any size that serve some calls, while the host encodes prompts. Never raises.
 
@@ -95,11 +95,11 @@ class Component(component.Component):
             room = patcher.model_size() + policy.preload_room
             if device.type not in policy.preload_on or memory.unused_bytes(device) < room:
                 return
-            watch = watches.of(module, eligibility.rules())
-            paged = dynamic_vram.paged(patcher, module, watch.version) if dynamic_vram.is_paged(patcher) else None
+            guard = guards.of(module, eligibility.rules())
+            paged = dynamic_vram.paged(patcher, module, guard.version) if dynamic_vram.is_paged(patcher) else None
             if isinstance(paged, Refused):
                 return
-            run = HostRun(version=watch.version, patcher=patcher, watch=watch, paged=paged)
+            run = HostRun(version=guard.version, patcher=patcher, guard=guard, paged=paged)
             for example in examples():
                 given = self.family.read(module, example.args, example.kwargs)
                 plan = plan_of("any size")

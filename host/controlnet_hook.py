@@ -17,7 +17,7 @@ from ..graph_cache.model_hash import ModelSource
 from ..runtime import choice
 from ..runtime.component import plan_of
 from ..runtime.dispatch import Call
-from ..runtime.module_watch import Watches
+from ..runtime.module_guard import GuardCache
 from . import contract, custom_nodes, model_source, status
 from .component import Component, eager_text
 from .controlnet_proxy import ControlNetProxy
@@ -57,7 +57,7 @@ class ControlNetHook:
     def __init__(self, family: Family, options: Options, node_id: str | None, source: ModelSource) -> None:
         self.options = options
         self._component = Component(family, node_id, source)
-        self._watches = Watches()
+        self._guards = GuardCache()
         self._patcher: Any = None
         self.run: HostRun | None = None
         self._sampling: weakref.ref[Any] | None = None  # that the run is of, and whose end it ends with
@@ -80,7 +80,7 @@ class ControlNetHook:
         module, component = patcher.model, self._component
         if self.options.shapes == "any size":
             examples = functools.partial(component.family.examples, module, patcher, None)
-            component.preload(patcher, module, self.options.backend, examples, self._watches)
+            component.preload(patcher, module, self.options.backend, examples, self._guards)
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class ControlNetHook:
             self.on_cleanup(None)
         if self.run is None:
             self._sampling, self._prompt = sampling, prompt
-            self.run = start_run(self._patcher(), module, "", self._watches)
+            self.run = start_run(self._patcher(), module, "", self._guards)
             if sampling is not None:
                 weakref.finalize(sampling(), _end, weakref.ref(self), self.run).atexit = False
         return self.run

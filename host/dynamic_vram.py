@@ -197,7 +197,7 @@ class _NoPages:
 def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refused:
     """Access to the weights of a module that is (a part of) the patcher's model, under DynamicVRAM.
 
-    `version` is the module's, by its watch: another one needs another skeleton. Refuses where this ComfyUI or its
+    `version` is the module's, by its guard: another one needs another skeleton. Refuses where this ComfyUI or its
     comfy-aimdo lacks what that needs.
     """
     lacking = contract.refusal("DynamicVRAM")

@@ -8,7 +8,7 @@ from typing import Any
 from ..common import reasons
 from ..common.reasons import Reason
 from ..compiler.fingerprint import Rules
-from ..runtime.module_watch import ModuleWatch
+from ..runtime.module_guard import ModuleGuard
 from . import dynamic_vram, vram_copies
 
 # Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
@@ -58,9 +58,9 @@ def epoch(patcher: Any) -> tuple[Any, ...]:
     )
 
 
-def refusal(patcher: Any, watch: ModuleWatch, prefix: str) -> Reason | None:
+def refusal(patcher: Any, guard: ModuleGuard, prefix: str) -> Reason | None:
     """Why no graph can stand in for the watched part of a patcher's model, or None."""
-    return patcher_refusal(patcher, prefix) or placement_refusal(patcher, watch)
+    return patcher_refusal(patcher, prefix) or placement_refusal(patcher, guard)
 
 
 def patcher_refusal(patcher: Any, prefix: str) -> Reason | None:
@@ -82,7 +82,7 @@ def patcher_refusal(patcher: Any, prefix: str) -> Reason | None:
     return None
 
 
-def placement_refusal(patcher: Any, watch: ModuleWatch) -> Reason | None:
+def placement_refusal(patcher: Any, guard: ModuleGuard) -> Reason | None:
     """Why the weights of a module are not what its layers compute with, or None.
 
     Where DynamicVRAM looks after the module, every layer asks for its weights, and only the class of a layer says
@@ -91,11 +91,11 @@ def placement_refusal(patcher: Any, watch: ModuleWatch) -> Reason | None:
     casts. It serves no other models, for its key has the dtypes of the inputs and of all weights.
     """
     for attribute in ("weight_function", "bias_function"):
-        where = watch.where_set(attribute) or watch.where_class_set(attribute)
+        where = guard.where_set(attribute) or guard.where_class_set(attribute)
         if where is not None:
             return reasons.WeightComputed(where)
     if dynamic_vram.is_paged(patcher):
-        where = watch.where_class_set("comfy_cast_weights")
+        where = guard.where_class_set("comfy_cast_weights")
     else:
-        where = None if getattr(patcher, "force_cast_weights", False) else watch.where_set("comfy_cast_weights")
+        where = None if getattr(patcher, "force_cast_weights", False) else guard.where_set("comfy_cast_weights")
     return reasons.WeightCast(where) if where is not None else None

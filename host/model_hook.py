@@ -17,11 +17,11 @@ from ..common import reasons
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..graph_cache.model_hash import ModelSource
-from ..runtime import choice, live_code
+from ..runtime import choice, code_guard
 from ..runtime.component import plan_of
 from ..runtime.dispatch import Call, Dispatcher
 from ..runtime.family import Shapes, by_name
-from ..runtime.module_watch import Watches
+from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.request import WhenMissing
 from . import contract, custom_nodes, model_source
@@ -48,7 +48,7 @@ class ModelHook:
     def __init__(self, family: Family, options: Options, node_id: str | None, source: ModelSource) -> None:
         self.options = options
         self._component = Component(family, node_id, source)
-        self._watches = Watches()
+        self._guards = GuardCache()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelHook:
         """Itself: copies of a MODEL that other nodes make belong to the same node of ours."""
@@ -64,7 +64,7 @@ class ModelHook:
         module, component = patcher.model.diffusion_model, self._component
         if self.options.shapes == "any size":
             examples = functools.partial(component.family.examples, module, patcher, dynprompt)
-            component.preload(patcher, module, self.options.backend, examples, self._watches)
+            component.preload(patcher, module, self.options.backend, examples, self._guards)
 
     # ComfyUI's callbacks ------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class ModelHook:
 
     def on_pre_run(self, patcher: Any) -> None:
         module = patcher.model.diffusion_model
-        _runs.setdefault(id(module), []).append((self, start_run(patcher, module, _PATCHED, self._watches)))
+        _runs.setdefault(id(module), []).append((self, start_run(patcher, module, _PATCHED, self._guards)))
 
     def on_cleanup(self, patcher: Any) -> None:
         key = id(patcher.model.diffusion_model)
@@ -137,7 +137,7 @@ def _replaced_for_one_call(module: Any, entry: str, original: Any) -> Reason | N
     function = getattr(original, "__func__", None)
     if function is not None and function is getattr(type(module), entry, None) and original.__self__ is module:
         return None
-    return reasons.ForwardReplaced(f"{type(module).__name__}.{entry}", live_code.custom_node(original))
+    return reasons.ForwardReplaced(f"{type(module).__name__}.{entry}", code_guard.custom_node(original))
 
 
 # The runs under way by the module's id. The host hands one model's options, and so one node's wrapper, to another

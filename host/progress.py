@@ -19,10 +19,10 @@ _LOG_EVERY = 10.0
 texts: dict[str, str] = {}
 
 
-def introduce(node_id: str | None, **intros: str) -> None:
+def show_intro(node_id: str | None, **intros: str) -> None:
     """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only."""
     if node_id is not None:
-        show(node_id, status.introduced(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
+        show(node_id, status.intro(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
 
 
 def report_run(node_id: str | None, part: str, report: RunReport) -> None:
@@ -51,7 +51,7 @@ def raise_if_interrupted() -> None:
     comfy.model_management.throw_exception_if_processing_interrupted()
 
 
-class CompileWatch:
+class CompileProgress:
     """Follows one compile: the queue's progress bar, a line on the node, and the user's interrupt."""
 
     def __init__(self, node_id: str | None, label: str) -> None:

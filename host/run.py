@@ -15,7 +15,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..runtime import registrations
 from ..runtime.binding import Held
-from ..runtime.module_watch import Watches
+from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.run import Run
 from . import custom_nodes, dynamic_vram, eligibility, host_memory
@@ -54,19 +54,19 @@ class HostRun(Run):
 
     def inspect(self, module: torch.nn.Module) -> Reason | None:
         """Check the module, and the weights when ComfyUI moved or patched them; why no graph serves this call."""
-        if self.refusal is not None or self.watch is None:
+        if self.refusal is not None or self.guard is None:
             return self.refusal
         epoch = eligibility.epoch(self.patcher)
         if epoch != self.epoch:
             self.epoch, self.bound, self.requests, self.check_slice = epoch, {}, {}, None
-            self.watch.refresh_fully(module)
-        watch, check_slice = self.watch, self.check_slice
-        version = watch.refresh(module) if check_slice is None else watch.refresh_part(module, check_slice)
-        refusal = eligibility.refusal(self.patcher, watch, self.prefix) if check_slice is None else None
+            self.guard.refresh_fully(module)
+        guard, check_slice = self.guard, self.check_slice
+        version = guard.refresh(module) if check_slice is None else guard.refresh_part(module, check_slice)
+        refusal = eligibility.refusal(self.patcher, guard, self.prefix) if check_slice is None else None
         if version != self.version:
             self.version, self.bound, self.requests = version, {}, {}
             self.refusal = self.refusal or self._page_anew(module)
-        return self.refusal or refusal or watch.patched
+        return self.refusal or refusal or guard.patched
 
     def _page_anew(self, module: torch.nn.Module) -> Reason | None:
         """The module is another one now, and so is its skeleton."""
@@ -100,31 +100,31 @@ class HostRun(Run):
                 yield held
 
 
-def start_run(patcher: Any, module: torch.nn.Module, prefix: str, watches: Watches | None = None) -> HostRun:
+def start_run(patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardCache | None = None) -> HostRun:
     """Inspect the model at the start of a run, when its weights are loaded. Never raises.
 
-    `watches` are those of earlier runs: with them a model that is as it was costs a millisecond, else some 50.
+    `guards` are those of earlier runs: with them a model that is as it was costs a millisecond, else some 50.
     """
     try:
         registry().release_orphans()
         host_memory.announce_run(patcher.load_device)
         stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
-        watch = (watches or Watches()).of(module, eligibility.rules())
-        refusal = eligibility.refusal(patcher, watch, prefix)
+        guard = (guards or GuardCache()).of(module, eligibility.rules())
+        refusal = eligibility.refusal(patcher, guard, prefix)
         paged = None
         if refusal is None and dynamic_vram.is_paged(patcher):
-            found = dynamic_vram.paged(patcher, module, watch.version)
+            found = dynamic_vram.paged(patcher, module, guard.version)
             if isinstance(found, Refused):
                 refusal = found.reason
             else:
                 paged = found
         return HostRun(
             refusal=refusal,
-            version=watch.version,
+            version=guard.version,
             inspected=True,
             stamp=stamp,
             patcher=patcher,
-            watch=watch,
+            guard=guard,
             epoch=eligibility.epoch(patcher),
             paged=paged,
             foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(),

@@ -82,7 +82,7 @@ def current_prompt() -> str | None:
     return None if prompt is None else str(prompt)
 
 
-def introduced(node_id: str, intros: Mapping[str, str]) -> str:
+def intro(node_id: str, intros: Mapping[str, str]) -> str:
     """The node was executed: its text now.
 
     Args:

@@ -127,7 +127,7 @@ class PagedCopies:
     They never hold the module itself, nor its weights: those with storage are emptied at the end of each run.
 
     Attributes:
-        version: of the module's other state, by its watch.
+        version: of the module's other state, by its guard.
         small: by module and name, tensors for the weights that the host does not page because they are small. It makes
             them anew for each run, and graphs want to find them where they were: they are copied there for each call.
     """

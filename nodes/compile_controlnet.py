@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from ..host.controlnet_hook import compile_controlnet
 from ..host.model_hook import Options, Shapes
-from ..host.progress import introduce
+from ..host.progress import show_intro
 from ..runtime.request import WhenMissing
 from . import inputs
 
@@ -50,5 +50,5 @@ class OneGraphCompileControlNet(io.ComfyNode):
         node_id = cls.hidden.unique_id if cls.hidden else None
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         compiled, text = compile_controlnet(control_net, Options(backend, shapes, when_missing), node_id, dynprompt)
-        introduce(node_id, text=text)
+        show_intro(node_id, text=text)
         return io.NodeOutput(compiled)

@@ -8,7 +8,7 @@ from comfy_api.latest import io
 from typing_extensions import override
 
 from ..host.model_hook import Options, Shapes, compile_model
-from ..host.progress import introduce
+from ..host.progress import show_intro
 from ..runtime.request import WhenMissing
 from . import inputs
 
@@ -46,5 +46,5 @@ class OneGraphCompileModel(io.ComfyNode):
         node_id = cls.hidden.unique_id if cls.hidden else None
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         compiled, text = compile_model(model, Options(backend, shapes, when_missing), node_id, dynprompt)
-        introduce(node_id, text=text)
+        show_intro(node_id, text=text)
         return io.NodeOutput(compiled)

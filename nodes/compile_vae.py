@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host.progress import introduce
+from ..host.progress import show_intro
 from ..host.vae.hook import Options, Parts, compile_vae
 from ..host.vae.resolutions import DynamicResolution
 from ..runtime.request import WhenMissing
@@ -50,5 +50,5 @@ class OneGraphCompileVAE(io.ComfyNode):
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         options = Options(backend, parts, dynamic_resolution, when_missing)
         compiled, text = compile_vae(vae, options, node_id, dynprompt)
-        introduce(node_id, text=text)
+        show_intro(node_id, text=text)
         return io.NodeOutput(compiled)

@@ -6,7 +6,7 @@ from comfy_api.latest import io
 from typing_extensions import override
 
 from ..host import loader, model_hook
-from ..host.progress import introduce
+from ..host.progress import show_intro
 from ..host.vae import hook as vae_hook
 from ..host.vae.resolutions import DynamicResolution
 from ..runtime.request import WhenMissing
@@ -57,5 +57,5 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         )
         options = vae_hook.Options(backend, parts, dynamic_resolution, when_missing)
         compiled_vae, about_vae = vae_hook.compile_vae(plain_vae, options, node_id, dynprompt)
-        introduce(node_id, model=about_model, VAE=about_vae)
+        show_intro(node_id, model=about_model, VAE=about_vae)
         return io.NodeOutput(compiled, clip, compiled_vae)

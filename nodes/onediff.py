@@ -36,7 +36,7 @@ Slots = tuple[type[io.ComfyTypeIO], ...]
 
 
 @dataclass(frozen=True)
-class Row:
+class ReplacedNode:
     """One of OneDiff's nodes.
 
     Attributes:
@@ -101,31 +101,31 @@ def _deep_cache() -> list[io.Input]:
 
 
 _LOADED: Slots = (io.Model, io.Clip, io.Vae)
-_NODES: tuple[Row, ...] = (
-    Row(
+_NODES: tuple[ReplacedNode, ...] = (
+    ReplacedNode(
         "ModelSpeedup", "Model Speedup", _MODEL,
         lambda: [io.Model.Input("model"), _custom_booster(), _inplace()], (io.Model,), actions.compile_model(),
     ),
-    Row(
+    ReplacedNode(
         "VaeSpeedup", "VAE Speedup", _VAE,
         lambda: [io.Vae.Input("vae"), _custom_booster(), _inplace()], (io.Vae,), actions.compile_vae,
     ),
-    Row(
+    ReplacedNode(
         "ControlnetSpeedup", "ControlNet Speedup", _CONTROL_NET,
         lambda: [io.ControlNet.Input("control_net"), _inplace(), _custom_booster()], (io.ControlNet,),
         actions.compile_control_net,
     ),
-    Row(
+    ReplacedNode(
         "OneDiffCheckpointLoaderSimple", "Load Checkpoint - OneDiff", _CHECKPOINT,
         lambda: [_checkpoint_name(), _choice("vae_speedup", "disable", "enable"), _custom_booster()], _LOADED,
         actions.load_checkpoint(),
     ),
-    Row(
+    ReplacedNode(
         "OneDiffControlNetLoader", "Load ControlNet Model - OneDiff", f"Load ControlNet Model and {_CONTROL_NET}",
         lambda: [io.Combo.Input("control_net_name", options=loader.control_net_names()), _custom_booster()],
         (io.ControlNet,), actions.load_control_net,
     ),
-    Row(
+    ReplacedNode(
         "OneDiffModelBooster", "Apply Model Booster - OneDiff", "",
         lambda: [
             _QUANTIZATION.Input("quantization_booster", optional=True),
@@ -134,7 +134,7 @@ _NODES: tuple[Row, ...] = (
         ],
         (_CUSTOM,), actions.merge_boosters,
     ),
-    Row(
+    ReplacedNode(
         "OneDiffOnlineQuantizationBooster", "Online OneFlow Quantizer - OneDiff", "",
         lambda: [
             _number("quantized_conv_percentage", 100, 0, 100),
@@ -144,9 +144,9 @@ _NODES: tuple[Row, ...] = (
         ],
         (_QUANTIZATION,), actions.make_booster(_QUANTIZED),
     ),
-    Row("OneFlowDeepcacheBooster", "OneFlow Deepcache Booster - OneDiff", "",
+    ReplacedNode("OneFlowDeepcacheBooster", "OneFlow Deepcache Booster - OneDiff", "",
         _deep_cache, (_DEEP_CACHE,), actions.make_booster(_SKIPPED)),
-    Row(
+    ReplacedNode(
         "OneDiffNexfortBooster", "Nexfort Booster - OneDiff", "",
         lambda: [
             *_ignored("fullgraph"), io.Boolean.Input("dynamic", default=True, optional=True),
@@ -154,7 +154,7 @@ _NODES: tuple[Row, ...] = (
         ],
         (_TORCH_COMPILE,), actions.make_booster(_OPTIONS),
     ),
-    Row(
+    ReplacedNode(
         "OneDiffTorchCompileBooster", "Torch Compile Booster - OneDiff", "",
         lambda: [
             *_ignored("fullgraph", "dynamic"), _word("backend", "inductor"), _word("mode", "default"),
@@ -162,12 +162,12 @@ _NODES: tuple[Row, ...] = (
         ],
         (_TORCH_COMPILE,), actions.make_booster(_OPTIONS),
     ),
-    Row(
+    ReplacedNode(
         "ModuleDeepCacheSpeedup", "Model DeepCache Speedup", _MODEL,
         lambda: [io.Model.Input("model"), _choice("static_mode", "enable", "disable"), *_deep_cache()], (io.Model,),
         actions.compile_model(_SKIPPED),
     ),
-    Row(
+    ReplacedNode(
         "OneDiffDeepCacheCheckpointLoaderSimple", "Load Checkpoint - OneDiff DeepCache", _CHECKPOINT,
         lambda: [
             _checkpoint_name(), _choice("vae_speedup", "disable", "enable"),
@@ -175,29 +175,29 @@ _NODES: tuple[Row, ...] = (
         ],
         _LOADED, actions.load_checkpoint(_SKIPPED),
     ),
-    Row(
+    ReplacedNode(
         "SVDSpeedup", "SVD Speedup", _MODEL,
         lambda: [io.Model.Input("model"), _inplace(False), _word("cache_name", "svd"), _custom_booster()], (io.Model,),
         actions.compile_model(),
     ),
-    Row(
+    ReplacedNode(
         "BatchSizePatcher", "Batch Size Patcher", "",
         lambda: [io.Model.Input("model"), io.Latent.Input("latent_image")], (io.Model,),
         actions.pass_on("model", reasons.OneGraphServesAll("batch size")),
     ),
-    Row("ResolutionSpeedupChecker", "Speedup Checker - Resolution", "",
+    ReplacedNode("ResolutionSpeedupChecker", "Speedup Checker - Resolution", "",
         lambda: [io.Latent.Input("samples")], (io.Latent,),
         actions.pass_on("samples", reasons.OneGraphServesAll("resolution"))),
-    Row("ModelGraphLoader", "Model Graph Loader", "",
+    ReplacedNode("ModelGraphLoader", "Model Graph Loader", "",
         lambda: [io.Model.Input("model"), _word("graph")], (io.Model,), actions.pass_on("model", _GRAPHS)),
-    Row(
+    ReplacedNode(
         "ModelGraphSaver", "Model Graph Saver", "",
         lambda: [io.Latent.Input("samples"), io.Model.Input("model"), _word("filename_prefix", "unet")], (),
         actions.end, is_output=True,
     ),
-    Row("VaeGraphLoader", "VAE Graph Loader", "",
+    ReplacedNode("VaeGraphLoader", "VAE Graph Loader", "",
         lambda: [io.Vae.Input("vae"), _word("graph")], (io.Vae,), actions.pass_on("vae", _GRAPHS)),
-    Row(
+    ReplacedNode(
         "VaeGraphSaver", "VAE Graph Saver", "",
         lambda: [io.Image.Input("images"), io.Vae.Input("vae"), _word("filename_prefix", "vae")], (), actions.end,
         is_output=True,
@@ -209,7 +209,7 @@ _NODES: tuple[Row, ...] = (
 
 
 @functools.cache
-def _tell(row: Row) -> None:
+def _tell(row: ReplacedNode) -> None:
     """Say once in the log that a workflow uses a node of OneDiff's."""
     log.warning("OneGraph: %s", reasons.NodeOfOneDiff(row.title, row.now).text)
 
@@ -217,7 +217,7 @@ def _tell(row: Row) -> None:
 class OneDiffNode(io.ComfyNode):
     """A node by its row of the table."""
 
-    row: ClassVar[Row]
+    row: ClassVar[ReplacedNode]
 
     @classmethod
     @override
@@ -240,8 +240,12 @@ class OneDiffNode(io.ComfyNode):
     @override
     def execute(cls, **inputs: Any) -> io.NodeOutput:
         _tell(cls.row)
-        at = actions.At(cls.hidden.unique_id, cls.hidden.dynprompt) if cls.hidden else actions.At(None, None)
-        return io.NodeOutput(*cls.row.run(inputs, at))
+        node = (
+            actions.ExecutedNode(cls.hidden.unique_id, cls.hidden.dynprompt)
+            if cls.hidden
+            else actions.ExecutedNode(None, None)
+        )
+        return io.NodeOutput(*cls.row.run(inputs, node))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 from ..common import reasons
 from ..common.reasons import Reason
 from ..host import controlnet_hook, loader, model_hook
-from ..host.progress import introduce
+from ..host.progress import show_intro
 from ..host.vae import hook as vae_hook
 
 Inputs = Mapping[str, Any]
@@ -29,14 +29,14 @@ class Booster:
 
 
 @dataclass(frozen=True)
-class At:
+class ExecutedNode:
     """The node that is executed."""
 
     node_id: str | None
     dynprompt: Any
 
 
-Run = Callable[[Inputs, At], tuple[Any, ...]]  # the values of a node's outputs, in order
+Run = Callable[[Inputs, ExecutedNode], tuple[Any, ...]]  # the values of a node's outputs, in order
 
 
 def _given(inputs: Inputs) -> Booster:
@@ -49,91 +49,93 @@ def _text(first: str, lost: tuple[Reason, ...]) -> str:
     return "\n".join([first, *(reason.text for reason in lost)])
 
 
-def _compiled(model: Any, lost: tuple[Reason, ...], inputs: Inputs, at: At) -> tuple[Any, str]:
+def _compiled(model: Any, lost: tuple[Reason, ...], inputs: Inputs, node: ExecutedNode) -> tuple[Any, str]:
     booster = _given(inputs)
-    compiled, text = model_hook.compile_model(model, model_hook.Options(booster.backend), at.node_id, at.dynprompt)
+    compiled, text = model_hook.compile_model(model, model_hook.Options(booster.backend), node.node_id, node.dynprompt)
     return compiled, _text(text, (*lost, *booster.lost))
 
 
 def compile_model(*lost: Reason) -> Run:
     """Compile Model (OneGraph) on `model`."""
 
-    def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
-        compiled, text = _compiled(inputs["model"], lost, inputs, at)
-        introduce(at.node_id, text=text)
+    def run(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
+        compiled, text = _compiled(inputs["model"], lost, inputs, node)
+        show_intro(node.node_id, text=text)
         return (compiled,)
 
     return run
 
 
-def compile_vae(inputs: Inputs, at: At) -> tuple[Any, ...]:
+def compile_vae(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """Compile VAE (OneGraph) on `vae`."""
     booster = _given(inputs)
-    compiled, text = vae_hook.compile_vae(inputs["vae"], vae_hook.Options(booster.backend), at.node_id, at.dynprompt)
-    introduce(at.node_id, text=_text(text, booster.lost))
+    compiled, text = vae_hook.compile_vae(
+        inputs["vae"], vae_hook.Options(booster.backend), node.node_id, node.dynprompt
+    )
+    show_intro(node.node_id, text=_text(text, booster.lost))
     return (compiled,)
 
 
 def load_checkpoint(*lost: Reason) -> Run:
     """Load Checkpoint (OneGraph) on `ckpt_name`, with the VAE compiled only where `vae_speedup` is `enable`."""
 
-    def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
+    def run(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
         model, clip, vae = loader.load_checkpoint(inputs["ckpt_name"])
-        compiled, about_model = _compiled(model, lost, inputs, at)
+        compiled, about_model = _compiled(model, lost, inputs, node)
         if inputs.get("vae_speedup") != "enable":
-            introduce(at.node_id, text=about_model)
+            show_intro(node.node_id, text=about_model)
             return compiled, clip, vae
         options = vae_hook.Options(_given(inputs).backend)
-        compiled_vae, about_vae = vae_hook.compile_vae(vae, options, at.node_id, at.dynprompt)
-        introduce(at.node_id, model=about_model, VAE=about_vae)
+        compiled_vae, about_vae = vae_hook.compile_vae(vae, options, node.node_id, node.dynprompt)
+        show_intro(node.node_id, model=about_model, VAE=about_vae)
         return compiled, clip, compiled_vae
 
     return run
 
 
-def compile_control_net(inputs: Inputs, at: At) -> tuple[Any, ...]:
+def compile_control_net(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """Compile ControlNet (OneGraph) on `control_net`."""
     booster = _given(inputs)
     options = model_hook.Options(booster.backend)
-    compiled, text = controlnet_hook.compile_controlnet(inputs["control_net"], options, at.node_id, at.dynprompt)
-    introduce(at.node_id, text=_text(text, booster.lost))
+    compiled, text = controlnet_hook.compile_controlnet(inputs["control_net"], options, node.node_id, node.dynprompt)
+    show_intro(node.node_id, text=_text(text, booster.lost))
     return (compiled,)
 
 
-def load_control_net(inputs: Inputs, at: At) -> tuple[Any, ...]:
+def load_control_net(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """Load ControlNet Model on `control_net_name`, then Compile ControlNet (OneGraph)."""
     loaded = loader.load_control_net(inputs["control_net_name"])
-    return compile_control_net({**inputs, "control_net": loaded}, at)
+    return compile_control_net({**inputs, "control_net": loaded}, node)
 
 
 def pass_on(name: str, why: Reason) -> Run:
     """Hand on an input as it is."""
 
-    def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
-        introduce(at.node_id, text=why.text)
+    def run(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
+        show_intro(node.node_id, text=why.text)
         return (inputs[name],)
 
     return run
 
 
-def end(inputs: Inputs, at: At) -> tuple[Any, ...]:
+def end(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """End a workflow without saving anything."""
-    introduce(at.node_id, text=reasons.GraphsByThemselves().text)
+    show_intro(node.node_id, text=reasons.GraphsByThemselves().text)
     return ()
 
 
 def make_booster(lost: Reason) -> Run:
     """A booster that tells what it does not do; `disable` turns compiling off."""
 
-    def run(inputs: Inputs, at: At) -> tuple[Any, ...]:
+    def run(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
         backend = "off" if inputs.get("disable") else "auto"
-        introduce(at.node_id, text=lost.text)
+        show_intro(node.node_id, text=lost.text)
         return (Booster(backend, (lost,)),)
 
     return run
 
 
-def merge_boosters(inputs: Inputs, at: At) -> tuple[Any, ...]:
+def merge_boosters(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """One booster of all that are connected."""
     boosters = [given for given in inputs.values() if isinstance(given, Booster)]
     backend = "off" if any(booster.backend == "off" for booster in boosters) else "auto"

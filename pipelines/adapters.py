@@ -78,11 +78,11 @@ def _is_low_rank(layer: Any) -> bool:
 
 
 @dataclass
-class Strengths:
+class AdapterScales:
     """How strongly each adapter counts in each layer, in one tensor that graphs read.
 
     Attributes:
-        scalings: the attributes of PEFT's layer and the adapter's name, for each layer and adapter. Strengths are
+        scalings: the attributes of PEFT's layer and the adapter's name, for each layer and adapter. AdapterScales are
             tensors after `enable_lora_hotswap`.
         layers: that read slices of `values`, each with how many adapters it has.
     """
@@ -131,9 +131,9 @@ class Strengths:
             layer.scales = self.values[one.start : one.stop]
 
 
-def as_compiled(module: torch.nn.Module) -> tuple[torch.nn.Module, Strengths]:
+def as_compiled(module: torch.nn.Module) -> tuple[torch.nn.Module, AdapterScales]:
     """The module with layers that graphs know in the place of adapter layers. It shares all weights."""
-    strengths = Strengths()
+    strengths = AdapterScales()
 
     def known(layer: Any) -> torch.nn.Module:
         base: torch.nn.Module = getattr(layer, _INNER)

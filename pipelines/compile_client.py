@@ -16,7 +16,7 @@ import torch
 from ..compiler.fingerprint import Rules
 from ..compiler.job import Client
 from ..runtime.family import ModuleCall, modules_of
-from . import reading
+from . import module_facts
 from .families import FAMILIES, family_of
 
 
@@ -35,7 +35,7 @@ def environment() -> str:
 
 def rules() -> Rules:
     """How diffusers' modules are to be read."""
-    return reading.rules()
+    return module_facts.rules()
 
 
 def prepare(state: Mapping[str, Any]) -> None:

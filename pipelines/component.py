@@ -22,7 +22,7 @@ from ..compiler.progress import Progress
 from ..graph_cache.model_hash import ModelSource
 from ..runtime import component
 from ..runtime.component import Plan, plan_of
-from ..runtime.dispatch import Accepted, Call, Instead
+from ..runtime.dispatch import Accepted, Call, Substituted
 from ..runtime.family import Shapes, Tensors
 from ..runtime.registry import registry
 from ..runtime.request import Request, RequestContext, WhenMissing
@@ -186,8 +186,10 @@ class Component(component.Component):
         """A result that is not finite: is it the graph's fault or the model's?"""
         if is_finite(reference):
             registry().retire(request, reasons.GraphNotFinite())
-            return Instead(reference, reasons.GraphNotFinite())
-        return Instead(reference, reasons.ResultNotFinite(str(tensors_of(reference)[0].dtype).removeprefix("torch.")))
+            return Substituted(reference, reasons.GraphNotFinite())
+        return Substituted(
+            reference, reasons.ResultNotFinite(str(tensors_of(reference)[0].dtype).removeprefix("torch."))
+        )
 
     # Requests -----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import torch
 
 from ..common import reasons
 from ..common.reasons import Reason
-from ..runtime import live_code
+from ..runtime import code_guard
 
 Serve = Callable[[torch.nn.Module, tuple[Any, ...], Mapping[str, Any], Callable[..., Any]], Any]
 _ACCELERATE = "_old_forward"  # where accelerate's hook keeps what it wraps
@@ -48,7 +48,7 @@ class Interception:
         self.__name__, self.__doc__ = method, own.__doc__
         self.__signature__ = inspect.signature(self._original(module))
         if self._before is not None and not _is_own(module, method, self._before):
-            self.refusal = reasons.MethodReplaced(method, live_code.custom_node(self._before))
+            self.refusal = reasons.MethodReplaced(method, code_guard.custom_node(self._before))
         self.serve = serve
 
     def module(self) -> torch.nn.Module | None:
@@ -61,7 +61,7 @@ class Interception:
         if module is None or not self.active or interception_of(module, self._method) is self:
             return None
         over = vars(module).get(self._method, getattr(type(module), self._method))
-        return reasons.MethodReplacedLater(self._method, live_code.custom_node(over))
+        return reasons.MethodReplacedLater(self._method, code_guard.custom_node(over))
 
     def install(self) -> None:
         """Take the module's calls from now on."""

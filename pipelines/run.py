@@ -15,12 +15,12 @@ from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
-from ..runtime.module_watch import ModuleWatch, Watches
+from ..runtime.module_guard import GuardCache, ModuleGuard
 from ..runtime.registry import registry
 from ..runtime.run import Run
-from . import reading
+from . import module_facts
 from .families import Family
-from .reading import Reading
+from .module_facts import ModuleFacts
 
 
 @dataclass
@@ -29,13 +29,13 @@ class ModuleState:
 
     Attributes:
         runs: the run under way in each thread, and by what the next one is told from it.
-        reading: what the module is to a graph, by its version.
+        facts: what the module is to a graph, by its version.
         lock: held while the module is inspected; several threads may call it.
     """
 
-    watches: Watches = field(default_factory=Watches)
+    guards: GuardCache = field(default_factory=GuardCache)
     runs: dict[int, tuple[tuple[Any, ...], PipeRun]] = field(default_factory=dict)
-    reading: tuple[int, Reading] | None = None
+    facts: tuple[int, ModuleFacts] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def keep(self, thread: int, mark: tuple[Any, ...], run: PipeRun) -> None:
@@ -46,17 +46,17 @@ class ModuleState:
                 del self.runs[gone]
             self.runs[thread] = mark, run
 
-    def read(self, module: torch.nn.Module, watch: ModuleWatch, check_slice: int | None) -> Reading:
-        """The reading of a module as its watch last saw it.
+    def read(self, module: torch.nn.Module, guard: ModuleGuard, check_slice: int | None) -> ModuleFacts:
+        """The facts of a module as its guard last saw it.
 
         Args:
             check_slice: of what a call is checked for; None: everything.
         """
-        known = self.reading
-        if known is not None and known[0] == watch.version and (check_slice is not None or known[1].holds()):
+        known = self.facts
+        if known is not None and known[0] == guard.version and (check_slice is not None or known[1].holds()):
             return known[1]
-        found = reading.read(module)
-        self.reading = watch.version, found
+        found = module_facts.read(module)
+        self.facts = guard.version, found
         return found
 
 
@@ -72,21 +72,21 @@ class PipeRun(Run):
     libraries: bool = False
     live: weakref.ref[torch.nn.Module] | None = None
     structure: Reason | None = None
-    reading: Reading | None = None
+    facts: ModuleFacts | None = None
 
     def inspect(self, module: torch.nn.Module, family: Family) -> Reason | None:
         """Check the module; why no graph serves this call, or None."""
-        if self.refusal is not None or self.watch is None:
+        if self.refusal is not None or self.guard is None:
             return self.refusal
         state = state_of(module)
         with state.lock:
-            watch, check_slice = self.watch, self.check_slice
-            version = watch.refresh_fully(module) if check_slice is None else watch.refresh_part(module, check_slice)
-            found = state.read(module, watch, check_slice)
-            if version != self.version or found is not self.reading:
+            guard, check_slice = self.guard, self.check_slice
+            version = guard.refresh_fully(module) if check_slice is None else guard.refresh_part(module, check_slice)
+            found = state.read(module, guard, check_slice)
+            if version != self.version or found is not self.facts:
                 self.version, self.bound, self.requests = version, {}, {}
-                self.reading = found
-                self.structure = self.reading.refusal or watch.patched or family.refusal(module)
+                self.facts = found
+                self.structure = self.facts.refusal or guard.patched or family.refusal(module)
             if found.strengths is not None:
                 found.strengths.sync()
         if found.drops_out():
@@ -95,14 +95,14 @@ class PipeRun(Run):
 
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module without what sits on the instance."""
-        assert self.reading is not None
-        return self.reading.bare
+        assert self.facts is not None
+        return self.facts.bare
 
     @contextlib.contextmanager
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
         """The module whose weights a graph reads: the live one, where the names are its own."""
-        assert self.reading is not None
-        live = None if self.live is None or self.reading.own_weights else self.live()
+        assert self.facts is not None
+        live = None if self.live is None or self.facts.own_weights else self.live()
         yield module if live is None else live
 
 
@@ -122,7 +122,7 @@ def start_run(module: torch.nn.Module) -> PipeRun:
         registry().release_orphans()
         state = state_of(module)
         with state.lock:
-            watch = state.watches.of(module, reading.rules())
-        return PipeRun(version=watch.version, watch=watch, live=weakref.ref(module))
+            guard = state.guards.of(module, module_facts.rules())
+        return PipeRun(version=guard.version, guard=guard, live=weakref.ref(module))
     except Exception as error:  # never into the pipeline
         return PipeRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)))

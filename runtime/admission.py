@@ -61,7 +61,7 @@ def calls_bytes(shapes: ShapeRange, example_sizes: Mapping[str, int], module: to
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Bytes on a device.
 
     Attributes:
@@ -83,15 +83,15 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Fits:
+class Admitted:
     """A compile may start, with that many further workers."""
 
     workers: int
 
 
-def admit(need: Need, free: int) -> Fits | Refused:
+def admit(need: MemoryNeed, free: int) -> Admitted | Refused:
     """Whether a compile fits into the free bytes beside what the host planned, with as many further workers as do."""
     left = free - need.planned - need.least
     if left >= 0:
-        return Fits(min(need.workers, left // need.context))
+        return Admitted(min(need.workers, left // need.context))
     return Refused(reasons.CompileDoesNotFit(need.least, need.planned, max(free, 0)))

@@ -24,7 +24,7 @@ from ..common.tensor_meta import TensorMeta
 from ..common.torch_private import TensorLooks, own_parameters, parameter_tables
 
 
-def constants_of(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
+def weight_table(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
     """Every parameter and buffer of `module` as the compiled code will rely on it, names prefixed."""
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     return tuple(TensorMeta.of(prefix + n, t) for n, t in named)

@@ -39,7 +39,7 @@ log = logging.getLogger("onegraph.runtime")
 
 _BACKGROUND_NICENESS = 10  # the run beside which it compiles goes first
 
-Watch = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Waiting:
 
     request: Request
     job: Job
-    need: admission.Need
+    need: admission.MemoryNeed
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,13 @@ class Compiles:
     # Compiling ----------------------------------------------------------------------------------------------
 
     def start(
-        self, request: Request, when_missing: WhenMissing, watch: Watch, rebuild_from: Entry | None
+        self, request: Request, when_missing: WhenMissing, on_progress: OnProgress, rebuild_from: Entry | None
     ) -> Entry | Refused:
         """Compile a request's graph, now or later.
 
         Args:
-            watch: follows a compile that the caller waits for. What it raises (the user's interrupt) goes through.
+            on_progress: follows a compile that the caller waits for. What it raises (the user's interrupt) goes
+                through.
             rebuild_from: a graph of the same architecture for other sizes, for backends that start from one.
 
         Returns:
@@ -171,13 +172,13 @@ class Compiles:
             return _refused(reason, error)
         except LoadError as error:  # the other sizes' graph changed meanwhile
             log.debug("%s is not rebuilt: %s", request.label, error)
-            return self.start(request, when_missing, watch, None)
+            return self.start(request, when_missing, on_progress, None)
         admitted = self._admit(request, job)
         if isinstance(admitted, Refused):
             return admitted
         if when_missing == "background":
             return self._start_in_background(request, admitted)
-        return self._compile(request, admitted, watch)
+        return self._compile(request, admitted, on_progress)
 
     def _job(self, request: Request, when_missing: WhenMissing, rebuild_from: Entry | None) -> Job:
         weights = len(list(request.module.parameters()))
@@ -205,23 +206,23 @@ class Compiles:
         self._deferred.take(request.slot)
         if not self.limits.applies(request.device):
             return job
-        need = admission.Need(request.activation_bytes(), request.planned_bytes, job.workers)
+        need = admission.MemoryNeed(request.activation_bytes(), request.planned_bytes, job.workers)
         fits = admission.admit(need, self._free_bytes(request.device))
-        if isinstance(fits, admission.Fits):
+        if isinstance(fits, admission.Admitted):
             memory.give_back(request.device)
             return dataclasses.replace(job, workers=fits.workers)
         if request.idle is None:
             return fits
         later = dataclasses.replace(job, niceness=_BACKGROUND_NICENESS)
         self._deferred.put(request.slot, _Waiting(request.without_module(), later, need))
-        return Refused(reasons.PutOff(fits.reason))
+        return Refused(reasons.CompileDeferred(fits.reason))
 
     def _free_bytes(self, device: torch.device) -> int:
         """Bytes that another compile could take, those under way counted in full, whatever they have taken by now."""
         taken = sum(one.taken for one in self._under_way.copy().values() if one.device == device)
         return self.limits.free(device) - taken
 
-    def _compile(self, request: Request, job: Job, watch: Watch) -> Entry | Refused:
+    def _compile(self, request: Request, job: Job, on_progress: OnProgress) -> Entry | Refused:
         slot = request.slot
         taken = (1 + job.workers) * admission.CONTEXT_BYTES + request.activation_bytes()
         started = _UnderWay(request.key.component, request.label, request.device, taken)  # not the request: its model
@@ -230,7 +231,7 @@ class Compiles:
 
         def follow(now: Progress) -> None:
             self._under_way[slot] = dataclasses.replace(started, progress=now)
-            watch(now)
+            on_progress(now)
 
         compiling_in: Path | None = None
         try:
@@ -300,7 +301,7 @@ class Compiles:
         idle, need = waiting.request.idle, dataclasses.replace(waiting.need, planned=0)
         if idle is None or not idle():
             return False
-        return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Fits)
+        return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Admitted)
 
     def _start_deferred(self, slot: Slot, waiting: _Waiting) -> None:
         """Compile what was deferred, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
@@ -315,14 +316,14 @@ class Compiles:
                 return
             self._background[slot] = (threading.current_thread(), time.perf_counter())
 
-        def watch(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             busy = request.idle is not None and not request.idle()
             if busy and self.limits.free(request.device) < waiting.need.planned:
                 raise _GiveWay
 
         try:
             memory.give_back(request.device)
-            self._compile(request, dataclasses.replace(waiting.job, workers=fits.workers), watch)
+            self._compile(request, dataclasses.replace(waiting.job, workers=fits.workers), on_progress)
         finally:
             self._background.pop(slot, None)
 

@@ -89,9 +89,9 @@ class Component:
             shapes = plan(candidate.supports(widest.shapes))
             if isinstance(shapes, Reason):
                 return Refused(shapes)
-            assert run.watch is not None
+            assert run.guard is not None
             skeleton = run.skeleton(module)
-            architecture = run.watch.architecture(skeleton)
+            architecture = run.guard.architecture(skeleton)
             chosen = widest if shapes == "any size" else exact
             return make_request(self.context(module), skeleton, architecture, candidate, chosen, widest.shapes, main)
 

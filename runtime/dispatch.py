@@ -23,7 +23,7 @@ from ..common.outputs import Output, mapped
 from ..common.reasons import Reason
 from ..common.shapes import Refused, TensorCall
 from ..compiler.progress import Progress
-from . import surroundings
+from . import ambient_modes
 from .loaded_graph import LoadedGraph
 from .registry import registry
 from .request import Request, WhenMissing
@@ -36,14 +36,14 @@ _PIXEL_DIMS = ("height", "width")
 
 
 @dataclass(frozen=True)
-class Instead:
+class Substituted:
     """An output that is right but not the graph's, and why."""
 
     output: Output
     reason: Reason
 
 
-Accepted = Output | Instead | Refused
+Accepted = Output | Substituted | Refused
 
 
 def _as_it_is(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
@@ -115,12 +115,12 @@ class Dispatcher:
             log.exception("a compiled call failed, eager takes over")
             run.refusal = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
             served = Refused(run.refusal)
-        run.served = not isinstance(served, Instead | Refused)
-        if not isinstance(served, Instead | Refused):
+        run.served = not isinstance(served, Substituted | Refused)
+        if not isinstance(served, Substituted | Refused):
             run.report.compiled_calls += 1
             return served
         count_eager(run, served.reason)
-        return served.output if isinstance(served, Instead) else original()
+        return served.output if isinstance(served, Substituted) else original()
 
     def _serve(self, run: Run, prepare: Callable[[], Call | Refused]) -> Accepted:
         """One call by a graph, chunk by chunk."""
@@ -151,11 +151,11 @@ class Dispatcher:
             accepted = call.accept(given, result.output)
             if isinstance(accepted, Refused):
                 return accepted
-            if isinstance(accepted, Instead):
+            if isinstance(accepted, Substituted):
                 instead = accepted.reason
-            outputs.append(accepted.output if isinstance(accepted, Instead) else accepted)
+            outputs.append(accepted.output if isinstance(accepted, Substituted) else accepted)
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *chunks: torch.cat(chunks), *outputs)
-        return output if instead is None else Instead(output, instead)
+        return output if instead is None else Substituted(output, instead)
 
     def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any, bool] | Refused:
         """The graph that may serve these inputs now, with their sizes, and whether all its weights are to be checked.
@@ -176,14 +176,14 @@ class Dispatcher:
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        whole = run.check_slice is None or run.bound.get(id(graph)) != run.doubts
+        whole = run.check_slice is None or run.bound.get(id(graph)) != run.full_checks
         refusal = graph.replaced() if whole else None
-        refusal = refusal or surroundings.refusal(request.module, given)
+        refusal = refusal or ambient_modes.refusal(request.module, given)
         if refusal is not None:
             return Refused(refusal)
         if id(graph) not in run.bound:
             graph.start_run(run.weights_version)
-        run.bound[id(graph)] = run.doubts
+        run.bound[id(graph)] = run.full_checks
         return graph, admitted.sizes, whole
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:

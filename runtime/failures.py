@@ -1,7 +1,7 @@
 """Nothing is compiled twice for one cause: what failed, in this process and before, and what must change first.
 
 Each failure is remembered with what may have been its cause: versions, free bytes of a disk or of memory, a folder. It
-is on the disk (`graph_cache.crash.failures`), so that a new process knows it, and `onegraph retry` forgets it.
+is on the disk (`graph_cache.crash.failure_files`), so that a new process knows it, and `onegraph retry` forgets it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..common.errors import ChildDiedError, CompileError, in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..common.torch_private import driver_version
-from ..graph_cache.crash.failures import Failure, Kind
+from ..graph_cache.crash.failure_files import Failure, Kind
 from ..graph_cache.entry import Entry
 from ..graph_cache.files import free_bytes, total_bytes
 from ..graph_cache.publish import NotPublishedError
@@ -96,7 +96,7 @@ class Failures:
             why = None if room is None else waits_for_more(failure, because, *room)
             return None if why is None else Refused(why)
         if failure.kind == "place":
-            return Refused(reasons.WaitsForPlace(because))
+            return Refused(reasons.WaitsForFolder(because))
         if failure.kind == "again" and failure.tries < _TWICE:
             return None
         return Refused(reasons.WaitsForChange(because, tuple(sorted(failure.facts))))

@@ -25,7 +25,7 @@ _CALLS = 3  # that must give an unlikely speed before it is believed: a busy mac
 
 
 @dataclass(frozen=True)
-class Trial:
+class Comparison:
     """A call by the graph and by eager.
 
     Attributes:
@@ -67,7 +67,7 @@ class _Timing:
 
 
 @dataclass(frozen=True)
-class Failed:
+class CheckFailed:
     """The graph is wrong; `reference` is eager's result."""
 
     reason: Reason
@@ -97,11 +97,11 @@ class FirstUseCheck:
             return reasons.SlowerThanEager(round(speedup, 3))
         return None
 
-    def due(self, trial: Trial) -> bool:
+    def due(self, comparison: Comparison) -> bool:
         """Whether a call like this was not compared or timed yet."""
-        return trial.group not in self.result.checked or self.result.compiled_ms is None
+        return comparison.group not in self.result.checked or self.result.compiled_ms is None
 
-    def check(self, trial: Trial) -> Output | Failed:
+    def check(self, comparison: Comparison) -> Output | CheckFailed:
         """Compare and time a call, and record what it shows beside the manifest.
 
         A speed that is lower than eager's, or too high to be true, is recorded after several calls.
@@ -110,28 +110,28 @@ class FirstUseCheck:
             The graph's result, or why it is wrong.
         """
         started = time.perf_counter()
-        compiled_ms, output = timed(lambda: trial.run(trial.inputs), self._device)
-        eager_ms, reference = timed(lambda: trial.eager(*trial.inputs), self._device)
+        compiled_ms, output = timed(lambda: comparison.run(comparison.inputs), self._device)
+        eager_ms, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
         verdict = faithfulness.compare(output, reference)
         if isinstance(verdict, faithfulness.Unfaithful):
-            return Failed(reasons.FirstUseFailed(verdict.reason), reference)
+            return CheckFailed(reasons.FirstUseFailed(verdict.reason), reference)
         if not verdict.telling:  # a broken latent says nothing of the graph: the next call is compared
             return output
-        checked = {**self.result.checked, trial.group: verdict.rel_l2}
+        checked = {**self.result.checked, comparison.group: verdict.rel_l2}
         result = self.result.model_copy(update={"checked": checked})
         if result.compiled_ms is None:
-            timing = self._timings.setdefault(tuple(sorted(trial.sizes.items())), _Timing())
+            timing = self._timings.setdefault(tuple(sorted(comparison.sizes.items())), _Timing())
             timing.add(compiled_ms, eager_ms)
             for _ in range(1 if timing.calls else _PAIRS):
                 if time.perf_counter() - started > self._policy.measuring_seconds[self._device.type]:
                     break
-                compiled_ms = timed(lambda: trial.run(trial.inputs), self._device)[0]
-                timing.add(compiled_ms, timed(lambda: trial.eager(*trial.inputs), self._device)[0])
+                compiled_ms = timed(lambda: comparison.run(comparison.inputs), self._device)[0]
+                timing.add(compiled_ms, timed(lambda: comparison.eager(*comparison.inputs), self._device)[0])
                 if self._is_likely(timing):
                     break
             timing.calls += 1
             if self._is_likely(timing) or timing.calls >= _CALLS:
-                result = result.model_copy(update=self._decided(timing, trial))
+                result = result.model_copy(update=self._decided(timing, comparison))
         self.result = result
         self._store.remember(self._entry, result)
         return output
@@ -140,8 +140,8 @@ class FirstUseCheck:
         """Whether a speed is one that graphs have. Any other is measured again, for the machine may be busy."""
         return max(1.0, self._policy.slower) <= timing.speedup <= self._policy.fastest or self._policy.slower == 0
 
-    def _decided(self, timing: _Timing, trial: Trial) -> dict[str, object]:
-        size = ", ".join(f"{name} {value}" for name, value in trial.sizes.items())
+    def _decided(self, timing: _Timing, comparison: Comparison) -> dict[str, object]:
+        size = ", ".join(f"{name} {value}" for name, value in comparison.sizes.items())
         slow = self.result.slow_processes + 1 if timing.speedup < self._policy.slower else 0
         return {"eager_ms": timing.eager, "compiled_ms": timing.compiled, "size": size, "slow_processes": slow}
 

@@ -24,9 +24,9 @@ from ..common.zeros import zeros
 from ..graph_cache.entry import Entry
 from ..graph_cache.lookup import Broken
 from ..graph_cache.store import Store
-from . import binding, faithfulness, live_code, out_of_memory, spot_check
+from . import binding, code_guard, faithfulness, out_of_memory, spot_check
 from .counters import Counters
-from .first_use import Failed, FirstUseCheck, Trial, timed
+from .first_use import CheckFailed, Comparison, FirstUseCheck, timed
 from .policy import Policy
 from .request import Request
 
@@ -87,7 +87,7 @@ class LoadedGraph:
         self.fresh = True  # not called yet in this process
         self.instead_of: Reason | None = None  # why one that was there could not be loaded
         code = entry.manifest.code
-        self.code = live_code.LiveCode(code) if code is not None else None
+        self.code = code_guard.CodeGuard(code) if code is not None else None
         self.used = time.monotonic()
         self._runner = runner
         self._prefix = request.prefix
@@ -211,23 +211,23 @@ class LoadedGraph:
                             return bound
                         counters.binds += 1
                         held.put(id(self), *bound)
-                    trial = Trial(inputs, sizes, self._run, eager)
-                    if self.first_use.due(trial):
+                    comparison = Comparison(inputs, sizes, self._run, eager)
+                    if self.first_use.due(comparison):
                         with self._uncaptured():
-                            checked = self.first_use.check(trial)
-                        result = self._retire(checked) if isinstance(checked, Failed) else Result(checked)
+                            checked = self.first_use.check(comparison)
+                        result = self._retire(checked) if isinstance(checked, CheckFailed) else Result(checked)
                     else:
                         result = Result(self._run(inputs))
                         if self._schedule.due():
                             counters.spot_checks += 1
                             with self._uncaptured():
-                                result = self._spot_check(trial, result.output)
+                                result = self._spot_check(comparison, result.output)
             except torch.OutOfMemoryError as error:
                 log.info("a compiled call ran out of memory: %s", str(error).partition("\n")[0])
                 return Refused(reasons.MemoryRanOut())
             if self.fresh:
                 self.fresh = False
-                result = self._with_all_outputs(trial, result)
+                result = self._with_all_outputs(comparison, result)
                 if self.retired is None:
                     self._store.note_success(self.entry)
             slower = self.first_use.slower()
@@ -296,26 +296,28 @@ class LoadedGraph:
             self._binding = bound[0]
         return bound
 
-    def _spot_check(self, trial: Trial, output: Output) -> Result:
+    def _spot_check(self, comparison: Comparison, output: Output) -> Result:
         """Compare a fraction of a later call with eager."""
         milliseconds, (found, reference) = timed(
-            lambda: spot_check.pair(self.shapes, trial.inputs, output, self._runner, trial.eager), self.device
+            lambda: spot_check.pair(self.shapes, comparison.inputs, output, self._runner, comparison.eager), self.device
         )
         self._schedule.checked(milliseconds / 1e3)
         verdict = faithfulness.compare(found, reference)
         if isinstance(verdict, faithfulness.Unfaithful):
-            return self._retire(Failed(reasons.SpotCheckFailed(verdict.reason), trial.eager(*trial.inputs)))
+            return self._retire(
+                CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.eager(*comparison.inputs))
+            )
         return Result(output)
 
-    def _with_all_outputs(self, trial: Trial, result: Result) -> Result:
+    def _with_all_outputs(self, comparison: Comparison, result: Result) -> Result:
         """The result of a graph that returns as many tensors as its manifest says, else eager's."""
         found, wanted = len(tensors_of(result.output)), self.entry.manifest.outputs
         if result.refusal is not None or found == wanted:
             return result
         other = reasons.OtherResult(f"{found} tensors", f"{wanted} tensors")
-        return self._retire(Failed(reasons.FirstUseFailed(other), trial.eager(*trial.inputs)))
+        return self._retire(CheckFailed(reasons.FirstUseFailed(other), comparison.eager(*comparison.inputs)))
 
-    def _retire(self, failed: Failed) -> Result:
+    def _retire(self, failed: CheckFailed) -> Result:
         self.retired = failed.reason
         self._runner.close()
         log.warning("%s: %s", self.entry.folder.name, Refused(failed.reason).text)

@@ -30,15 +30,15 @@ from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Store
-from . import live_code
+from . import code_guard
 from .admission import Limits
-from .compiles import Compiles, Watch
+from .child_load_test import ChildLoadTest
+from .compiles import Compiles, OnProgress
 from .counters import Counters
 from .eviction import Eviction
 from .loaded_graph import GraphOptions, LoadedGraph, Origin
 from .policy import Policy
 from .request import Request, Slot, WhenMissing
-from .trial import Trials
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -61,7 +61,7 @@ class Registry:
         self._graphs: dict[Slot, LoadedGraph] = {}
         self.eviction = Eviction(self._graphs)
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
-        self._trials = Trials(self.store, self.compiles)
+        self._load_test = ChildLoadTest(self.store, self.compiles)
         self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
         self._swept: set[ModelSource] = set()  # whose folders were cleared of what former processes left
         self._locks: dict[Slot, threading.RLock] = {}
@@ -83,7 +83,7 @@ class Registry:
         """Whether a graph for the request is loaded or stored, so that nothing needs compiling."""
         if self.loaded(request.key, request.device) is not None:
             return True
-        found = self.store.lookup(request.key, request.source, request.neighbours, live_code.difference)
+        found = self.store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
         return isinstance(found, Hit | Unavailable)
 
     def _is_needed(self, request: Request) -> bool:
@@ -91,10 +91,10 @@ class Registry:
 
     # Obtaining ----------------------------------------------------------------------------------------------
 
-    def obtain(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
+    def obtain(self, request: Request, when_missing: WhenMissing, on_progress: OnProgress) -> LoadedGraph | Refused:
         """Give the graph for a request: loaded before, restored from the store, or compiled.
 
-        Never raises for anything that goes wrong with the graph. What `watch` raises (the user's interrupt) goes
+        Never raises for anything that goes wrong with the graph. What `on_progress` raises (the user's interrupt) goes
         through, with nothing left behind.
 
         Returns:
@@ -108,12 +108,12 @@ class Registry:
             reason = self._preload_refusals.pop(slot, None)
             if reason is not None:
                 return Refused(reason)
-            restored = self._restore(request, watch)
+            restored = self._restore(request, on_progress)
             if not isinstance(restored, Miss):
                 return restored
             if when_missing == "eager":
                 return Refused(restored.reason)
-            compiled = self._compile(request, when_missing, watch)
+            compiled = self._compile(request, when_missing, on_progress)
             if isinstance(compiled, LoadedGraph) and isinstance(restored.reason, Untrusted):
                 compiled.instead_of = restored.reason  # or each start might compile without a word
                 log.warning("%s was compiled anew: %s", request.label, restored.reason.text)
@@ -144,8 +144,8 @@ class Registry:
             return graph if graph.retired is None else Refused(graph.retired)
         return self.compiles.known(slot)
 
-    def _restore(self, request: Request, watch: Watch | None = None) -> LoadedGraph | Refused | Miss:
-        """Load the graph from the store; one that a child must try first (`Trials`) only with a `watch`."""
+    def _restore(self, request: Request, on_progress: OnProgress | None = None) -> LoadedGraph | Refused | Miss:
+        """Load the graph from the store; one that a child must try first (`ChildLoadTest`) with `on_progress`."""
         unable = request.backend.can_run(request.device).reason
         if unable is not None:
             return Refused(unable)
@@ -155,7 +155,7 @@ class Registry:
         replaced: list[Reason] = []
 
         def differs(manifest: Manifest) -> Reason | None:
-            difference = live_code.difference(manifest)
+            difference = code_guard.difference(manifest)
             if isinstance(difference, FunctionReplaced):
                 replaced.append(difference)
             return difference
@@ -167,8 +167,8 @@ class Registry:
             return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
             return Refused(replaced[0], passing=True) if replaced else found
-        entry = self.store.adopt(found, request.key, request.source)
-        failed = self._trials.why_not(request, entry, watch)
+        entry = self.store.share_with_model(found, request.key, request.source)
+        failed = self._load_test.why_not(request, entry, on_progress)
         if failed is not None:
             return failed
         graph = self._load(request, entry, "restored")
@@ -178,26 +178,26 @@ class Registry:
     def _broken(self, request: Request, found: Broken) -> Refused | Miss:
         """Quarantine an entry; where it lies in a folder that cannot be changed, another one takes its place."""
         entry = read(found.folder)
-        if not self.store.take_away(found):
+        if not self.store.move_aside(found):
             return Miss(found.reason)
         if isinstance(found.reason, DiedWhileLoading) and isinstance(entry, Entry):
             self.compiles.failures.remember_wrong(request, entry, found.reason)
         return Refused(reasons.CompiledAgainLater(found.reason))
 
-    def _compile(self, request: Request, when_missing: WhenMissing, watch: Watch) -> LoadedGraph | Refused:
+    def _compile(self, request: Request, when_missing: WhenMissing, on_progress: OnProgress) -> LoadedGraph | Refused:
         unable = request.backend.can_compile(request.device).reason
         if unable is not None:
             return Refused(unable)
-        foreign = live_code.foreign_method(request.module)
+        foreign = code_guard.foreign_method(request.module)
         if foreign is not None:  # the graph would be another model's, and could not be used
             return Refused(foreign, passing=True)
         sibling = None
         if rebuilder(request.backend) is not None:
-            sibling = self.store.sibling(request.key, request.source, request.neighbours, live_code.difference)
-        compiled = self.compiles.start(request, when_missing, watch, sibling)
+            sibling = self.store.sibling(request.key, request.source, request.neighbours, code_guard.difference)
+        compiled = self.compiles.start(request, when_missing, on_progress, sibling)
         if isinstance(compiled, Refused):
             return compiled
-        difference = live_code.difference(compiled.manifest)
+        difference = code_guard.difference(compiled.manifest)
         if isinstance(difference, FunctionReplaced):
             return Refused(difference, passing=True)
         if difference is not None:

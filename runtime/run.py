@@ -13,7 +13,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused
 from . import registrations
 from .binding import Held
-from .module_watch import ModuleWatch
+from .module_guard import ModuleGuard
 from .request import Request
 from .run_report import RunReport
 
@@ -28,12 +28,12 @@ class Run:
         served: whether a graph served the last call.
         inspected: whether the module was checked for everything since the last call, as when a run starts.
         check_slice: number of the part that the module is checked for at this call; None: it and all weights in full.
-        doubts: how often a call of this run was to be checked for everything.
+        full_checks: how often a call of this run was to be checked for everything.
         stamp: of registrations, when the last call or, before the first one, the run began.
         refused: by key digest, why there is no graph in this run.
-        bound: by ids of graphs, `doubts` when the graph's binding was last checked in full in this run.
+        bound: by ids of graphs, `full_checks` when the graph's binding was last checked in full in this run.
         requests: by what a request depends on, until something changes.
-        watch: on the module that runs; None: it could not be inspected.
+        guard: on the module that runs; None: it could not be inspected.
         held: keeps the memory that the graphs of this run read; None: each call keeps it while it lasts.
     """
 
@@ -42,13 +42,13 @@ class Run:
     served: bool = False
     inspected: bool = False
     check_slice: int | None = None
-    doubts: int = 0
+    full_checks: int = 0
     stamp: int | None = None
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, Reason] = field(default_factory=dict)
     bound: dict[int, int] = field(default_factory=dict)
     requests: dict[Any, Request] = field(default_factory=dict)
-    watch: ModuleWatch | None = None
+    guard: ModuleGuard | None = None
     held: Held | None = None
 
     def look(self, alone: bool) -> None:
@@ -63,7 +63,7 @@ class Run:
             self.check_slice = self.report.calls
         else:
             self.check_slice = None
-            self.doubts += 1
+            self.full_checks += 1
         self.stamp, self.inspected = now, False
 
     @property

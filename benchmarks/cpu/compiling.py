@@ -69,13 +69,13 @@ def followed() -> dict[str, list[float]]:
     from onegraph.host import progress
 
     stages: dict[str, list[float]] = {}
-    watch = progress.CompileWatch.__call__
+    watch = progress.CompileProgress.__call__
 
     def heard(self: Any, said: Any) -> None:
         stages.setdefault(said.stage, [time.perf_counter()] * 2)[1] = time.perf_counter()
         watch(self, said)
 
-    progress.CompileWatch.__call__ = heard  # type: ignore[method-assign]
+    progress.CompileProgress.__call__ = heard  # type: ignore[method-assign]
     return stages
 
 

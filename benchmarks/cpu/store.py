@@ -95,7 +95,7 @@ def key(number: int, component: str, **changed: Any) -> Any:
 def fill(store: Filled) -> None:
     """Publish one entry, and write the others like it, since to publish hundreds takes a minute."""
     from onegraph.common.tensor_meta import TensorMeta
-    from onegraph.graph_cache.first_use import FirstUse
+    from onegraph.graph_cache.first_use_results import FirstUse
     from onegraph.graph_cache.layout import entry_name
     from onegraph.graph_cache.manifest import CodeRecord
     from onegraph.graph_cache.publish import NewEntry

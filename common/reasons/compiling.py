@@ -130,7 +130,8 @@ class CompileDoesNotFit(Reason):
         return f"compiling needs {in_words(self.needed)} of GPU memory{beside}, and {in_words(self.free)} are free"
 
 
-class PutOff(Reason):
+class CompileDeferred(Reason):
+    code = "put_off"
     sentence = "{because}; it compiles when the queue is empty"
     because: Reason
 
@@ -174,9 +175,10 @@ class WaitsForDisk(Reason):
         return f"{self.because.text} It is tried again when {in_words(self.wanted)} of the disk are free, {_LATEST}."
 
 
-class WaitsForPlace(Reason):
+class WaitsForFolder(Reason):
     """A compiled graph could not be saved although there was room. Another folder is tried, or the same a day later."""
 
+    code = "waits_for_place"
     because: Reason
 
     def clause(self) -> str:

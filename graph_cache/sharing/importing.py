@@ -203,5 +203,5 @@ def _publish(signer: Signer, graph: _Graph, verified: Path) -> tuple[Path, bool]
         for file in graph.manifest.files:
             (verified / file).replace(staged / file)
         signed = publish.Signed(graph.manifest, graph.text, {PUBLISHER_FILE: graph.signature})
-        made = publish.take_over(graph.key, staged, signed, signer)
+        made = publish.publish_verified(graph.key, staged, signed, signer)
     return made.folder, not there

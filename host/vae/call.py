@@ -11,12 +11,12 @@ from ...common import reasons
 from ...common.outputs import Output, is_finite
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...runtime.dispatch import Accepted, Instead
+from ...runtime.dispatch import Accepted, Substituted
 from ...runtime.registry import registry
 from ...runtime.request import Request
 from ..families import Family
 from ..run import HostRun
-from .finite import Flags, Part, rescued
+from .finite import Flags, Part, recomputed_in_float32
 from .resolutions import Plan
 
 
@@ -28,7 +28,7 @@ class VaeCall:
         run: from the first call of the proxy on.
         plans: the rule's decision, by whether the backend has graphs for any size.
         finite: for tiles, the requests by key digest, each with a flag on the device: were all its results finite?
-        doubted: set while tiles whose graph gave values that are not finite run once more, without it.
+        rerun: set while tiles whose graph gave values that are not finite run once more, without it.
     """
 
     part: Part
@@ -37,11 +37,11 @@ class VaeCall:
     run: HostRun | None = None
     plans: dict[bool, Plan] = field(default_factory=dict)
     finite: Flags = field(default_factory=dict)
-    doubted: Doubted | None = None
+    rerun: EagerRerun | None = None
 
 
 @dataclass
-class Doubted:
+class EagerRerun:
     """What tiles show when they run without the graph that gave values that are not finite.
 
     Attributes:
@@ -75,16 +75,16 @@ class Chunk:
     module: torch.nn.Module
 
 
-def judge_not_finite(chunk: Chunk, request: Request, image: torch.Tensor, reference: Output) -> Accepted:
+def resolve_not_finite(chunk: Chunk, request: Request, image: torch.Tensor, reference: Output) -> Accepted:
     """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
     if is_finite(reference):
         registry().retire(request, reasons.GraphNotFinite())
         return Refused(reasons.GraphNotFinite())
-    exact, reason = rescued(chunk.family, chunk.run, chunk.module, image)
+    exact, reason = recomputed_in_float32(chunk.family, chunk.run, chunk.module, image)
     if exact is None:
         chunk.run.refusal = reason
         return Refused(reason)
-    return Instead(exact, reason)
+    return Substituted(exact, reason)
 
 
 def call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:

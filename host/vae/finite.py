@@ -48,7 +48,7 @@ def set_random_state(vae: Any, state: tuple[torch.Tensor, torch.Tensor | None]) 
         torch.cuda.set_rng_state(state[1], vae.device)
 
 
-def rescued(
+def recomputed_in_float32(
     family: Family, run: HostRun, module: torch.nn.Module, x: torch.Tensor
 ) -> tuple[torch.Tensor | None, Reason]:
     """What float32 gives where eager overflows, or None, and the reason for the user."""

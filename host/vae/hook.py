@@ -28,7 +28,7 @@ from ...graph_cache.model_hash import ModelSource
 from ...runtime import choice
 from ...runtime.dispatch import Accepted, Call, count_eager
 from ...runtime.family import Shapes
-from ...runtime.module_watch import Watches
+from ...runtime.module_guard import GuardCache
 from ...runtime.registry import registry
 from ...runtime.request import Request, WhenMissing
 from .. import contract, model_source
@@ -36,9 +36,9 @@ from ..component import Component, eager_text, wait_for
 from ..families import DECODER, ENCODER, Family
 from ..module_proxy import plain, stand_in
 from ..run import HostRun, start_run
-from .call import Chunk, Doubted, Served, VaeCall, call_bytes, judge_not_finite
+from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite
 from .eligibility import changed, has_encoder, replaced, unsupported
-from .finite import Part, gather, not_finite, random_state, rescued, set_random_state
+from .finite import Part, gather, not_finite, random_state, recomputed_in_float32, set_random_state
 from .proxy import Calls, VaeProxy, vae_class_for
 from .resolutions import DynamicResolution, Plan, sizes_of
 
@@ -67,7 +67,7 @@ class VaeHook:
         self._source = source
         self._components = {part: Component(family, node_id, source, part) for part, family in _FAMILIES.items()}
         self._has_encoder = has_encoder(source.path)
-        self._watches = Watches()
+        self._guards = GuardCache()
         self._active = threading.local()
 
     def __copy__(self) -> VaeHook:
@@ -84,7 +84,7 @@ class VaeHook:
         for part, component in self._components.items():
             if self._chosen(part):
                 examples = functools.partial(component.family.examples, module, vae, None)
-                component.preload(vae.patcher, module, self.options.backend, examples, self._watches)
+                component.preload(vae.patcher, module, self.options.backend, examples, self._guards)
 
     # The call from outside ----------------------------------------------------------------------------------
 
@@ -154,17 +154,17 @@ class VaeHook:
     ) -> torch.Tensor:
         """All tiles once more without a graph, because these requests' graphs gave values that are not finite."""
         run.report.restart()
-        call.doubted = doubted = Doubted()
+        call.rerun = rerun = EagerRerun()
         try:
             result = function()
         finally:
-            call.doubted = None
-        reason = doubted.overflow
+            call.rerun = None
+        reason = rerun.overflow
         if reason is None:
             reason = reasons.GraphNotFinite()
             for request in wrong:
                 registry().retire(request, reason)
-        count_eager(run, reason, doubted.tiles)
+        count_eager(run, reason, rerun.tiles)
         return result
 
     # One chunk or tile --------------------------------------------------------------------------------------
@@ -176,11 +176,11 @@ class VaeHook:
             return None
         if call.run is None:
             patcher = call.vae.patcher
-            call.run = start_run(patcher, module, "", self._watches)
+            call.run = start_run(patcher, module, "", self._guards)
             call.run.refusal = call.run.refusal or changed(patcher, module)
         return call, call.run
 
-    def passed_by(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
+    def count_bypassed(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
         """The proxy was called in a way that only the module itself knows."""
         asked = self._asked(part, module)
         if asked is not None:
@@ -194,9 +194,9 @@ class VaeHook:
         call, run = asked
         run.call_bytes = run.call_bytes or call_bytes(part, call.vae, x)
         chunk = Chunk(_FAMILIES[part], call, run, module)
-        if call.doubted is not None:
+        if call.rerun is not None:
             run.report.call_starts()
-            return self._without_graph(chunk, call.doubted, x, own)
+            return self._without_graph(chunk, call.rerun, x, own)
         started = time.perf_counter()
         component = self._components[part]
         prepare = functools.partial(self._prepare, chunk, component, x)
@@ -231,7 +231,7 @@ class VaeHook:
                 return output
             if bool(torch.isfinite(output).all()):
                 return output
-            return judge_not_finite(chunk, request, inputs[0], eager(inputs[0]))
+            return resolve_not_finite(chunk, request, inputs[0], eager(inputs[0]))
 
         return dataclasses.replace(call, accept=accept)
 
@@ -247,25 +247,25 @@ class VaeHook:
         return call.plans[any_size]
 
     def _without_graph(
-        self, chunk: Chunk, doubted: Doubted, x: torch.Tensor, own: Callable[[torch.Tensor], Any]
+        self, chunk: Chunk, rerun: EagerRerun, x: torch.Tensor, own: Callable[[torch.Tensor], Any]
     ) -> Served:
         """A tile by eager, in float32 where that overflows."""
         run, state = chunk.run, random_state(chunk.call.vae)
         result = Served(own(x), whole=True)
-        doubted.tiles += 1
+        rerun.tiles += 1
         if bool(torch.isfinite(result.tensor).all()):
             return result
         if run.refusal is not None:
-            doubted.overflow = doubted.overflow or run.refusal
+            rerun.overflow = rerun.overflow or run.refusal
             return result
         exact = None
         try:
-            exact, doubted.overflow = rescued(chunk.family, run, chunk.module, x)
+            exact, rerun.overflow = recomputed_in_float32(chunk.family, run, chunk.module, x)
         except Exception as error:  # never into the queue
             log.exception("a tile could not be computed in float32")
-            doubted.overflow = reasons.Float32Failed(type(error).__name__)
+            rerun.overflow = reasons.Float32Failed(type(error).__name__)
         if exact is None:
-            run.refusal = doubted.overflow
+            run.refusal = rerun.overflow
             return result
         set_random_state(chunk.call.vae, state)  # what follows an encoder draws its numbers once
         return Served(exact, whole=False)

@@ -27,7 +27,7 @@ class VaeProxy(ModuleProxy):
         # The class's own: the module may hold a replacement that ends up here again.
         own = functools.partial(_own(self).decode, module)
         if args or kwargs:
-            self.onegraph_hook.passed_by("decoder", module, reasons.VaeOptions("decode"))
+            self.onegraph_hook.count_bypassed("decoder", module, reasons.VaeOptions("decode"))
             return own(z, *args, **kwargs)
         return self.onegraph_hook.serve("decoder", module, z, own).tensor
 
@@ -36,7 +36,7 @@ class VaeProxy(ModuleProxy):
         module = self.onegraph_module
         own = functools.partial(_own(self).encode, module)
         if args or kwargs:
-            self.onegraph_hook.passed_by("encoder", module, reasons.VaeOptions("encode"))
+            self.onegraph_hook.count_bypassed("encoder", module, reasons.VaeOptions("encode"))
             return own(x, *args, **kwargs)
         served = self.onegraph_hook.serve("encoder", module, x, own)
         # What follows the moments may draw random numbers, so it stays the host's own.

@@ -20,7 +20,7 @@ MIDDLE = "residual_middle"  # an input's name
 
 
 @dataclass(frozen=True)
-class Place:
+class BlockLocation:
     """Where a UNet adds a residual: its input's name, the channels, and the UNet's height divided by its own."""
 
     name: str
@@ -33,16 +33,16 @@ class Place:
         return sample.shape[0], self.channels, height, width
 
 
-def places(unet: Any) -> list[Place]:
-    """All places of a UNet in the order in which its call takes them: the skips, then the middle."""
+def locations(unet: Any) -> list[BlockLocation]:
+    """All locations of a UNet in the order in which its call takes them: the skips, then the middle."""
     found, over = [(unet.conv_in.out_channels, 1)], 1
     for block in unet.down_blocks:
         found += [(resnet.out_channels, over) for resnet in block.resnets]
         if block.downsamplers is not None:
             over *= 2
             found.append((block.downsamplers[0].out_channels, over))
-    skips = [Place(f"residual_{number}", *one) for number, one in enumerate(found)]
-    return [*skips, Place(MIDDLE, *found[-1])]
+    skips = [BlockLocation(f"residual_{number}", *one) for number, one in enumerate(found)]
+    return [*skips, BlockLocation(MIDDLE, *found[-1])]
 
 
 def taken(unet: Any, call: Mapping[str, Any], sample: torch.Tensor) -> dict[str, torch.Tensor] | Refused:
@@ -55,17 +55,17 @@ def taken(unet: Any, call: Mapping[str, Any], sample: torch.Tensor) -> dict[str,
         return {}
     if not isinstance(down, Sequence) or middle is None:
         return Refused(reasons.ResidualInputs(_DOWN))
-    wanted, given = places(unet), plain([*down, middle])
+    wanted, given = locations(unet), plain([*down, middle])
     if given is None:
         return Refused(reasons.NotPlainInputs())
-    if [tuple(tensor.shape) for tensor in given] != [place.size(sample) for place in wanted]:
+    if [tuple(tensor.shape) for tensor in given] != [location.size(sample) for location in wanted]:
         return Refused(reasons.ResidualInputs(_DOWN))
-    return {place.name: tensor for place, tensor in zip(wanted, given, strict=True)}
+    return {location.name: tensor for location, tensor in zip(wanted, given, strict=True)}
 
 
 def usual(unet: Any, sample: torch.Tensor) -> dict[str, Any]:
     """Noise as a ControlNet's residuals for a call with these latents, as the UNet's call takes them."""
-    *skips, middle = (noise(*place.size(sample), like=unet) for place in places(unet))
+    *skips, middle = (noise(*location.size(sample), like=unet) for location in locations(unet))
     return {_DOWN: tuple(skips), _MIDDLE: middle}
 
 
@@ -73,15 +73,19 @@ def inputs(unet: Any) -> list[Input]:
     """The residuals among a graph's inputs."""
     return [
         Input(
-            place.name,
-            ("batch", place.channels, *(f"{side}/{place.over}" if place.over > 1 else side for side in _SIDES)),
+            location.name,
+            (
+                "batch",
+                location.channels,
+                *(f"{side}/{location.over}" if location.over > 1 else side for side in _SIDES),
+            ),
             optional=True,
         )
-        for place in places(unet)
+        for location in locations(unet)
     ]
 
 
 def of_call(unet: Any, given: Tensors) -> dict[str, Any]:
     """The residuals among a graph's inputs as the UNet's call takes them."""
-    found = [given[place.name] for place in places(unet) if place.name in given]
+    found = [given[location.name] for location in locations(unet) if location.name in given]
     return {_DOWN: tuple(found[:-1]), _MIDDLE: found[-1]} if found else {}

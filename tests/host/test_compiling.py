@@ -24,14 +24,14 @@ def interrupt_when(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     import comfy.model_management
 
     def arrange(stage: str) -> None:
-        say = progress.CompileWatch.__call__
+        say = progress.CompileProgress.__call__
 
         def watch(self: Any, state: Any) -> None:
             if state.stage == stage:
                 comfy.model_management.interrupt_current_processing()
             say(self, state)
 
-        monkeypatch.setattr(progress.CompileWatch, "__call__", watch)
+        monkeypatch.setattr(progress.CompileProgress, "__call__", watch)
 
     return arrange
 

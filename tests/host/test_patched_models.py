@@ -16,11 +16,11 @@ import torch
 from headless import host, models
 from torch.overrides import TorchFunctionMode
 
-from onegraph.graph_cache.first_use import FIRST_USE_FILE
+from onegraph.graph_cache.first_use_results import FIRST_USE_FILE
 from onegraph.runtime import registry as registry_module
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.first_use import FirstUseCheck, Trial
+from onegraph.runtime.first_use import Comparison, FirstUseCheck
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
@@ -423,9 +423,9 @@ def test_a_new_host_version_compares_the_graph_again(
     compared: list[str] = []
     check = FirstUseCheck.check
 
-    def counted(self: FirstUseCheck, trial: Trial) -> Any:
-        compared.append(trial.group)
-        return check(self, trial)
+    def counted(self: FirstUseCheck, comparison: Comparison) -> Any:
+        compared.append(comparison.group)
+        return check(self, comparison)
 
     monkeypatch.setattr(FirstUseCheck, "check", counted)
     counts = []

@@ -306,16 +306,16 @@ def test_chosen_attention_is_not_in_the_architecture(vae: Any) -> None:
 
     from onegraph.compiler import fingerprint
     from onegraph.host import eligibility
-    from onegraph.runtime.module_watch import ModuleWatch
+    from onegraph.runtime.module_guard import ModuleGuard
 
     module, rules = vae.first_stage_model, eligibility.rules()
-    before, watch = fingerprint.digest(module, rules), ModuleWatch(module, rules)
+    before, guard = fingerprint.digest(module, rules), ModuleGuard(module, rules)
     block = module.decoder.mid.attn_1
     for own in (blocks.normal_attention, blocks.pytorch_attention, blocks.xformers_attention):
         block.optimized_attention = own
-        watch.refresh(module)
-        assert watch.patched is None
+        guard.refresh(module)
+        assert guard.patched is None
         assert fingerprint.digest(module, rules) == before
     block.optimized_attention = lambda q, k, v: v
-    watch.refresh(module)
-    assert isinstance(watch.patched, ReplacedPart) and watch.patched.what == "optimized_attention"
+    guard.refresh(module)
+    assert isinstance(guard.patched, ReplacedPart) and guard.patched.what == "optimized_attention"

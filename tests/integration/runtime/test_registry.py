@@ -22,7 +22,7 @@ from onegraph.common.shapes import Refused
 from onegraph.compiler import skeleton, supervisor
 from onegraph.compiler.job import Checked, Client, Job, to_json
 from onegraph.compiler.progress import Progress
-from onegraph.graph_cache.crash.failures import FOLDER
+from onegraph.graph_cache.crash.failure_files import FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import KEY_FILE

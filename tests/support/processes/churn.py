@@ -11,7 +11,7 @@ from collections import Counter
 from multiprocessing.connection import Connection
 
 from onegraph.common.reasons import Reason
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Broken, Hit
 from onegraph.graph_cache.model_hash import ModelSource
@@ -72,7 +72,7 @@ def wrong(case: Case, number: int, source: ModelSource, *, known: bool) -> str:
         case.store.quarantine(found)
     if not isinstance(found, Hit):
         return f"{number} is lost: {found}" if known else ""
-    entry = case.store.adopt(found, key(number), source)
+    entry = case.store.share_with_model(found, key(number), source)
     with case.store.private(entry) as folder:
         if isinstance(folder, Reason):
             return f"{number} cannot be loaded: {folder}" if known else ""

@@ -370,7 +370,7 @@ def _call(script: Script, module: Any, inputs: Any) -> tuple[float, list[Reason]
 
 
 class _Host:
-    """A client's surroundings in which nothing is special."""
+    """A client's ambient_modes in which nothing is special."""
 
     def with_memory(self, run: object, request: Any, x: object) -> Any:
         return request

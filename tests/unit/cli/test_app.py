@@ -17,9 +17,9 @@ from onegraph.cli.app import app
 from onegraph.common.reasons import CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
 from onegraph.graph_cache import integrity
-from onegraph.graph_cache.crash.failures import Failure
+from onegraph.graph_cache.crash.failure_files import Failure
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 

@@ -49,7 +49,7 @@ def test_an_adopted_entry_has_its_weights(store: Store, checkpoint: ModelSource,
     publish(store, checkpoint)
     hit = store.lookup(key(), tuned)
     assert isinstance(hit, Hit)
-    assert store.constants(store.adopt(hit, key(), tuned)) == CONSTANTS
+    assert store.constants(store.share_with_model(hit, key(), tuned)) == CONSTANTS
 
 
 def test_weights_that_were_changed_are_damage(store: Store, checkpoint: ModelSource) -> None:

@@ -25,7 +25,7 @@ from onegraph.common.reasons import (
     WrongSize,
 )
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.key import FORMAT, GraphKey
 from onegraph.graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from onegraph.graph_cache.model_hash import ModelSource

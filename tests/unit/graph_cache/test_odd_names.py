@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from onegraph.cli.app import app
 from onegraph.common import reasons
 from onegraph.common.plain_text import plain
-from onegraph.graph_cache.crash.failures import Failure
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.crash.failure_files import Failure
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -49,7 +49,7 @@ def test_a_store_of_odd_names_works(odd: ModelSource, tmp_path: Path) -> None:
     tuned = ModelSource(odd.path and odd.path.with_name("tuned.safetensors"), "fedcba987654")
     found = store.lookup(key(architecture="0001"), tuned, [tmp_path / NAME])
     assert isinstance(found, Hit)
-    assert store.adopt(found, key(architecture="0001"), tuned) != found.entry
+    assert store.share_with_model(found, key(architecture="0001"), tuned) != found.entry
     failed = Failure(kind="place", reason={"code": "not_saved"}, where=str(odd.path))
     store.failures.write(key(), "any size", (failed,))
     assert store.failures.read(key()) == (failed,)

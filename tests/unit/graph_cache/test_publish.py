@@ -13,7 +13,7 @@ from support.store.entries import key, new_entry, publish, quarantine
 
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.files import IrregularFileError
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.integrity import Sound, check
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Hit

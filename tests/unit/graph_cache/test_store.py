@@ -19,9 +19,9 @@ from onegraph.common.reasons import (
     UnreadableManifest,
     UnreadableNow,
 )
-from onegraph.graph_cache import first_use, staging
+from onegraph.graph_cache import first_use_results, staging
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.integrity import Sound
 from onegraph.graph_cache.lookup import Broken, Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
@@ -34,7 +34,7 @@ def test_an_adopted_entry_is_this_models(store: Store, checkpoint: ModelSource, 
     store.remember(entry, FirstUse(checked={"n": 1e-6}))
     hit = store.lookup(key(), tuned)
     assert isinstance(hit, Hit)
-    own = store.adopt(hit, key(), tuned)
+    own = store.share_with_model(hit, key(), tuned)
     assert "tuned.graphs" in own.folder.parts
     assert (own.folder / "graph.aoti").samefile(entry.folder / "graph.aoti")  # a link, no second copy
     assert store.first_use(own).checked == {"n": 1e-6}
@@ -45,7 +45,7 @@ def test_an_adopted_entry_is_this_models(store: Store, checkpoint: ModelSource, 
 def test_adopting_ones_own_entry_does_nothing(store: Store, checkpoint: ModelSource, models: Path) -> None:
     hit = Hit(publish(store, checkpoint))
     before = snapshot(models)
-    assert store.adopt(hit, key(), checkpoint) == hit.entry
+    assert store.share_with_model(hit, key(), checkpoint) == hit.entry
     assert snapshot(models) == before
 
 
@@ -60,7 +60,7 @@ def test_a_foreign_entry_serves_a_read_only_store(
         yield
 
     monkeypatch.setattr(staging, "staging", full)
-    assert store.adopt(Hit(entry, foreign=True), key(), tuned) == entry
+    assert store.share_with_model(Hit(entry, foreign=True), key(), tuned) == entry
 
 
 def test_a_quarantined_entry_is_never_found_again(store: Store, checkpoint: ModelSource) -> None:
@@ -78,7 +78,7 @@ def test_an_entry_published_after_the_judgement_stays(store: Store, checkpoint: 
     assert isinstance(found, Broken)
     quarantine(store, entry.folder)
     sound = publish(store, checkpoint, content=b"second")
-    assert store.take_away(found)
+    assert store.move_aside(found)
     assert store.lookup(key(), checkpoint) == Hit(sound)
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_copy_replaced_by_a_whole_one_stays(store: Store, checkpoint: 
     (entry.folder / "graph.aoti").write_bytes(b"c0de")
     found = store.lookup(key(), checkpoint)
     (entry.folder / "graph.aoti").write_bytes(b"code")
-    assert isinstance(found, Broken) and store.take_away(found)
+    assert isinstance(found, Broken) and store.move_aside(found)
     assert store.lookup(key(), checkpoint) == Hit(entry)
 
 
@@ -107,7 +107,7 @@ def test_an_unreadable_manifest_replaced_meanwhile_stays(store: Store, checkpoin
     (entry.folder / "manifest.json").write_text("{")
     found = store.lookup(key(), checkpoint)
     (entry.folder / "manifest.json").write_bytes(entry.text)
-    assert isinstance(found, Broken) and store.take_away(found)
+    assert isinstance(found, Broken) and store.move_aside(found)
     assert store.lookup(key(), checkpoint) == Hit(entry)
 
 
@@ -192,7 +192,7 @@ def adopted(store: Store, source: ModelSource) -> Entry:
     found = store.lookup(key(), source)
     assert isinstance(found, Hit)
     assert found.foreign
-    return store.adopt(found, key(), source)
+    return store.share_with_model(found, key(), source)
 
 
 def test_what_was_quarantined_is_not_adopted_again(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
@@ -217,12 +217,12 @@ def test_a_copied_result_is_no_evidence(
     entry = publish(store, checkpoint)
     store.remember(entry, FirstUse(checked={"n": 1e-6}))
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(first_use, "machine_id", lambda: "another")
+        elsewhere.setattr(first_use_results, "machine_id", lambda: "another")
         store.remember(entry, FirstUse(checked={"n": 2e-6}))
     quarantine(store, publish(store, tuned, content=b"own").folder)
     own = adopted(store, tuned)
     assert store.first_use(own) == FirstUse()
-    assert set(first_use.read_all(own.folder).machines) == {"another"}
+    assert set(first_use_results.read_all(own.folder).machines) == {"another"}
     assert store.first_use(entry).checked == {"n": 1e-6}
 
 

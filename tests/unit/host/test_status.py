@@ -35,14 +35,14 @@ def eager(reason: str) -> RunReport:
 
 
 def test_a_run_takes_the_place_of_the_introduction(prompt: Prompt) -> None:
-    assert status.introduced(NODE, {"": "ready"}) == "ready"
+    assert status.intro(NODE, {"": "ready"}) == "ready"
     assert status.added(NODE, "", eager("why")) == "eager: why"
-    assert status.introduced("6", {"": "ready"}) == "ready"
+    assert status.intro("6", {"": "ready"}) == "ready"
     assert status.added("6", "encoder", eager("why")) == "encoder: eager: why"
 
 
 def test_load_checkpoint_shows_model_and_vae(prompt: Prompt) -> None:
-    assert status.introduced(NODE, {"model": "ready", "VAE": "later"}) == "model: ready\nVAE: later"
+    assert status.intro(NODE, {"model": "ready", "VAE": "later"}) == "model: ready\nVAE: later"
     assert status.added(NODE, "encoder", eager("a")) == "model: ready\nencoder: eager: a"
     assert status.added(NODE, "", eager("b")) == "model: eager: b\nencoder: eager: a"
     assert status.added(NODE, "decoder", eager("c")) == "model: eager: b\ndecoder: eager: c\nencoder: eager: a"
@@ -57,7 +57,7 @@ def test_all_runs_of_a_prompt_show_and_equal_ones_once(prompt: Prompt) -> None:
 
 
 def test_a_new_prompt_starts_a_cached_node_afresh(prompt: Prompt) -> None:
-    status.introduced(NODE, {"model": "ready", "VAE": "later"})
+    status.intro(NODE, {"model": "ready", "VAE": "later"})
     status.added(NODE, "", eager("a"))
     status.added(NODE, "decoder", eager("a"))
     prompt.id = "second"
@@ -72,7 +72,7 @@ def test_without_a_server_each_run_stands_alone(prompt: Prompt) -> None:
 
 
 def test_progress_shows_below_the_runs_until_the_next(prompt: Prompt) -> None:
-    status.introduced(NODE, {"model": "ready", "VAE": "later"})
+    status.intro(NODE, {"model": "ready", "VAE": "later"})
     assert status.with_progress(NODE, "compiling: 1 s") == "compiling: 1 s"
     status.added(NODE, "", eager("a"))
     assert status.with_progress(NODE, "compiling: 2 s") == "model: eager: a\nVAE: later\ncompiling: 2 s"

@@ -16,7 +16,7 @@ from onegraph.common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission
-from onegraph.runtime.admission import CONTEXT_BYTES, Fits, Limits, Need, admit
+from onegraph.runtime.admission import CONTEXT_BYTES, Admitted, Limits, MemoryNeed, admit
 from onegraph.runtime.registry import Registry
 
 GIB = 1 << 30
@@ -24,17 +24,17 @@ NO_ROOM = Limits(poll_seconds=0.02, applies=lambda device: True, free=lambda dev
 
 
 def test_a_compile_fits_with_as_many_workers_as_do() -> None:
-    need = Need(calls=GIB, planned=2 * GIB, workers=3)
+    need = MemoryNeed(calls=GIB, planned=2 * GIB, workers=3)
     alone = 3 * GIB + CONTEXT_BYTES
-    assert admit(need, alone) == Fits(0)
-    assert admit(need, alone + CONTEXT_BYTES) == Fits(1)
-    assert admit(need, alone + 2 * CONTEXT_BYTES + GIB) == Fits(2)
-    assert admit(need, 1000 * GIB) == Fits(3)
+    assert admit(need, alone) == Admitted(0)
+    assert admit(need, alone + CONTEXT_BYTES) == Admitted(1)
+    assert admit(need, alone + 2 * CONTEXT_BYTES + GIB) == Admitted(2)
+    assert admit(need, 1000 * GIB) == Admitted(3)
     assert isinstance(admit(need, alone - 1), Refused)
 
 
 def test_a_compile_that_does_not_fit_says_the_figures() -> None:
-    refused, alone = admit(Need(GIB, 2 * GIB, 3), 3 * GIB), admit(Need(GIB, 0, 0), -1)
+    refused, alone = admit(MemoryNeed(GIB, 2 * GIB, 3), 3 * GIB), admit(MemoryNeed(GIB, 0, 0), -1)
     assert isinstance(refused, Refused) and isinstance(alone, Refused)
     assert refused.text == "compiling needs 2.1 GiB of GPU memory beside the 2.0 GiB of this run, and 3.0 GiB are free"
     assert alone.text == "compiling needs 2.1 GiB of GPU memory, and 0 MiB are free"

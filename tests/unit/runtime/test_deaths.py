@@ -24,7 +24,7 @@ from onegraph.graph_cache.manifest import CONSTANTS_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import trial
+from onegraph.runtime import child_load_test
 from onegraph.runtime.loaded_graph import LoadedGraph, Result
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
@@ -106,7 +106,7 @@ class Children:
 
     def start(self, job: Job, folder: Path, watch: object, limit: float) -> None:
         self.tried.append(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
-        assert set(job.check_only) == {"graph.aoti", CONSTANTS_FILE} and limit == trial.SECONDS
+        assert set(job.check_only) == {"graph.aoti", CONSTANTS_FILE} and limit == child_load_test.SECONDS
         if self.end is not None:
             raise self.end
 
@@ -114,7 +114,7 @@ class Children:
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     children = Children()
-    monkeypatch.setattr(trial, "compile_in_child", children.start)
+    monkeypatch.setattr(child_load_test, "compile_in_child", children.start)
     return children
 
 

@@ -22,7 +22,7 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import binding, registry
-from onegraph.runtime.dispatch import Call, Dispatcher, Instead
+from onegraph.runtime.dispatch import Call, Dispatcher, Substituted
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 from onegraph.runtime.request import Request
@@ -89,7 +89,7 @@ class World:
         self.originals = 0
 
     def publish(self) -> None:
-        constants = binding.constants_of(self.module, toy.PREFIX)
+        constants = binding.weight_table(self.module, toy.PREFIX)
         new = NewEntry("any size", ("graph.aoti",), constants, compile_seconds=1.0, made_by="0.1.0")
         entries.publish(self.engine.store, self.source, self.request.key, new=new)
 
@@ -261,7 +261,7 @@ def test_an_interrupt_goes_through(world: World) -> None:
 
 def test_an_output_instead_of_the_graphs_counts_as_eager(world: World) -> None:
     world.publish()
-    output = world.call(accept=lambda inputs, output: Instead(output * 0, WHY))
+    output = world.call(accept=lambda inputs, output: Substituted(output * 0, WHY))
     assert not output.any() and world.originals == 0  # the client has computed it already
     assert world.counted() == (0, {WHY: 1}) and not world.run.served
 
@@ -270,7 +270,7 @@ def test_one_chunk_that_is_not_the_graphs_makes_the_call_eager(world: World) -> 
     world.publish()
 
     def accept(inputs: Sequence[torch.Tensor], output: Any) -> Any:
-        return Instead(output * 0, WHY) if len(inputs[0]) == 1 else output
+        return Substituted(output * 0, WHY) if len(inputs[0]) == 1 else output
 
     world.inputs = toy.inputs(batch=3)
     output = world.call(accept=accept, chunk=2)
@@ -362,7 +362,7 @@ def test_a_call_after_a_doubt_is_checked_for_everything(world: World) -> None:
     world.call()
     world.replace_weight()
     assert not world.is_right(world.call())
-    world.run.doubts += 1
+    world.run.full_checks += 1
     assert world.is_right(world.call())
     world.replace_weight()
     assert not world.is_right(world.call())  # parts again
@@ -381,7 +381,7 @@ def test_code_is_looked_at_where_a_call_is_checked_for_everything(
     monkeypatch.setattr(graph, "replaced", lambda: WHY)
     world.call()
     assert world.counted() == (2, {})
-    world.run.doubts += 1
+    world.run.full_checks += 1
     world.call()
     assert world.counted() == (2, {WHY: 1}) and world.originals == 1
 

@@ -24,11 +24,11 @@ from onegraph.common.shapes import Refused
 from onegraph.compiler.job import Compiled
 from onegraph.graph_cache import publish as publishing
 from onegraph.graph_cache import staging
-from onegraph.graph_cache.crash.failures import FOLDER, Failure, Kind
+from onegraph.graph_cache.crash.failure_files import FOLDER, Failure, Kind
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.open_folder import OpenFolder
-from onegraph.runtime import compiles, failures, trial
+from onegraph.runtime import child_load_test, compiles, failures
 from onegraph.runtime.admission import Limits
 from onegraph.runtime.failures import waits_for_more
 from onegraph.runtime.loaded_graph import LoadedGraph, Result
@@ -406,7 +406,7 @@ def test_what_cannot_be_saved_is_tried_a_day_later(world: World, monkeypatch: py
     unable(monkeypatch, errno.EIO)
     assert isinstance(world.refused(), NotSaved)
     for _ in range(3):
-        assert isinstance(world.refused(), reasons.WaitsForPlace)
+        assert isinstance(world.refused(), reasons.WaitsForFolder)
     assert world.compiles == 1
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 7 * 24 * 3600)  # a clock that was turned back keeps nothing waiting
@@ -507,7 +507,9 @@ def test_a_wrong_graph_in_a_closed_place_is_shadowed(
     read_only(models, monkeypatch)
     if by == "crash":
         die_while_loading(Store(world.home), baked.entry)
-        monkeypatch.setattr(trial, "compile_in_child", mock.Mock(side_effect=ChildDiedError("SIGSEGV", lasting=False)))
+        monkeypatch.setattr(
+            child_load_test, "compile_in_child", mock.Mock(side_effect=ChildDiedError("SIGSEGV", lasting=False))
+        )
         assert isinstance(world.refused(), reasons.CompiledAgainLater)
     else:
         with monkeypatch.context() as patch:

@@ -14,7 +14,7 @@ from support.store.entries import key, publish
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import first_use
-from onegraph.runtime.first_use import Failed, FirstUseCheck, Trial
+from onegraph.runtime.first_use import CheckFailed, Comparison, FirstUseCheck
 from onegraph.runtime.policy import ANY_SPEED, Policy
 
 CPU = torch.device("cpu")
@@ -39,8 +39,8 @@ def checked(tmp_path: Path) -> FirstUseCheck:
     return FirstUseCheck(store, publish(store, ModelSource(None, "0123456789ab"), key()), Policy(), CPU, "")
 
 
-def trial(size: int = 4) -> Trial:
-    return Trial((ONES,), {"height": size}, lambda inputs: ONES, lambda *inputs: ONES)
+def comparison(size: int = 4) -> Comparison:
+    return Comparison((ONES,), {"height": size}, lambda inputs: ONES, lambda *inputs: ONES)
 
 
 @pytest.fixture
@@ -55,42 +55,42 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Clock]:
 
 def test_a_usual_speed_is_believed_at_once(clock: Any, checked: FirstUseCheck) -> None:
     told = clock((900, 40), (10, 30))
-    checked.check(trial())
+    checked.check(comparison())
     assert (checked.result.compiled_ms, checked.result.eager_ms) == (10, 30) and told.told == 4
-    assert not checked.due(trial())
+    assert not checked.due(comparison())
 
 
 @pytest.mark.parametrize("busy", [(500, 30), (10, 5000)])
 def test_a_busy_moment_decides_nothing(clock: Any, checked: FirstUseCheck, busy: tuple[float, float]) -> None:
     """All pairs of one call were measured while something else had the processor: the graph seems slow, or 500x."""
     clock(*[busy] * 4)
-    checked.check(trial())
-    assert checked.slower() is None and checked.result.speedup is None and checked.due(trial())
+    checked.check(comparison())
+    assert checked.slower() is None and checked.result.speedup is None and checked.due(comparison())
     clock((11, 33), (12, 31))
-    checked.check(trial())
+    checked.check(comparison())
     assert checked.result.speedup is not None and 2 < checked.result.speedup < 4
-    assert not checked.due(trial())
+    assert not checked.due(comparison())
 
 
 def test_a_slow_graph_is_found_slow_by_several_calls(clock: Any, checked: FirstUseCheck) -> None:
     for call in range(3):
-        assert checked.slower() is None and checked.due(trial())
+        assert checked.slower() is None and checked.due(comparison())
         told = clock(*[(30, 10)] * 4)
-        checked.check(trial())
+        checked.check(comparison())
         assert told.told == (8 if call == 0 else 4)
     assert checked.slower() is not None and checked.result.slow_processes == 1
 
 
 def test_times_of_other_sizes_are_not_compared(clock: Any, checked: FirstUseCheck) -> None:
     clock(*[(30, 10)] * 4)
-    checked.check(trial(4))
+    checked.check(comparison(4))
     clock(*[(300, 100)] * 4)
-    checked.check(trial(8))
+    checked.check(comparison(8))
     clock(*[(30, 10)] * 2)
-    checked.check(trial(4))
+    checked.check(comparison(4))
     assert checked.result.compiled_ms is None
     clock(*[(30, 10)] * 2)
-    checked.check(trial(4))
+    checked.check(comparison(4))
     assert (checked.result.compiled_ms, checked.result.eager_ms) == (30, 10)
 
 
@@ -101,13 +101,13 @@ def test_a_call_without_finite_values_is_no_comparison(tmp_path: Path) -> None:
 
     def check(value: float, error: float) -> tuple[Any, FirstUseCheck]:
         x = torch.full((2, 4, 8, 8), value)
-        trial = Trial((x,), {"batch": 2}, lambda given: given[0] + error, lambda x: x)
+        comparison = Comparison((x,), {"batch": 2}, lambda given: given[0] + error, lambda x: x)
         first = FirstUseCheck(store, entry, ANY_SPEED, torch.device("cpu"), "")
-        assert first.due(trial)
-        return first.check(trial), first
+        assert first.due(comparison)
+        return first.check(comparison), first
 
     output, first = check(math.nan, 1.0)
     assert isinstance(output, torch.Tensor) and first.result.checked == {} and first.result.compiled_ms is None
     assert store.first_use(entry).checked == {}
-    assert isinstance(check(1.0, 1.0)[0], Failed)
+    assert isinstance(check(1.0, 1.0)[0], CheckFailed)
     assert check(1.0, 0.0)[1].result.checked == {"n": 0.0}

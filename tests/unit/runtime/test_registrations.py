@@ -57,10 +57,10 @@ def test_after_a_registration_a_call_is_checked_in_full() -> None:
     for _ in range(2):
         run.look(alone=True)
     assert run.check_slice is not None
-    doubts = run.doubts
+    full_checks = run.full_checks
     module.mix = torch.nn.Linear(8, 8)
     run.look(alone=True)
-    assert run.check_slice is None and run.doubts == doubts + 1
+    assert run.check_slice is None and run.full_checks == full_checks + 1
     run.look(alone=True)
     assert run.check_slice is not None
     run.look(alone=False)

@@ -13,7 +13,7 @@ from support.store.entries import bake, key, new_entry, publish, quarantine, sna
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sharing import exporting
@@ -62,7 +62,7 @@ def test_one_file_for_each_graph(store: Store, entry: Entry, tuned: ModelSource,
     """A graph of several models is the same graph."""
     found = store.lookup(key(), tuned)
     assert isinstance(found, Hit)
-    copy = store.adopt(found, key(), tuned)
+    copy = store.share_with_model(found, key(), tuned)
     assert export(store, tmp_path / "x.tar", entry, copy) == [Exported(entry.folder)]
     assert len(graphs(contents(tmp_path / "x.tar"))) == 1
     (entry.folder / "graph.aoti").unlink()

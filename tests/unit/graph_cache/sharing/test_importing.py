@@ -14,7 +14,7 @@ from support.store.entries import bake, key, publish, snapshot, trust
 from onegraph.common import reasons
 from onegraph.graph_cache import files
 from onegraph.graph_cache.entry import read
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sharing import importing

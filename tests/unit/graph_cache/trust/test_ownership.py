@@ -14,7 +14,7 @@ from support.store.entries import key, publish, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -99,7 +99,7 @@ def test_a_loose_umask_leaves_the_store_closed(
     assert ownership.check(publish(store, checkpoint).folder) is None
     found = store.lookup(key(), tuned)
     assert isinstance(found, Hit)
-    adopted = store.adopt(found, key(), tuned)
+    adopted = store.share_with_model(found, key(), tuned)
     with store.loading(adopted):
         pass
     at_home = publish(store, ModelSource(None, "aaaaaaaaaaaa"))

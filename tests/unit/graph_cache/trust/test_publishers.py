@@ -12,7 +12,7 @@ from support.store.entries import bake, die_while_loading, give_away, key, publi
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -163,7 +163,7 @@ def test_a_baked_graph_becomes_the_models(
     assert found == Hit(baked, foreign=True)
     before = snapshot(baked.folder)
     assert isinstance(found, Hit)
-    own = store.adopt(found, key(), checkpoint)
+    own = store.share_with_model(found, key(), checkpoint)
     monkeypatch.undo()
     assert own.folder != baked.folder
     assert not (own.folder / "graph.aoti").samefile(baked.folder / "graph.aoti")
@@ -182,7 +182,7 @@ def test_what_others_measured_is_no_evidence(store: Store, checkpoint: ModelSour
     give_away(baked.folder.parents[2], OTHER)
     trust(store, public)
     assert store.first_use(baked) == FirstUse()
-    assert store.first_use(store.adopt(Hit(baked, foreign=True), key(), checkpoint)) == FirstUse()
+    assert store.first_use(store.share_with_model(Hit(baked, foreign=True), key(), checkpoint)) == FirstUse()
 
 
 @as_root
@@ -195,7 +195,7 @@ def test_a_link_in_others_files_is_not_followed(
     (tmp_path / "secret").write_bytes(b"secre")
     (baked.folder / "graph.aoti").unlink()
     (baked.folder / "graph.aoti").symlink_to(tmp_path / "secret")
-    assert store.adopt(Hit(baked, foreign=True), key(), checkpoint) == baked
+    assert store.share_with_model(Hit(baked, foreign=True), key(), checkpoint) == baked
     assert list((tmp_path / "home").rglob("graph.aoti")) == list((tmp_path / "models").rglob("photo.graphs")) == []
 
 
@@ -240,7 +240,7 @@ def test_a_quarantined_copy_is_not_adopted_again(
     store: Store, checkpoint: ModelSource, baked: Entry, public: str
 ) -> None:
     trust(store, public)
-    own = store.adopt(Hit(baked, foreign=True), key(), checkpoint)
+    own = store.share_with_model(Hit(baked, foreign=True), key(), checkpoint)
     quarantine(store, own.folder)
     assert isinstance(store.lookup(key(), checkpoint), Miss)
 
@@ -248,7 +248,7 @@ def test_a_quarantined_copy_is_not_adopted_again(
 def test_a_damaged_copy_is_adopted_anew(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
     """Damage of the copy tells nothing against the baked graph."""
     trust(store, public)
-    own = store.adopt(Hit(baked, foreign=True), key(), checkpoint)
+    own = store.share_with_model(Hit(baked, foreign=True), key(), checkpoint)
     (own.folder / "graph.aoti").unlink()  # perhaps a link
     (own.folder / "graph.aoti").write_bytes(b"b4ked")
     assert store.lookup(key(), checkpoint) == Broken(own.folder, reasons.DigestDiffers("graph.aoti"))

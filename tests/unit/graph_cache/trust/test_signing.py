@@ -171,7 +171,7 @@ def test_an_adopted_copy_has_the_same_signature(
     rewrite(store, entry, indented)  # as another version of the pack would format it
     found = store.lookup(key(), tuned)
     assert isinstance(found, Hit)
-    copy = store.adopt(found, key(), tuned)
+    copy = store.share_with_model(found, key(), tuned)
     assert copy.folder != entry.folder
     for name in ("manifest.json", SIGNATURE_FILE):
         assert (copy.folder / name).read_bytes() == (entry.folder / name).read_bytes()

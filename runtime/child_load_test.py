@@ -14,7 +14,7 @@ from ..compiler.supervisor import compile_in_child
 from ..graph_cache.entry import Entry
 from ..graph_cache.lookup import Broken
 from ..graph_cache.store import Store
-from .compiles import Compiles, Watch
+from .compiles import Compiles, OnProgress
 from .request import Request
 
 log = logging.getLogger("onegraph.runtime")
@@ -24,28 +24,28 @@ SECONDS = 120.0  # as long as the queue waits at most; importing torch and a cal
 _TOO_SLOW = TrialPending(f"it took more than {SECONDS:.0f} s")  # this process does not try again
 
 
-class Trials:
+class ChildLoadTest:
     """Tries of graphs with which a process died."""
 
     def __init__(self, store: Store, compiles: Compiles) -> None:
         self._store = store
         self._compiles = compiles
 
-    def why_not(self, request: Request, entry: Entry, watch: Watch | None) -> Refused | None:
+    def why_not(self, request: Request, entry: Entry, on_progress: OnProgress | None) -> Refused | None:
         """Where a process died while it loaded the entry, have a child try it; why it is not loaded here, or None.
 
         Args:
-            watch: called at least every 0.1 s; what it raises (the user's interrupt) goes through. None: nobody waits
-                for a child.
+            on_progress: called at least every 0.1 s; what it raises (the user's interrupt) goes through. None: nobody
+                waits for a child.
         """
         died = self._store.note_death(entry)
         if died is not None:
             log.warning("%s: %s", entry.folder.name, died.text)
         if not self._store.died_once(entry):
             return None
-        if watch is None:
+        if on_progress is None:
             return Refused(reasons.TrialPending(), passing=True)
-        wrong = in_child(request, entry, self._store, watch)
+        wrong = load_in_child(request, entry, self._store, on_progress)
         if isinstance(wrong, DiedInTrial):
             log.warning("%s: %s", entry.folder.name, wrong.text)
             self._store.quarantine(Broken.of(entry, wrong))
@@ -56,11 +56,14 @@ class Trials:
         return None if wrong is None else Refused(wrong)
 
 
-def in_child(request: Request, entry: Entry, store: Store, watch: Watch) -> DiedInTrial | TrialPending | None:
+def load_in_child(
+    request: Request, entry: Entry, store: Store, on_progress: OnProgress
+) -> DiedInTrial | TrialPending | None:
     """Load an entry in a child process and call it once, with weights of zeros at its smallest sizes.
 
     Args:
-        watch: called at least every 0.1 s; what it raises (the user's interrupt) stops the child and goes through.
+        on_progress: called at least every 0.1 s; what it raises (the user's interrupt) stops the child and goes
+            through.
 
     Returns:
         That the child died too, or the graph computed nothing of use; that nobody can tell, as memory ran out, somebody
@@ -86,7 +89,7 @@ def in_child(request: Request, entry: Entry, store: Store, watch: Watch) -> Died
             check_only=tuple(entry.manifest.files),
         )
         try:
-            compile_in_child(job, folder, lambda progress: watch(replace(progress, stage=STAGE)), SECONDS)
+            compile_in_child(job, folder, lambda progress: on_progress(replace(progress, stage=STAGE)), SECONDS)
         except CompileError as error:
             if error.cause == "time":
                 return _TOO_SLOW

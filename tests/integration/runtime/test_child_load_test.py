@@ -24,7 +24,7 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.private_copy import COPIES_FOLDER
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import trial
+from onegraph.runtime import child_load_test
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
@@ -44,7 +44,7 @@ def test_a_sound_graph_survives_a_death(home: Path, source: ModelSource) -> None
     engine, told = Registry(store, policy=ANY_SPEED), list[Progress]()
     graph = engine.obtain(toy.request(module, source), "wait", told.append)
     assert isinstance(graph, LoadedGraph), graph
-    assert {progress.stage for progress in told} == {trial.STAGE}
+    assert {progress.stage for progress in told} == {child_load_test.STAGE}
     served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
     assert not isinstance(served, Refused)
     torch.testing.assert_close(served.output, module(*inputs))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.store.entries import publish, quarantine
 
-from onegraph.graph_cache import first_use
+from onegraph.graph_cache import first_use_results
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.first_use import FirstUse
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -25,10 +25,10 @@ def entry(store: Store, checkpoint: ModelSource) -> Entry:
 def test_results_are_stored_per_machine(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     store.remember(entry, FirstUse(checked={"n": 2e-6}, eager_ms=3.0, compiled_ms=2.0))
     assert store.first_use(entry).speedup == 1.5
-    monkeypatch.setattr(first_use, "machine_id", lambda: "another")
+    monkeypatch.setattr(first_use_results, "machine_id", lambda: "another")
     assert store.first_use(entry) == FirstUse()
     store.remember(entry, FirstUse(eager_ms=1.0))
-    assert len(first_use.read_all(entry.folder).machines) == 2
+    assert len(first_use_results.read_all(entry.folder).machines) == 2
 
 
 def test_a_corrupt_result_is_measured_again(store: Store, entry: Entry) -> None:
@@ -37,7 +37,7 @@ def test_a_corrupt_result_is_measured_again(store: Store, entry: Entry) -> None:
 
 
 def test_a_file_is_written_as_it_was_read(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_use, "machine_id", lambda: "here")
+    monkeypatch.setattr(first_use_results, "machine_id", lambda: "here")
     fields = {
         "checked": {"n": 2e-06},
         "eager_ms": 3.0,
@@ -88,7 +88,7 @@ def test_results_unreadable_now_are_kept(store: Store, entry: Entry, monkeypatch
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(first_use, "read_regular", fails)
+        patch.setattr(first_use_results, "read_regular", fails)
         assert store.first_use(entry) == FirstUse()
         store.remember(entry, FirstUse(eager_ms=2.0))
     assert store.first_use(entry) == FirstUse(eager_ms=1.0)

@@ -30,7 +30,7 @@ from ..common.torch_private import (
 )
 from ..compiler import fingerprint
 from ..compiler.fingerprint import Rules
-from .live_code import custom_node, is_defined_in, is_what_its_name_says
+from .code_guard import custom_node, is_defined_in, is_what_its_name_says
 
 _MISSING: Any = object()
 _OWN_DICT = operator.attrgetter("__dict__")
@@ -46,14 +46,14 @@ Patch: TypeAlias = ForwardHook | ReplacedPart  # what takes the place of a class
 
 
 def _tree_number(module: torch.nn.Module, children: list[torch.nn.Module]) -> int:
-    """A number by which objects a module consists of: the same for every watch, another when one is exchanged."""
+    """A number by which objects a module consists of: the same for every guard, another when one is exchanged."""
     known = _trees.get(module)
     if known is None or [child() for child in known[0]] != children:  # modules are equal when they are the same
         known = _trees[module] = [weakref.ref(child) for child in children], next(_tree_numbers)
     return known[1]
 
 
-class ModuleWatch:
+class ModuleGuard:
     """The state of one module and its children, as it was when it was last checked.
 
     Holds the children, their classes and their own tables, never the module itself and no weight.
@@ -251,21 +251,21 @@ class ModuleWatch:
         return ReplacedPart(name, where, custom_node(value))
 
 
-class Watches:
-    """The watches of whoever looks after some modules, one each.
+class GuardCache:
+    """The guards of whoever looks after some modules, one each.
 
     It must not outlive its owner: a child that refers back to the module, as a patched one may, keeps it alive here.
     """
 
     def __init__(self) -> None:
-        self._watches: weakref.WeakKeyDictionary[torch.nn.Module, ModuleWatch] = weakref.WeakKeyDictionary()
+        self._guards: weakref.WeakKeyDictionary[torch.nn.Module, ModuleGuard] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def of(self, module: torch.nn.Module, rules: Rules) -> ModuleWatch:
-        """The watch on a module, refreshed in full."""
+    def of(self, module: torch.nn.Module, rules: Rules) -> ModuleGuard:
+        """The guard on a module, refreshed in full."""
         with self._lock:
-            known = self._watches.get(module)
+            known = self._guards.get(module)
             if known is None:
-                known = self._watches[module] = ModuleWatch(module, rules)
+                known = self._guards[module] = ModuleGuard(module, rules)
             known.refresh_fully(module)
             return known

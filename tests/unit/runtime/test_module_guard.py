@@ -12,8 +12,8 @@ from support.models import toy
 
 from onegraph.common.reasons import ForwardHook, ReplacedPart
 from onegraph.compiler.fingerprint import Rules, digest
-from onegraph.runtime import module_watch
-from onegraph.runtime.module_watch import PARTS, ModuleWatch, Watches
+from onegraph.runtime import module_guard
+from onegraph.runtime.module_guard import PARTS, GuardCache, ModuleGuard
 
 
 def replace_activation(module: Any) -> None:
@@ -34,33 +34,33 @@ CHANGES: list[Callable[[Any], Any]] = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_the_digest_changes_the_version(change: Callable[[Any], Any]) -> None:
     module = toy.Toy()
-    watch, before = ModuleWatch(module, Rules()), digest(module)
-    version = watch.refresh_fully(module)
-    assert watch.refresh_fully(module) == watch.refresh(module) == version
+    guard, before = ModuleGuard(module, Rules()), digest(module)
+    version = guard.refresh_fully(module)
+    assert guard.refresh_fully(module) == guard.refresh(module) == version
     change(module)
-    assert watch.refresh_fully(module) != version
+    assert guard.refresh_fully(module) != version
     assert digest(module) != before
-    assert watch.patched is None
-    assert watch.architecture(module) == digest(module)
+    assert guard.patched is None
+    assert guard.architecture(module) == digest(module)
 
 
 @pytest.mark.parametrize("change", CHANGES[:4])
 def test_common_changes_are_seen_between_two_calls(change: Callable[[Any], Any]) -> None:
     module = toy.Toy()
-    watch = ModuleWatch(module, Rules())
-    version = watch.refresh(module)
+    guard = ModuleGuard(module, Rules())
+    version = guard.refresh(module)
     change(module)
-    assert watch.refresh(module) != version
+    assert guard.refresh(module) != version
 
 
 @pytest.mark.parametrize("change", CHANGES[:4])
 def test_looking_part_by_part_finds_every_change(change: Callable[[Any], Any]) -> None:
     module = toy.Toy()
-    watch = ModuleWatch(module, Rules())
-    version = watch.refresh(module)
-    assert {watch.refresh_part(module, number) for number in range(2 * PARTS)} == {version}
+    guard = ModuleGuard(module, Rules())
+    version = guard.refresh(module)
+    assert {guard.refresh_part(module, number) for number in range(2 * PARTS)} == {version}
     change(module)
-    assert len({watch.refresh_part(module, number) for number in range(PARTS)} - {version}) == 1
+    assert len({guard.refresh_part(module, number) for number in range(PARTS)} - {version}) == 1
 
 
 def like(part: torch.nn.Module) -> torch.nn.Module:
@@ -116,33 +116,33 @@ def prepared() -> Any:
 def test_changes_that_hide_are_seen(what: str, writes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the numbers of writes to dictionaries that torch has, and without."""
     if writes == "none":
-        monkeypatch.setattr(module_watch, "dict_writes", lambda: lambda table: object())
+        monkeypatch.setattr(module_guard, "dict_writes", lambda: lambda table: object())
     module = prepared()
-    watch = ModuleWatch(module, Rules())
-    version = watch.refresh(module)
-    assert {watch.refresh(module), *(watch.refresh_part(module, n) for n in range(PARTS))} == {version}
+    guard = ModuleGuard(module, Rules())
+    version = guard.refresh(module)
+    assert {guard.refresh(module), *(guard.refresh_part(module, n) for n in range(PARTS))} == {version}
     HIDDEN[what](module)
-    assert watch.refresh(module) != version
+    assert guard.refresh(module) != version
 
 
-def test_two_watches_agree_on_the_children() -> None:
+def test_two_guards_agree_on_the_children() -> None:
     module = toy.Toy()
-    watches = [ModuleWatch(module, Rules()) for _ in range(2)]
-    first, second = (watch.refresh_fully(module) for watch in watches)
+    guards = [ModuleGuard(module, Rules()) for _ in range(2)]
+    first, second = (guard.refresh_fully(module) for guard in guards)
     assert first == second
     module.mix = like(module.mix)  # type: ignore[assignment]
-    assert first not in {watch.refresh_fully(module) for watch in watches}
-    assert len({watch.version for watch in watches}) == 1
+    assert first not in {guard.refresh_fully(module) for guard in guards}
+    assert len({guard.version for guard in guards}) == 1
 
 
 def test_a_patch_that_goes_again_leaves_the_version() -> None:
     module = toy.Toy()
-    watch = ModuleWatch(module, Rules())
-    version = watch.refresh_fully(module)
+    guard = ModuleGuard(module, Rules())
+    version = guard.refresh_fully(module)
     module.mix.forward = lambda x: x  # type: ignore[assignment]
-    assert watch.refresh_fully(module) != version
+    assert guard.refresh_fully(module) != version
     del module.mix.forward
-    assert watch.refresh_fully(module) == version
+    assert guard.refresh_fully(module) == version
 
 
 PATCHES: dict[str, Callable[[Any], Any]] = {
@@ -155,73 +155,73 @@ PATCHES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("what", PATCHES)
 def test_code_that_is_put_on_a_module_is_named(what: str) -> None:
     module = toy.Toy()
-    watch = ModuleWatch(module, Rules())
+    guard = ModuleGuard(module, Rules())
     PATCHES[what](module)
-    watch.refresh(module)
-    assert watch.patched is not None
-    assert (watch.patched.what if isinstance(watch.patched, ReplacedPart) else "forward hook") == what
-    assert watch.patched.where.split(" ")[0] in ("mix", "inner", "out")
+    guard.refresh(module)
+    assert guard.patched is not None
+    assert (guard.patched.what if isinstance(guard.patched, ReplacedPart) else "forward hook") == what
+    assert guard.patched.where.split(" ")[0] in ("mix", "inner", "out")
 
 
 def test_a_subclass_that_poses_as_its_base_is_named() -> None:
     module = toy.Toy()
-    watch = ModuleWatch(module, Rules())
-    assert watch.patched is None
+    guard = ModuleGuard(module, Rules())
+    assert guard.patched is None
     base = type(module.mix)
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "forward": replace_activation}
     module.mix.__class__ = type(base.__name__, (base,), names)
-    watch.refresh(module)
-    assert watch.patched == ReplacedPart("class", "mix (Linear)", "test_module_watch")
+    guard.refresh(module)
+    assert guard.patched == ReplacedPart("class", "mix (Linear)", "test_module_guard")
 
 
 def test_a_hook_on_every_module_counts() -> None:
     module = toy.Toy()
-    watch = ModuleWatch(module, Rules())
+    guard = ModuleGuard(module, Rules())
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *args: None)
-    watch.refresh(module)
+    guard.refresh(module)
     handle.remove()
-    assert watch.patched == ForwardHook("every module")
-    watch.refresh(module)
-    assert watch.patched is None
+    assert guard.patched == ForwardHook("every module")
+    guard.refresh(module)
+    assert guard.patched is None
 
 
 def test_attributes_that_place_weights_change_nothing() -> None:
     module = toy.Toy()
-    watch = ModuleWatch(module, Rules(placement=lambda name: "comfy" in name))
-    version = watch.refresh_fully(module)
+    guard = ModuleGuard(module, Rules(placement=lambda name: "comfy" in name))
+    version = guard.refresh_fully(module)
     module.inner.comfy_cast_weights = True  # type: ignore[assignment]
-    assert watch.refresh(module) == version
-    assert watch.where_set("comfy_cast_weights") == "inner (Conv2d)"
+    assert guard.refresh(module) == version
+    assert guard.where_set("comfy_cast_weights") == "inner (Conv2d)"
     del module.inner.comfy_cast_weights
     module.inner.padding_mode, module.inner.comfy_x = "circular", 1  # type: ignore[assignment]
-    assert watch.refresh(module) != version
+    assert guard.refresh(module) != version
 
 
 def test_weights_of_another_dtype_are_noticed_by_a_run() -> None:
-    module, watches = toy.Toy(), Watches()
-    watch = watches.of(module, Rules())
-    version = watch.version
+    module, guards = toy.Toy(), GuardCache()
+    guard = guards.of(module, Rules())
+    version = guard.version
     module.half()
-    assert watches.of(module, Rules()) is watch
-    assert watch.version != version
+    assert guards.of(module, Rules()) is guard
+    assert guard.version != version
 
 
 def test_an_interchangeable_function_must_be_the_hosts() -> None:
     rules = Rules(interchangeable=frozenset({"choice"}))
     module = toy.Toy()
-    watch = ModuleWatch(module, rules)
-    version = watch.refresh(module)
+    guard = ModuleGuard(module, rules)
+    version = guard.refresh(module)
     module.choice = toy.sizes
-    watch.refresh(module)
-    assert watch.patched is None
+    guard.refresh(module)
+    assert guard.patched is None
     module.choice = replace_activation
-    assert watch.refresh(module) != version
-    assert isinstance(watch.patched, ReplacedPart) and watch.patched.what == "choice"
+    assert guard.refresh(module) != version
+    assert isinstance(guard.patched, ReplacedPart) and guard.patched.what == "choice"
 
 
-def test_a_watch_keeps_neither_module_nor_weights() -> None:
-    module, watches = toy.Toy(), Watches()
-    watches.of(module, Rules()).architecture(module)
+def test_a_guard_keeps_neither_module_nor_weights() -> None:
+    module, guards = toy.Toy(), GuardCache()
+    guards.of(module, Rules()).architecture(module)
     gone = [weakref.ref(module), *(weakref.ref(p) for p in module.parameters())]
     del module
     gc.collect()
@@ -230,8 +230,8 @@ def test_a_watch_keeps_neither_module_nor_weights() -> None:
 
 def test_swapped_children_are_seen_with_own_weights() -> None:
     """The metadata of the weights is that of the children there are now, not of those that were there before."""
-    module, watches = toy.Toy(), Watches()
-    watches.of(module, Rules())
+    module, guards = toy.Toy(), GuardCache()
+    guards.of(module, Rules())
     module.mix = torch.nn.Linear(8, 8).half()
-    version = watches.of(module, Rules()).version
-    assert watches.of(module, Rules()).version == version == Watches().of(module, Rules()).version
+    version = guards.of(module, Rules()).version
+    assert guards.of(module, Rules()).version == version == GuardCache().of(module, Rules()).version

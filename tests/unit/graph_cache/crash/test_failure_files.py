@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.store.entries import key
 
-from onegraph.graph_cache.crash import failures
-from onegraph.graph_cache.crash.failures import FOLDER, Failure, FailureFiles
+from onegraph.graph_cache.crash import failure_files
+from onegraph.graph_cache.crash.failure_files import FOLDER, Failure, FailureFiles
 from onegraph.graph_cache.store import Store
 
 FAILED = Failure(kind="facts", reason={"code": "compile_failed", "detail": "no"}, facts={"torch": "2.14"})
@@ -81,7 +81,7 @@ def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 
 def test_number_and_size_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "_MOST_FILES", 5)
+    monkeypatch.setattr(failure_files, "_MOST_FILES", 5)
     files = FailureFiles(tmp_path)
     many = tuple(FAILED.model_copy(update={"free": number}) for number in range(100))
     files.write(key(), "any size", many)
@@ -89,7 +89,7 @@ def test_number_and_size_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len([*(tmp_path / FOLDER).iterdir()]) == 1
     for number in range(8):
         files.write(key(architecture=str(number)), "any size", (FAILED,))
-        os.utime(tmp_path / FOLDER / failures._name(key(architecture=str(number))), (number, number))
+        os.utime(tmp_path / FOLDER / failure_files._name(key(architecture=str(number))), (number, number))
     assert len([*(tmp_path / FOLDER).iterdir()]) == 5
     assert files.read(key(architecture="0")) == () and files.read(key(architecture="7")) == (FAILED,)
 

@@ -86,7 +86,7 @@ def rules() -> Rules:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ModuleFacts:
     """What a module is to a graph, until it changes.
 
     Attributes:
@@ -105,7 +105,7 @@ class Reading:
     dropouts: tuple[dict[str, Any], ...]
     processors: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
     dispatches: bool
-    strengths: adapters.Strengths | None = None
+    strengths: adapters.AdapterScales | None = None
 
     def holds(self) -> bool:
         """Whether attention processors are as they were."""
@@ -122,7 +122,7 @@ class Reading:
         return attention_backends.refusal() if self.dispatches else None
 
 
-def read(module: torch.nn.Module) -> Reading:
+def read(module: torch.nn.Module) -> ModuleFacts:
     """Look at all parts of a module. To be done again when it has changed."""
     bare, own_weights, reason, strengths = _bare(module), False, None, None
     if adapters.first_of(module) is not None:
@@ -133,7 +133,7 @@ def read(module: torch.nn.Module) -> Reading:
     dropouts = tuple(vars(child) for child in module.modules() if isinstance(child, torch.nn.Dropout) and child.p > 0)
     found = [getattr(child, "processor", None) for child in module.modules()]
     processors = [one for one in found if one is not None and not isinstance(one, torch.nn.Module)]
-    return Reading(
+    return ModuleFacts(
         bare,
         own_weights,
         reason or next(_refusals(module), None),

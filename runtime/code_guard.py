@@ -163,7 +163,7 @@ class _Names:
         self._held = []
 
 
-class LiveCode:
+class CodeGuard:
     """Compare a record with the modules of this process, again and again.
 
     Args:
@@ -292,4 +292,4 @@ class LiveCode:
 
 def difference(manifest: Manifest) -> Difference | None:
     """Say what differs between the functions in place and those that a graph was captured from."""
-    return LiveCode(manifest.code).difference() if manifest.code is not None else None
+    return CodeGuard(manifest.code).difference() if manifest.code is not None else None

@@ -18,7 +18,7 @@ from support.edits.edited_host import record_of
 
 from onegraph.common.reasons import FunctionReplaced, OtherHostVersion
 from onegraph.compiler.code_digest import PYTHON
-from onegraph.runtime.live_code import LiveCode, foreign_method, is_defined_in
+from onegraph.runtime.code_guard import CodeGuard, foreign_method, is_defined_in
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def host(tmp_path: Path) -> Iterator[ModuleType]:
 
 
 def test_the_recording_process_finds_no_difference(host: ModuleType) -> None:
-    assert LiveCode(record_of(host)).difference() is None
+    assert CodeGuard(record_of(host)).difference() is None
 
 
 @pytest.mark.parametrize("python", [PYTHON, "another"])
@@ -43,7 +43,7 @@ def test_another_host_differs_in_functions_that_ran(
     record = record_of(host).model_copy(update={"python": python})
     edited_host.write(tmp_path, **change)
     linecache.checkcache()
-    found = LiveCode(record).difference()
+    found = CodeGuard(record).difference()
     assert (found.name if found is not None else "") == name
     if found is not None:
         assert isinstance(found, OtherHostVersion)
@@ -70,22 +70,22 @@ REPLACED = {
 
 @pytest.mark.parametrize("what", REPLACED)
 def test_a_replaced_function_is_named_at_once(what: str, host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = LiveCode(record_of(host))
+    live = CodeGuard(record_of(host))
     assert live.difference() is None
     owner, attribute, name = REPLACED[what](host)
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(owner, attribute, foreign)
             found = live.difference()
-            assert found == FunctionReplaced(name, "test_live_code"), what
-            assert LiveCode(live._record).difference() == found
-            assert found.text == f"another custom node replaced {name} (test_live_code)"
+            assert found == FunctionReplaced(name, "test_code_guard"), what
+            assert CodeGuard(live._record).difference() == found
+            assert found.text == f"another custom node replaced {name} (test_code_guard)"
         assert live.difference() is None
 
 
 @pytest.mark.parametrize("what", ["Base.helper", "a module's function", "torch's method", "a builtin that is used"])
 def test_a_function_that_is_gone_is_noticed(what: str, host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = LiveCode(record_of(host))
+    live = CodeGuard(record_of(host))
     assert live.difference() is None
     owner, attribute, _ = REPLACED[what](host)
     with monkeypatch.context() as patch:
@@ -95,7 +95,7 @@ def test_a_function_that_is_gone_is_noticed(what: str, host: ModuleType, monkeyp
 
 
 def test_a_posing_replacement_is_noticed(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = LiveCode(record_of(host))
+    live = CodeGuard(record_of(host))
     assert live.difference() is None
     posing = functools.wraps(host.scaled)(lambda x, factor=2: host.unused(x))
     monkeypatch.setattr(host, "scaled", posing)
@@ -104,7 +104,7 @@ def test_a_posing_replacement_is_noticed(host: ModuleType, monkeypatch: pytest.M
 
 
 def test_new_code_in_the_same_function_is_noticed(host: ModuleType) -> None:
-    live = LiveCode(record_of(host))
+    live = CodeGuard(record_of(host))
     assert live.difference() is None
     host.scaled.__code__ = (lambda x, factor=2: x * 3).__code__
     assert live.difference() is not None
@@ -147,15 +147,15 @@ def with_another_closure(host: ModuleType) -> None:
 @pytest.mark.parametrize("python", [PYTHON, "another"])
 def test_an_edited_function_of_the_same_code_is_noticed(edit: Any, python: str, host: ModuleType) -> None:
     record = record_of(host).model_copy(update={"python": python})
-    live = LiveCode(record)
+    live = CodeGuard(record)
     assert live.difference() is None
     edit(host)
     assert live.difference() is not None
-    assert LiveCode(record).difference() is not None
+    assert CodeGuard(record).difference() is not None
 
 
 def test_a_default_put_back_is_as_good(host: ModuleType) -> None:
-    live = LiveCode(record_of(host))
+    live = CodeGuard(record_of(host))
     before = host.scaled.__defaults__
     with_other_defaults(host)
     assert live.difference() is not None
@@ -168,31 +168,31 @@ def test_a_default_put_back_is_as_good(host: ModuleType) -> None:
 def test_a_method_of_tensors_counts_where_the_host_names_it(
     name: str, counts: bool, cls: Any, host: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = LiveCode(record_of(host))
+    live = CodeGuard(record_of(host))
     assert live.difference() is None
     with monkeypatch.context() as patch:
         patch.setattr(cls, name, foreign)
         found = live.difference()
-        assert (found == FunctionReplaced(f"{cls.__name__}.{name}", "test_live_code")) is counts
+        assert (found == FunctionReplaced(f"{cls.__name__}.{name}", "test_code_guard")) is counts
         assert (found is None) is not counts
     assert live.difference() is None
 
 
 def test_a_class_must_not_hide_the_weights_of_its_modules(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = LiveCode(record_of(host))
+    live = CodeGuard(record_of(host))
     assert live.difference() is None
     monkeypatch.setattr(torch.nn.Conv1d, "weight", property(foreign), raising=False)
-    assert live.difference() == FunctionReplaced("Conv1d.weight", "test_live_code")
+    assert live.difference() == FunctionReplaced("Conv1d.weight", "test_code_guard")
     monkeypatch.undo()
     assert live.difference() is None
     monkeypatch.setattr(host.M, "inner", property(foreign), raising=False)
-    assert live.difference() == FunctionReplaced("M.inner", "test_live_code")
+    assert live.difference() == FunctionReplaced("M.inner", "test_code_guard")
 
 
 def test_interchangeable_functions_are_as_good(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     record = record_of(host)
     for python in (PYTHON, "another"):
-        live = LiveCode(record.model_copy(update={"python": python}))
+        live = CodeGuard(record.model_copy(update={"python": python}))
         monkeypatch.setattr(host, "activation", host.slow)
         assert live.difference() is None
         monkeypatch.setattr(host, "activation", foreign)
@@ -232,7 +232,7 @@ def test_a_decorated_function_of_another_release_is_the_hosts(host: ModuleType, 
     source.write_text(other.replace("TRIPLED", "from .decorators import tripled"))
     forget("edited_host")
     importlib.import_module("edited_host.model")
-    found = LiveCode(record).difference()
+    found = CodeGuard(record).difference()
     assert isinstance(found, OtherHostVersion) and found.name == "model.wrapped"
 
 
@@ -246,14 +246,14 @@ def test_another_release_of_a_library_is_no_custom_node(host: ModuleType, tmp_pa
     source.write_text(text.replace("return activation(", "return extra(parts[0]) + activation("))
     forget("edited_host", "edited_library")
     record = record_of(importlib.import_module("edited_host.model"))
-    assert LiveCode(record).difference() is None
+    assert CodeGuard(record).difference() is None
     library.write_text("def extra(x): return x + 22\n")
     forget("edited_host", "edited_library")
     importlib.import_module("edited_host.model")
-    found = LiveCode(record).difference()
+    found = CodeGuard(record).difference()
     assert isinstance(found, OtherHostVersion) and found.name == "model.extra"
     sys.modules["edited_host.model"].extra = foreign  # type: ignore[attr-defined]
-    assert isinstance(LiveCode(record).difference(), FunctionReplaced)
+    assert isinstance(CodeGuard(record).difference(), FunctionReplaced)
     forget("edited_library")
 
 
