@@ -79,18 +79,21 @@ def boot(comfyui: Path, cpu: bool, custom_node: str = "") -> None:
         spec.loader.exec_module(module)
 
 
-def conditioning(model: Any, seed: int) -> list[Any]:
-    """Random text conditioning of the width that the model's UNet reads."""
+def conditioning(width: int, seed: int) -> list[Any]:
+    """Random text conditioning of a width."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    width = model.model.model_config.unet_config["context_dim"]
     context = torch.randn(1, TOKENS, width, generator=generator)
     return [[context, {"pooled_output": torch.randn(1, 1280, generator=generator)}]]
 
 
 def measure(job: Job) -> Figures:
-    """Sample a few steps with CFG, batch 2 to the UNet. ComfyUI must be booted."""
+    """Sample a few steps with CFG, batch 2 to the model. ComfyUI must be booted.
+
+    Raises:
+        SystemExit: no family serves the model; says so.
+    """
     import time
 
     import comfy.sample
@@ -102,6 +105,7 @@ def measure(job: Job) -> Figures:
     from ..runtime import registry
     from ..runtime.policy import ANY_SPEED
     from ..runtime.run_report import RunReport
+    from .families import MODELS, family_of
     from .model_hook import Options, compile_model
     from .status import last_runs
 
@@ -109,9 +113,14 @@ def measure(job: Job) -> Figures:
     kinds = folder_paths.folder_names_and_paths["checkpoints"][1]
     folder_paths.folder_names_and_paths["checkpoints"] = ([str(Path(job.checkpoint).parent)], kinds)
     model = comfy.sd.load_checkpoint_guess_config(job.checkpoint, output_vae=False, output_clip=False)[0]
+    module = model.model.diffusion_model
+    family = family_of(module, MODELS)
+    if isinstance(family, reasons.Reason):
+        raise SystemExit(family.text)
+    width = family.example(module, model).kwargs["context"].shape[-1]
     backend = "off" if job.backend == "eager" else job.backend
     compiled, _ = compile_model(model, Options(backend, "any size", "wait"), "bench")
-    positive, negative = conditioning(model, 1), conditioning(model, 2)
+    positive, negative = conditioning(width, 1), conditioning(width, 2)
     stamps: list[float] = []
 
     def sample(steps: int) -> None:

@@ -1,8 +1,10 @@
-"""What OneGraph uses of ComfyUI, in one list, and what it refuses where a ComfyUI lacks some of it.
+"""What OneGraph uses of ComfyUI, and what it refuses where a ComfyUI lacks some of it.
+
+Here is what all models need, by feature; what one family of models needs besides stands with the family (`uses`).
 
 Names that a module has, and methods that a class has, are checked once, at the start. What ComfyUI keeps on its objects
 (a patcher's `wrappers`, a layer's `_v`) shows only there: every run inspects it, and a model that is not as expected
-runs eager. A test compares the list with what the modules of this package import and call.
+runs eager. A test compares both lists with what the modules of this package import and call.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import importlib
 import inspect
 import logging
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
@@ -38,79 +41,71 @@ class Use:
     parameters: tuple[str, ...] = ()
 
 
-def _uses(prefix: str, *names: str) -> tuple[Use, ...]:
+def uses(prefix: str, *names: str) -> tuple[Use, ...]:
+    """Names below one prefix."""
     return tuple(Use(f"{prefix}.{name}") for name in names)
 
 
 _COMPILING = (
-    *_uses("comfy", "__path__", "cli_args.args", "options.enable_args_parsing"),
-    *_uses("comfy.model_management", "throw_exception_if_processing_interrupted"),
+    *uses("comfy", "__path__", "cli_args.args", "options.enable_args_parsing"),
+    *uses("comfy.model_management", "throw_exception_if_processing_interrupted"),
     Use("comfy.ops.scaled_dot_product_attention", ("q", "k", "v")),
-    *_uses("comfy.model_patcher.ModelPatcher", "model_size", "loaded_size"),
-    *_uses("folder_paths", "get_filename_list", "get_folder_paths", "get_full_path", "folder_names_and_paths"),
-    *_uses("comfy.samplers.CFGGuider", "inner_sample", "outer_sample"),
-    *_uses("comfy.patcher_extension", "WrapperExecutor"),
-    *_uses("comfy.utils", "PROGRESS_BAR_HOOK"),
+    Use("comfy.ldm.modules.attention.attention_pytorch", ("q", "k", "v", "heads", "mask")),
+    *uses("comfy.ldm.modules.attention", "optimized_attention", "optimized_attention_masked"),
+    *uses("comfy.model_patcher.ModelPatcher", "model_size", "loaded_size"),
+    *uses("folder_paths", "get_filename_list", "get_folder_paths", "get_full_path", "folder_names_and_paths"),
+    *uses("comfy.samplers.CFGGuider", "inner_sample", "outer_sample"),
+    *uses("comfy.patcher_extension", "WrapperExecutor"),
+    *uses("comfy.utils", "PROGRESS_BAR_HOOK"),
     Use("comfyui_version.__version__"),
 )
-_UNET = "comfy.ldm.modules.diffusionmodules.openaimodel"
 
 USES: dict[Feature, tuple[Use, ...]] = {
     "model": (
         *_COMPILING,
-        Use(f"{_UNET}.UNetModel._forward", ("x", "timesteps", "context", "y", "control", "transformer_options")),
-        *_uses(_UNET, "VideoResBlock", "Downsample"),
-        Use("comfy.ldm.modules.attention.attention_pytorch", ("q", "k", "v", "heads", "mask")),
-        *_uses("comfy.patcher_extension", "WrappersMP.DIFFUSION_MODEL"),
-        *_uses("comfy.patcher_extension.CallbacksMP", "ON_PRE_RUN", "ON_CLEANUP", "ON_DETACH"),
+        *uses("comfy.patcher_extension", "WrappersMP.DIFFUSION_MODEL"),
+        *uses("comfy.patcher_extension.CallbacksMP", "ON_PRE_RUN", "ON_CLEANUP", "ON_DETACH"),
         Use("comfy.model_patcher.ModelPatcher.add_wrapper_with_key", ("wrapper_type", "key", "wrapper")),
         Use("comfy.model_patcher.ModelPatcher.add_callback_with_key", ("call_type", "key", "callback")),
         Use("comfy.model_patcher.ModelPatcher.remove_wrappers_with_key", ("wrapper_type", "key")),
         Use("comfy.model_patcher.ModelPatcher.remove_callbacks_with_key", ("call_type", "key")),
         Use("comfy.model_patcher.ModelPatcher.clone"),
-        *_uses("comfy.model_base.BaseModel", "get_dtype_inference", "memory_required"),
+        *uses("comfy.model_base.BaseModel", "get_dtype_inference", "memory_required"),
     ),
     "ControlNet": (
         *_COMPILING,
-        Use("comfy.cldm.cldm.ControlNet.forward", ("x", "hint", "timesteps", "context", "y")),
         Use("comfy.controlnet.ControlNet.copy"),
         Use(
             "comfy.controlnet.ControlNet.get_control", ("x_noisy", "t", "cond", "batched_number", "transformer_options")
         ),
-        *_uses("comfy.ldm.modules.attention", "optimized_attention", "optimized_attention_masked"),
-        *_uses("comfy.patcher_extension.CallbacksMP", "ON_CLEANUP", "ON_DETACH"),
+        *uses("comfy.patcher_extension.CallbacksMP", "ON_CLEANUP", "ON_DETACH"),
     ),
     "VAE": (
         *_COMPILING,
-        *_uses("comfy.ldm.models.autoencoder.AutoencoderKL", "decode", "encode"),
-        *_uses("comfy.ldm.models.autoencoder.AutoencodingEngine", "decode", "encode"),
-        *_uses("comfy.ldm.modules.diffusionmodules.model", "AttnBlock", "Decoder", "Encoder"),
-        Use("comfy.ldm.modules.diffusionmodules.model.pytorch_attention", ("q", "k", "v")),
-        *_uses("comfy.taesd.taesd.TAESD", "decode", "encode"),
-        *_uses("comfy.sd.VAE", "decode", "encode"),
-        *_uses("comfy.sd.VAE", "decode_tiled", "encode_tiled", "decode_tiled_", "encode_tiled_"),
+        *uses("comfy.sd.VAE", "decode", "encode"),
+        *uses("comfy.sd.VAE", "decode_tiled", "encode_tiled", "decode_tiled_", "encode_tiled_"),
     ),
     "DynamicVRAM": (
         Use("comfy.ops.cast_bias_weight", ("s", "input", "dtype", "device", "bias_dtype", "offloadable")),
         Use("comfy.ops.uncast_bias_weight", ("s", "weight", "bias", "offload_stream")),
     ),
     "memory": (
-        *_uses("comfy.model_management", "current_loaded_models", "extra_reserved_memory", "minimum_inference_memory"),
-        *_uses("comfy.model_management.LoadedModel", "model_load", "model_unload", "model_memory_required"),
-        *_uses("comfy.model_management.LoadedModel", "model_offloaded_memory"),
-        *_uses("comfy.model_patcher.ModelPatcher", "partially_load", "partially_unload", "detach"),
+        *uses("comfy.model_management", "current_loaded_models", "extra_reserved_memory", "minimum_inference_memory"),
+        *uses("comfy.model_management.LoadedModel", "model_load", "model_unload", "model_memory_required"),
+        *uses("comfy.model_management.LoadedModel", "model_offloaded_memory"),
+        *uses("comfy.model_patcher.ModelPatcher", "partially_load", "partially_unload", "detach"),
     ),
     "texts": (
-        *_uses("server.PromptServer", "send_progress_text"),
-        *_uses("comfy", "cli_args.args.listen"),
-        *_uses("comfy.utils.ProgressBar", "update_absolute"),
-        *_uses("comfy_execution.utils", "get_executing_context"),
+        *uses("server.PromptServer", "send_progress_text"),
+        *uses("comfy", "cli_args.args.listen"),
+        *uses("comfy.utils.ProgressBar", "update_absolute"),
+        *uses("comfy_execution.utils", "get_executing_context"),
     ),
     "loading": (
-        *_uses("nodes", "CheckpointLoaderSimple.load_checkpoint", "ControlNetLoader.load_controlnet"),
-        *_uses("nodes", "NODE_CLASS_MAPPINGS"),
-        *_uses("comfy.sd", "load_checkpoint_guess_config"),
-        *_uses("comfy.sample", "prepare_noise", "sample"),
+        *uses("nodes", "CheckpointLoaderSimple.load_checkpoint", "ControlNetLoader.load_controlnet"),
+        *uses("nodes", "NODE_CLASS_MAPPINGS"),
+        *uses("comfy.sd", "load_checkpoint_guess_config"),
+        *uses("comfy.sample", "prepare_noise", "sample"),
     ),
 }
 _AS_SERVER = ("server", "nodes")  # modules that only a server has loaded; nothing of ours loads them
@@ -148,22 +143,22 @@ def _found(use: Use) -> bool:
 
 
 @functools.cache
-def missing(feature: Feature) -> tuple[str, ...]:
-    """What this ComfyUI lacks, or has with other parameters, of what a feature uses."""
-    return tuple(use.name for use in USES[feature] if not _found(use))
+def missing(used: tuple[Use, ...]) -> tuple[str, ...]:
+    """What this ComfyUI lacks, or has with other parameters, of what is used."""
+    return tuple(use.name for use in used if not _found(use))
 
 
-def refusal(feature: Feature) -> Reason | None:
-    """Why a feature is off under this ComfyUI, or None."""
-    names = missing(feature)
+def refusal(feature: Feature, of_family: tuple[Use, ...] = ()) -> Reason | None:
+    """Why a feature is off under this ComfyUI, or None. `of_family`: what a family of models needs besides."""
+    names = missing(USES[feature]) + missing(of_family)
     return reasons.HostLacks(feature, names) if names else None
 
 
-def check() -> None:
-    """Say in the log what this ComfyUI lacks. Never raises."""
-    for feature in USES:
+def check(families: Iterable[tuple[Feature, tuple[Use, ...]]]) -> None:
+    """Say in the log what this ComfyUI lacks of features, and of what families need for theirs. Never raises."""
+    for feature, used in (*((feature, ()) for feature in USES), *families):
         try:
-            lacking = refusal(feature)
+            lacking = refusal(feature, used)
         except Exception:  # an import of the host's own failed
             log.exception("OneGraph: what ComfyUI offers for %s could not be inspected", feature)
             continue

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ..common import reasons
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..graph_cache.model_hash import ModelSource
@@ -36,15 +35,12 @@ def family_for(control_net: Any) -> Family | Reason:
         return lacking
     from comfy.controlnet import ControlNet
 
-    supported = ", ".join(family.supported for family in CONTROLNETS)
     # ControlLora makes its module anew for each sampling; a T2I adapter runs once.
     if type(control_net) is not ControlNet:
-        return reasons.NotCompilable(type(control_net).__name__, supported)
+        return family_of(None, CONTROLNETS, type(control_net).__name__)
     module = plain(control_net.control_model)
-    family = family_of(module, CONTROLNETS)
-    if family is None:
-        return reasons.NotCompilable(type(module).__module__.rpartition(".")[2], supported)
-    return family.refusal(module) or family
+    family = family_of(module, CONTROLNETS, type(module).__module__.rpartition(".")[2])
+    return family if isinstance(family, Reason) else family.refusal(module) or family
 
 
 class ControlNetHook:

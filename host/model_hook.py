@@ -172,13 +172,12 @@ def compile_model(patcher: Any, options: Options, node_id: str | None = None, dy
         return patcher, eager_text(lacking)
     clone = patcher.clone()
     detach(clone)
-    module = getattr(clone.model, "diffusion_model", None)
+    module: Any = getattr(clone.model, "diffusion_model", None)
     if options.backend == "off":
         return clone, "off: the model runs eager"
     family = family_of(module, MODELS)
-    if module is None or family is None:
-        supported = ", ".join(family.supported for family in MODELS)
-        return clone, eager_text(reasons.NotCompilable(type(module).__name__, supported))
+    if isinstance(family, Reason):
+        return clone, eager_text(family)
     source = model_source.source_of(patcher, module, dynprompt, node_id)
     hook = ModelHook(family, options, node_id, source)
     hook.attach(clone)

@@ -17,9 +17,9 @@ class OneGraphExtension(ComfyExtension):
 
     @override
     async def on_load(self) -> None:
-        from ..host import contract, options, routes
+        from ..host import contract, families, options, routes
 
-        contract.check()
+        contract.check((family.feature, family.uses) for family in families.known())
         options.follow()
         routes.register()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+from ...common import reasons
+from ...common.reasons import Reason
+from .. import contract
 from . import controlnet, unet, vae
 from .family import Family
 
@@ -25,6 +28,12 @@ def known() -> list[Family]:
     return [*MODELS, *CONTROLNETS, DECODER, ENCODER]
 
 
-def family_of(module: Any, among: Iterable[Family]) -> Family | None:
-    """The family that a module belongs to, or None: it is not compiled."""
-    return next((family for family in among if family.serves(module)), None)
+def family_of(module: Any, among: Sequence[Family], name: str = "") -> Family | Reason:
+    """The family that a module belongs to, or why none compiles it. `name`: the module's for users."""
+    lacking = [contract.refusal(family.feature, family.uses) for family in among]  # first: their classes may be gone
+    for family, lacks in zip(among, lacking, strict=True):
+        if lacks is None and family.serves(module):
+            return family
+    supported = ", ".join(family.supported for family in among)
+    first = next((lacks for lacks in lacking if lacks is not None), None)
+    return first or reasons.NotCompilable(name or type(module).__name__, supported)

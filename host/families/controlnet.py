@@ -17,6 +17,7 @@ from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...runtime import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name
+from ..contract import Use
 from .family import FIRST_SIDE, FIRST_TOKENS, Family, one_path, torch_attention
 
 FOLDER = "controlnet"  # of ComfyUI's models, and part of its loaders' input
@@ -28,8 +29,10 @@ class ControlNet(Family):
 
     component = "controlnet"
     supported = "ControlNets of SD 1.x, SD 2.x and SDXL"
+    feature = "ControlNet"
     folders = (FOLDER,)
     arguments = ("x", "hint", "timesteps", "context", "y")
+    uses = (Use("comfy.cldm.cldm.ControlNet.forward", arguments),)
     chunk = latent_ranges.MOST_BATCH
 
     def serves(self, module: torch.nn.Module) -> bool:

@@ -12,6 +12,7 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ...runtime import family
 from ...runtime.family import Arguments
+from ..contract import Feature, Use
 
 FIRST_SIDE, FIRST_TOKENS = 32, 77  # latent units and tokens of a usual call
 
@@ -21,11 +22,15 @@ class Family(family.Family):
 
     Attributes:
         supported: the models it is for, as the node names them.
+        feature: by which nodes it is compiled.
+        uses: what it needs of ComfyUI besides what that takes.
         folders: kinds of ComfyUI's models among which others may have graphs of the same architecture.
         entry: the module's method that the host's chain of wrappers ends in; empty: there is no such chain.
     """
 
     supported: ClassVar[str] = ""
+    feature: ClassVar[Feature] = "model"
+    uses: ClassVar[tuple[Use, ...]] = ()
     folders: ClassVar[tuple[str, ...]] = ("checkpoints", "diffusion_models")
     entry: ClassVar[str] = ""
 

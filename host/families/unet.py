@@ -14,8 +14,11 @@ from ...common.shapes import Refused
 from ...runtime import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
 from .. import model_source
+from ..contract import Use, uses
 from . import residuals
 from .family import FIRST_SIDE, FIRST_TOKENS, Family, attention, of_steps, one_path
+
+_MODULE = "comfy.ldm.modules.diffusionmodules.openaimodel"
 
 # transformer_options that do not change what the UNet computes.
 _NEUTRAL = {
@@ -42,6 +45,7 @@ class Unet(Family):
     supported = "SD 1.x, SD 2.x, SDXL, refiner"
     entry = "_forward"
     arguments = ("x", "timesteps", "context", "y", "control", "transformer_options")
+    uses = (Use(f"{_MODULE}.UNetModel._forward", arguments), *uses(_MODULE, "VideoResBlock", "Downsample"))
     chunk = latent_ranges.MOST_BATCH
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...runtime.family import Arguments, Axis, Input, Tensors
 from ...runtime.latent_ranges import PIXELS
+from ..contract import Use, uses
 from .family import FIRST_SIDE, Family, one_path
 
 _SMALLEST, _LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
@@ -24,7 +25,15 @@ _SMALLEST, _LARGEST = 2, 256  # latent units; tiles leave slim remainders at the
 class _Half(Family):
     """`like` of an example is ComfyUI's VAE object."""
 
+    feature = "VAE"
     chunk = 1
+    uses = (
+        *uses("comfy.ldm.models.autoencoder.AutoencoderKL", "decode", "encode"),
+        *uses("comfy.ldm.models.autoencoder.AutoencodingEngine", "decode", "encode"),
+        *uses("comfy.ldm.modules.diffusionmodules.model", "AttnBlock", "Decoder", "Encoder"),
+        Use("comfy.ldm.modules.diffusionmodules.model.pytorch_attention", ("q", "k", "v")),
+        *uses("comfy.taesd.taesd.TAESD", "decode", "encode"),
+    )
 
     def serves(self, module: torch.nn.Module) -> bool:
         return self.refusal(module) is None

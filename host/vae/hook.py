@@ -290,7 +290,7 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     plain_vae = _without_hook(vae)
     if options.backend == "off":
         return plain_vae, "off: the VAE runs eager"
-    reason = contract.refusal("VAE") or unsupported(plain_vae)
+    reason = contract.refusal("VAE", DECODER.uses) or unsupported(plain_vae)
     if reason is not None:
         return plain_vae, eager_text(reason)
     source = model_source.source_of(plain_vae.patcher, plain_vae.first_stage_model, dynprompt, node_id)

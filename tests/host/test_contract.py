@@ -11,8 +11,9 @@ import pytest
 from headless import host
 from support.comfyui import controlnet
 
+from onegraph.common import reasons
 from onegraph.common.shapes import Refused
-from onegraph.host import contract, dynamic_vram, model_hook
+from onegraph.host import contract, dynamic_vram, families, model_hook
 from onegraph.host import controlnet_hook as family
 from onegraph.host.vae import hook as vae_hook
 
@@ -30,7 +31,13 @@ def test_this_comfyui_has_all_that_is_used(feature: contract.Feature) -> None:
 
     import nodes  # noqa: F401 they are inspected where they are loaded
 
-    assert contract.missing(feature) == ()
+    assert contract.missing(contract.USES[feature]) == ()
+
+
+@pytest.mark.parametrize("family", families.known(), ids=lambda family: family.component)
+def test_this_comfyui_has_what_each_family_uses(family: families.Family) -> None:
+    assert family.uses
+    assert contract.missing(family.uses) == ()
 
 
 def test_a_model_passes_through_a_host_without_hooks(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +63,21 @@ def test_other_parameters_are_another_function(model: Any, monkeypatch: pytest.M
 
     changed.__signature__ = inspect.Signature([found[0], found[1].replace(name="latent"), *found[2:]])  # type: ignore[attr-defined]
     monkeypatch.setattr(UNetModel, "_forward", changed)
-    assert contract.missing("model") == ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel._forward",)
-    assert "UNetModel._forward" in model_hook.compile_model(model, model_hook.Options(), "7")[1]
+    text = model_hook.compile_model(model, model_hook.Options(), "7")[1]
+    assert text.startswith("eager: no model runs compiled, because this ComfyUI does not have comfy.ldm.modules.")
+    assert "UNetModel._forward as OneGraph knows it" in text
+
+
+def test_a_family_whose_class_is_gone_leaves_the_others(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(families.Family):
+        component = supported = "another"
+        uses = contract.uses("comfy.ldm.modules.diffusionmodules.openaimodel", "NoSuchModel")
+
+    module = model.model.diffusion_model
+    assert families.family_of(module, [Gone(), *families.MODELS]) is families.MODELS[0]
+    refused = families.family_of(module, [Gone()])
+    assert isinstance(refused, reasons.HostLacks)
+    assert refused.names == ("comfy.ldm.modules.diffusionmodules.openaimodel.NoSuchModel",)
 
 
 def test_a_vae_passes_through_a_host_without_tiles(
@@ -100,7 +120,7 @@ def test_the_log_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: 
     import comfy.utils
 
     monkeypatch.delattr(comfy.utils.ProgressBar, "update_absolute")
-    contract.check()
+    contract.check((family.feature, family.uses) for family in families.known())
     assert [record.getMessage() for record in caplog.records] == [
         "OneGraph: nodes may show nothing, because this ComfyUI does not have "
         "comfy.utils.ProgressBar.update_absolute as OneGraph knows it; update OneGraph"

@@ -1,4 +1,4 @@
-"""host/contract.py lists all that the modules of host/ use of ComfyUI."""
+"""host/contract.py and the families list all that the modules of host/ use of ComfyUI."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.host import contract
+from onegraph.host import contract, families
 
 HOST = Path(__file__).parents[3] / "host"
 MODULES = ("comfy", "comfy_execution", "comfyui_version", "folder_paths", "nodes", "server")
-LISTED = {use.name for uses in contract.USES.values() for use in uses}
+LISTED = {use.name for uses in (*contract.USES.values(), *(one.uses for one in families.known())) for use in uses}
 
 
 def dotted(node: ast.expr) -> list[str]:
