@@ -18,7 +18,7 @@ import torch
 
 from .errors import LoadError
 
-OLDEST_TORCH = (2, 6)
+OLDEST_TORCH = (2, 8)
 COMPILED_CALL = "_compiled_call_impl"  # attribute of a module after `module.compile()`
 _ELSEWHERE = (
     f"torch {torch.__version__} keeps a module's weights or hooks elsewhere; use a torch version named in the README."
@@ -38,7 +38,7 @@ def require(what: str) -> Any:
         LoadError: this torch lacks it.
     """
     if version() < OLDEST_TORCH:
-        raise LoadError(f"torch {torch.__version__} is too old for AOTInductor graphs; update to 2.6 or newer.")
+        raise LoadError(f"torch {torch.__version__} is too old for AOTInductor graphs; update to 2.8 or newer.")
     found: Any = torch
     for part in what.split(".")[1:]:
         if not hasattr(found, part):  # a submodule that nobody has imported yet

@@ -293,3 +293,20 @@ class CodeGuard:
 def difference(manifest: Manifest) -> Difference | None:
     """Say what differs between the functions in place and those that a graph was captured from."""
     return CodeGuard(manifest.code).difference() if manifest.code is not None else None
+
+
+class Differences:
+    """The same of one manifest after another.
+
+    Attributes:
+        replaced: the first that was put there at run time, and may be taken away again; None: there is none so far.
+    """
+
+    def __init__(self) -> None:
+        self.replaced: FunctionReplaced | None = None
+
+    def __call__(self, manifest: Manifest) -> Difference | None:
+        found = difference(manifest)
+        if isinstance(found, FunctionReplaced):
+            self.replaced = self.replaced or found
+        return found

@@ -27,7 +27,6 @@ from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
 from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
-from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Store
 from . import code_guard
@@ -152,21 +151,14 @@ class Registry:
         if request.source not in self._swept:
             self._swept.add(request.source)
             self.store.sweep(self.store.locations(request.source))
-        replaced: list[Reason] = []
-
-        def differs(manifest: Manifest) -> Reason | None:
-            difference = code_guard.difference(manifest)
-            if isinstance(difference, FunctionReplaced):
-                replaced.append(difference)
-            return difference
-
-        found = self.store.lookup(request.key, request.source, request.neighbours, differs)
+        differences = code_guard.Differences()
+        found = self.store.lookup(request.key, request.source, request.neighbours, differences)
         if isinstance(found, Broken):
             return self._broken(request, found)
         if isinstance(found, Unavailable):
             return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
-            return Refused(replaced[0], passing=True) if replaced else found
+            return Refused(differences.replaced, passing=True) if differences.replaced else found
         entry = self.store.share_with_model(found, request.key, request.source)
         failed = self._load_test.why_not(request, entry, on_progress)
         if failed is not None:

@@ -96,8 +96,12 @@ def test_a_strangers_file_is_no_marker(name: str, markers: Markers, tmp_path: Pa
 
 def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder")
+    loaded = False
     with Markers(tmp_path / "home").loading(tmp_path / "entry"):
-        pass
+        loaded = True
+    assert loaded
+    assert (tmp_path / "home").read_text() == "no folder"
+    assert [*tmp_path.iterdir()] == [tmp_path / "home"]
 
 
 def left(markers: Markers, entry: Path, text: str | None, name: str = "m-1") -> Path:
