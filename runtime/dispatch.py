@@ -227,8 +227,8 @@ def _report(run: Run, request: Request, graph: LoadedGraph, first_s: float | Non
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous and aligned as compiled code expects (it checks neither)."""
-    tensor = tensor.contiguous()
+    """Contiguous, aligned and with its values in memory, as compiled code expects (it checks none of these)."""
+    tensor = tensor.resolve_neg().contiguous()
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
 
 

@@ -1,0 +1,383 @@
+"""What a block is called with, as a tree: tensors and whole numbers are its leaves, everything else is its form.
+
+Two calls of one form differ in the leaves alone, so one graph may serve both; any other form is another graph's.
+Objects of the model's own package are taken apart by their fields (`ModulationOut` of ComfyUI's Flux,
+`CompressedTimestep` of its LTX). Options, which hold whatever other packages put there, are no part of the form: see
+`option_reads`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+OPTIONS = "transformer_options"  # the argument, or key of an argument, that holds a model's options
+_POSITIONAL, _NAMED = "*", "**"  # names of what a function with such parameters is given besides
+_CONSTANTS = (type(None), bool, float, str)
+_SEQUENCES = {"list": list, "tuple": tuple}
+_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+Leaf: TypeAlias = "torch.Tensor | int"
+JSON: TypeAlias = Any
+
+
+class UnknownArgumentError(TypeError):
+    """An argument that no graph can stand for; its text is the type's name."""
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """A tensor: a leaf. `dtype` without `torch.`."""
+
+    dims: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class NumberForm:
+    """A whole number that may be another one at each call: a leaf."""
+
+
+@dataclass(frozen=True)
+class ConstantForm:
+    """A value that is part of the form: None, a truth value, a string or a fraction."""
+
+    value: bool | float | str | None
+
+
+@dataclass(frozen=True)
+class SequenceForm:
+    """A `list` or a `tuple`."""
+
+    kind: str
+    items: tuple[Form, ...]
+
+
+@dataclass(frozen=True)
+class MappingForm:
+    """A dictionary with names as keys, in their order."""
+
+    items: tuple[tuple[str, Form], ...]
+
+
+@dataclass(frozen=True)
+class ObjectForm:
+    """An object of the model's own package. `cls`: `module:name` of its class."""
+
+    cls: str
+    items: tuple[tuple[str, Form], ...]
+
+
+@dataclass(frozen=True)
+class OptionsForm:
+    """The model's options: whatever they are, the form is this one."""
+
+
+Form: TypeAlias = "TensorForm | NumberForm | ConstantForm | SequenceForm | MappingForm | ObjectForm | OptionsForm"
+
+
+# Arguments by name ------------------------------------------------------------------------------------------
+
+
+class Parameters:
+    """The parameters of a block's forward, by which positional and named arguments mean the same.
+
+    Args:
+        forward: the function of the class, which takes the block first.
+    """
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(forward)
+        first, *rest = self._signature.parameters.values()
+        self._first = first.name
+        self._defaults = {one.name: one.default for one in rest}
+        self._names = tuple(self._defaults)
+        self._open = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in rest)
+        self._kinds = {one.name: one.kind for one in rest}
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return every argument by its parameter's name, in the parameters' order, defaults included.
+
+        What a function of `*args` or `**kwargs` is given besides is a tuple named `*` and a dictionary named `**`.
+
+        Raises:
+            TypeError: the function cannot be called so.
+        """
+        if not self._open:
+            if len(args) > len(self._names) or not kwargs.keys() <= self._defaults.keys():
+                raise TypeError("other arguments than the function has")
+            return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
+        bound = self._signature.bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        named = {}
+        for name, value in bound.arguments.items():
+            if name != self._first:
+                kind = self._kinds[name]
+                named[_POSITIONAL if kind is inspect.Parameter.VAR_POSITIONAL else
+                      _NAMED if kind is inspect.Parameter.VAR_KEYWORD else name] = value  # fmt: skip
+        return named
+
+
+@functools.cache
+def parameters_of(cls: type[torch.nn.Module]) -> Parameters:
+    """Return the parameters of a class's forward."""
+    return Parameters(cls.forward)
+
+
+def as_call(named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what `Parameters.bind` made as positional and named arguments of such a call.
+
+    Parameters before `*args` can be given by position only.
+    """
+    plain = {name: value for name, value in named.items() if name not in (_POSITIONAL, _NAMED)}
+    more = dict(named.get(_NAMED, {}))
+    if _POSITIONAL not in named:
+        return (), {**plain, **more}
+    before = list(named)[: list(named).index(_POSITIONAL)]
+    after = {name: value for name, value in plain.items() if name not in before}
+    return (*(plain[name] for name in before), *named[_POSITIONAL]), {**after, **more}
+
+
+def options_of(named: Mapping[str, Any]) -> Any:
+    """Return the model's options among arguments by name, also where they come through `**kwargs`; None: no options."""
+    found = named.get(OPTIONS)
+    return found if found is not None else named.get(_NAMED, {}).get(OPTIONS)
+
+
+# Forms ------------------------------------------------------------------------------------------------------
+
+
+def flatten(value: Any, packages: Sequence[str] = ()) -> tuple[Form, list[Leaf]]:
+    """Take a value apart.
+
+    Args:
+        packages: whose objects are taken apart by their fields.
+
+    Returns:
+        The form, and the leaves in its order.
+
+    Raises:
+        UnknownArgumentError: something in it is neither.
+    """
+    leaves: list[Leaf] = []
+    return _form(value, leaves, tuple(packages)), leaves
+
+
+def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        if not _is_plain(value):
+            raise UnknownArgumentError(kind.__name__)
+        leaves.append(value)
+        return TensorForm(value.ndim, str(value.dtype).removeprefix("torch."))
+    if kind is int:
+        leaves.append(value)
+        return NumberForm()
+    if kind in _CONSTANTS:
+        if kind is float and not math.isfinite(value):
+            raise UnknownArgumentError(f"the number {value}")
+        return ConstantForm(value)
+    if kind in (list, tuple, torch.Size):
+        items = tuple(_form(one, leaves, packages) for one in value)
+        return SequenceForm("list" if kind is list else "tuple", items)
+    if kind is dict:
+        return MappingForm(tuple(_named(key, one, leaves, packages) for key, one in value.items()))
+    cls: Any = kind
+    names = _fields(cls, packages)
+    if names is None:
+        raise UnknownArgumentError(f"{kind.__module__}.{kind.__qualname__}")
+    fields = ((name, _form(getattr(value, name), leaves, packages)) for name in names)
+    return ObjectForm(f"{kind.__module__}:{kind.__qualname__}", tuple(fields))
+
+
+def _named(key: Any, value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> tuple[str, Form]:
+    if type(key) is not str:
+        raise UnknownArgumentError(f"a dictionary with a key of type {type(key).__name__}")
+    return key, OptionsForm() if key == OPTIONS else _form(value, leaves, packages)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether a value is a tensor that holds its values itself, or stands for such a one while a graph is captured."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "FakeTensor"
+
+
+@functools.cache
+def _fields(cls: type, packages: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The names by which objects of a class are taken apart; None where they are not."""
+    if cls.__module__.partition(".")[0] not in packages:
+        return None
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    slots = [vars(base).get("__slots__") for base in cls.__mro__[:-1]]
+    if not all(isinstance(names, list | tuple) for names in slots):  # some of its state is elsewhere
+        return None
+    return tuple(name for names in reversed(slots) for name in names)
+
+
+def rebuild(form: Form, leaves: Iterable[Leaf], options: Any = None) -> Any:
+    """Put a value together again from its form and leaves; `options` stand where the form has some."""
+    return _rebuilt(form, iter(leaves), options)
+
+
+def _rebuilt(form: Form, leaves: Iterator[Leaf], options: Any) -> Any:
+    match form:
+        case TensorForm() | NumberForm():
+            return next(leaves)
+        case ConstantForm(value):
+            return value
+        case OptionsForm():
+            return options
+        case SequenceForm(kind, items):
+            return _SEQUENCES[kind](_rebuilt(one, leaves, options) for one in items)
+        case MappingForm(items):
+            return {name: _rebuilt(one, leaves, options) for name, one in items}
+        case ObjectForm(cls, items):
+            made: Any = object.__new__(_class(cls))
+            for name, one in items:
+                object.__setattr__(made, name, _rebuilt(one, leaves, options))  # a frozen dataclass has no other way
+            return made
+
+
+@functools.cache
+def _class(name: str) -> type:
+    module, _, path = name.partition(":")
+    found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    assert isinstance(found, type)
+    return found
+
+
+def leaf_forms(form: Form) -> list[TensorForm | NumberForm]:
+    """Return the forms of the leaves, in their order."""
+    match form:
+        case TensorForm() | NumberForm():
+            return [form]
+        case SequenceForm(_, items):
+            return [leaf for one in items for leaf in leaf_forms(one)]
+        case MappingForm(items) | ObjectForm(_, items):
+            return [leaf for _, one in items for leaf in leaf_forms(one)]
+    return []
+
+
+# One form, again and again ----------------------------------------------------------------------------------
+
+_Match: TypeAlias = Callable[[Any, list[Any]], bool]
+
+
+def matcher(form: Form) -> Callable[[Any], list[Leaf] | None]:
+    """Return a function that gives the leaves of a value of this form, and None for any other."""
+    match_value = _matching(form)
+
+    def leaves_of(value: Any) -> list[Leaf] | None:
+        leaves: list[Leaf] = []
+        return leaves if match_value(value, leaves) else None
+
+    return leaves_of
+
+
+def _matching(form: Form) -> _Match:
+    match form:
+        case TensorForm(dims, name):
+            dtype = _DTYPES[name]
+
+            def tensor(value: Any, leaves: list[Any]) -> bool:
+                leaves.append(value)
+                return _is_plain(value) and value.dtype is dtype and value.ndim == dims
+
+            return tensor
+        case NumberForm():
+
+            def number(value: Any, leaves: list[Any]) -> bool:
+                leaves.append(value)
+                return type(value) is int
+
+            return number
+        case ConstantForm(constant):
+            kind = type(constant)
+            if constant is None:
+                return lambda value, leaves: value is None
+            return lambda value, leaves: type(value) is kind and value == constant
+        case OptionsForm():
+            return lambda value, leaves: True
+        case SequenceForm(name, items):
+            sequence, parts = _SEQUENCES[name], [_matching(one) for one in items]
+            kinds = (sequence, torch.Size) if sequence is tuple else (sequence,)
+            return lambda value, leaves: (
+                type(value) in kinds
+                and len(value) == len(parts)
+                and all(part(one, leaves) for part, one in zip(parts, value, strict=True))
+            )
+        case MappingForm(items):
+            keys, values = [name for name, _ in items], [_matching(one) for _, one in items]
+            return lambda value, leaves: (
+                type(value) is dict
+                and [*value] == keys
+                and all(part(one, leaves) for part, one in zip(values, value.values(), strict=True))
+            )
+        case ObjectForm(cls, items):
+            fields = [(name, _matching(one)) for name, one in items]
+            return lambda value, leaves: (
+                f"{type(value).__module__}:{type(value).__qualname__}" == cls
+                and all(part(getattr(value, name, None), leaves) for name, part in fields)
+            )
+
+
+# JSON -------------------------------------------------------------------------------------------------------
+
+
+def to_json(form: Form) -> JSON:
+    """Return a form as lists, strings and numbers."""
+    match form:
+        case TensorForm(dims, dtype):
+            return ["tensor", dims, dtype]
+        case NumberForm():
+            return ["number"]
+        case ConstantForm(value):
+            return ["constant", value]
+        case OptionsForm():
+            return ["options"]
+        case SequenceForm(kind, items):
+            return [kind, *map(to_json, items)]
+        case MappingForm(items):
+            return ["mapping", *([name, to_json(one)] for name, one in items)]
+        case ObjectForm(cls, items):
+            return ["object", cls, *([name, to_json(one)] for name, one in items)]
+
+
+def from_json(data: JSON, packages: Sequence[str] = ()) -> Form:
+    """Read what `to_json` made.
+
+    Args:
+        packages: whose classes may be named.
+
+    Raises:
+        ValueError: it is no form, or names a class of another package.
+    """
+    try:
+        kind, *rest = data
+        if kind == "tensor":
+            dims, dtype = rest
+            if type(dims) is int and dtype in _DTYPES:
+                return TensorForm(dims, dtype)
+        elif kind == "constant":
+            (value,) = rest
+            if type(value) in _CONSTANTS:
+                return ConstantForm(value)
+        elif kind in ("number", "options") and not rest:
+            return NumberForm() if kind == "number" else OptionsForm()
+        elif kind in _SEQUENCES:
+            return SequenceForm(kind, tuple(from_json(one, packages) for one in rest))
+        elif kind == "mapping":
+            return MappingForm(tuple((str(name), from_json(one, packages)) for name, one in rest))
+        elif kind == "object" and rest[0].partition(":")[0].partition(".")[0] in packages:
+            return ObjectForm(rest[0], tuple((str(name), from_json(one, packages)) for name, one in rest[1:]))
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ValueError(f"no form of a call: {data!r}") from error
+    raise ValueError(f"no form of a call: {data!r}")

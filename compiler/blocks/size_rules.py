@@ -1,0 +1,176 @@
+"""Which sizes of a block's calls vary, and which follow from others: inferred from records, checked at each call.
+
+A few recorded calls show columns of sizes. A column that never changes is fixed. Others are symbols, or follow from
+symbols: the same, a multiple, more by a constant, a sum (`tokens = text + image`), a product (`tokens = height *
+width`). A rule that holds in the records by accident makes the graph serve fewer calls, never a wrong one: whoever
+calls it asks `fits` first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+MOST = 1 << 18  # the largest size that a graph is made for
+_MOST_FACTORS = 3
+
+Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
+Place: TypeAlias = tuple[int, int]  # leaf, dimension
+Kind: TypeAlias = Literal["fixed", "symbol", "multiple", "offset", "sum", "product"]
+
+
+def sizes_of(leaves: Sequence[torch.Tensor | int]) -> tuple[tuple[int, ...], ...]:
+    """Return the sizes of a call's leaves."""
+    return tuple(leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a size is known.
+
+    Attributes:
+        number: the fixed size, the factor or what is added; 0 where there is none.
+        symbols: by their numbers.
+    """
+
+    kind: Kind
+    number: int = 0
+    symbols: tuple[int, ...] = ()
+
+    def value(self, values: Sequence[int]) -> int:
+        """Return the size for the symbols' values; symbolic ones give a symbolic size."""
+        given = [values[one] for one in self.symbols]
+        match self.kind:
+            case "fixed":
+                return self.number
+            case "symbol":
+                return given[0]
+            case "multiple":
+                return self.number * given[0]
+            case "offset":
+                return self.number + given[0]
+            case "sum":
+                return given[0] + given[1]
+            case "product":
+                return math.prod(given)
+
+
+@dataclass(frozen=True)
+class SizeRules:
+    """The sizes of a block's calls.
+
+    Attributes:
+        symbols: where each symbol is read.
+        rules: of every size, by leaf and dimension.
+        ranges: of each symbol, both ends included.
+    """
+
+    symbols: tuple[Place, ...]
+    rules: dict[Place, Rule]
+    ranges: tuple[tuple[int, int], ...] = field(default=())
+
+    @classmethod
+    def infer(cls, records: Sequence[Sizes]) -> SizeRules:
+        """Infer the rules from the sizes of some calls of one form.
+
+        Raises:
+            ValueError: there is no record, or they are of several forms.
+        """
+        if not records or len({tuple(map(len, record)) for record in records}) != 1:
+            raise ValueError("records of calls must be of one form, and there must be some")
+        symbols: list[Place] = []
+        columns: list[tuple[int, ...]] = []  # of the symbols
+        rules: dict[Place, Rule] = {}
+        for leaf, shape in enumerate(records[0]):
+            for dim in range(len(shape)):
+                column = tuple(int(record[leaf][dim]) for record in records)
+                rule = _fixed(column) or _following(column, columns)
+                if rule is None:
+                    rule = Rule("symbol", symbols=(len(symbols),))
+                    symbols.append((leaf, dim))
+                    columns.append(column)
+                rules[leaf, dim] = rule
+        return cls(tuple(symbols), rules, ((1, MOST),) * len(symbols))
+
+    def within(self, ranges: Sequence[tuple[int, int]]) -> SizeRules:
+        """Return these rules for the ranges that a compiled graph serves."""
+        if len(ranges) != len(self.symbols):
+            raise ValueError(f"{len(ranges)} ranges for {len(self.symbols)} symbols")
+        return replace(self, ranges=tuple(ranges))
+
+    def varies(self, leaf: int, dim: int) -> bool:
+        """Tell whether a size differs from call to call."""
+        return self.rules[leaf, dim].kind != "fixed"
+
+    def fits(self, sizes: Sizes) -> bool:
+        """Tell whether a call's sizes are such as the rules say. The call is of the recorded form."""
+        values = [sizes[leaf][dim] for leaf, dim in self.symbols]
+        return all(low <= value <= high for value, (low, high) in zip(values, self.ranges, strict=True)) and all(
+            sizes[leaf][dim] == rule.value(values) for (leaf, dim), rule in self.rules.items()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, JSON-ready."""
+        rules = [[*place, rule.kind, rule.number, *rule.symbols] for place, rule in self.rules.items()]
+        return {"symbols": [*map(list, self.symbols)], "rules": rules, "ranges": [*map(list, self.ranges)]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> SizeRules:
+        """Read what `to_json` made.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            rules = {
+                (int(leaf), int(dim)): Rule(kind, int(number), tuple(map(int, symbols)))
+                for leaf, dim, kind, number, *symbols in data["rules"]
+            }
+            found = cls(
+                tuple((int(leaf), int(dim)) for leaf, dim in data["symbols"]),
+                rules,
+                tuple((int(low), int(high)) for low, high in data["ranges"]),
+            )
+            for rule in rules.values():
+                rule.value([1] * len(found.symbols))
+            right = len(found.ranges) == len(found.symbols) and rules.keys() >= set(found.symbols)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(f"no rules of sizes: {data!r}") from error
+        if not right or any(rule.kind not in _KINDS for rule in rules.values()):
+            raise ValueError(f"no rules of sizes: {data!r}")
+        return found
+
+
+_KINDS = ("fixed", "symbol", "multiple", "offset", "sum", "product")
+
+
+def _fixed(column: tuple[int, ...]) -> Rule | None:
+    return Rule("fixed", column[0]) if len(set(column)) == 1 else None
+
+
+def _following(column: tuple[int, ...], columns: Sequence[tuple[int, ...]]) -> Rule | None:
+    """How a column follows from the symbols' columns, the simplest way first."""
+    numbers = range(len(columns))
+    for one in numbers:
+        if columns[one] == column:
+            return Rule("symbol", symbols=(one,))
+    for one in numbers:
+        pairs = [*zip(column, columns[one], strict=True)]
+        if len({size - base for size, base in pairs}) == 1:
+            return Rule("offset", column[0] - columns[one][0], (one,))
+        factor, rest = divmod(column[0], columns[one][0]) if columns[one][0] else (0, 1)
+        if not rest and factor > 1 and all(size == factor * base for size, base in pairs):
+            return Rule("multiple", factor, (one,))
+    for a, b in itertools.combinations(numbers, 2):
+        if all(size == columns[a][n] + columns[b][n] for n, size in enumerate(column)):
+            return Rule("sum", 0, (a, b))
+    for count in range(2, _MOST_FACTORS + 1):
+        for some in itertools.combinations(numbers, count):
+            if all(size == math.prod(columns[one][n] for one in some) for n, size in enumerate(column)):
+                return Rule("product", 0, some)
+    return None

@@ -1,0 +1,203 @@
+"""Arguments as forms and leaves: there and back, and which calls are of one form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onegraph.compiler.blocks import call_tree
+from onegraph.compiler.blocks.call_tree import (
+    NumberForm,
+    Parameters,
+    TensorForm,
+    UnknownArgumentError,
+    as_call,
+    flatten,
+    from_json,
+    leaf_forms,
+    matcher,
+    options_of,
+    rebuild,
+    to_json,
+)
+
+OWN = (__name__.partition(".")[0],)
+
+
+@dataclasses.dataclass(frozen=True)
+class Modulation:
+    shift: torch.Tensor
+    gate: Any = None
+
+
+class Compressed:
+    __slots__ = ("data", "frames")
+
+    def __init__(self, data: torch.Tensor, frames: int) -> None:
+        self.data, self.frames = data, frames
+
+
+class Loose:
+    def __init__(self) -> None:
+        self.data = torch.zeros(1)
+
+
+LEAVES = st.one_of(
+    st.builds(lambda shape: torch.zeros(shape), st.lists(st.integers(1, 3), min_size=0, max_size=3)),
+    st.just(torch.ones(2, dtype=torch.int64)),
+    st.integers(-5, 5),
+    st.none(),
+    st.booleans(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=3),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda below: st.one_of(
+        st.lists(below, max_size=3),
+        st.lists(below, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=3), below, max_size=3),
+        st.builds(Modulation, st.just(torch.zeros(2)), below),
+        st.builds(Compressed, st.just(torch.zeros(2)), st.integers(0, 9)),
+    ),
+    max_leaves=8,
+)
+
+
+def parts(value: Any) -> Any:
+    """A value that can be compared: tensors by identity."""
+    if isinstance(value, torch.Tensor):
+        return id(value)
+    if isinstance(value, Modulation):
+        return "Modulation", parts(value.shift), parts(value.gate)
+    if isinstance(value, Compressed):
+        return "Compressed", parts(value.data), value.frames
+    if isinstance(value, dict):
+        return {name: parts(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(parts(one) for one in value)
+    return type(value), value
+
+
+@settings(max_examples=200, deadline=None)
+@given(TREES)
+def test_a_tree_comes_back(value: Any) -> None:
+    form, leaves = flatten(value, OWN)
+    assert parts(rebuild(form, leaves)) == parts(value)
+    assert [isinstance(one, torch.Tensor) for one in leaves] == [isinstance(f, TensorForm) for f in leaf_forms(form)]
+    assert from_json(json.loads(json.dumps(to_json(form))), OWN) == form
+    found = matcher(form)(value)
+    assert found is not None and [*map(id, found)] == [*map(id, leaves)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(TREES, TREES)
+def test_only_values_of_one_form_match(one: Any, other: Any) -> None:
+    form, _ = flatten(one, OWN)
+    other_form, _ = flatten(other, OWN)
+    assert (matcher(form)(other) is not None) == (repr(form) == repr(other_form))
+
+
+class Special(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Loose(),
+        {1: 2},
+        {2, 3},
+        torch.zeros(2).as_subclass(Special),
+        float("nan"),
+        float("inf"),
+        lambda: None,
+        torch.float16,
+        1j,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_no_graph_can_stand_for(value: Any) -> None:
+    for given_value in (value, [value], {"a": (None, value)}):
+        with pytest.raises(UnknownArgumentError):
+            flatten(given_value, OWN)
+    form, _ = flatten(torch.zeros(2))
+    assert matcher(form)(value) is None
+
+
+def test_objects_of_other_packages_stay_whole() -> None:
+    with pytest.raises(UnknownArgumentError, match=r"Modulation$"):
+        flatten(Modulation(torch.zeros(1)), ("comfy",))
+    form, _ = flatten(Modulation(torch.zeros(1)), OWN)
+    with pytest.raises(ValueError, match="no form"):
+        from_json(to_json(form), ("comfy",))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [None, [], ["tensor"], ["tensor", "2", "float32"], ["tensor", 2, "nodtype"], ["constant", [1]], ["mapping", 3],
+     ["object"], ["object", "os:system"], ["number", 3], ["set"], "tensor", {"tensor": 1}],
+)  # fmt: skip
+def test_no_form(data: Any) -> None:
+    with pytest.raises(ValueError, match="no form"):
+        from_json(data, OWN)
+
+
+def test_numbers_are_leaves_and_truth_values_are_not() -> None:
+    form, leaves = flatten([1, True, 2.0])
+    assert leaves == [1]
+    assert matcher(form)([7, True, 2.0]) == [7]
+    assert matcher(form)([7, False, 2.0]) is None
+    assert matcher(form)([True, True, 2.0]) is None
+    assert matcher(form)([7, True, 2]) is None
+    assert leaf_forms(form) == [NumberForm()]
+
+
+# Arguments by name ------------------------------------------------------------------------------------------
+
+
+class Plain:
+    def forward(self, x: Any, vec: Any, mask: Any = None, transformer_options: Any = {}) -> Any:  # noqa: B006
+        return x, vec, mask, transformer_options
+
+
+class Open:
+    def forward(self, context: Any, *args: Any, **kwargs: Any) -> Any:
+        return context, args, kwargs
+
+
+def test_arguments_mean_the_same_however_they_are_given() -> None:
+    known = Parameters(Plain.forward)
+    ways = [((1, 2), {}), ((1,), {"vec": 2}), ((), {"vec": 2, "x": 1}), ((1, 2, None), {"transformer_options": {}})]
+    assert {repr(known.bind(*way)) for way in ways} == {"{'x': 1, 'vec': 2, 'mask': None, 'transformer_options': {}}"}
+    args, kwargs = as_call(known.bind((1,), {"vec": 2, "mask": 3}))
+    assert Plain().forward(*args, **kwargs) == (1, 2, 3, {})
+    for wrong in (((1, 2, 3, 4, 5), {}), ((1,), {"other": 2})):
+        with pytest.raises(TypeError):
+            known.bind(*wrong)
+
+
+def test_functions_of_any_arguments() -> None:
+    known = Parameters(Open.forward)
+    named = known.bind((1, 2, 3), {"c": 4, "transformer_options": {"a": 1}})
+    assert named == {"context": 1, "*": (2, 3), "**": {"c": 4, "transformer_options": {"a": 1}}}
+    assert options_of(named) == {"a": 1}
+    args, kwargs = as_call(named)
+    assert Open().forward(*args, **kwargs) == (1, (2, 3), {"c": 4, "transformer_options": {"a": 1}})
+    form, leaves = flatten(named)
+    assert leaves == [1, 2, 3, 4]
+    assert rebuild(form, leaves, options="these")["**"]["transformer_options"] == "these"
+
+
+def test_options_are_no_part_of_the_form() -> None:
+    form, leaves = flatten({"x": 1, "transformer_options": {"patches": Loose()}})
+    assert leaves == [1]
+    assert matcher(form)({"x": 2, "transformer_options": None}) == [2]
+    assert call_tree.OPTIONS == "transformer_options" and sys.getrefcount(form) > 0

@@ -1,0 +1,98 @@
+"""Rules between sizes: what records show is what calls are checked with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onegraph.compiler.blocks.size_rules import MOST, Rule, SizeRules, sizes_of
+
+# As a block of Flux is called: image, text, both together, a vector, and a table of height and width.
+CALLS = [(2, 12, 20, 29), (1, 8, 14, 7), (3, 18, 10, 50), (2, 22, 16, 13)]
+
+
+def call(batch: int, height: int, width: int, text: int) -> tuple[tuple[int, ...], ...]:
+    image = height * width
+    return ((batch, image, 64), (batch, text, 64), (batch, 64), (1, image + text, 2, 2), (2 * batch,), (height, width))
+
+
+RULES = SizeRules.infer([call(*one) for one in CALLS])
+
+
+def test_what_the_records_show() -> None:
+    kinds = {place: rule.kind for place, rule in RULES.rules.items()}
+    assert RULES.symbols == ((0, 0), (0, 1), (1, 1), (5, 0), (5, 1))
+    assert kinds[0, 2] == kinds[3, 0] == "fixed"
+    assert RULES.rules[1, 0] == Rule("symbol", 0, (0,))
+    assert RULES.rules[3, 1] == Rule("sum", 0, (1, 2))
+    assert RULES.rules[4, 0] == Rule("multiple", 2, (0,))
+    assert not RULES.varies(0, 2) and RULES.varies(3, 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.tuples(*[st.integers(1, 60)] * 4))
+def test_any_call_of_the_kind_fits(sizes: tuple[int, int, int, int]) -> None:
+    assert RULES.fits(call(*sizes))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.tuples(*[st.integers(1, 60)] * 4), st.sampled_from([p for p in RULES.rules if p[0] < 5]), st.integers(1, 9))
+def test_one_size_that_is_another_does_not(sizes: tuple[int, int, int, int], place: tuple[int, int], more: int) -> None:
+    given_sizes = [*map(list, call(*sizes))]
+    given_sizes[place[0]][place[1]] += more
+    assert not RULES.fits([tuple(one) for one in given_sizes])
+
+
+def test_products_where_the_image_comes_last() -> None:
+    """As in Anima: height and width come first, tokens follow from them."""
+    records = [((b, h, w, 8), (1, h * w, 4), (b, h * w * 3 // 3)) for b, h, w, _ in CALLS]
+    rules = SizeRules.infer(records)
+    assert rules.rules[1, 1] == rules.rules[2, 1] == Rule("product", 0, (1, 2))
+    assert rules.fits(((5, 7, 9, 8), (1, 63, 4), (5, 63))) and not rules.fits(((5, 7, 9, 8), (1, 64, 4), (5, 64)))
+
+
+def test_ranges_are_checked() -> None:
+    narrow = RULES.within([(2, 8), *RULES.ranges[1:]])
+    assert narrow.fits(call(2, 8, 8, 8)) and not narrow.fits(call(1, 8, 8, 8)) and not narrow.fits(call(9, 8, 8, 8))
+    assert not RULES.fits(call(1, MOST, 2, 1))
+    with pytest.raises(ValueError, match="ranges"):
+        RULES.within([(1, 2)])
+
+
+def test_there_and_back() -> None:
+    assert SizeRules.from_json(json.loads(json.dumps(RULES.to_json()))) == RULES
+
+
+BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no ranges": lambda data: data.pop("ranges"),
+    "too few ranges": lambda data: data["ranges"].pop(),
+    "an unknown rule": lambda data: data["rules"].append([0, 9, "square", 0, 1]),
+    "a symbol that there is not": lambda data: data["rules"].append([0, 9, "symbol", 0, 77]),
+    "a sum of one": lambda data: data["rules"].append([0, 9, "sum", 0, 1]),
+    "a symbol without a rule": lambda data: data["rules"].pop(0),
+    "a word": lambda data: data["symbols"].append("x"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_no_rules(how: str) -> None:
+    data = json.loads(json.dumps(RULES.to_json()))
+    BROKEN[how](data)
+    with pytest.raises(ValueError, match="no rules"):
+        SizeRules.from_json(data)
+
+
+def test_records_of_several_forms() -> None:
+    for records in ([], [((1, 2),), ((1, 2), (3,))], [((1, 2),), ((1,),)]):
+        with pytest.raises(ValueError, match="one form"):
+            SizeRules.infer(records)
+
+
+def test_sizes_of_leaves() -> None:
+    assert sizes_of([torch.zeros(2, 3), 7, torch.zeros(())]) == ((2, 3), (7,), ())
