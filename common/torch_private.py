@@ -240,3 +240,30 @@ def dict_writes() -> Callable[[Any], Any]:
         return found if found(table) != before else lambda table: object()
     except (LoadError, TypeError, RuntimeError):
         return lambda table: object()
+
+
+@contextlib.contextmanager
+def contiguous_where_asked() -> Iterator[None]:
+    """While this lasts, inputs of operations that ask whether they are contiguous are copied unless it is known.
+
+    Asking fixes a batch or a length of 1 in a graph that is captured with symbolic sizes.
+
+    Raises:
+        LoadError: this torch cannot tell without asking.
+    """
+    known = require("torch._prims_common.is_contiguous_or_false")
+    functional = torch.nn.functional
+    asking = {
+        *(torch.Tensor.reshape, torch.Tensor.contiguous, torch.Tensor.flatten),
+        *(functional.linear, functional.rms_norm, functional.layer_norm),
+    }
+
+    class Copying(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            # Not by its class: while a graph is captured that is another one.
+            if func in asking and isinstance(args[0], torch.Tensor) and not known(args[0]):
+                args = (args[0].clone(memory_format=torch.contiguous_format), *args[1:])
+            return func(*args, **(kwargs or {}))
+
+    with Copying():
+        yield

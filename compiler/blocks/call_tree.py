@@ -127,7 +127,7 @@ class Parameters:
 
 
 @functools.cache
-def parameters_of(cls: type[torch.nn.Module]) -> Parameters:
+def parameters_of(cls: Any) -> Parameters:
     """Return the parameters of a class's forward."""
     return Parameters(cls.forward)
 
@@ -178,7 +178,7 @@ def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
             raise UnknownArgumentError(kind.__name__)
         leaves.append(value)
         return TensorForm(value.ndim, str(value.dtype).removeprefix("torch."))
-    if kind is int:
+    if kind is int or kind is torch.SymInt:  # the second while a graph is captured
         leaves.append(value)
         return NumberForm()
     if kind in _CONSTANTS:

@@ -1,0 +1,213 @@
+"""Capture a block as one graph for all sizes that its records show to vary, and read off what the graph depends on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...common.errors import CaptureError, in_brief
+from ...common.torch_private import contiguous_where_asked
+from . import call_tree
+from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, as_call, flatten, leaf_forms
+from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
+from .signature import BlockSignature
+from .size_rules import MOST, SizeRules, Sizes, sizes_of
+
+FEWEST_OPERATIONS = 20  # a block of fewer is not worth a graph: choosing and calling one costs as much
+_PATCHES: Mapping[str, Any] = {"patches": {}}  # so that each patch that a block asks for is seen by its own name
+
+
+@dataclass(frozen=True)
+class BlockCalls:
+    """The recorded calls of one kind of block, as the compiling process gets them.
+
+    Attributes:
+        form: of the arguments by name.
+        records: sizes of the leaves, of each call.
+        options: plain values among the model's options.
+        overrides: options that the capture sets, such as the attention function; each call brings its own.
+        packages: whose objects are taken apart by their fields.
+    """
+
+    form: Form
+    records: tuple[Sizes, ...]
+    options: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CapturedBlock:
+    """A captured block: its graph, and the calls that it serves."""
+
+    program: torch.export.ExportedProgram
+    signature: BlockSignature
+
+    @property
+    def operations(self) -> int:
+        """How many operations the graph has."""
+        return sum(node.op == "call_function" for node in self.program.graph.nodes)
+
+
+class BlockCall(torch.nn.Module):
+    """A block as a function of tensors: see `BlockSignature` for what it takes and gives.
+
+    Attributes:
+        seen: what calls show of the block, and no part of the module that is captured.
+    """
+
+    def __init__(self, block: torch.nn.Module, calls: BlockCalls, sizes: SizeRules, mutated: Sequence[int]) -> None:
+        super().__init__()
+        self.block = block
+        self.seen = _Seen(calls, sizes, tuple(mutated))
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.seen.call(type(self.block).forward, self.block, inputs)
+
+
+class _Seen:
+    """One capture of a block; export restores what a module's own attributes were, so they stand here."""
+
+    def __init__(self, calls: BlockCalls, sizes: SizeRules, mutated: tuple[int, ...]) -> None:
+        self.calls = calls
+        self.sizes = sizes
+        self.mutated = mutated
+        self.changed: tuple[int, ...] = ()  # by the block, in place; those of `mutated` were copies
+        self.results: Form | None = None
+        self.aliases: tuple[int | None, ...] = ()
+        self.options = OptionGuards()
+
+    def call(
+        self, forward: Callable[..., Any], block: torch.nn.Module, inputs: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        calls = self.calls
+        leaves = self._leaves(inputs)
+        options = RecordedOptions({**_PATCHES, **calls.options, **calls.overrides}, calls.overrides)
+        named = call_tree.rebuild(calls.form, leaves, options)
+        args, kwargs = as_call(named)
+        tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        versions = {number: tensor._version for number, tensor in tensors.items()}
+        result = forward(block, *args, **kwargs)
+        self.changed = tuple(number for number, tensor in tensors.items() if tensor._version != versions[number])
+        self.options = options.guards()
+        self.results, found = flatten(result, calls.packages)
+        given = {id(tensor): number for number, tensor in tensors.items()}
+        self.aliases = tuple(given.get(id(one)) for one in found)
+        fresh = [one for one, alias in zip(found, self.aliases, strict=True) if alias is None]
+        if not all(isinstance(one, torch.Tensor) for one in fresh):
+            raise UnknownArgumentError("a result that is a number")
+        return (*fresh, *(tensors[number] for number in self.mutated))  # type: ignore[arg-type]
+
+    def _leaves(self, inputs: Sequence[torch.Tensor]) -> list[Leaf]:
+        """The leaves of the call: what the block changes is copied first, numbers are lengths."""
+        forms = leaf_forms(self.calls.form)
+        values = [inputs[leaf].shape[dim] for leaf, dim in self.sizes.symbols]
+        for (leaf, dim), rule in self.sizes.rules.items():
+            if rule.kind != "fixed" and (leaf, dim) not in self.sizes.symbols:
+                torch._check(inputs[leaf].shape[dim] == rule.value(values))
+        return [
+            self.sizes.rules[number, 0].value(values)
+            if isinstance(form, NumberForm)
+            else tensor.clone()
+            if number in self.mutated
+            else tensor
+            for number, (form, tensor) in enumerate(zip(forms, inputs, strict=True))
+        ]
+
+
+def capture_block(
+    block: torch.nn.Module,
+    calls: BlockCalls,
+    device: torch.device,
+    rewrites: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> CapturedBlock:
+    """Export a block for every call that its records' rules admit.
+
+    Args:
+        block: with weights of zeros, or any other.
+        rewrites: what is changed of the model's package while the block is captured.
+
+    Raises:
+        CaptureError: the block's code branches on a size or a value, returns something else than tensors, or does with
+            the options what no graph can honour.
+    """
+    sizes = SizeRules.infer(calls.records)
+    inputs, dims = _examples(calls, sizes, device)
+    mutated: tuple[int, ...] = ()
+    for _ in range(2):
+        call = BlockCall(block, calls, sizes, mutated)
+        try:
+            with torch.no_grad(), rewrites(), contiguous_where_asked():
+                program = torch.export.export(
+                    call,
+                    inputs,
+                    strict=False,
+                    dynamic_shapes=(dims,),
+                    prefer_deferred_runtime_asserts_over_guards=True,
+                )
+        except (UnreadableOptionsError, UnknownArgumentError) as error:
+            raise CaptureError(f"The block could not be captured: {error}; it runs eager instead.") from error
+        except Exception as error:
+            raise CaptureError(
+                f"The block could not be captured as one graph ({in_brief(error)}); it runs eager instead."
+            ) from error
+        if call.seen.changed == mutated:
+            break
+        mutated = call.seen.changed
+    seen = call.seen
+    if seen.changed != seen.mutated:
+        raise CaptureError("The block changes other arguments each time it is called; it runs eager instead.")
+    assert seen.results is not None
+    ranges = _ranges(program, sizes)
+    return CapturedBlock(
+        program,
+        BlockSignature(calls.form, sizes.within(ranges), seen.options, seen.mutated, seen.results, seen.aliases),
+    )
+
+
+def _examples(
+    calls: BlockCalls, sizes: SizeRules, device: torch.device
+) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
+    """The inputs of the record that tells most, as the capture takes them, and which of their sizes vary."""
+
+    def telling(record: Sizes) -> tuple[bool, int]:
+        values = [record[leaf][dim] for leaf, dim in sizes.symbols]
+        return all(value > 1 for value in values), len({*values})
+
+    record = max(calls.records, key=telling)
+    inputs: list[torch.Tensor] = []
+    dims: list[dict[int, Any]] = []
+    varying = torch.export.Dim.DYNAMIC(min=1, max=MOST)
+    for number, (form, shape) in enumerate(zip(leaf_forms(calls.form), record, strict=True)):
+        if isinstance(form, NumberForm):
+            inputs.append(torch.empty(shape[0], 0, device=device))
+        else:
+            dtype: torch.dtype = getattr(torch, form.dtype)
+            inputs.append(torch.ones(shape, dtype=dtype, device=device))
+        dims.append({dim: varying for dim in range(len(shape)) if sizes.varies(number, dim)})
+    return tuple(inputs), tuple(dims)
+
+
+def _ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tuple[int, int]]:
+    """What the capture left of each symbol's range; calls outside are other code's."""
+    names = [one for one in program.graph_signature.user_inputs if isinstance(one, str)]
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    found: list[tuple[int, int]] = []
+    for leaf, dim in sizes.symbols:
+        size = values[names[leaf]].shape[dim]
+        if isinstance(size, int):  # fixed by the block's code
+            found.append((size, size))
+            continue
+        constraint = program.range_constraints.get(size.node.expr)
+        low, high = (1, MOST) if constraint is None else (int(constraint.lower), min(int(constraint.upper), MOST))
+        found.append((max(low, 1), high))
+    return found
+
+
+def fits(signature: BlockSignature, leaves: Sequence[Leaf]) -> bool:
+    """Tell whether a call of the right form has sizes that a graph serves."""
+    return signature.sizes.fits(sizes_of(leaves))

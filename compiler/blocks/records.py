@@ -1,0 +1,111 @@
+"""How a model calls its blocks: noted while its own forward runs, as often as it takes to see which sizes vary."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..fingerprint import Rules
+from .call_tree import Form, UnknownArgumentError, flatten, options_of, parameters_of
+from .repeated import structures
+from .size_rules import Sizes, sizes_of
+
+_lock = threading.Lock()  # one recording at a time: they stand on the same instances
+
+
+@dataclass
+class Kind:
+    """A graph to be: one structure, called in one form.
+
+    Attributes:
+        structure: the blocks' architecture digest.
+        form: of the arguments by name.
+        names: of the blocks, as the model has them.
+        block: one of them.
+        records: sizes of the leaves, of each call.
+        options: the model's, at the last call.
+    """
+
+    structure: str
+    form: Form
+    names: list[str]
+    block: torch.nn.Module
+    records: list[Sizes] = field(default_factory=list)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Recording:
+    """What was noted.
+
+    Attributes:
+        kinds: in the order of their first calls.
+        unknown: by the names of blocks, the argument that no graph can stand for.
+    """
+
+    kinds: list[Kind] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def _note(
+        self, name: str, structure: str, block: torch.nn.Module, named: Mapping[str, Any], packages: Sequence[str]
+    ) -> None:
+        try:
+            form, leaves = flatten(named, packages)
+        except UnknownArgumentError as error:
+            self.unknown.setdefault(name, str(error))
+            return
+        kind = next((one for one in self.kinds if (one.structure, one.form) == (structure, form)), None)
+        if kind is None:
+            kind = Kind(structure, form, [], block)
+            self.kinds.append(kind)
+        if name not in kind.names:
+            kind.names.append(name)
+        options = options_of(named)
+        kind.options = dict(options) if isinstance(options, dict) else {}
+        sizes = sizes_of(leaves)
+        if sizes not in kind.records:
+            kind.records.append(sizes)
+
+
+@contextlib.contextmanager
+def recording(
+    blocks: Mapping[str, torch.nn.Module], rules: Rules, packages: Sequence[str], into: Recording | None = None
+) -> Iterator[Recording]:
+    """Note this thread's calls of the blocks while this lasts; the blocks compute as ever.
+
+    A block whose forward somebody else has replaced is left alone.
+
+    Args:
+        packages: whose objects are taken apart by their fields.
+        into: what earlier calls showed, to be added to.
+    """
+    found = into or Recording()
+    structure_of = {name: digest for digest, names in structures(dict(blocks), rules).items() for name in names}
+    thread = threading.get_ident()
+
+    def noting(name: str, block: torch.nn.Module) -> Callable[..., Any]:
+        cls: Any = type(block)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == thread:
+                with contextlib.suppress(TypeError):  # the class's own forward says what is wrong
+                    named = parameters_of(cls).bind(args, kwargs)
+                    found._note(name, structure_of[name], block, named, packages)
+            return cls.forward(block, *args, **kwargs)
+
+        return forward
+
+    with _lock:
+        own = {name: block for name, block in blocks.items() if "forward" not in vars(block)}
+        try:
+            for name, block in own.items():
+                vars(block)["forward"] = noting(name, block)
+            yield found
+        finally:
+            for block in own.values():
+                vars(block).pop("forward", None)

@@ -1,0 +1,101 @@
+"""The signature of a block graph: all that a call is checked with, and how the graph's results become the block's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import call_tree
+from .call_tree import Form, NumberForm, leaf_forms
+from .option_reads import OptionGuards
+from .size_rules import SizeRules
+
+
+@dataclass(frozen=True)
+class BlockSignature:
+    """Which calls of a block one graph serves, and what it takes and gives.
+
+    The graph takes every tensor of the arguments in their order, and an empty tensor `[number, 0]` for each whole
+    number, whose length it reads. It changes nothing that it is given: it returns those results that are no argument,
+    then the new values of the arguments that the block changes in place.
+
+    Attributes:
+        arguments: the form of the arguments by name.
+        sizes: of their leaves.
+        options: what the model's options must be like.
+        mutated: numbers of the leaves that the block changes in place.
+        results: the form of what the block returns.
+        aliases: of each leaf of the results: the number of the argument's leaf that it is, or None.
+    """
+
+    arguments: Form
+    sizes: SizeRules
+    options: OptionGuards
+    mutated: tuple[int, ...]
+    results: Form
+    aliases: tuple[int | None, ...]
+
+    def inputs(self, leaves: Sequence[torch.Tensor | int], device: torch.device) -> list[torch.Tensor]:
+        """Return what the graph takes for the leaves of a call that fits."""
+        return [leaf if isinstance(leaf, torch.Tensor) else torch.empty(leaf, 0, device=device) for leaf in leaves]
+
+    def finish(self, leaves: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Any:
+        """Return what the block returns: write the new values into the caller's tensors, and put the results together.
+
+        Args:
+            leaves: of the call's arguments.
+            outputs: of the graph.
+        """
+        fresh = len(outputs) - len(self.mutated)
+        for number, value in zip(self.mutated, outputs[fresh:], strict=True):
+            leaves[number].copy_(value)  # whoever else holds the tensor sees it, too, and the block returns this one
+        new = iter(outputs[:fresh])
+        return call_tree.rebuild(self.results, [next(new) if one is None else leaves[one] for one in self.aliases])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, JSON-ready."""
+        return {
+            "arguments": call_tree.to_json(self.arguments),
+            "sizes": self.sizes.to_json(),
+            "options": self.options.to_json(),
+            "mutated": [*self.mutated],
+            "results": call_tree.to_json(self.results),
+            "aliases": [*self.aliases],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, packages: Sequence[str] = ()) -> BlockSignature:
+        """Read what `to_json` made.
+
+        Args:
+            packages: whose classes it may name.
+
+        Raises:
+            ValueError: it is something else, or its parts do not belong together.
+        """
+        try:
+            found = cls(
+                call_tree.from_json(data["arguments"], packages),
+                SizeRules.from_json(data["sizes"]),
+                OptionGuards.from_json(data["options"]),
+                tuple(map(int, data["mutated"])),
+                call_tree.from_json(data["results"], packages),
+                tuple(None if one is None else int(one) for one in data["aliases"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no signature of a block: {error}") from error
+        leaves = leaf_forms(found.arguments)
+        tensors = {number for number, one in enumerate(leaves) if not isinstance(one, NumberForm)}
+        counts = [1 if isinstance(one, NumberForm) else one.dims for one in leaves]
+        dims = {(number, dim) for number, count in enumerate(counts) for dim in range(count)}
+        if (
+            found.sizes.rules.keys() != dims
+            or not {*found.mutated} <= tensors
+            or not {one for one in found.aliases if one is not None} <= tensors
+            or len(found.aliases) != len(leaf_forms(found.results))
+        ):
+            raise ValueError("no signature of a block: its parts do not belong together")
+        return found

@@ -1,0 +1,101 @@
+"""A small diffusion transformer whose blocks do what those of ComfyUI's families do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass
+class Modulation:
+    shift: torch.Tensor
+    scale: torch.Tensor
+
+
+class Double(torch.nn.Module):
+    """Two streams that attend together. Changes both in place and returns them, as Flux's does."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qkv = torch.nn.Linear(width, 3 * width)
+        self.out = torch.nn.Linear(width, width)
+        self.norm = torch.nn.LayerNorm(width, elementwise_affine=False)
+
+    def forward(
+        self,
+        img: Any,
+        txt: Any,
+        vec: Any,
+        pe: Any,
+        attn_mask: Any = None,
+        transformer_options: Any = {},  # noqa: B006
+    ) -> Any:
+        if "attn1_patch" in transformer_options.get("patches", {}):
+            raise NotImplementedError
+        attention = transformer_options.get(
+            "optimized_attention_override", torch.nn.functional.scaled_dot_product_attention
+        )
+        both = torch.cat((txt, img), dim=1)
+        both = self.norm(both) * (1 + vec.scale[:, None]) + vec.shift[:, None]
+        batch, tokens, width = both.shape
+        q, k, v = self.qkv(both).reshape(batch, tokens, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
+        q = q + pe[:, None]
+        found = self.out(attention(q, k, v).transpose(1, 2).flatten(2))
+        txt += found[:, : txt.shape[1]]
+        img += found[:, txt.shape[1] :]
+        return img, txt
+
+
+class Single(torch.nn.Module):
+    """One stream; a row of its modulation by a whole number, as Qwen-Image's `timestep_zero_index`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(width, 2 * width)
+        self.second = torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        heads = kwargs["transformer_options"].get("heads", 2)
+        x = x + heads * self.second(torch.nn.functional.gelu(self.first(x) * (1 + vec.scale[:, None].repeat(1, 1, 2))))
+        if start is not None:
+            tokens = torch.arange(x.shape[1], device=x.device)
+            x = torch.where((tokens >= start)[None, :, None], x + vec.shift[:, None], x)
+        return x
+
+
+class Model(torch.nn.Module):
+    """Latents [B,C,H,W] and text [B,T,W] -> [B,C,H,W]."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.enter = torch.nn.Linear(4, width)
+        self.doubles = torch.nn.ModuleList([Double(width) for _ in range(2)])
+        self.singles = torch.nn.ModuleList([Single(width) for _ in range(3)])
+        self.leave = torch.nn.Linear(width, 4)
+
+    def forward(self, x: Any, text: Any, transformer_options: Any, indexed: bool = False) -> Any:
+        batch, _, height, width = x.shape
+        img = self.enter(x.flatten(2).transpose(1, 2))
+        txt = text.clone()
+        vec = Modulation(img.mean(1).tanh(), txt.mean(1).tanh())
+        pe = torch.linspace(0, 1, txt.shape[1] + img.shape[1])[None, :, None].repeat(1, 1, 4)
+        for block in self.doubles:
+            img, txt = block(img, txt, vec=vec, pe=pe, attn_mask=None, transformer_options=transformer_options)
+        both = torch.cat((txt, img), dim=1)
+        start = txt.shape[1] if indexed else None
+        for block in self.singles:
+            both = block(both, vec, start=start, transformer_options=transformer_options)
+        return self.leave(both[:, txt.shape[1] :]).transpose(1, 2).reshape(batch, 4, height, width)
+
+
+def model(seed: int = 0) -> Model:
+    torch.manual_seed(seed)
+    return Model().eval().requires_grad_(False)
+
+
+def call(batch: int, height: int, width: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(batch * height + tokens)
+    x = torch.randn(batch, 4, height, width, generator=generator)
+    return x, torch.randn(batch, tokens, 16, generator=generator)

@@ -1,0 +1,216 @@
+"""Blocks are recorded in a live model, captured for all sizes, and compute what they compute eager."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.models import toy_blocks
+
+from onegraph.common.errors import CaptureError
+from onegraph.compiler.blocks.call_tree import as_call, flatten, matcher, parameters_of, rebuild
+from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock, capture_block, fits
+from onegraph.compiler.blocks.records import Kind, Recording, recording
+from onegraph.compiler.blocks.repeated import repeated_blocks
+from onegraph.compiler.blocks.signature import BlockSignature
+from onegraph.compiler.fingerprint import Rules
+
+PACKAGES = ("support",)
+SEEN = [(2, 6, 10, 7), (1, 4, 7, 3), (3, 9, 5, 12), (2, 11, 8, 4)]  # batch, height, width, tokens
+OTHERS = [(1, 5, 5, 1), (4, 3, 8, 30), (1, 1, 2, 1), (2, 16, 16, 77), (1, 7, 11, 5)]
+attend = torch.nn.functional.scaled_dot_product_attention
+
+
+def options() -> dict[str, Any]:
+    return {"optimized_attention_override": attend, "sigmas": torch.ones(3)}
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def recorded(model: toy_blocks.Model, indexed: bool = False) -> Recording:
+    with recording(repeated_blocks(model), Rules(), PACKAGES) as found:
+        for one in SEEN:
+            model(*toy_blocks.call(*one), options(), indexed)
+    return found
+
+
+def captured(kind: Kind) -> CapturedBlock:
+    plain = {name: value for name, value in kind.options.items() if isinstance(value, bool | int | float | str)}
+    calls = BlockCalls(kind.form, tuple(kind.records), plain, {"optimized_attention_override": attend}, PACKAGES)
+    import torch.fx.experimental._config as config
+
+    with config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        return capture_block(copy.deepcopy(kind.block), calls, torch.device("cpu"))
+
+
+def test_recording_leaves_nothing_behind() -> None:
+    model = toy_blocks.model()
+    x = toy_blocks.call(*SEEN[0])
+    before = model(*x, options())
+    found = recorded(model)
+    assert [kind.names for kind in found.kinds] == [["doubles.0", "doubles.1"], ["singles.0", "singles.1", "singles.2"]]
+    assert [len(kind.records) for kind in found.kinds] == [4, 4] and not found.unknown
+    assert not any("forward" in vars(child) for child in model.modules())
+    assert torch.equal(model(*x, options()), before)
+
+
+def test_a_replaced_block_and_another_thread_are_left_alone() -> None:
+    import threading
+
+    model = toy_blocks.model()
+    vars(model.singles[0])["forward"] = lambda x, vec, **kwargs: x
+    with recording(repeated_blocks(model), Rules(), PACKAGES) as found:
+        thread = threading.Thread(target=lambda: model(*toy_blocks.call(*SEEN[0]), options()))
+        thread.start()
+        thread.join()
+        assert found.kinds == []
+        model(*toy_blocks.call(*SEEN[0]), options())
+    assert [kind.names for kind in found.kinds] == [["doubles.0", "doubles.1"], ["singles.1", "singles.2"]]
+    assert "forward" in vars(model.singles[0])
+
+
+def test_what_cannot_be_told_apart_is_named() -> None:
+    model = toy_blocks.model()
+    with recording(repeated_blocks(model), Rules(), ()) as found:
+        model(*toy_blocks.call(*SEEN[0]), options())
+    assert found.kinds == []
+    assert set(found.unknown.values()) == {"support.models.toy_blocks.Modulation"} and len(found.unknown) == 5
+
+
+def test_an_exception_ends_the_recording() -> None:
+    model = toy_blocks.model()
+    with pytest.raises(NotImplementedError), recording(repeated_blocks(model), Rules(), PACKAGES):
+        model(*toy_blocks.call(*SEEN[0]), {"patches": {"attn1_patch": [1]}})
+    assert not any("forward" in vars(child) for child in model.modules())
+
+
+class Served:
+    """The model with its blocks run by captured graphs, as a runner would."""
+
+    def __init__(self, model: toy_blocks.Model, graphs: dict[str, CapturedBlock]) -> None:
+        self.model, self.served, self.refused = model, 0, 0
+        self.modules = {id(graph): graph.program.module() for graph in graphs.values()}
+        self.graphs = graphs
+
+    def __call__(self, *args: Any) -> Any:
+        blocks = repeated_blocks(self.model)
+        for name, block in blocks.items():
+            vars(block)["forward"] = self.forward(block, self.graphs[name])
+        try:
+            return self.model(*args)
+        finally:
+            for block in blocks.values():
+                del vars(block)["forward"]
+
+    def forward(self, block: Any, graph: CapturedBlock) -> Any:
+        leaves_of = matcher(graph.signature.arguments)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            named = parameters_of(type(block)).bind(args, kwargs)
+            leaves = leaves_of(named)
+            given = next(one for one in (named, named.get("**", {})) if "transformer_options" in one)
+            refused = graph.signature.options.refused(given["transformer_options"])
+            if leaves is None or refused is not None or not fits(graph.signature, leaves):
+                self.refused += 1
+                return type(block).forward(block, *args, **kwargs)
+            self.served += 1
+            module = self.modules[id(graph)]
+            module.block.load_state_dict(block.state_dict())
+            outputs = module(*graph.signature.inputs(leaves, torch.device("cpu")))
+            return graph.signature.finish(leaves, outputs)
+
+        return forward
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_one_graph_a_kind_serves_all_sizes(indexed: bool) -> None:
+    model = toy_blocks.model()
+    graphs = {
+        name: captured(kind) for kind in recorded(model, indexed).kinds for name in [kind.names[0]] for kind in [kind]
+    }
+    by_class = {name.partition(".")[0]: graph for name, graph in graphs.items()}
+    served = Served(model, {name: by_class[name.partition(".")[0]] for name in repeated_blocks(model)})
+    assert all(graph.operations > 10 for graph in graphs.values())
+    for other in (toy_blocks.model(5), model):  # the graphs hold no weights
+        served.model = other
+        for sizes in [*SEEN, *OTHERS]:
+            inputs = toy_blocks.call(*sizes)
+            wanted = other(*inputs, options(), indexed)
+            found = served(*inputs, options(), indexed)
+            assert float((found - wanted).norm() / wanted.norm()) < 1e-5, sizes
+    assert served.refused == 0 and served.served == 5 * 2 * len([*SEEN, *OTHERS])
+
+
+def test_signatures_there_and_back() -> None:
+    model = toy_blocks.model()
+    double, single = (captured(kind).signature for kind in recorded(model, indexed=True).kinds)
+    assert [len(double.mutated), len(single.mutated)] == [2, 0]
+    assert double.aliases == double.mutated and single.aliases == (None,)
+    assert double.options.absent == (("patches", "attn1_patch"),) and single.options.absent == (("heads",),)
+    for signature in (double, single):
+        assert BlockSignature.from_json(json.loads(json.dumps(signature.to_json())), PACKAGES) == signature
+        for name in signature.to_json():
+            broken = signature.to_json()
+            del broken[name]
+            with pytest.raises(ValueError, match="no signature"):
+                BlockSignature.from_json(broken, PACKAGES)
+        for name, value in (("mutated", [99]), ("aliases", []), ("aliases", [99] * len(signature.aliases))):
+            with pytest.raises(ValueError, match="no signature"):
+                BlockSignature.from_json({**signature.to_json(), name: value}, PACKAGES)
+
+
+def test_calls_that_a_graph_does_not_serve() -> None:
+    model = toy_blocks.model()
+    kinds = recorded(model).kinds
+    by_class = {kind.names[0].partition(".")[0]: captured(kind) for kind in kinds}
+    served = Served(model, {name: by_class[name.partition(".")[0]] for name in repeated_blocks(model)})
+    inputs = toy_blocks.call(*SEEN[0])
+    for given, indexed, refused in [
+        ({**options(), "heads": 3}, False, 3),  # the option that the single blocks read
+        ({**options(), "patches": {"post_input": [1]}}, False, 0),
+        (options(), True, 3),  # called in another form
+    ]:
+        served.refused = 0
+        wanted = model(*inputs, given, indexed)
+        assert torch.allclose(served(*inputs, given, indexed), wanted, atol=1e-5)
+        assert served.refused == refused
+
+
+class Branching(toy_blocks.Single):
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        return x + 1 if bool(x.sum() > 0) else x - 1
+
+
+class Writing(toy_blocks.Single):
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        kwargs["transformer_options"]["block"] = 3
+        return x + 1
+
+
+class Telling(toy_blocks.Single):
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        return x + 1, x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("cls", "why"), [(Branching, "as one graph"), (Writing, "changes the options"), (Telling, "number")]
+)
+def test_blocks_that_no_graph_can_stand_for(cls: type[toy_blocks.Single], why: str) -> None:
+    block = cls(16).requires_grad_(False)
+    named = parameters_of(cls).bind(
+        (torch.zeros(2, 3, 16), toy_blocks.Modulation(*torch.zeros(2, 2, 16))), {"transformer_options": {}}
+    )
+    form, leaves = flatten(named, PACKAGES)
+    args, kwargs = as_call(rebuild(form, leaves, {}))
+    assert len(args) + len(kwargs) == 4
+    calls = BlockCalls(form, (((2, 3, 16), (2, 16), (2, 16)), ((1, 5, 16), (1, 16), (1, 16))), {}, {}, PACKAGES)
+    with pytest.raises(CaptureError, match=why):
+        capture_block(block, calls, torch.device("cpu"))
