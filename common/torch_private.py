@@ -5,6 +5,7 @@
 * What torch.compile did to a module.
 * What is in effect: hooks of every module, modes through which operations go.
 * What many tensors look like, at once; whether somebody wrote to a dictionary.
+* Captures with symbolic sizes: relations that hold, and inputs that must not be asked whether they are contiguous.
 """
 
 from __future__ import annotations
@@ -240,6 +241,11 @@ def dict_writes() -> Callable[[Any], Any]:
         return found if found(table) != before else lambda table: object()
     except (LoadError, TypeError, RuntimeError):
         return lambda table: object()
+
+
+def assume(relation: Any) -> None:
+    """Tell a capture that a relation between symbolic sizes holds. Whoever calls the graph must see to it."""
+    require("torch._check")(relation)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...common.errors import CaptureError, in_brief
-from ...common.torch_private import contiguous_where_asked
+from ...common.torch_private import assume, contiguous_where_asked
 from . import call_tree
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, as_call, flatten, leaf_forms
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
@@ -108,7 +108,7 @@ class _Seen:
         values = [inputs[leaf].shape[dim] for leaf, dim in self.sizes.symbols]
         for (leaf, dim), rule in self.sizes.rules.items():
             if rule.kind != "fixed" and (leaf, dim) not in self.sizes.symbols:
-                torch._check(inputs[leaf].shape[dim] == rule.value(values))
+                assume(inputs[leaf].shape[dim] == rule.value(values))
         return [
             self.sizes.rules[number, 0].value(values)
             if isinstance(form, NumberForm)
