@@ -419,3 +419,15 @@ def test_chunks_go_through_the_graph_and_come_back_as_one(world: World) -> None:
     output = world.call(chunk=2)
     assert world.is_right(output) and world.counted() == (1, {})
     assert {len(x) for x, _ in world.runner.given} == {1, 2}
+
+
+def test_an_input_has_its_values_in_memory(world: World) -> None:
+    """Compiled code reads memory; a view of negated or conjugated numbers has others there than it says."""
+    world.publish()
+    usual = world.inputs
+    world.inputs = tuple(torch._neg_view(x) if x.is_floating_point() else x for x in usual)
+    assert any(x.is_neg() and x.is_contiguous() for x in world.inputs)
+    assert world.is_right(world.call())
+    for given, x in zip(world.runner.given[-1], usual, strict=True):
+        assert not given.is_neg()
+        assert torch.equal(given, -x if x.is_floating_point() else x)
