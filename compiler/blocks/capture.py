@@ -12,8 +12,9 @@ import torch
 from ...common.errors import CaptureError, in_brief
 from ...common.torch_private import assume, contiguous_where_asked
 from . import call_tree
-from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, as_call, flatten, leaf_forms
+from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
+from .parameters import as_call
 from .signature import BlockSignature
 from .size_rules import MOST, SizeRules, Sizes, sizes_of
 

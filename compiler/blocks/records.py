@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..fingerprint import Rules
-from .call_tree import Form, UnknownArgumentError, flatten, options_of, parameters_of
+from .call_tree import Form, UnknownArgumentError, flatten
+from .parameters import options_of, parameters_of
 from .repeated import structures
 from .size_rules import Sizes, sizes_of
 

@@ -15,18 +15,16 @@ from hypothesis import strategies as st
 from onegraph.compiler.blocks import call_tree
 from onegraph.compiler.blocks.call_tree import (
     NumberForm,
-    Parameters,
     TensorForm,
     UnknownArgumentError,
-    as_call,
     flatten,
     from_json,
     leaf_forms,
     matcher,
-    options_of,
     rebuild,
     to_json,
 )
+from onegraph.compiler.blocks.parameters import Parameters, as_call, options_of
 
 OWN = (__name__.partition(".")[0],)
 

@@ -1,0 +1,77 @@
+"""A block's arguments by name, however its caller gave them: patches call blocks in another way than models do."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .call_tree import OPTIONS
+
+_POSITIONAL, _NAMED = "*", "**"  # names of what a function with such parameters is given besides
+
+
+class Parameters:
+    """The parameters of a block's forward, by which positional and named arguments mean the same.
+
+    Args:
+        forward: the function of the class, which takes the block first.
+    """
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(forward)
+        first, *rest = self._signature.parameters.values()
+        self._first = first.name
+        self._defaults = {one.name: one.default for one in rest}
+        self._names = tuple(self._defaults)
+        self._open = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in rest)
+        self._kinds = {one.name: one.kind for one in rest}
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return every argument by its parameter's name, in the parameters' order, defaults included.
+
+        What a function of `*args` or `**kwargs` is given besides is a tuple named `*` and a dictionary named `**`.
+
+        Raises:
+            TypeError: the function cannot be called so.
+        """
+        if not self._open:
+            if len(args) > len(self._names) or not kwargs.keys() <= self._defaults.keys():
+                raise TypeError("other arguments than the function has")
+            return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
+        bound = self._signature.bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        named = {}
+        for name, value in bound.arguments.items():
+            if name != self._first:
+                kind = self._kinds[name]
+                named[_POSITIONAL if kind is inspect.Parameter.VAR_POSITIONAL else
+                      _NAMED if kind is inspect.Parameter.VAR_KEYWORD else name] = value  # fmt: skip
+        return named
+
+
+@functools.cache
+def parameters_of(cls: Any) -> Parameters:
+    """Return the parameters of a class's forward."""
+    return Parameters(cls.forward)
+
+
+def as_call(named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what `Parameters.bind` made as positional and named arguments of such a call.
+
+    Parameters before `*args` can be given by position only.
+    """
+    plain = {name: value for name, value in named.items() if name not in (_POSITIONAL, _NAMED)}
+    more = dict(named.get(_NAMED, {}))
+    if _POSITIONAL not in named:
+        return (), {**plain, **more}
+    before = list(named)[: list(named).index(_POSITIONAL)]
+    after = {name: value for name, value in plain.items() if name not in before}
+    return (*(plain[name] for name in before), *named[_POSITIONAL]), {**after, **more}
+
+
+def options_of(named: Mapping[str, Any]) -> Any:
+    """Return the model's options among arguments by name, also where they come through `**kwargs`; None: no options."""
+    found = named.get(OPTIONS)
+    return found if found is not None else named.get(_NAMED, {}).get(OPTIONS)
