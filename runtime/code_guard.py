@@ -139,14 +139,16 @@ class _Names:
         self._known, self._unknown, self._held = [], [], []
         for owner, names in self._names.values():
             space = vars(owner)
-            known, unknown = sorted(names & space.keys()), sorted(names - space.keys())
-            found = [space[name] for name in known]
+            found = {name: space.get(name, MISSING) for name in sorted(names)}  # once: others may delete it meanwhile
+            known = {name: value for name, value in found.items() if value is not MISSING}
             if known:
                 # One name more than needed: of a single one it gives no tuple.
-                self._known.append((space, operator.itemgetter(known[0], *known), [id(found[0]), *map(id, found)]))
-            if unknown:
-                self._unknown.append((space, unknown))
-            self._held += found
+                first = next(iter(known))
+                ids = [id(known[first]), *map(id, known.values())]
+                self._known.append((space, operator.itemgetter(first, *known), ids))
+            if len(known) < len(found):
+                self._unknown.append((space, [name for name in found if name not in known]))
+            self._held += known.values()
 
     def same(self) -> bool:
         """Tell whether they refer to the same objects still, and the others to nothing; not before `note`."""
