@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import AVAILABLE, Availability, Backend, Rebuilds, Runner, SharesCompiles, rebuilder
+from .base import AVAILABLE, Availability, Backend, Rebuilds, Runner, ServesBlocks, SharesCompiles, rebuilder
 
 __all__ = [
     "AVAILABLE",
@@ -12,6 +12,7 @@ __all__ = [
     "Backend",
     "Rebuilds",
     "Runner",
+    "ServesBlocks",
     "SharesCompiles",
     "get",
     "known",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -145,6 +145,21 @@ class Rebuilds(Backend, Protocol):
 
         Args:
             cached: folder of a graph for other sizes.
+        """
+
+
+@runtime_checkable
+class ServesBlocks(Backend, Protocol):
+    """A backend whose graphs can be loaded once for each of many modules, so that blocks of one kind share one."""
+
+    def loader(self, folder: Path, device: torch.device) -> Callable[[], Runner]:
+        """Return what loads a graph each time it is called: the same code, with weights of its own.
+
+        Args:
+            folder: may go once the first one is loaded.
+
+        Raises:
+            LoadError: the files are damaged, or cannot be used here; the loader raises it, too.
         """
 
 

@@ -20,6 +20,8 @@ from ..common.tensor_meta import TensorMeta
 from ..common.zeros import zeros
 from ..graph_cache.manifest import CodeRecord
 from . import code_record, export, skeleton
+from .blocks.kind import KindCalls, capture_kind
+from .blocks.signature import BlockSignature
 from .job import Checked, Client, Done, Job, Message, Stage
 
 Inputs = tuple[torch.Tensor, ...]
@@ -34,12 +36,14 @@ class _Built:
         weights: zeros in place of all weights of the module, by name.
         used: names of the weights that the exported graph uses.
         code: the functions that were captured; None where the graph was rebuilt from another one.
+        signature: of a block's graph.
     """
 
     files: list[str]
     weights: Mapping[str, torch.Tensor]
     used: frozenset[str] = frozenset()
     code: CodeRecord | None = None
+    signature: BlockSignature | None = None
 
 
 def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
@@ -56,15 +60,16 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
     device = torch.device(job.device)
     if job.rebuild_from is None and not job.check_only:
         backend.prepare(device, job.workers)
-    inputs = export.example_inputs(job.shapes, job.example_sizes, device)
     if job.check_only:
         report(Stage("checking"))
-        return _check_only(job, staging, backend, inputs)
+        return _check_only(job, staging, backend, _trial_inputs(job, None, device))
     if job.rebuild_from is None:
         gc.disable()  # a seventh of a compile's time; nearly everything it visits lives until the end
-        built = _compile(job, staging, backend, inputs, pool, report)
+        built = _compile(job, staging, backend, device, pool, report)
+        inputs = _trial_inputs(job, built.signature, device)
     else:
         report(Stage("compiling"))
+        inputs = _trial_inputs(job, None, device)
         weights = {
             w.name: torch.empty_strided(w.shape, w.stride, dtype=w.torch_dtype, device=device).zero_()
             for w in job.constants
@@ -75,9 +80,21 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
     runner = backend.load(staging, device)
     constants, outputs = _check(built, runner, inputs)
     # From here on nothing that goes wrong makes the graph worse than it is.
-    report(Checked(tuple(built.files), constants, built.code, outputs))
-    capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
-    return Done(tuple(built.files), constants, built.code, outputs, capturable)
+    signature = None if built.signature is None else built.signature.to_json()
+    checked = Checked(tuple(built.files), constants, built.code, outputs, signature)
+    report(checked)
+    # A block is given other memory at each call.
+    capturable = built.signature is None and runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
+    return Done(**vars(checked), cuda_graphs=capturable)
+
+
+def _trial_inputs(job: Job, signature: BlockSignature | None, device: torch.device) -> Inputs:
+    """A call of the graph."""
+    if signature is None and job.block is not None:
+        signature = BlockSignature.from_json(job.block["signature"], job.block["packages"])
+    if signature is not None:
+        return tuple(signature.trial_inputs(device))
+    return export.example_inputs(job.shapes, job.example_sizes, device)
 
 
 def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Done:
@@ -91,20 +108,33 @@ def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Do
     return Done(job.check_only, constants, outputs=outputs)
 
 
-def _compile(job: Job, staging: Path, backend: Backend, inputs: Inputs, pool: WorkerPool, report: Report) -> _Built:
+def _compile(
+    job: Job, staging: Path, backend: Backend, device: torch.device, pool: WorkerPool, report: Report
+) -> _Built:
     """Rebuild the module, capture and compile it."""
     client = _prepared(job.client)
-    module = skeleton.load(job.skeleton, inputs[0].device)
-    wrapped: torch.nn.Module = client.wrap(job.component, module, [spec.name for spec in job.export_shapes.inputs])
+    module = skeleton.load(job.skeleton, device)
     report(Stage("capturing"))
     with backend.capture_settings():
         with code_record.watched() as seen:
-            exported = export.capture(wrapped, job.export_shapes, job.example_sizes, inputs[0].device)
+            exported, signature, wrapped = _captured(job, client, module, device)
         code = code_record.record(seen, module, client.rules())
         report(Stage("compiling"))
-        files = backend.compile(exported, inputs, staging, pool)
+        files = backend.compile(exported, _trial_inputs(job, signature, device), staging, pool)
     weights = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
-    return _Built(files, dict(weights), _used_weights(exported), code)
+    return _Built(files, dict(weights), _used_weights(exported), code, signature)
+
+
+def _captured(
+    job: Job, client: Any, module: torch.nn.Module, device: torch.device
+) -> tuple[torch.export.ExportedProgram, BlockSignature | None, torch.nn.Module]:
+    """Capture the module for all calls that the job names; the graph, and what holds the weights by its names."""
+    if job.block is not None:
+        kind = KindCalls.from_json(job.block)
+        captured = capture_kind(module, kind, device, client.block_settings(), client.rules())
+        return captured.program, captured.signature, captured.module
+    wrapped: torch.nn.Module = client.wrap(job.component, module, [spec.name for spec in job.export_shapes.inputs])
+    return export.capture(wrapped, job.export_shapes, job.example_sizes, device), None, wrapped
 
 
 def _prepared(client: Client) -> Any:

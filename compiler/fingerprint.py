@@ -7,6 +7,7 @@ not part of it: a graph records those that it was captured from (`code_record`).
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import sys
@@ -36,6 +37,8 @@ class Rules:
         roots: packages whose functions the modules call, besides those that define the modules.
         intercepted: methods of the model itself, not of its children, that the client takes calls by. It knows what
             stands there, and calls the class's own.
+        numbers: attributes by which modules of one kind are numbered. They are no architecture as long as no code in
+            the Python modules of the model's classes reads them.
         describe: the text of an attribute's value where that is configuration, else None. Empty: the same as if the
             attribute were not there.
     """
@@ -45,6 +48,7 @@ class Rules:
     options: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     intercepted: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
     describe: Callable[[Any], str | None] = describe
 
 
@@ -83,14 +87,40 @@ def _names_of(module_name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def referenced_names(module: torch.nn.Module) -> frozenset[str]:
+@functools.cache
+def _written_only(module_name: str, names: frozenset[str]) -> frozenset[str]:
+    """Return those names that a Python module's code does nothing with but set them as attributes."""
+    read: set[str] = set()
+
+    def look(code: CodeType) -> None:
+        for instruction in dis.get_instructions(code):
+            if instruction.argval in names and instruction.opname != "STORE_ATTR" and "FAST" not in instruction.opname:
+                read.add(instruction.argval)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                look(constant)
+
+    try:
+        source = inspect.getsource(sys.modules[module_name])
+        look(compile(source, module_name, "exec"))
+    except (OSError, KeyError, TypeError, SyntaxError):  # nobody can tell
+        return frozenset()
+    return names - read
+
+
+def referenced_names(module: torch.nn.Module, numbers: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the names of attributes that the code of a model's classes can read.
 
     An attribute that a custom node left behind on a module, and that no such code names, changes nothing.
+
+    Args:
+        numbers: names that count only where they are read.
     """
     classes = {base for child in module.modules() for base in type(child).__mro__}
     modules = {cls.__module__ for cls in classes if cls not in (object, torch.nn.Module)}
-    return frozenset[str]().union(*(_names_of(name) for name in modules))
+    found = frozenset[str]().union(*(_names_of(name) for name in modules))
+    own = [name for name in modules if not name.startswith("torch.")] if numbers else []
+    return found - numbers.intersection(*(_written_only(name, numbers) for name in own)) if own else found
 
 
 def attributes(module: torch.nn.Module, referenced: frozenset[str], rules: Rules) -> Iterator[Attribute]:
@@ -120,7 +150,7 @@ def is_own_method(module: torch.nn.Module, name: str, value: Any) -> bool:
 def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:
     """Digest a module's classes, configuration and weights' metadata: 64 hex digits."""
     rules = rules or Rules()
-    referenced = referenced_names(module)
+    referenced = referenced_names(module, rules.numbers)
     h = blake3()
     for option in rules.options:
         h.update(f"\noption {option}".encode())

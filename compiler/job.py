@@ -29,7 +29,8 @@ LOG_FILE = "compile.log"
 
 @dataclass(frozen=True)
 class Client:
-    """Who rebuilds the module in the worker, by `prepare(state)`, `wrap(component, module, inputs)` and `rules()`.
+    """Who rebuilds the module in the worker, by `prepare(state)`, `wrap(component, module, inputs)`, `rules()`
+    and `block_settings()`, the `Settings` to capture a block with.
 
     `module` is a dotted name; with a leading dot it is relative to the pack, whatever the pack is called here. `inputs`
     are the names of the graph's inputs in order: a component may be called with and without some of them.
@@ -44,6 +45,7 @@ class Job:
     """One compile.
 
     Attributes:
+        block: the calls of a kind of block (`KindCalls.to_json`), which decide its sizes; None: a whole module.
         export_shapes: the range to export under; wider than `shapes` where graphs for other sizes are rebuilt later.
         example_sizes: sizes that the compiler tunes for, by dimension name.
         skeleton: the module without weights, from `skeleton.dump`; empty when there is a graph to rebuild from.
@@ -72,6 +74,7 @@ class Job:
     workers: int = 0
     cache: Path | None = None
     weights: int = 0
+    block: JSON | None = None
     check_only: tuple[str, ...] = ()
 
     def to_json(self) -> JSON:
@@ -90,6 +93,7 @@ class Job:
             "workers": self.workers,
             "cache": str(self.cache) if self.cache else None,
             "check_only": list(self.check_only),
+            "block": self.block,
         }
 
     @classmethod
@@ -110,6 +114,7 @@ class Job:
             workers=data["workers"],
             cache=Path(data["cache"]) if data["cache"] else None,
             check_only=tuple(data["check_only"]),
+            block=data["block"],
         )
 
 
@@ -137,6 +142,7 @@ class Compiled:
         code: the functions that it was captured from; None where it was rebuilt from another graph.
         cuda_graphs: whether its calls may be captured.
         outputs: how many tensors it returns.
+        signature: of a block's graph, `BlockSignature.to_json`.
         stages: seconds by stage; empty where the worker ended before it was done.
     """
 
@@ -146,6 +152,7 @@ class Compiled:
     code: CodeRecord | None = None
     cuda_graphs: bool = False
     outputs: int = 1
+    signature: JSON | None = None
     stages: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -171,13 +178,14 @@ class Regions:
 @dataclass(frozen=True)
 class Checked:
     """The graph is whole and computes `outputs` tensors. At most a trial of CUDA graphs follows, which takes nothing
-    from it."""
+    from it. `signature`: of a block's graph."""
 
     event: ClassVar[str] = "checked"
     files: tuple[str, ...]
     constants: tuple[TensorMeta, ...]
     code: CodeRecord | None = None
     outputs: int = 1
+    signature: JSON | None = None
 
 
 @dataclass(frozen=True)

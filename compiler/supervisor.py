@@ -110,7 +110,14 @@ def _follow(
         elif isinstance(message, CompileFailed):
             raise CompileError(message.reason, lasting=message.lasting, cause=message.cause) from child.last_lines()
         elif isinstance(message, Checked):
-            usable = Compiled(message.files, message.constants, child.seconds, message.code, outputs=message.outputs)
+            usable = Compiled(
+                message.files,
+                message.constants,
+                child.seconds,
+                message.code,
+                outputs=message.outputs,
+                signature=message.signature,
+            )
             if isinstance(message, Done):
                 estimate.finish(usable.seconds)
                 return replace(usable, stages=estimate.stages, cuda_graphs=message.cuda_graphs)

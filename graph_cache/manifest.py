@@ -59,6 +59,7 @@ class Manifest(Strict):
         cuda_graphs: whether its calls may be captured as CUDA graphs, which was tried when it was compiled.
         outputs: how many tensors it returns.
         code: the functions that the graph stands for; None where its backend rebuilt it from another graph's program.
+        signature: of a block's graph: which calls it serves, see `compiler.blocks.signature`. None: a whole module's.
         compile_seconds: wall time of capture, compile and trial load.
         created: ISO 8601 time in UTC.
         made_by: version of the pack.
@@ -71,6 +72,7 @@ class Manifest(Strict):
     cuda_graphs: bool
     outputs: int = Field(ge=1)
     code: CodeRecord | None
+    signature: dict[str, Any] | None = None
     compile_seconds: float
     created: str
     made_by: str

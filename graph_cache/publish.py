@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from ..common.reasons import Damaged, ForeignFile, SigningKeyRefused, UnreadableNow, Untrusted, WrongSignature
 from ..common.tensor_meta import TensorMeta
@@ -53,6 +54,7 @@ class NewEntry:
         code: the functions that the graph was captured from, where they are known.
         cuda_graphs: whether its calls may be captured as CUDA graphs.
         outputs: how many tensors it returns.
+        signature: of a block's graph.
     """
 
     label: str
@@ -63,6 +65,7 @@ class NewEntry:
     code: CodeRecord | None = None
     cuda_graphs: bool = False
     outputs: int = 1
+    signature: dict[str, Any] | None = None
 
 
 class NotPublishedError(OSError):
@@ -118,6 +121,7 @@ def _signed(key: GraphKey, compiled: Path, new: NewEntry, signer: Signer) -> tup
         cuda_graphs=new.cuda_graphs,
         outputs=new.outputs,
         code=new.code,
+        signature=new.signature,
         compile_seconds=round(new.compile_seconds, 3),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         made_by=new.made_by,

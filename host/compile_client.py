@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..compiler.blocks.capture import Settings
 from ..compiler.fingerprint import Rules
 from ..compiler.job import Client
 from ..runtime.family import ModuleCall, modules_of
@@ -65,6 +66,13 @@ def prepare(state: Mapping[str, Any]) -> None:
 
     for name in state["families"]:
         importlib.import_module(name)
+
+
+def block_settings() -> Settings:
+    """How ComfyUI's blocks are captured. After `prepare`."""
+    from .blocks import capturing
+
+    return capturing.settings()
 
 
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torch.nn.Module:

@@ -24,7 +24,7 @@ from ..common.reasons import Reason
 
 log = logging.getLogger("onegraph.host")
 
-Feature = Literal["model", "ControlNet", "VAE", "DynamicVRAM", "memory", "texts", "loading"]
+Feature = Literal["model", "blocks", "ControlNet", "VAE", "DynamicVRAM", "memory", "texts", "loading"]
 _MISSING = object()
 
 
@@ -71,6 +71,13 @@ USES: dict[Feature, tuple[Use, ...]] = {
         Use("comfy.model_patcher.ModelPatcher.remove_callbacks_with_key", ("call_type", "key")),
         Use("comfy.model_patcher.ModelPatcher.clone"),
         *uses("comfy.model_base.BaseModel", "get_dtype_inference", "memory_required"),
+    ),
+    "blocks": (
+        *uses("comfy.patcher_extension", "WrappersMP.APPLY_MODEL"),
+        Use(
+            "comfy.model_base.BaseModel.apply_model",
+            ("x", "t", "c_concat", "c_crossattn", "control", "transformer_options"),
+        ),
     ),
     "ControlNet": (
         *_COMPILING,

@@ -21,9 +21,10 @@ from . import contract, custom_nodes, model_source, status
 from .component import Component, eager_text
 from .controlnet_proxy import ControlNetProxy
 from .families import CONTROLNETS, Family, family_of
-from .model_hook import KEY, Options
+from .model_hook import Options
 from .module_proxy import plain, stand_in
 from .run import HostRun, start_run
+from .sampling_hook import KEY
 
 _LOADERS = {"control_net_name": "controlnet"}
 

@@ -63,8 +63,8 @@ def refusal(patcher: Any, guard: ModuleGuard, prefix: str) -> Reason | None:
     return patcher_refusal(patcher, prefix) or placement_refusal(patcher, guard)
 
 
-def patcher_refusal(patcher: Any, prefix: str) -> Reason | None:
-    """Why no graph can stand in for the part of this patcher's model whose keys start with `prefix`, or None."""
+def patcher_refusal(patcher: Any, prefix: str | tuple[str, ...]) -> Reason | None:
+    """Why no graph can stand in for the part of this patcher's model whose keys start so, or None."""
     injections = [name for name, found in getattr(patcher, "injections", {}).items() if found]
     if injections:
         return reasons.Injection(str(injections[0]))

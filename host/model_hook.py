@@ -12,24 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from ..common import reasons
 from ..common.reasons import Reason
 from ..common.shapes import Refused
+from ..compiler.blocks.repeated import repeated_blocks
 from ..graph_cache.model_hash import ModelSource
 from ..runtime import choice, code_guard
 from ..runtime.component import plan_of
 from ..runtime.dispatch import Call, Dispatcher
 from ..runtime.family import Shapes, by_name
-from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.request import WhenMissing
 from . import contract, custom_nodes, model_source
+from .blocks.hook import compile_blocks
 from .component import Component, eager_text
 from .families import MODELS, Family, family_of
 from .run import HostRun, start_run
+from .sampling_hook import SamplingHook, active, detach
 
-KEY = "onegraph"
 _PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
 
 
@@ -42,17 +44,14 @@ class Options:
     when_missing: WhenMissing = "wait"
 
 
-class ModelHook:
-    """One node's hook. Clones of the patcher share it, so it holds options and reports, never weights."""
+class ModelHook(SamplingHook):
+    """A node's hook on a model that is compiled as a whole."""
+
+    wraps = "DIFFUSION_MODEL"
 
     def __init__(self, family: Family, options: Options, node_id: str | None, source: ModelSource) -> None:
+        super().__init__(Component(family, node_id, source))
         self.options = options
-        self._component = Component(family, node_id, source)
-        self._guards = GuardCache()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ModelHook:
-        """Itself: copies of a MODEL that other nodes make belong to the same node of ours."""
-        return self
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -66,42 +65,13 @@ class ModelHook:
             examples = functools.partial(component.family.examples, module, patcher, dynprompt)
             component.preload(patcher, module, self.options.backend, examples, self._guards)
 
-    # ComfyUI's callbacks ------------------------------------------------------------------------------------
+    @override
+    def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:
+        return start_run(patcher, module, _PATCHED, self._guards)
 
-    def attach(self, patcher: Any) -> None:
-        """Put this hook on a patcher (a fresh clone), in place of any hook of ours already there."""
-        from comfy.patcher_extension import CallbacksMP, WrappersMP
-
-        detach(patcher)
-        patcher.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, self.wrapper)
-        patcher.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, self.on_pre_run)
-        patcher.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, self.on_cleanup)
-        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, self.on_detach)
-
-    def on_pre_run(self, patcher: Any) -> None:
-        module = patcher.model.diffusion_model
-        _runs.setdefault(id(module), []).append((self, start_run(patcher, module, _PATCHED, self._guards)))
-
-    def on_cleanup(self, patcher: Any) -> None:
-        key = id(patcher.model.diffusion_model)
-        active = _runs.get(key, [])
-        for number, (hook, run) in reversed([*enumerate(active)]):
-            if hook is self and run.patcher is patcher:
-                del active[number]
-                if not active:
-                    _runs.pop(key, None)
-                self._component.finish(run)
-                return
-
-    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
-        """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
-        if unpatch_all:
-            for _, run in _runs.get(id(patcher.model.diffusion_model), []):
-                run.release()
-            self._component.dispatcher.release_captures()
-
+    @override
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
-        """The DIFFUSION_MODEL wrapper: serve the innermost call of the chain, let the rest of the chain run."""
+        """Serve the innermost call of the chain of DIFFUSION_MODEL wrappers, let the rest of the chain run."""
         if torch.compiler.is_compiling():
             # Another node's torch.compile traces through here; `eligibility.patcher_refusal` tells the user.
             return executor(*args, **kwargs)
@@ -140,29 +110,23 @@ def _replaced_for_one_call(module: Any, entry: str, original: Any) -> Reason | N
     return reasons.ForwardReplaced(f"{type(module).__name__}.{entry}", code_guard.custom_node(original))
 
 
-# The runs under way by the module's id. The host hands one model's options, and so one node's wrapper, to another
-# model's calls (DualModelGuider): whose call it is only the module tells. The last run comes first.
-_runs: dict[int, list[tuple[ModelHook, HostRun]]] = {}
-
-
 def _innermost(module: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    active = _runs.get(id(module))
-    if not active:
+    hook, run = active(module)
+    if run is None or not isinstance(hook, ModelHook):
         registry().counters.count_eager(reasons.NoNode())
         return original(*args, **kwargs)
-    hook, run = active[-1]
     prepare = functools.partial(hook.prepare, module, run, original, args, kwargs)
     return hook.dispatcher.call(run, prepare, functools.partial(original, *args, **kwargs))
 
 
-def detach(patcher: Any) -> None:
-    """Take any hook of ours off a patcher."""
-    from comfy.patcher_extension import CallbacksMP, WrappersMP
-
-    patcher.remove_wrappers_with_key(WrappersMP.DIFFUSION_MODEL, KEY)
-    patcher.remove_callbacks_with_key(CallbacksMP.ON_PRE_RUN, KEY)
-    patcher.remove_callbacks_with_key(CallbacksMP.ON_CLEANUP, KEY)
-    patcher.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
+def _has_blocks(module: Any) -> bool:
+    """Whether a model of no family that is compiled as a whole, not even one that this host has changed, has blocks."""
+    if not isinstance(module, torch.nn.Module):
+        return False
+    home = f"{type(module).__module__}."
+    return not any(use.name.startswith(home) for family in MODELS for use in family.uses) and bool(
+        repeated_blocks(module)
+    )
 
 
 def compile_model(patcher: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
@@ -176,9 +140,11 @@ def compile_model(patcher: Any, options: Options, node_id: str | None = None, dy
     if options.backend == "off":
         return clone, "off: the model runs eager"
     family = family_of(module, MODELS)
-    if isinstance(family, Reason):
+    if isinstance(family, Reason) and not _has_blocks(module):
         return clone, eager_text(family)
     source = model_source.source_of(patcher, module, dynprompt, node_id)
+    if isinstance(family, Reason):
+        return clone, compile_blocks(clone, module, options, node_id, source)
     hook = ModelHook(family, options, node_id, source)
     hook.attach(clone)
     refusal = family.refusal(module)

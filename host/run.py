@@ -15,6 +15,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..runtime import registrations
 from ..runtime.binding import Held
+from ..runtime.blocks.session import BlockRun
 from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.run import Run
@@ -32,6 +33,7 @@ class HostRun(Run):
         foreign: whether other custom nodes' functions may run between the calls.
         call_bytes: that one eager call takes by the host's own estimate, where the patcher's model has none.
         prefix: of the patcher's keys that belong to the module.
+        blocks: of a model whose blocks are compiled.
     """
 
     patcher: Any = None
@@ -40,6 +42,7 @@ class HostRun(Run):
     foreign: bool = True
     call_bytes: int = 0
     prefix: str = ""
+    blocks: BlockRun | None = None
     held: Held | None = field(default_factory=Held)
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..common import reasons
 from ..common.errors import ChildDiedError, CompileError, LoadError, in_brief
 from ..common.reasons import DiedInTrial, Reason, TrialPending
-from ..common.shapes import Refused
+from ..common.shapes import JSON, Refused
 from ..compiler.job import Job
 from ..compiler.supervisor import compile_in_child
 from ..graph_cache.entry import Entry
@@ -56,6 +56,11 @@ class ChildLoadTest:
         return None if wrong is None else Refused(wrong)
 
 
+def _of_block(request: Request, entry: Entry) -> JSON | None:
+    signature = entry.manifest.signature
+    return None if signature is None else {"signature": signature, "packages": [*request.packages]}
+
+
 def load_in_child(
     request: Request, entry: Entry, store: Store, on_progress: OnProgress
 ) -> DiedInTrial | TrialPending | None:
@@ -87,6 +92,7 @@ def load_in_child(
             client=request.client,
             constants=constants,
             check_only=tuple(entry.manifest.files),
+            block=_of_block(request, entry),
         )
         try:
             compile_in_child(job, folder, lambda progress: on_progress(replace(progress, stage=STAGE)), SECONDS)

@@ -183,7 +183,11 @@ class Compiles:
     def _job(self, request: Request, when_missing: WhenMissing, rebuild_from: Entry | None) -> Job:
         weights = len(list(request.module.parameters()))
         # On a CPU no further workers beside a run, which needs every core.
-        alone = rebuild_from is not None or (when_missing == "background" and request.device.type == "cpu")
+        alone = (
+            rebuild_from is not None
+            or request.calls is not None
+            or (when_missing == "background" and request.device.type == "cpu")
+        )
         return Job(
             component=request.key.component,
             backend=request.backend.name,
@@ -191,7 +195,7 @@ class Compiles:
             shapes=request.shapes,
             export_shapes=request.export_shapes or request.shapes,
             example_sizes=request.example_sizes,
-            skeleton=skeleton.dump(request.module) if rebuild_from is None else b"",
+            skeleton=skeleton.dump(request.model or request.module) if rebuild_from is None else b"",
             client=request.client,
             niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
             sibling=rebuild_from,
@@ -199,6 +203,7 @@ class Compiles:
             workers=0 if alone else request.backend.workers(weights, request.device),
             cache=self._store.make_compiler_cache(),
             weights=weights,
+            block=None if request.calls is None else request.calls.to_json(),
         )
 
     def _admit(self, request: Request, job: Job) -> Job | Refused:
@@ -248,6 +253,7 @@ class Compiles:
                     constants=compiled.constants,
                     cuda_graphs=compiled.cuda_graphs,
                     outputs=compiled.outputs,
+                    signature=compiled.signature,
                     code=job.sibling.manifest.code if job.sibling is not None else compiled.code,
                     compile_seconds=compiled.seconds,
                     made_by=__version__,

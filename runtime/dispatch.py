@@ -182,7 +182,7 @@ class Dispatcher:
         if refusal is not None:
             return Refused(refusal)
         if id(graph) not in run.bound:
-            graph.start_run(run.weights_version)
+            graph.start_run(request.module, run.weights_version)
         run.bound[id(graph)] = run.full_checks
         return graph, admitted.sizes, whole
 

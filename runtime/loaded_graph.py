@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Literal
 import torch
 
 from ..backends import Runner
-from ..backends.cuda_graphs import Release
+from ..backends.cuda_graphs import CudaGraphs, Release
 from ..common import reasons
 from ..common.errors import BindError
 from ..common.outputs import Output, tensors_of
@@ -25,6 +26,7 @@ from ..graph_cache.entry import Entry
 from ..graph_cache.lookup import Broken
 from ..graph_cache.store import Store
 from . import binding, code_guard, faithfulness, out_of_memory, spot_check
+from .bound_runners import BoundRunner, BoundRunners
 from .counters import Counters
 from .first_use import CheckFailed, Comparison, FirstUseCheck, timed
 from .policy import Policy
@@ -49,18 +51,21 @@ class GraphOptions:
 
     Attributes:
         constants: the weights that the graph reads.
+        another: gives a further runner of the graph, for one that serves many modules at once; None: each module that
+            it serves takes the runner from the one before.
         make_room: has other graphs release what only makes calls faster.
         remember_wrong: is told why the graph is quarantined.
     """
 
     constants: tuple[TensorMeta, ...]
     policy: Policy = field(default_factory=Policy)
+    another: Callable[[], Runner] | None = None
     make_room: Callable[[], object] = lambda: None
     remember_wrong: Callable[[Reason], object] = lambda reason: None
 
 
 class LoadedGraph:
-    """A loaded graph with its entry, its binding and its first-use result.
+    """A loaded graph with its entry, its bindings and its first-use result.
 
     Args:
         entry: where it came from.
@@ -89,15 +94,12 @@ class LoadedGraph:
         code = entry.manifest.code
         self.code = code_guard.CodeGuard(code) if code is not None else None
         self.used = time.monotonic()
-        self._runner = runner
+        self._runners = BoundRunners(runner, options.another)
         self._prefix = request.prefix
         self._store = store
         self._make_room = options.make_room
         self._remember_wrong = options.remember_wrong
         self._constants = options.constants
-        self._binding: binding.Binding | None = None
-        self._part = 0  # of the weights, that was checked last
-        self._version: int | None = None  # of the module when its weights were checked in full
         self._lock = threading.Lock()
         worked = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
         may_capture = options.policy.captures and worked
@@ -111,29 +113,28 @@ class LoadedGraph:
     @property
     def held_bytes(self) -> int:
         """Bytes it keeps besides the weights, also after `close` where they do not come back."""
-        return self._runner.held_bytes
+        return self._runners.held_bytes
 
     @property
     def captured_bytes(self) -> int:
         """Bytes that the CUDA graphs of its calls hold."""
-        return 0 if self._runner.cuda_graphs is None else self._runner.cuda_graphs.held_bytes
+        return 0 if self._cuda_graphs is None else self._cuda_graphs.held_bytes
 
     def close(self) -> None:
         """Release the memory; the graph cannot be called any more."""
         with self._lock:
             self.retired = self.retired or reasons.GraphClosed()
-            self._binding = None
-            self._runner.close()
+            self._runners.close()
 
     def release_captures(self, why: Release) -> int:
         """Release the memory of captured calls, unless a call is under way just now; the bytes.
 
         Never waits: the host may ask for memory in the midst of a call of this very graph.
         """
-        if self._runner.cuda_graphs is None or not self._lock.acquire(blocking=False):
+        if self._cuda_graphs is None or not self._lock.acquire(blocking=False):
             return 0
         try:
-            return self._runner.cuda_graphs.release(why)
+            return self._cuda_graphs.release(why)
         finally:
             self._lock.release()
 
@@ -145,17 +146,20 @@ class LoadedGraph:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            if self._binding is not None and self._binding.module() is None and self._runner.held_bytes:
-                self._binding = None
-                self._runner.close()  # binding it again sets it up again
+            self._runners.release_orphans()
         finally:
             self._lock.release()
 
     def trim(self, available: int) -> None:
         """Release what only makes calls faster, if it is much beside the bytes that are free."""
         with self._lock:
-            if self._runner.cuda_graphs is not None:
-                self._runner.cuda_graphs.trim(available)
+            if self._cuda_graphs is not None:
+                self._cuda_graphs.trim(available)
+
+    @property
+    def _cuda_graphs(self) -> CudaGraphs | None:
+        """What captures its calls: those of the first runner, as none of several captures any."""
+        return self._runners.first.runner.cuda_graphs
 
     # Calls --------------------------------------------------------------------------------------------------
 
@@ -163,16 +167,17 @@ class LoadedGraph:
         """Why the functions in place now are not those that the graph was captured from, or None."""
         return self.code.difference() if self.code is not None else None
 
-    def start_run(self, version: int | None) -> None:
-        """Begin a run, whose weights are checked in full unless they are known to be like those before.
+    def start_run(self, module: torch.nn.Module, version: int | None) -> None:
+        """Begin a run of a module, whose weights are checked in full unless they are known to be like those before.
 
         Args:
             version: a number by the metadata of the module's weights; None: nobody knows.
         """
         with self._lock:
-            if version is None or version != self._version or not self._runner.reads_in_place:
-                self._binding = None
-            self._version = version
+            bound = self._runners.of(module)
+            if version is None or version != bound.version or not bound.runner.reads_in_place:
+                bound.binding = None
+            bound.version = version
 
     def call(
         self,
@@ -203,25 +208,26 @@ class LoadedGraph:
             self.used = time.monotonic()
             try:
                 with self._marked(inputs):
-                    known = self._binding
+                    bound = self._runners.of(module)
+                    known = bound.binding
                     # Held first: nobody frees what was looked at, or what is left for a later look.
-                    if known is None or not held.hold(id(self), known) or not self._is_bound_to(module, known, whole):
-                        bound = self._bind(module)
-                        if isinstance(bound, Refused):
-                            return bound
+                    if known is None or not held.hold(id(bound), known) or not bound.is_bound_to(module, known, whole):
+                        made = self._bind(bound, module)
+                        if isinstance(made, Refused):
+                            return made
                         counters.binds += 1
-                        held.put(id(self), *bound)
-                    comparison = Comparison(inputs, sizes, self._run, eager)
+                        held.put(id(bound), *made)
+                    comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
                     if self.first_use.due(comparison):
                         with self._uncaptured():
                             checked = self.first_use.check(comparison)
                         result = self._retire(checked) if isinstance(checked, CheckFailed) else Result(checked)
                     else:
-                        result = Result(self._run(inputs))
+                        result = Result(self._run(bound.runner, inputs))
                         if self._schedule.due():
                             counters.spot_checks += 1
                             with self._uncaptured():
-                                result = self._spot_check(comparison, result.output)
+                                result = self._spot_check(bound.runner, comparison, result.output)
             except torch.OutOfMemoryError as error:
                 log.info("a compiled call ran out of memory: %s", str(error).partition("\n")[0])
                 return Refused(reasons.MemoryRanOut())
@@ -231,75 +237,72 @@ class LoadedGraph:
                 if self.retired is None:
                     self._store.note_success(self.entry)
             slower = self.first_use.slower()
-            if slower is not None and self._runner.held_bytes:
+            if slower is not None and self.held_bytes:
                 self.retired = slower  # not used in this process, so its memory goes back as far as it does
-                self._runner.close()
+                self._runners.close()
             if result.refusal is None:
                 counters.compiled_calls += 1
             return result
 
-    def _run(self, inputs: tuple[torch.Tensor, ...]) -> Output:
+    def _run(self, runner: Runner, inputs: tuple[torch.Tensor, ...]) -> Output:
         """The runner's call, once more with more room where memory ran out."""
         try:
-            return self._runner(*inputs)
+            return runner(*inputs)
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             if not out_of_memory.suspicious(error, self.device):
                 raise
 
         def make_room() -> None:
-            if self._runner.cuda_graphs is not None:
-                self._runner.cuda_graphs.release("needed")
+            if self._cuda_graphs is not None:
+                self._cuda_graphs.release("needed")
             self._make_room()
 
-        return out_of_memory.retried(lambda: self._runner(*inputs), make_room, self.device)
+        return out_of_memory.retried(lambda: runner(*inputs), make_room, self.device)
 
     def warm(self, inputs: tuple[torch.Tensor, ...]) -> None:
         """Run on weights of zeros, so that kernels and libraries are on the device before the first call needs them."""
         with self._lock:
-            if not self.fresh or self._binding is not None or self.retired is not None:
+            runner = self._runners.first.runner
+            if not self.fresh or self._runners.first.binding is not None or self.retired is not None:
                 return
             with self._store.loading(self.entry):
                 weights = zeros(self._constants, self.device)
                 try:
-                    self._runner.bind(weights)
-                    self._runner(*inputs)
+                    runner.bind(weights)
+                    runner(*inputs)
                     if self.device.type == "cuda":
                         torch.cuda.current_stream(self.device).synchronize()
                 finally:
-                    self._runner.close()
+                    runner.close()
 
     def _marked(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
         """A crash marker around the calls that could take the process down."""
         if self.fresh:
             return self._store.loading(self.entry)
-        if self._runner.cuda_graphs is not None and self._runner.cuda_graphs.due(inputs):
+        if self._cuda_graphs is not None and self._cuda_graphs.due(inputs):
             return self._store.capturing(self.entry)
         return contextlib.nullcontext()
 
     def _uncaptured(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts calls are only made: a capture would spoil what is measured."""
-        return contextlib.nullcontext() if self._runner.cuda_graphs is None else self._runner.cuda_graphs.paused()
+        return contextlib.nullcontext() if self._cuda_graphs is None else self._cuda_graphs.paused()
 
-    def _is_bound_to(self, module: torch.nn.Module, known: binding.Binding, whole: bool) -> bool:
-        if whole:
-            return known.holds(module)
-        self._part += 1  # of this graph's own calls: another graph may serve every second call of a run
-        return known.holds_part(module, self._part)
-
-    def _bind(self, module: torch.nn.Module) -> tuple[binding.Binding, list[torch.UntypedStorage]] | Refused:
-        self._binding = None
+    def _bind(
+        self, bound: BoundRunner, module: torch.nn.Module
+    ) -> tuple[binding.Binding, list[torch.UntypedStorage]] | Refused:
+        bound.binding = None
         try:
-            bound = binding.bind(self._runner, module, self._constants, self.device, self._prefix)
+            made = binding.bind(bound.runner, module, self._constants, self.device, self._prefix)
         except BindError as error:
             return Refused(reasons.BindFailed(str(error)))
-        if not isinstance(bound, Refused):
-            self._binding = bound[0]
-        return bound
+        if not isinstance(made, Refused):
+            bound.binding = made[0]
+        return made
 
-    def _spot_check(self, comparison: Comparison, output: Output) -> Result:
+    def _spot_check(self, runner: Runner, comparison: Comparison, output: Output) -> Result:
         """Compare a fraction of a later call with eager."""
         milliseconds, (found, reference) = timed(
-            lambda: spot_check.pair(self.shapes, comparison.inputs, output, self._runner, comparison.eager), self.device
+            lambda: spot_check.pair(self.shapes, comparison.inputs, output, runner, comparison.eager), self.device
         )
         self._schedule.checked(milliseconds / 1e3)
         verdict = faithfulness.compare(found, reference)
@@ -319,7 +322,7 @@ class LoadedGraph:
 
     def _retire(self, failed: CheckFailed) -> Result:
         self.retired = failed.reason
-        self._runner.close()
+        self._runners.close()
         log.warning("%s: %s", self.entry.folder.name, Refused(failed.reason).text)
         self._store.quarantine(Broken.of(self.entry, failed.reason))
         self._remember_wrong(failed.reason)

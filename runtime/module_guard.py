@@ -156,8 +156,8 @@ class ModuleGuard:
     def _only_placed(self) -> bool:
         """Whether attributes came or went by which the host places weights, and nothing else."""
         found = list(map(tuple, self._states))
-        for before, now in zip(self._keys, found, strict=True):
-            if before != now and self._telling(before) != self._telling(now):
+        for number, (before, now) in enumerate(zip(self._keys, found, strict=True)):
+            if before != now and self._telling(before, number) != self._telling(now, number):
                 return False
         self._keys = found
         return True
@@ -166,13 +166,15 @@ class ModuleGuard:
         """Of the tables that each module has: whoever gives it another one changes all that is in it."""
         return [id(state.get(name)) for name in TABLES for state in self._states]
 
-    def _telling(self, keys: Iterable[str]) -> frozenset[str]:
-        return frozenset(k for k in keys if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
+    def _telling(self, keys: Iterable[str], number: int) -> frozenset[str]:
+        """Those of a module's attributes that may say what it computes. `number`: 0 is the model itself."""
+        found = (k for k in keys if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
+        return frozenset(found) - (self._rules.intercepted if number == 0 else frozenset())
 
     def _rebuild(self, module: torch.nn.Module) -> None:
         """Take everything down as it is now."""
         named = [*module.named_modules()]
-        referenced = fingerprint.referenced_names(module)
+        referenced = fingerprint.referenced_names(module, self._rules.numbers)
         self._modules = [child for _, child in named[1:]]
         self._types = [type(child) for child in self._modules]
         self._states = [vars(child) for _, child in named]

@@ -31,6 +31,7 @@ from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.store import Store
 from . import code_guard
 from .admission import Limits
+from .bound_runners import load
 from .child_load_test import ChildLoadTest
 from .compiles import Compiles, OnProgress
 from .counters import Counters
@@ -207,14 +208,14 @@ class Registry:
                         return self._not_loaded(entry, folder)
                     constants = self.store.constants(entry, folder)
                     with self.store.loading(entry):
-                        runner = request.backend.load(folder, request.device)
+                        runner, another = load(request, entry, folder)
             except MemoryShortError as error:
                 return Refused(reasons.LoadFailed(str(error)))
             except LoadError as error:  # its files are right: what it lacks is here, and may be there at the next run
                 return Refused(reasons.LoadFailed(str(error)), passing=is_passing(error.__cause__))
             make_room = functools.partial(self.release_captures, request.device, "needed")
             wrong = functools.partial(self.compiles.failures.remember_wrong, request.without_module(), entry)
-            options = GraphOptions(constants, self.policy, make_room, wrong)
+            options = GraphOptions(constants, self.policy, another, make_room, wrong)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
             return graph

@@ -13,6 +13,7 @@ import torch
 from ..backends import Backend, rebuilder
 from ..common import reasons
 from ..common.shapes import Refused, ShapeRange
+from ..compiler.blocks.kind import KindCalls
 from ..compiler.job import Client
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
@@ -41,6 +42,9 @@ class Request:
         busy: tells whether the host computes or is about to. A background compile for a GPU is stopped meanwhile: it
             slows a run that launches kernels by 40 % (SDXL eager on an H200), whatever its priority.
         pixels: of an image per unit of the inputs' height and width, for reasons.
+        packages: of a block: whose objects its arguments are taken apart by. The shape range says nothing then.
+        calls: of a block: what its graph is compiled for. None: the graph is only looked up.
+        model: that a block belongs to, which the compiling process calls at other sizes.
     """
 
     key: GraphKey
@@ -61,6 +65,9 @@ class Request:
     idle: Callable[[], bool] | None = None
     busy: Callable[[], bool] | None = None
     pixels: int = 0
+    packages: tuple[str, ...] = ()
+    calls: KindCalls | None = None
+    model: torch.nn.Module | None = None
 
     @property
     def slot(self) -> Slot:
@@ -73,7 +80,7 @@ class Request:
 
     def without_module(self) -> Request:
         """The request as a compile needs it, which must not keep a model alive."""
-        return dataclasses.replace(self, module=torch.nn.Module(), call_bytes=self.activation_bytes())
+        return dataclasses.replace(self, module=torch.nn.Module(), model=None, call_bytes=self.activation_bytes())
 
 
 @dataclass(frozen=True)

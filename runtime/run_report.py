@@ -9,6 +9,7 @@ from typing import Any
 
 from ..common import memory
 from ..common.reasons import Reason
+from .block_report import BlockReport
 
 
 @dataclass
@@ -24,6 +25,7 @@ class RunReport:
         captured_bytes: that captured CUDA graphs hold on the device after the run.
         instead_of: why a graph that was there could not be loaded, so that this run compiled another.
         rule: of a VAE, the rule for changing resolutions that applied, and why.
+        blocks: of a model whose blocks are compiled. A call of such a model is compiled if one of its blocks is.
     """
 
     label: str = ""
@@ -37,6 +39,7 @@ class RunReport:
     captured_bytes: int = 0
     instead_of: Reason | None = None
     rule: str = ""
+    blocks: BlockReport = field(default_factory=BlockReport)
     _second_start: float = 0.0
 
     @property
@@ -78,6 +81,8 @@ class RunReport:
         """What the node shows."""
         if not self.compiled_calls:
             return "eager: " + "; ".join(self.eager_texts) if self.eager else "stopped before the first step was done"
+        if self.blocks.of:
+            return self.blocks.text()
         if self.compile_s is not None:
             how = f"compiled in {self.compile_s:.0f} s"
         elif self.restore_s is not None:
@@ -112,4 +117,5 @@ class RunReport:
             "rule": self.rule,
             "instead_of": None if self.instead_of is None else self.instead_of.code,
             "speedup": self.speedup,
+            "blocks": self.blocks.to_json(),
         }

@@ -142,5 +142,8 @@ class InductorBackend:
     def load(self, folder: Path, device: torch.device) -> InductorRunner:
         return runner.load(folder, device)
 
+    def loader(self, folder: Path, device: torch.device) -> runner.Loader:
+        return runner.Loader(folder, device)
+
     def estimate_memory(self, folder: Path) -> int:
         return 0

@@ -7,7 +7,7 @@ import json
 import os
 import weakref
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,9 @@ class BoundRegion:
 class InductorRunner:
     """Regions in order, as one function. Not thread-safe.
 
+    Attributes:
+        source: keeps the files that it reads later.
+
     Args:
         results: numbers of the values that are returned; None: the graph is one region, and all that it gives is.
     """
@@ -58,6 +61,7 @@ class InductorRunner:
         self._names = [*dict.fromkeys(name for region in regions for name in region.weights.values())]
         self._bound: dict[str, int] | None = None  # addresses by name
         self.cuda_graphs = CudaGraphs(self._run)
+        self.source: Any = None
 
     @property
     def held_bytes(self) -> int:
@@ -191,25 +195,59 @@ def load(folder: Path, device: torch.device) -> InductorRunner:
     """
     files = _Files(folder, device)
     try:
-        runner = _load(folder, files)
-        files.keep_for(runner)
-        return runner
+        with _as_load_error():
+            runner = _loaded(_read_plan(folder), files)
     except LoadError:
         files.remove()
         raise
+    files.keep_for(runner)
+    return runner
+
+
+class Loader:
+    """Loads a graph as often as it is called. Its files stay as long as it lives, or a runner of it.
+
+    Args:
+        folder: with the graph's files, which may go once the first runner is loaded.
+    """
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        with _as_load_error():
+            self._plan = _read_plan(folder)
+            self._files = _Files(folder, device)
+        weakref.finalize(self, self._files.remove)
+
+    def __call__(self) -> InductorRunner:
+        """Load it once more: a runner of the same code, with weights of its own. Raises LoadError."""
+        with _as_load_error():
+            runner = _loaded(self._plan, self._files)
+        runner.source = self
+        return runner
+
+
+@contextlib.contextmanager
+def _as_load_error() -> Iterator[None]:
+    try:
+        yield
+    except LoadError:
+        raise
     except Exception as error:
-        files.remove()
         raise LoadError(
             f"The compiled graph could not be loaded ({in_brief(error)}); it runs eager instead."
         ) from error
 
 
-def _load(folder: Path, files: _Files) -> InductorRunner:
+def _read_plan(folder: Path) -> Plan | None:
     if not (folder / PLAN_FILE).exists():
+        return None
+    return Plan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
+
+
+def _loaded(plan: Plan | None, files: _Files) -> InductorRunner:
+    if plan is None:
         whole = files.loader(GRAPH_FILE)
         names = {name: name for name in whole.get_constant_fqns()}
         return InductorRunner([BoundRegion(whole, names, (), (), ())], None)
-    plan = Plan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
     regions = []
     for step, freed in zip(plan.steps, plan.last_uses(), strict=True):
         region = files.loader(region_file(step.region_type))

@@ -21,6 +21,7 @@ class NewerHost(Reason):
 
 _WITHOUT = {
     "model": "no model runs compiled",
+    "blocks": "no model runs by block graphs",
     "ControlNet": "no ControlNet runs compiled",
     "VAE": "no VAE runs compiled",
     "DynamicVRAM": "no model runs compiled under DynamicVRAM",

@@ -21,7 +21,7 @@ import torch
 OPTIONS = "transformer_options"  # the argument, or key of an argument, that holds a model's options
 _CONSTANTS = (type(None), bool, float, str)
 _SEQUENCES = {"list": list, "tuple": tuple}
-_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 Leaf: TypeAlias = "torch.Tensor | int"
 JSON: TypeAlias = Any
@@ -215,7 +215,7 @@ def matcher(form: Form) -> Callable[[Any], list[Leaf] | None]:
 def _matching(form: Form) -> _Match:
     match form:
         case TensorForm(dims, name):
-            dtype = _DTYPES[name]
+            dtype = DTYPES[name]
 
             def tensor(value: Any, leaves: list[Any]) -> bool:
                 leaves.append(value)
@@ -294,7 +294,7 @@ def from_json(data: JSON, packages: Sequence[str] = ()) -> Form:
         kind, *rest = data
         if kind == "tensor":
             dims, dtype = rest
-            if type(dims) is int and dtype in _DTYPES:
+            if type(dims) is int and dtype in DTYPES:
                 return TensorForm(dims, dtype)
         elif kind == "constant":
             (value,) = rest

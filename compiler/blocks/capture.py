@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,35 +18,48 @@ from .parameters import as_call
 from .signature import BlockSignature
 from .size_rules import MOST, SizeRules, Sizes, sizes_of
 
-FEWEST_OPERATIONS = 20  # a block of fewer is not worth a graph: choosing and calling one costs as much
 _PATCHES: Mapping[str, Any] = {"patches": {}}  # so that each patch that a block asks for is seen by its own name
 
 
 @dataclass(frozen=True)
 class BlockCalls:
-    """The recorded calls of one kind of block, as the compiling process gets them.
+    """The recorded calls of one kind of block.
 
     Attributes:
         form: of the arguments by name.
         records: sizes of the leaves, of each call.
         options: plain values among the model's options.
-        overrides: options that the capture sets, such as the attention function; each call brings its own.
         packages: whose objects are taken apart by their fields.
     """
 
     form: Form
     records: tuple[Sizes, ...]
-    options: Mapping[str, Any]
-    overrides: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What a client changes while a block is captured.
+
+    Attributes:
+        overrides: options that the capture sets, such as the attention function; each call brings its own.
+        rewrites: of the model's package.
+        fewest: operations of a block that is worth a graph: choosing and calling one costs as much as some.
+    """
+
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    rewrites: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    fewest: int = 20
+
+
+@dataclass(frozen=True)
 class CapturedBlock:
-    """A captured block: its graph, and the calls that it serves."""
+    """A captured block: its graph, the calls that it serves, and what holds the weights by the graph's names."""
 
     program: torch.export.ExportedProgram
     signature: BlockSignature
+    module: torch.nn.Module
 
     @property
     def operations(self) -> int:
@@ -61,20 +74,30 @@ class BlockCall(torch.nn.Module):
         seen: what calls show of the block, and no part of the module that is captured.
     """
 
-    def __init__(self, block: torch.nn.Module, calls: BlockCalls, sizes: SizeRules, mutated: Sequence[int]) -> None:
+    def __init__(
+        self,
+        block: torch.nn.Module,
+        calls: BlockCalls,
+        overrides: Mapping[str, Any],
+        sizes: SizeRules,
+        mutated: Sequence[int],
+    ) -> None:
         super().__init__()
-        self.block = block
-        self.seen = _Seen(calls, sizes, tuple(mutated))
+        self.module = block  # by the name that weights of whole modules have, too
+        self.seen = _Seen(calls, overrides, sizes, tuple(mutated))
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.seen.call(type(self.block).forward, self.block, inputs)
+        return self.seen.call(type(self.module).forward, self.module, inputs)
 
 
 class _Seen:
     """One capture of a block; export restores what a module's own attributes were, so they stand here."""
 
-    def __init__(self, calls: BlockCalls, sizes: SizeRules, mutated: tuple[int, ...]) -> None:
+    def __init__(
+        self, calls: BlockCalls, overrides: Mapping[str, Any], sizes: SizeRules, mutated: tuple[int, ...]
+    ) -> None:
         self.calls = calls
+        self.overrides = overrides
         self.sizes = sizes
         self.mutated = mutated
         self.changed: tuple[int, ...] = ()  # by the block, in place; those of `mutated` were copies
@@ -87,7 +110,7 @@ class _Seen:
     ) -> tuple[torch.Tensor, ...]:
         calls = self.calls
         leaves = self._leaves(inputs)
-        options = RecordedOptions({**_PATCHES, **calls.options, **calls.overrides}, calls.overrides)
+        options = RecordedOptions({**_PATCHES, **calls.options, **self.overrides}, self.overrides)
         named = call_tree.rebuild(calls.form, leaves, options)
         args, kwargs = as_call(named)
         tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
@@ -124,13 +147,13 @@ def capture_block(
     block: torch.nn.Module,
     calls: BlockCalls,
     device: torch.device,
-    rewrites: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    settings: Settings = Settings(),
 ) -> CapturedBlock:
     """Export a block for every call that its records' rules admit.
 
     Args:
         block: with weights of zeros, or any other.
-        rewrites: what is changed of the model's package while the block is captured.
+        settings: the client's.
 
     Raises:
         CaptureError: the block's code branches on a size or a value, returns something else than tensors, or does with
@@ -140,9 +163,9 @@ def capture_block(
     inputs, dims = _examples(calls, sizes, device)
     mutated: tuple[int, ...] = ()
     for _ in range(2):
-        call = BlockCall(block, calls, sizes, mutated)
+        call = BlockCall(block, calls, settings.overrides, sizes, mutated)
         try:
-            with torch.no_grad(), rewrites(), contiguous_where_asked():
+            with torch.no_grad(), settings.rewrites(), contiguous_where_asked():
                 program = torch.export.export(
                     call,
                     inputs,
@@ -159,6 +182,9 @@ def capture_block(
         if call.seen.changed == mutated:
             break
         mutated = call.seen.changed
+    lifted = [name for name in program.constants if name not in dict(call.named_buffers())]
+    if lifted:
+        raise CaptureError(f"The block's code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager.")
     seen = call.seen
     if seen.changed != seen.mutated:
         raise CaptureError("The block changes other arguments each time it is called; it runs eager instead.")
@@ -167,6 +193,7 @@ def capture_block(
     return CapturedBlock(
         program,
         BlockSignature(calls.form, sizes.within(ranges), seen.options, seen.mutated, seen.results, seen.aliases),
+        call,
     )
 
 

@@ -92,17 +92,20 @@ class RecordedOptions(dict[str, Any]):
 
     Args:
         options: as they were given.
-        ignored: keys at the top that are served in another way, e.g. the attention function.
+        replaced: keys at the top that the capture has put there, e.g. the attention function: a call must not have one
+            of those that are read.
 
     Raises:
         UnreadableOptionsError: from whatever changes it or goes through it.
     """
 
-    def __init__(self, options: Mapping[str, Any], ignored: Iterable[str] = ()) -> None:
+    def __init__(self, options: Mapping[str, Any], replaced: Iterable[str] = ()) -> None:
         super().__init__(options)
         self._reads: dict[Path, bool] = {}  # whether the value was read, not only its presence
         self._prefix: Path = ()
-        self._ignored = frozenset(ignored)
+        self._replaced = frozenset(replaced)
+        self._replaced_reads: set[str] = set()
+        self._own: set[str] = set()  # keys that a block has put into its own copy
 
     def guards(self) -> OptionGuards:
         """Return what was read, as guards.
@@ -111,7 +114,7 @@ class RecordedOptions(dict[str, Any]):
             UnreadableOptionsError: a value that was read is no plain one.
         """
         inner = {path[:end] for path in self._reads for end in range(1, len(path))}
-        absent: list[Path] = []
+        absent: list[Path] = [(key,) for key in sorted(self._replaced_reads)]
         present: list[Path] = []
         values: list[tuple[Path, bool | int | float | str]] = []
         for path in sorted(self._reads.keys() - inner):
@@ -128,7 +131,11 @@ class RecordedOptions(dict[str, Any]):
 
     def _note(self, key: Any, read: bool) -> Any:
         value = dict.get(self, key, _MISSING)
-        if self._prefix or key not in self._ignored:
+        if not self._prefix and key in self._own:
+            return value
+        if not self._prefix and key in self._replaced:
+            self._replaced_reads.add(key)
+        else:
             path = (*self._prefix, str(key))
             self._reads[path] = self._reads.get(path, False) or read
         if type(value) is dict and read:
@@ -152,8 +159,9 @@ class RecordedOptions(dict[str, Any]):
 
     def copy(self) -> RecordedOptions:
         """A copy whose reads are this one's; changes of a copy are nobody's business but the block's."""
-        made = _OwnOptions(dict(dict.items(self)), self._ignored)
-        made._reads, made._prefix = self._reads, self._prefix
+        made = _OwnOptions(dict(dict.items(self)), self._replaced)
+        made._reads, made._prefix, made._replaced_reads = self._reads, self._prefix, self._replaced_reads
+        made._own = {*self._own}
         return made
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
@@ -168,5 +176,5 @@ class _OwnOptions(RecordedOptions):
     """A block's own copy of the options: it may write there, and what it wrote is its own."""
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._ignored = self._ignored | {key}
+        self._own.add(key)
         dict.__setitem__(self, key, value)

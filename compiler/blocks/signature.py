@@ -38,6 +38,17 @@ class BlockSignature:
     results: Form
     aliases: tuple[int | None, ...]
 
+    def trial_inputs(self, device: torch.device) -> list[torch.Tensor]:
+        """Return what the graph takes for some small call, with ones for values."""
+        shapes = self.sizes.small()
+        leaves: list[torch.Tensor | int] = [
+            shapes[number][0]
+            if isinstance(form, NumberForm)
+            else torch.ones(shapes.get(number, ()), dtype=call_tree.DTYPES[form.dtype], device=device)
+            for number, form in enumerate(leaf_forms(self.arguments))
+        ]
+        return self.inputs(leaves, device)
+
     def inputs(self, leaves: Sequence[torch.Tensor | int], device: torch.device) -> list[torch.Tensor]:
         """Return what the graph takes for the leaves of a call that fits."""
         return [leaf if isinstance(leaf, torch.Tensor) else torch.empty(leaf, 0, device=device) for leaf in leaves]

@@ -114,6 +114,24 @@ class SizeRules:
             sizes[leaf][dim] == rule.value(values) for (leaf, dim), rule in self.rules.items()
         )
 
+    def small(self) -> dict[int, tuple[int, ...]]:
+        """Return the sizes of each leaf that has any, by its number, of a small call.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for least in (2, 4, 8, 16, 64, 256, 1024):
+            shapes = self._shapes([min(max(low, least), high) for low, high in self.ranges])
+            if all(size > 0 for shape in shapes.values() for size in shape):
+                return shapes
+        raise ValueError("no sizes fit the rules")
+
+    def _shapes(self, values: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {}
+        for (leaf, _), rule in self.rules.items():
+            found[leaf] = (*found.get(leaf, ()), rule.value(values))
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
         rules = [[*place, rule.kind, rule.number, *rule.symbols] for place, rule in self.rules.items()]

@@ -127,7 +127,7 @@ def test_memory_that_runs_out_in_a_compiled_call(room: str, calls: Calls, engine
     inputs = tuple(tensor.normal_() for tensor in example_inputs(graph.shapes, sizes, device()))
     x, timesteps, context, y = inputs
     eager = unet._forward(x, timesteps, context, y, None, {})
-    crowded = graph._runner = Crowded(graph._runner)
+    crowded = graph._runners.first.runner = Crowded(graph._runners.first.runner)
     made: list[int] = []
 
     def make_room() -> None:

@@ -50,6 +50,7 @@ def test_an_interrupted_compile_leaves_nothing_behind(
     assert progress.texts[NODE] == node_text() == "stopped before the first step was done"
 
 
+@pytest.mark.full
 def test_a_unet_without_class_labels(
     checkpoint: Callable[..., Path], counters: Counters, graphs_home: Path, shared_graphs: SharedGraphs
 ) -> None:
@@ -88,6 +89,7 @@ def test_weights_are_cast_to_a_chosen_compute_dtype(model: Any, counters: Counte
     assert (counters.compiles, counters.compiled_calls, counters.eager_calls) == (1, 2, 0)
 
 
+@pytest.mark.full
 def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., Path], counters: Counters) -> None:
     model = host.load(checkpoint())
     reference = host.sample(model, height=64, width=64)

@@ -54,8 +54,8 @@ def fast(model: Any, fresh_process: Registry) -> Any:
 
 def hold(engine: Registry) -> LoadedGraph:
     (graph,) = engine.graphs()
-    assert graph._runner.cuda_graphs is not None
-    graph._runner.cuda_graphs.held_bytes = HELD
+    assert graph._runners.first.runner.cuda_graphs is not None
+    graph._runners.first.runner.cuda_graphs.held_bytes = HELD
     return graph
 
 

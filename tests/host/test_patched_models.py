@@ -401,9 +401,9 @@ def test_a_graph_that_fails_after_first_use_is_retired(
     fast, reference = compiled(model), host.sample(model, cfg=cfg)
     assert_same(host.sample(fast, cfg=cfg), reference)
     (graph,) = fresh_process.graphs()
-    alias = graph._runner._regions[0].aliases  # type: ignore[attr-defined]
+    alias = graph._runners.first.runner._regions[0].aliases  # type: ignore[attr-defined]
     wrong = next(iter(alias.values()))
-    graph._runner._regions[0].loader.load_constants(  # type: ignore[attr-defined]
+    graph._runners.first.runner._regions[0].loader.load_constants(  # type: ignore[attr-defined]
         {name: torch.zeros_like(t) if t is not wrong and t.ndim > 1 else t for name, t in alias.items()},
         False, False, True,
     )  # fmt: skip

@@ -42,7 +42,7 @@ def test_the_first_call_finds_a_loaded_and_warm_graph(model: Any, counters: Coun
     host.wait_for_preloads()
     assert (counters.preloads, counters.restores, counters.binds, counters.compiled_calls) == (1, 1, 0, 0)
     (graph,) = fresh_process.graphs()
-    assert graph.fresh and graph._binding is None
+    assert graph.fresh and graph._runners.first.binding is None
     assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
     assert node_text().startswith("restored in "), node_text()

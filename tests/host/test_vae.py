@@ -240,7 +240,7 @@ def test_a_graph_that_is_not_finite_returns_nothing(
     fast = compiled(vae, when_missing="eager")
     fast.decode(latents())
     (graph,) = fresh_process.graphs()
-    runner, folder = graph._runner, graph.entry.folder
+    runner, folder = graph._runners.first.runner, graph.entry.folder
 
     class NotFinite:
         def __getattr__(self, name: str) -> Any:
@@ -249,7 +249,7 @@ def test_a_graph_that_is_not_finite_returns_nothing(
         def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
             return runner(*inputs) * float("nan")
 
-    monkeypatch.setattr(graph, "_runner", NotFinite())
+    monkeypatch.setattr(graph._runners.first, "runner", NotFinite())
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
     assert torch.equal(fast.decode(latents()), vae.decode(latents()))
     assert "not finite where eager's are; it is not used again" in node_text()

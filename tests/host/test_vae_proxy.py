@@ -263,7 +263,7 @@ def test_one_tile_not_finite_makes_the_image_eager(
     fast, z = compiled(vae), latents(24, 20)
     fast.decode(z)
     (graph,) = fresh_process.graphs()
-    monkeypatch.setattr(graph, "_runner", NotFinite(graph._runner, 5))
+    monkeypatch.setattr(graph._runners.first, "runner", NotFinite(graph._runners.first.runner, 5))
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
     reference = vae.decode_tiled(z, **TILED)
     assert torch.equal(fast.decode_tiled(z, **TILED), reference)
@@ -291,7 +291,7 @@ def test_encoding_tiles_again_draws_the_same_noise(
     fast, tiles = compiled(vae, parts="encoder", when_missing="wait"), {"tile_x": 96, "tile_y": 96, "overlap": 16}
     fast.encode(image)
     (graph,) = fresh_process.graphs()
-    monkeypatch.setattr(graph, "_runner", NotFinite(graph._runner, 1))
+    monkeypatch.setattr(graph._runners.first, "runner", NotFinite(graph._runners.first.runner, 1))
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)
     torch.manual_seed(3)
     reference = vae.encode_tiled(image, **tiles)

@@ -49,6 +49,7 @@ class Pair:
         return image
 
 
+@pytest.mark.full
 def test_one_graph_for_a_loras_structure(registry: Registry) -> None:
     """Compiled once: for other values, another name, other strengths, hot-swapped, unloaded and loaded again."""
     pair = Pair()

@@ -71,6 +71,7 @@ def steered(pipe: Any, **call: Any) -> Any:
     return pipes.image(pipe, **{"image": [picture] * 2 if several else picture, "height": 64, "width": 64, **call})
 
 
+@pytest.mark.full
 def test_a_controlnet_and_its_unet(registry: Registry) -> None:
     """One graph each for all sizes, strengths and parts of the sampling in which it steers."""
     pipe, eager = compile_pipe(pipes.controlnet(small_sdxl())), pipes.controlnet(small_sdxl())
@@ -129,6 +130,7 @@ def test_a_controlnet_of_sd(registry: Registry, tmp_path: Path) -> None:
     assert registry.counters.compiles == compiles
 
 
+@pytest.mark.full
 def test_flux(registry: Registry) -> None:
     """One graph for all sizes, batches and prompt lengths."""
     pipe, eager = compile_pipe(pipes.flux()), pipes.flux()

@@ -75,7 +75,7 @@ def reference(wf_base: Path, environment: dict[str, str]) -> server.Outcome:
     [
         pytest.param("refiner first", "oneflow", False, marks=[needs_oneflow, pytest.mark.full]),
         pytest.param("base first", "inductor", False, marks=pytest.mark.full),
-        ("base first", "inductor", True),
+        pytest.param("base first", "inductor", True, marks=pytest.mark.full),
     ],
 )
 def test_base_and_refiner_share_a_vae_in_either_order(

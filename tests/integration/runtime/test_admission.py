@@ -86,6 +86,7 @@ def test_a_compile_without_room_waits_for_the_queue(tmp_path: Path, source: Mode
     assert (told, engine.counters.restores) == ([], 1)
 
 
+@pytest.mark.full
 def test_a_later_run_with_room_compiles_what_waits(tmp_path: Path, source: ModelSource) -> None:
     gpu = Gpu(0)
     engine = Registry(Store(tmp_path), gpu.limits)

@@ -112,6 +112,7 @@ print(json.dumps([refused.reason.code, bool(told), refused.text]))
 """
 
 
+@pytest.mark.full
 def test_a_second_process_compiles_nothing_in_vain(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

@@ -60,8 +60,8 @@ def graph(engine: Registry, source: ModelSource) -> LoadedGraph:
     assert isinstance(other, LoadedGraph)
     engine._graphs["other", "cpu"] = other
     for holds in (found, other):
-        assert holds._runner.cuda_graphs is not None
-        holds._runner.cuda_graphs.held_bytes = HELD
+        assert holds._runners.first.runner.cuda_graphs is not None
+        holds._runners.first.runner.cuda_graphs.held_bytes = HELD
     return found
 
 
@@ -80,14 +80,14 @@ def serve(engine: Registry, graph: LoadedGraph) -> Any:
 
 
 def test_all_captures_go_and_the_call_is_made_again(engine: Registry, graph: LoadedGraph) -> None:
-    graph._runner = runner = Exhausting(graph._runner, 1)
+    graph._runners.first.runner = runner = Exhausting(graph._runners.first.runner, 1)
     assert engine.captured_bytes() == engine.captured_bytes(toy.CPU) == 2 * HELD
     assert not isinstance(serve(engine, graph), Refused)
     assert (engine.captured_bytes(), runner.calls) == (0, 2)
 
 
 def test_when_that_is_not_enough_one_call_runs_eager(engine: Registry, graph: LoadedGraph) -> None:
-    graph._runner = runner = Exhausting(graph._runner, 2)
+    graph._runners.first.runner = runner = Exhausting(graph._runners.first.runner, 2)
     refused = serve(engine, graph)
     assert refused.reason == MemoryRanOut()
     assert (engine.captured_bytes(), runner.calls, graph.retired) == (0, 2, None)
@@ -98,14 +98,14 @@ def test_when_that_is_not_enough_one_call_runs_eager(engine: Registry, graph: Lo
 def test_the_same_at_a_graphs_first_use(engine: Registry, source: ModelSource) -> None:
     graph = engine.obtain(toy.request(toy.Toy(), source), "wait", lambda progress: None)
     assert isinstance(graph, LoadedGraph)
-    graph._runner = Exhausting(graph._runner, 2)
+    graph._runners.first.runner = Exhausting(graph._runners.first.runner, 2)
     assert serve(engine, graph).reason == MemoryRanOut()
     assert not isinstance(serve(engine, graph), Refused)
     assert set(graph.first_use.result.checked) == {"n"}
 
 
 def test_another_error_is_not_tried_again(engine: Registry, graph: LoadedGraph) -> None:
-    graph._runner = runner = Exhausting(graph._runner, 1, ValueError)
+    graph._runners.first.runner = runner = Exhausting(graph._runners.first.runner, 1, ValueError)
     with pytest.raises(ValueError, match="out of memory"):
         serve(engine, graph)
     assert (runner.calls, engine.captured_bytes()) == (1, 2 * HELD)

@@ -272,8 +272,8 @@ def test_where_capturing_took_the_process_down_it_ends(home: Path, source: Model
         return graph
 
     def may_capture(graph: LoadedGraph) -> bool:
-        assert graph._runner.cuda_graphs is not None
-        return graph._runner.cuda_graphs._allowed
+        assert graph._runners.first.runner.cuda_graphs is not None
+        return graph._runners.first.runner.cuda_graphs._allowed
 
     entry = engine_with_graph().entry
     assert not may_capture(engine_with_graph())  # the compile did not try it, on a CPU

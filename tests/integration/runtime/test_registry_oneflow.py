@@ -80,10 +80,10 @@ def test_a_replaced_or_written_weight_is_never_stale(engine: Registry, source: M
     call(engine, graph, module)
     before = module.mix.weight
     module.mix.weight = torch.nn.Parameter(before * 2, requires_grad=False)  # as a LoRA in ComfyUI
-    graph.start_run(1)
+    graph.start_run(module, 1)
     call(engine, graph, module)
     module.mix.weight.mul_(3)
-    graph.start_run(1)  # the next run, of a module whose weights look the same
+    graph.start_run(module, 1)  # the next run, of a module whose weights look the same
     call(engine, graph, module)
     module.mix.weight = before
     call(engine, graph, module)

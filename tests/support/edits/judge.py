@@ -86,7 +86,7 @@ class Case:
         from onegraph.runtime.registry import registry
 
         for graph in registry().graphs():
-            graph.start_run(None)  # bound anew, also where a case before this one failed
+            graph.start_run(torch.nn.Module(), None)  # bound anew, also where a case before this one failed
         self._subject = subject
         self._edit = edit
         self._prepare = prepared

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from onegraph.common.reasons import Reason
+from onegraph.compiler import job
+from onegraph.compiler.blocks.capture import Settings
+from onegraph.compiler.fingerprint import Rules
+from onegraph.compiler.progress import Progress
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.runtime.request import Request, RequestContext, WhenMissing
 
 
 @dataclass
@@ -99,3 +108,50 @@ def call(batch: int, height: int, width: int, tokens: int) -> tuple[torch.Tensor
     generator = torch.Generator().manual_seed(batch * height + tokens)
     x = torch.randn(batch, 4, height, width, generator=generator)
     return x, torch.randn(batch, tokens, 16, generator=generator)
+
+
+# The worker's client --------------------------------------------------------------------------------------------
+
+
+def prepare(state: Mapping[str, Any]) -> None:
+    """Nothing: this module is all there is."""
+    torch.set_num_threads(1)
+
+
+def rules() -> Rules:
+    return Rules(intercepted=frozenset({"forward"}))
+
+
+def block_settings() -> Settings:
+    return Settings({"optimized_attention_override": torch.nn.functional.scaled_dot_product_attention}, fewest=4)
+
+
+class Client:
+    """Who calls the toy. Its weights are where they are, and nobody changes them."""
+
+    packages = ("support",)
+    backend = "inductor"
+
+    def __init__(self, when_missing: WhenMissing = "wait") -> None:
+        self.when_missing = when_missing
+        self.followed: list[Progress] = []
+        self.refused: Reason | None = None
+
+    def context(self) -> RequestContext:
+        client = job.Client("support.models.toy_blocks", {})
+        return RequestContext("block", ModelSource(None, "0123456789ab"), client, "toy")
+
+    def rules(self) -> Rules:
+        return rules()
+
+    def refusal(self, run: Any) -> Reason | None:
+        return self.refused
+
+    def block_refusal(self, run: Any, name: str, guard: Any) -> Reason | None:
+        return None
+
+    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
+        return request
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        return self.followed.append

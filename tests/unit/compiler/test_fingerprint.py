@@ -54,3 +54,29 @@ def test_the_classs_own_bound_method_does_not_matter() -> None:
 
 def test_a_host_setting_that_changes_code_matters() -> None:
     assert digest(toy.Toy(), Rules(options=("upcast=True",))) != digest(toy.Toy(), Rules(options=("upcast=False",)))
+
+
+class Numbered(torch.nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number_of_layer = number
+        self.layer = torch.nn.Linear(2, 2)
+
+
+class Reading(Numbered):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.read_number
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.read_number = number
+
+
+def test_a_number_that_no_code_reads_is_no_architecture() -> None:
+    one, two = Numbered(1), Numbered(2)
+    names = {name for name, value in vars(Reading(1)).items() if value == 1 and type(value) is int}
+    rules = Rules(numbers=frozenset(names))  # not by their names, which would be one more place that has them
+    assert len(names) == 2
+    assert digest(one) != digest(two)
+    assert digest(one, rules) == digest(two, rules)
+    assert digest(Reading(1), rules) != digest(Reading(2), rules)

@@ -115,6 +115,7 @@ class Watching(WorkerPool):
         pass
 
 
+@pytest.mark.full
 def test_another_process_compiles_what_it_is_handed(tmp_path: Path) -> None:
     """As on a GPU, which copies of a process cannot use, and on systems without such copies."""
     write_job(Job("deep", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, b"", Client("", {})), tmp_path)

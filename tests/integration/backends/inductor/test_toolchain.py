@@ -34,6 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.full
 def test_the_runtime_is_compiled_once_for_all(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The second compile finds the first one's sources where Inductor keeps them."""
     compile_toy(tmp_path / "a")

@@ -13,7 +13,7 @@ from support.models import toy_blocks
 
 from onegraph.common.errors import CaptureError
 from onegraph.compiler.blocks.call_tree import flatten, matcher, rebuild
-from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock, capture_block, fits
+from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock, Settings, capture_block, fits
 from onegraph.compiler.blocks.parameters import as_call, parameters_of
 from onegraph.compiler.blocks.records import Kind, Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
@@ -27,7 +27,7 @@ attend = torch.nn.functional.scaled_dot_product_attention
 
 
 def options() -> dict[str, Any]:
-    return {"optimized_attention_override": attend, "sigmas": torch.ones(3)}
+    return {"sigmas": torch.ones(3)}
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +45,13 @@ def recorded(model: toy_blocks.Model, indexed: bool = False) -> Recording:
 
 def captured(kind: Kind) -> CapturedBlock:
     plain = {name: value for name, value in kind.options.items() if isinstance(value, bool | int | float | str)}
-    calls = BlockCalls(kind.form, tuple(kind.records), plain, {"optimized_attention_override": attend}, PACKAGES)
+    calls = BlockCalls(kind.form, tuple(kind.records), plain, PACKAGES)
     import torch.fx.experimental._config as config
 
     with config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-        return capture_block(copy.deepcopy(kind.block), calls, torch.device("cpu"))
+        return capture_block(
+            copy.deepcopy(kind.block), calls, torch.device("cpu"), Settings({"optimized_attention_override": attend})
+        )
 
 
 def test_recording_leaves_nothing_behind() -> None:
@@ -124,7 +126,7 @@ class Served:
                 return type(block).forward(block, *args, **kwargs)
             self.served += 1
             module = self.modules[id(graph)]
-            module.block.load_state_dict(block.state_dict())
+            module.module.load_state_dict(block.state_dict())
             outputs = module(*graph.signature.inputs(leaves, torch.device("cpu")))
             return graph.signature.finish(leaves, outputs)
 
@@ -155,7 +157,8 @@ def test_signatures_there_and_back() -> None:
     double, single = (captured(kind).signature for kind in recorded(model, indexed=True).kinds)
     assert [len(double.mutated), len(single.mutated)] == [2, 0]
     assert double.aliases == double.mutated and single.aliases == (None,)
-    assert double.options.absent == (("patches", "attn1_patch"),) and single.options.absent == (("heads",),)
+    assert double.options.absent == (("optimized_attention_override",), ("patches", "attn1_patch"))
+    assert single.options.absent == (("heads",),)
     for signature in (double, single):
         assert BlockSignature.from_json(json.loads(json.dumps(signature.to_json())), PACKAGES) == signature
         for name in signature.to_json():
@@ -212,6 +215,6 @@ def test_blocks_that_no_graph_can_stand_for(cls: type[toy_blocks.Single], why: s
     form, leaves = flatten(named, PACKAGES)
     args, kwargs = as_call(rebuild(form, leaves, {}))
     assert len(args) + len(kwargs) == 4
-    calls = BlockCalls(form, (((2, 3, 16), (2, 16), (2, 16)), ((1, 5, 16), (1, 16), (1, 16))), {}, {}, PACKAGES)
+    calls = BlockCalls(form, (((2, 3, 16), (2, 16), (2, 16)), ((1, 5, 16), (1, 16), (1, 16))), {}, PACKAGES)
     with pytest.raises(CaptureError, match=why):
         capture_block(block, calls, torch.device("cpu"))

@@ -1,0 +1,89 @@
+"""Why a block of a model runs eager."""
+
+from __future__ import annotations
+
+from .base import Reason
+
+
+class NoBlocks(Reason):
+    """A model has nothing that repeats.
+
+    Attributes:
+        supported: models that are compiled as a whole.
+    """
+
+    sentence = "{model} has no repeated blocks and is none of the models compiled as a whole ({supported})"
+    model: str
+    supported: str
+
+
+class BlockRecorded(Reason):
+    sentence = "the first call, by which graphs are compiled for its blocks"
+
+
+class BlockReplaced(Reason):
+    """Somebody replaced a block's own forward.
+
+    Attributes:
+        source: the custom node that it comes from; empty where nobody can tell.
+    """
+
+    block: str
+    source: str = ""
+
+    def clause(self) -> str:
+        by = f" ({self.source})" if self.source else ""
+        return f"the forward of block {self.block} was replaced{by}"
+
+
+class BlockArgument(Reason):
+    sentence = "a block is given {type}, which no graph takes"
+    type: str
+
+
+class BlockOption(Reason):
+    """An option of the call is another than the graph was compiled for.
+
+    Attributes:
+        path: of keys in the model's options, with dots.
+    """
+
+    sentence = "the call has {path}, which changes what blocks compute"
+    path: str
+
+
+class BlockSizes(Reason):
+    sentence = "block graphs were not compiled for these sizes ({kind})"
+    kind: str
+
+
+class BlockShared(Reason):
+    sentence = "a block changes a tensor that it is given twice ({kind})"
+    kind: str
+
+
+class BlockElsewhere(Reason):
+    sentence = "a block is given tensors on {device} ({kind})"
+    kind: str
+    device: str
+
+
+class TooManyKinds(Reason):
+    sentence = "blocks are called in more than {most} ways, which is as many as are compiled"
+    most: int
+
+
+class OuterReplaced(Reason):
+    sentence = "the forward of {model} was replaced, so that its calls cannot be repeated for a compile"
+    model: str
+
+
+class ChosenAttention(Reason):
+    """The user chose an attention that is not exact.
+
+    Attributes:
+        name: e.g. `SageAttention`.
+    """
+
+    sentence = "{name} is in use, which block graphs do not replace"
+    name: str

@@ -1,0 +1,93 @@
+"""A kind of block as the server orders its graph: which block it is, how it is called, how to see it called more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...common.errors import CaptureError
+from ..fingerprint import Rules
+from . import call_tree, outer_call
+from .call_tree import JSON, Form
+from .capture import BlockCalls, CapturedBlock, Settings, capture_block
+from .outer_call import OuterCall
+from .records import recording
+from .repeated import repeated_blocks
+from .size_rules import Sizes
+
+log = logging.getLogger("onegraph.compiler")
+
+
+@dataclass(frozen=True)
+class KindCalls:
+    """The calls of a kind that a model made, as the compiling process gets them.
+
+    Attributes:
+        block: the name of one of the blocks.
+        form: of its arguments by name.
+        seen: sizes of the leaves, of some calls.
+        outer: the model's own call in which they were seen.
+        options: plain values among the model's options.
+        packages: whose objects are taken apart by their fields.
+    """
+
+    block: str
+    form: Form
+    seen: tuple[Sizes, ...]
+    outer: OuterCall
+    options: Mapping[str, Any] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+
+    def to_json(self) -> JSON:
+        """Return everything, JSON-ready."""
+        return {
+            "block": self.block,
+            "form": call_tree.to_json(self.form),
+            "seen": [[*map(list, sizes)] for sizes in self.seen],
+            "outer": self.outer.to_json(),
+            "options": {**self.options},
+            "packages": [*self.packages],
+        }
+
+    @classmethod
+    def from_json(cls, data: JSON) -> KindCalls:
+        """Read what `to_json` made, which comes from this process' own parent."""
+        packages = tuple(data["packages"])
+        return cls(
+            data["block"],
+            call_tree.from_json(data["form"], packages),
+            tuple(tuple(map(tuple, sizes)) for sizes in data["seen"]),
+            OuterCall.from_json(data["outer"]),
+            data["options"],
+            packages,
+        )
+
+
+def capture_kind(
+    model: torch.nn.Module, kind: KindCalls, device: torch.device, settings: Settings, rules: Rules
+) -> CapturedBlock:
+    """Call a model at other sizes, and capture one of its blocks for all sizes that these calls admit.
+
+    Args:
+        model: of zeros or any other weights.
+
+    Raises:
+        CaptureError: see `capture_block`.
+    """
+    blocks = repeated_blocks(model)
+    if kind.block not in blocks:
+        raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs eager instead.")
+    with torch.no_grad(), recording({kind.block: blocks[kind.block]}, rules, kind.packages) as recorded:
+        made = outer_call.repeat(model, kind.outer, device)
+    same = next((one for one in recorded.kinds if one.form == kind.form), None)
+    found = [*kind.seen, *(same.records if same is not None else ())]
+    log.debug("%s: %d sizes from %d further calls", kind.block, len(found), made)
+    calls = BlockCalls(kind.form, tuple(found), kind.options, kind.packages)
+    captured = capture_block(blocks[kind.block], calls, device, settings)
+    if captured.operations < settings.fewest:
+        raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")
+    return captured

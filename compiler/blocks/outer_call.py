@@ -1,0 +1,191 @@
+"""A model's own call, repeated at other sizes in the compiling process: it shows how the sizes of block calls vary.
+
+Nobody has to know a model's arguments for that. The first tensor of three or more dimensions says which batch, height
+and width the call has; lengths of text are second dimensions of others. What cannot be called so is left as it was, and
+a block graph then serves fewer sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import call_tree
+from .call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
+from .parameters import as_call, parameters_of
+
+log = logging.getLogger("onegraph.compiler")
+
+_PLAIN = (bool, int, float, str)
+_LEFT_OUT = ("control",)  # residuals are added between blocks
+_MOST_VALUES = 1 << 16  # of a tensor of whole numbers, whose values may decide what a model does
+# Batch, text, frames, height and width of further calls. Their products and sums differ, so that no rule holds by
+# accident; patches of two by two fit into them.
+_SIZES = ((3, 29, 3, 24, 40), (1, 7, 2, 16, 28), (4, 50, 4, 36, 20))
+
+
+@dataclass(frozen=True)
+class OuterCall:
+    """What a model is called with.
+
+    Attributes:
+        form: of the arguments by name.
+        leaves: sizes of tensors (with the values of those of whole numbers), and numbers.
+        options: plain values among the model's options.
+    """
+
+    form: Form
+    leaves: tuple[Any, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OuterCall:
+        """Describe a call of a model. What no graph could stand for is left out.
+
+        Raises:
+            TypeError: the model cannot be called so.
+        """
+        own: Any = type(model)
+        named = parameters_of(own).bind(args, kwargs)
+        form, leaves = flatten({name: _simple(name, value) for name, value in named.items()})
+        return cls(form, tuple(map(_described, leaves)), plain_options(_options(named)))
+
+    def to_json(self) -> JSON:
+        """Return everything, JSON-ready."""
+        return {"form": call_tree.to_json(self.form), "leaves": [*self.leaves], "options": {**self.options}}
+
+    @classmethod
+    def from_json(cls, data: JSON) -> OuterCall:
+        """Read what `to_json` made, which comes from this process' own parent."""
+        return cls(call_tree.from_json(data["form"]), tuple(data["leaves"]), data["options"])
+
+    def others(self, device: torch.device) -> Iterator[list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]:
+        """Yield further calls: for each the ways to make it as positional and named arguments, most telling first."""
+        leaves = [_tensor(form, one, device) for form, one in zip(leaf_forms(self.form), self.leaves, strict=True)]
+        main = next((one for one in leaves if isinstance(one, torch.Tensor) and one.ndim >= 3), None)
+        if main is None:
+            return
+        for sizes in _SIZES:
+            ways = [
+                _Resized(main, *sizes, every, batched)
+                for batched, every in itertools.product((True, False), (True, False))
+            ]
+            yield [lambda way=way: self._call(way, leaves) for way in ways]  # type: ignore[misc]
+
+    def _call(self, resized: _Resized, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        tokens = {one.shape[1] for one in leaves if isinstance(one, torch.Tensor) and one.ndim == 3}
+        made = [resized(one, tokens) if isinstance(one, torch.Tensor) else one for one in leaves]
+        return as_call(call_tree.rebuild(self.form, made, {**self.options}))
+
+
+@dataclass(frozen=True)
+class _Resized:
+    """Tensors of a call at another size.
+
+    Attributes:
+        main: of which the sizes are.
+        every: whether all sides of other tensors of four and more dimensions change, or only the longest of each.
+        batched: whether the batch does.
+    """
+
+    main: torch.Tensor
+    batch: int
+    tokens: int
+    frames: int
+    height: int
+    width: int
+    every: bool
+    batched: bool
+
+    def __call__(self, tensor: torch.Tensor, tokens: set[int]) -> torch.Tensor:
+        shape = [*tensor.shape]
+        if shape and shape[0] == self.main.shape[0] and self.batched:
+            shape[0] = self.batch
+        if tensor.ndim > 3:
+            sides = range(2, tensor.ndim)
+            longest = max(sides, key=lambda dim: tensor.shape[dim])
+            for dim in sides:
+                if self.every or tensor.shape == self.main.shape or dim == longest:
+                    shape[dim] = self._side(tensor, dim)
+        elif tensor is self.main:
+            shape[1] = self.height * self.width // 4
+        elif tensor.ndim == 3 or (tensor.ndim == 2 and shape[1] in tokens):
+            shape[1] = self.tokens if shape[1] > 1 else shape[1]
+        for dim, size in enumerate(shape):
+            if size != tensor.shape[dim]:
+                tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % tensor.shape[dim])
+        return tensor
+
+    def _side(self, tensor: torch.Tensor, dim: int) -> int:
+        """The size of a side: the main tensor's where they are equal now, else one of its own."""
+        size, from_end = tensor.shape[dim], tensor.ndim - dim
+        wanted = (self.width, self.height, self.frames)[from_end - 1] if from_end <= 3 else size
+        if size == 1:
+            return 1
+        same = tensor.ndim == self.main.ndim and size == self.main.shape[dim]
+        return wanted if same else max(2, wanted + (4 if from_end == 1 else -4))
+
+
+def repeat(model: torch.nn.Module, call: OuterCall, device: torch.device) -> int:
+    """Call a model at other sizes.
+
+    Returns:
+        How many of the calls went well.
+    """
+    made, preferred = 0, 0
+    for ways in call.others(device):
+        for number in sorted(range(len(ways)), key=lambda one: one != preferred):
+            try:
+                args, kwargs = ways[number]()
+                type(model).forward(model, *args, **kwargs)
+            except Exception as error:
+                log.debug("no call at other sizes: %s", error)
+                continue
+            made, preferred = made + 1, number
+            break
+    return made
+
+
+def plain_options(options: Any) -> dict[str, Any]:
+    """Return the plain values among a model's options: what a capture may read of them."""
+    return {name: one for name, one in options.items() if type(one) in _PLAIN} if isinstance(options, dict) else {}
+
+
+def _options(named: Mapping[str, Any]) -> Any:
+    found = named.get(OPTIONS)
+    return found if found is not None else named.get("**", {}).get(OPTIONS)
+
+
+def _simple(name: str, value: Any) -> Any:
+    """A value without what no process could be given."""
+    if name in _LEFT_OUT:
+        return None
+    if name == OPTIONS or isinstance(value, torch.Tensor) or value is None or type(value) in _PLAIN:
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_simple("", one) for one in value)
+    if type(value) is dict:
+        return {str(key): _simple(str(key), one) for key, one in value.items()}
+    return None
+
+
+def _described(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return int(leaf)
+    values = not leaf.is_floating_point() and not leaf.is_complex() and leaf.numel() <= _MOST_VALUES
+    return [[*leaf.shape], leaf.tolist() if values else None]
+
+
+def _tensor(form: Any, leaf: Any, device: torch.device) -> Any:
+    if not isinstance(form, TensorForm):
+        return leaf
+    shape, values = leaf
+    dtype = call_tree.DTYPES[form.dtype]
+    if values is not None:
+        return torch.tensor(values, dtype=dtype, device=device).reshape(shape)
+    return torch.ones(shape, dtype=dtype, device=device)

@@ -1,0 +1,166 @@
+"""The hook on a MODEL whose blocks are compiled: it lasts as long as each call, in which the model runs as ever.
+
+An APPLY_MODEL wrapper: not all of ComfyUI's diffusion models let DIFFUSION_MODEL wrappers run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from typing_extensions import override
+
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.reasons import Reason
+from ...compiler.blocks.repeated import repeated_blocks
+from ...compiler.fingerprint import Rules
+from ...compiler.progress import Progress
+from ...graph_cache.model_hash import ModelSource
+from ...runtime import choice, registrations
+from ...runtime.blocks.kinds import COMPONENT
+from ...runtime.blocks.session import BlockRun
+from ...runtime.family import by_name
+from ...runtime.module_guard import ModuleGuard
+from ...runtime.registry import registry
+from ...runtime.request import Request, RequestContext
+from .. import contract, custom_nodes, dynamic_vram, eligibility, host_memory
+from ..component import Component, eager_text
+from ..families.family import Family
+from ..run import HostRun
+from ..sampling_hook import SamplingHook, active
+
+if TYPE_CHECKING:
+    from ..model_hook import Options
+
+_ARGUMENTS = ("x", "t", "c_concat", "c_crossattn", "control", "transformer_options")  # of BaseModel.apply_model
+_PREFIX = "diffusion_model."  # of the patcher's keys
+
+
+class Blocks(Family):
+    """What the blocks of all models have in common for the host."""
+
+    component = COMPONENT
+
+
+class BlockHook(SamplingHook):
+    """A node's hook on a model whose blocks are compiled."""
+
+    wraps = "APPLY_MODEL"
+
+    def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
+        super().__init__(Component(Blocks(), node_id, source))
+        self.options = options
+
+    @override
+    def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:
+        try:
+            registry().release_orphans()
+            host_memory.announce_run(patcher.load_device)
+            return self._started(patcher, module)
+        except Exception as error:  # never into the queue
+            return HostRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)), patcher=patcher)
+
+    def _started(self, patcher: Any, module: torch.nn.Module) -> HostRun:
+        stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
+        run = HostRun(
+            inspected=True,
+            stamp=stamp,
+            patcher=patcher,
+            epoch=eligibility.epoch(patcher),
+            foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(),
+            prefix=_PREFIX,
+        )
+        if dynamic_vram.is_paged(patcher):
+            run.guard = self._guards.of(module, eligibility.rules())
+            run.version = run.guard.version
+            found = dynamic_vram.paged(patcher, module, run.version)
+            if not isinstance(found, dynamic_vram.Paged):
+                run.refusal = found.reason
+                return run
+            run.paged = found
+        run.blocks = BlockRun(_Client(self._component, self.options, module), run, module, self._guards)
+        return run
+
+    @override
+    def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return executor(*args, **kwargs)
+        hook, run = active(executor.class_obj.diffusion_model)
+        if run is None or not isinstance(hook, BlockHook):
+            registry().counters.count_eager(reasons.NoNode())
+            return executor(*args, **kwargs)
+        if run.blocks is None:
+            run.report.eager[run.refusal or reasons.NoNode()] += 1
+            return executor(*args, **kwargs)
+        of_call = by_name(_ARGUMENTS, args, kwargs).get("transformer_options") or {}
+        with run.blocks.call(alone=not run.foreign and not custom_nodes.in_call(of_call)):
+            return executor(*args, **kwargs)
+
+
+class _Client:
+    """What a run of blocks asks ComfyUI."""
+
+    def __init__(self, component: Component, options: Options, model: torch.nn.Module) -> None:
+        self._component = component
+        self._model = model
+        self.backend = options.backend
+        self.when_missing = options.when_missing
+        self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
+        self._attention: Reason | None = None
+        self._prefixes = tuple(f"{_PREFIX}{name}" for name in repeated_blocks(model))
+
+    def context(self) -> RequestContext:
+        return self._component.context(self._model)
+
+    def rules(self) -> Rules:
+        return rules()
+
+    def refusal(self, run: HostRun) -> Reason | None:
+        epoch = eligibility.epoch(run.patcher)
+        if epoch != run.epoch:
+            run.epoch, run.check_slice = epoch, None
+            run.full_checks += 1
+        if run.check_slice is not None:
+            return None
+        return eligibility.patcher_refusal(run.patcher, self._prefixes) or chosen_attention()
+
+    def block_refusal(self, run: HostRun, name: str, guard: ModuleGuard) -> Reason | None:
+        return eligibility.placement_refusal(run.patcher, guard)
+
+    def with_memory(self, run: HostRun, request: Request, x: torch.Tensor) -> Request:
+        return self._component.with_memory(run, request, x)
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        return self._component.follow(label)
+
+
+def rules() -> Rules:
+    """How blocks are to be read: as ComfyUI's modules, with a forward of ours on them now and then."""
+    from dataclasses import replace
+
+    return replace(eligibility.rules(), intercepted=frozenset({"forward"}), numbers=frozenset({"layer_id"}))
+
+
+def chosen_attention() -> Reason | None:
+    """An attention that the user chose and that is not exact, or None."""
+    from comfy.ldm.modules import attention
+
+    name: Mapping[str, str] = {"attention_sage": "SageAttention", "attention3_sage": "SageAttention 3"}
+    found = getattr(attention.optimized_attention, "__name__", "")
+    return reasons.ChosenAttention(name[found]) if found in name else None
+
+
+def compile_blocks(
+    model: Any, module: torch.nn.Module, options: Options, node_id: str | None, source: ModelSource
+) -> str:
+    """Compile the blocks of a MODEL, a fresh clone; a sentence for the node."""
+    lacking = contract.refusal("blocks")
+    if lacking is not None:
+        return eager_text(lacking)
+    BlockHook(options, node_id, source).attach(model)
+    backend = choice.describe(options.backend, model.load_device)
+    return (
+        f"ready: block graphs for {len(repeated_blocks(module))} blocks, {backend}; starts with the first sampling step"
+    )

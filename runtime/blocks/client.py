@@ -1,0 +1,45 @@
+"""Whoever calls a model whose blocks are compiled: ComfyUI's host, diffusers' pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from ...common.reasons import Reason
+from ...compiler.fingerprint import Rules
+from ...compiler.progress import Progress
+from ..module_guard import ModuleGuard
+from ..request import Request, RequestContext, WhenMissing
+
+
+class Client(Protocol):
+    """What a run of blocks needs to know of whoever calls the model.
+
+    Attributes:
+        packages: whose objects blocks' arguments are taken apart by.
+        backend: its name, or `auto`.
+    """
+
+    packages: tuple[str, ...]
+    backend: str
+    when_missing: WhenMissing
+
+    def context(self) -> RequestContext:
+        """Who asks for graphs."""
+
+    def rules(self) -> Rules:
+        """How the model's modules are to be read."""
+
+    def refusal(self, run: Any) -> Reason | None:
+        """Why no block of the model can be served by a graph now, or None."""
+
+    def block_refusal(self, run: Any, name: str, guard: ModuleGuard) -> Reason | None:
+        """Why no graph serves one of the blocks now, or None."""
+
+    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
+        """The request with what is known of memory, for a graph that may have to be compiled."""
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        """What follows a compile that the user waits for; it may raise the user's interrupt."""

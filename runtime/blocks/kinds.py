@@ -1,0 +1,194 @@
+"""The kinds of blocks that a run meets: their graphs are restored at their first calls, or compiled after the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...backends import Backend, ServesBlocks
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.reasons import Reason
+from ...common.shapes import Refused, ShapeRange
+from ...compiler.blocks.call_tree import Form, Leaf, UnknownArgumentError, flatten, to_json
+from ...compiler.blocks.kind import KindCalls
+from ...compiler.blocks.outer_call import OuterCall, plain_options
+from ...compiler.blocks.parameters import options_of
+from ...compiler.blocks.size_rules import Sizes, sizes_of
+from ...graph_cache.key import GraphKey
+from .. import choice
+from ..loaded_graph import LoadedGraph
+from ..registry import registry
+from ..request import PREFIX, Request
+from ..run import Run
+from .client import Client
+from .kind import KindGraph
+from .obtaining import obtain_all
+
+log = logging.getLogger("onegraph.runtime")
+
+COMPONENT = "block"
+MOST_KINDS = 16  # of one run, so that calls that differ each time cannot compile without end
+_MOST_SEEN = 8  # sizes of one kind that its compile is told
+
+
+@dataclass
+class _Pending:
+    """A kind that is to be compiled when the call is over.
+
+    Attributes:
+        among: the kinds of its structure.
+        block: the name of one of its blocks.
+        like: a tensor of a call.
+        options: plain values among the model's options.
+    """
+
+    request: Request
+    kind: KindGraph
+    among: list[KindGraph]
+    block: str
+    like: torch.Tensor
+    options: Mapping[str, Any]
+    seen: list[Sizes] = field(default_factory=list)
+
+
+class Kinds:
+    """The kinds of one run, by the architecture digests of their blocks."""
+
+    def __init__(self, client: Client, run: Run) -> None:
+        self._client = client
+        self._run = run
+        self._kinds: dict[str, list[KindGraph]] = {}
+        self._pending: list[_Pending] = []
+
+    def of(self, architecture: str) -> list[KindGraph]:
+        """The kinds of blocks of an architecture: whoever asks may put them in another order."""
+        return self._kinds.setdefault(architecture, [])
+
+    def __iter__(self) -> Iterator[KindGraph]:
+        for kinds in self._kinds.values():
+            yield from kinds
+
+    def note(self, kind: KindGraph, leaves: Sequence[Leaf]) -> None:
+        """Note one more call of a kind that is to be compiled."""
+        for one in self._pending:
+            if one.kind is kind and len(one.seen) < _MOST_SEEN:
+                one.seen.append(sizes_of(leaves))
+
+    def find(
+        self, among: list[KindGraph], name: str, block: torch.nn.Module, architecture: str, named: Mapping[str, Any]
+    ) -> tuple[KindGraph, list[Leaf]] | Refused:
+        """Make the kind of a call that is none of the known ones; its graph is restored, if there is one.
+
+        Args:
+            among: the known ones, to which it is added.
+            name: the block's.
+            named: its arguments.
+        """
+        try:
+            form, leaves = flatten(named, self._client.packages)
+        except UnknownArgumentError as error:
+            return Refused(reasons.BlockArgument(str(error)))
+        if len([*self]) >= MOST_KINDS:
+            return Refused(reasons.TooManyKinds(MOST_KINDS))
+        like = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
+        if like is None:
+            return Refused(reasons.NotPlainInputs())
+        started = time.perf_counter()
+        request = self._request(block, architecture, form, like)
+        found: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
+        kind = KindGraph(type(block).__name__, form, found, self._client.packages)
+        among.insert(0, kind)
+        if isinstance(found, LoadedGraph):
+            self._run.report.blocks.found(found, time.perf_counter() - started)
+        elif isinstance(request, Request) and found.reason == reasons.BlockRecorded():
+            self._pending.append(_Pending(request, kind, among, name, like, plain_options(options_of(named))))
+        return kind, leaves
+
+    def _request(self, block: torch.nn.Module, architecture: str, form: Form, like: torch.Tensor) -> Request | Refused:
+        context = self._client.context()
+
+        def build(candidate: Backend) -> Request | Refused:
+            if not isinstance(candidate, ServesBlocks):
+                return Refused(reasons.BackendCannotServe(candidate.name, "block graphs"))
+            key = GraphKey(
+                COMPONENT,
+                architecture,
+                {"form": to_json(form)},
+                str(like.dtype).removeprefix("torch."),
+                candidate.name,
+                candidate.target(like.device),
+            )
+            return Request(
+                key=key,
+                source=context.source,
+                shapes=ShapeRange((), ()),
+                label=f"{type(block).__name__}, any size",
+                module=block,
+                prefix=PREFIX,
+                backend=candidate,
+                device=like.device,
+                example_sizes={},
+                client=context.client,
+                neighbours=context.neighbours,
+                environment=context.environment,
+                packages=self._client.packages,
+            )
+
+        return choice.choose(self._client.backend, like.device, build)
+
+    def _obtained(self, request: Request) -> LoadedGraph | Refused:
+        """The graph, if there is one; `BlockRecorded` where one is to be compiled after this call."""
+        found = registry().obtain(request, "eager", self._client.follow(request.label))
+        if isinstance(found, LoadedGraph) or self._client.when_missing == "eager":
+            return found
+        compiles = registry().compiles
+        known = compiles.known(request.slot) or compiles.failures.why_not(request)
+        return known or Refused(reasons.BlockRecorded())
+
+    def compile_pending(self, model: torch.nn.Module, outer: tuple[Sequence[Any], Mapping[str, Any]] | None) -> None:
+        """Compile the kinds that a call has shown and nobody has. Raises the user's interrupt alone.
+
+        Args:
+            outer: what the model was called with; None: nobody knows.
+        """
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        described = _described(model, outer)
+        if isinstance(described, Reason):
+            for one in pending:
+                one.kind.refusal = described
+            return
+        started = time.perf_counter()
+        client, run = self._client, self._run
+        skeleton = run.skeleton(model)
+        requests: list[Request] = []
+        for one in pending:
+            calls = KindCalls(one.block, one.kind.form, tuple(one.seen), described, one.options, client.packages)
+            asked = dataclasses.replace(one.request, calls=calls, model=skeleton)
+            requests.append(client.with_memory(run, asked, one.like))
+        names = ", ".join(sorted({one.kind.name for one in pending}))
+        found = obtain_all(requests, client.when_missing, client.follow(f"{len(pending)} kinds of blocks ({names})"))
+        seconds = time.perf_counter() - started
+        for one, graph in zip(pending, found, strict=True):
+            made = KindGraph(one.kind.name, one.kind.form, graph, client.packages)
+            one.among[one.among.index(one.kind)] = made
+            if isinstance(graph, LoadedGraph):
+                run.report.blocks.found(graph, seconds)
+
+
+def _described(model: torch.nn.Module, outer: tuple[Sequence[Any], Mapping[str, Any]] | None) -> OuterCall | Reason:
+    if outer is None:
+        return reasons.OuterReplaced(type(model).__name__)
+    try:
+        return OuterCall.of(model, *outer)
+    except Exception as error:  # of whatever the model is given
+        log.debug("a model's call cannot be described", exc_info=True)
+        return reasons.BlockArgument(in_brief(error))

@@ -1,0 +1,81 @@
+"""Calls of blocks are routed to this thread's session, if it has one, by a forward on the block itself.
+
+It stands there only while a call of a model lasts that has a session: a copy of a model would call the blocks of the
+one that it was copied from. A thread without a session calls the class's own forward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import torch
+
+
+class Session(Protocol):
+    """What takes the calls of blocks."""
+
+    def call_of(self, block: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a routed module."""
+
+
+_session: ContextVar[Session | None] = ContextVar("onegraph_block_session", default=None)
+_lock = threading.Lock()
+_users: Counter[int] = Counter()  # sessions that a block's calls are routed for, by its id
+
+
+class Route:
+    """The forward of one block while its calls are routed."""
+
+    __slots__ = ("_block", "_forward")
+
+    def __init__(self, block: torch.nn.Module) -> None:
+        self._block = block  # a circle for as long as the route is there
+        self._forward: Callable[..., Any] = type(block).forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        session = _session.get()
+        if session is None:
+            return self._forward(self._block, *args, **kwargs)
+        return session.call_of(self._block, args, kwargs)
+
+
+@contextlib.contextmanager
+def routed(modules: Iterable[torch.nn.Module], session: Session) -> Iterator[None]:
+    """While this lasts, a session takes this thread's calls of these modules; those with another forward excepted."""
+    taken: list[torch.nn.Module] = []
+    with _lock:
+        for module in modules:
+            known = vars(module).get("forward")
+            if known is None:
+                vars(module)["forward"] = Route(module)
+            elif type(known) is not Route:
+                continue
+            _users[id(module)] += 1
+            taken.append(module)
+    before = _session.set(session)
+    try:
+        yield
+    finally:
+        _session.reset(before)
+        with _lock:
+            for module in taken:
+                _users[id(module)] -= 1
+                if not _users[id(module)]:
+                    del _users[id(module)]
+                    if type(vars(module).get("forward")) is Route:
+                        del vars(module)["forward"]
+
+
+@contextlib.contextmanager
+def unrouted() -> Iterator[None]:
+    """While this lasts, this thread's calls are nobody's but the blocks' own."""
+    before = _session.set(None)
+    try:
+        yield
+    finally:
+        _session.reset(before)

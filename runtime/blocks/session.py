@@ -1,0 +1,207 @@
+"""A run of a model whose blocks are compiled, and each of its calls."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
+from ...compiler.blocks.repeated import repeated_blocks
+from .. import ambient_modes
+from ..module_guard import PARTS, GuardCache, ModuleGuard
+from ..registry import registry
+from ..run import Run
+from .client import Client
+from .kind import BlockCall, KindGraph
+from .kinds import Kinds
+from .routing import routed
+
+log = logging.getLogger("onegraph.runtime")
+
+
+@dataclass
+class _Block:
+    """One block in a run.
+
+    Attributes:
+        kinds: of its structure, the one that was called last first.
+        refusal: why no graph serves it now, or None.
+        checked: by ids of graphs, the run's `full_checks` when its weights were last checked in full.
+    """
+
+    name: str
+    block: torch.nn.Module
+    guard: ModuleGuard
+    parameters: Parameters
+    version: int = 0
+    kinds: list[KindGraph] = field(default_factory=list)
+    refusal: Reason | None = None
+    checked: dict[int, int] = field(default_factory=dict)
+
+
+class BlockRun:
+    """A run of one model: what its blocks are, and by what they are served. A call is served within `call`.
+
+    Args:
+        run: the client's, which keeps what is checked and what is reported.
+        guards: of earlier runs.
+    """
+
+    def __init__(self, client: Client, run: Run, model: torch.nn.Module, guards: GuardCache) -> None:
+        self._client = client
+        self._run = run
+        self._model = self._held = model
+        self._kinds = Kinds(client, run)
+        self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._ambient: Reason | None = None
+        self._ambient_known = False
+        self._alone = True
+        self._served = 0
+        self._eager: Counter[Reason] = Counter()
+        rules = client.rules()
+        self._blocks: dict[int, _Block] = {}
+        for name, block in repeated_blocks(model).items():
+            guard = guards.of(block, rules)
+            cls: Any = type(block)
+            made = _Block(name, block, guard, parameters_of(cls))
+            self._blocks[id(block)] = made
+            self._look_at(made)
+        run.report.blocks.of = len(self._blocks)
+
+    # A call of the model ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def call(self, alone: bool) -> Iterator[None]:
+        """While this lasts, a call of the model is served. Never raises of itself, but for the user's interrupt.
+
+        Args:
+            alone: whether nobody else's code runs between blocks, or ran since the last call.
+        """
+        run, report = self._run, self._run.report
+        report.call_starts()
+        refusal = self._inspected(alone)
+        if refusal is not None:
+            report.eager[refusal] += 1
+            registry().counters.count_eager(refusal)
+            run.served = False
+            yield
+            return
+        self._served, self._eager, self._outer = 0, Counter(), None
+        modules = [*(one.block for one in self._blocks.values()), self._model]
+        with run.weights(self._model) as held, routed(modules, self):
+            if isinstance(held, Refused):
+                self._ambient, self._ambient_known = held.reason, True
+            else:
+                self._held = held
+            yield
+        self._kinds.compile_pending(self._model, self._outer)
+        run.served = bool(self._served)
+        if self._served:
+            report.compiled_calls += 1
+        elif self._eager:
+            report.eager[self._eager.most_common(1)[0][0]] += 1
+        report.blocks.eager += self._eager
+
+    def _inspected(self, alone: bool) -> Reason | None:
+        """Look for changes since the last call; why no graph serves this one."""
+        run = self._run
+        try:
+            self._alone, self._ambient, self._ambient_known = alone, None, False
+            run.look(alone)
+            refusal = run.refusal or self._client.refusal(run)
+            if refusal is not None:
+                return refusal
+            blocks = [*self._blocks.values()]
+            part = run.check_slice
+            for one in blocks if part is None else blocks[part % PARTS :: PARTS]:
+                self._look_at(one, fully=part is None)
+            if part is None:
+                for kind in self._kinds:
+                    kind.replaced = kind.graph.replaced() if kind.graph is not None else None
+        except Exception as error:  # never into the queue
+            log.exception("the blocks of a model could not be inspected")
+            run.refusal = reasons.NotInspected("model", type(error).__name__, in_brief(error))
+        return run.refusal
+
+    def _look_at(self, one: _Block, fully: bool = False) -> None:
+        """Take down what a block is now. `fully`: with its weights' shapes."""
+        (one.guard.refresh_fully if fully else one.guard.refresh)(one.block)
+        if one.guard.version != one.version:
+            one.version, one.checked = one.guard.version, {}
+            one.kinds = self._kinds.of(one.guard.architecture(one.block))
+        one.refusal = one.guard.patched or self._client.block_refusal(self._run, one.name, one.guard)
+
+    # A call of a block --------------------------------------------------------------------------------------
+
+    def call_of(self, block: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a block or of the model: by a graph, or by the class's own forward."""
+        one = self._blocks.get(id(block))
+        if one is None:
+            if block is self._model and self._outer is None:
+                self._outer = args, kwargs
+            return type(block).forward(block, *args, **kwargs)
+        try:
+            served = self._serve(one, args, kwargs)
+        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
+            log.exception("a block's graph failed, eager takes over")
+            one.refusal = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
+            served = Refused(one.refusal)
+        if isinstance(served, tuple):
+            self._served += 1
+            return served[0]
+        self._eager[served.reason] += 1
+        registry().counters.count_eager(served.reason)
+        return type(block).forward(block, *args, **kwargs)
+
+    def _serve(self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | Refused:
+        if not self._alone:
+            self._look_at(one)
+        if one.refusal is not None:
+            return Refused(one.refusal)
+        try:
+            named = one.parameters.bind(args, kwargs)
+        except TypeError:  # the class's own forward says what is wrong
+            return Refused(reasons.UnusualInputs())
+        for number, kind in enumerate(one.kinds):
+            leaves = kind.match(named)
+            if leaves is not None:
+                if number:
+                    one.kinds.insert(0, one.kinds.pop(number))
+                return self._serve_by(kind, one, named, leaves)
+        found = self._kinds.find(one.kinds, one.name, one.block, one.guard.architecture(one.block), named)
+        return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, found[1])
+
+    def _serve_by(
+        self, kind: KindGraph, one: _Block, named: Mapping[str, Any], leaves: Sequence[Any]
+    ) -> tuple[Any] | Refused:
+        run, graph = self._run, kind.graph
+        if kind.replaced is not None:
+            return Refused(kind.replaced)
+        if graph is None or kind.refusal is not None:
+            self._kinds.note(kind, leaves)
+            return Refused(kind.refusal or reasons.NoGraph())
+        if not self._ambient_known:
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            self._ambient, self._ambient_known = ambient_modes.refusal(one.block, tensors), True
+        if self._ambient is not None:
+            return Refused(self._ambient)
+        whole = not self._alone or run.check_slice is None or one.checked.get(id(graph)) != run.full_checks
+        module = one.block if self._held is self._model else self._held.get_submodule(one.name)
+        if id(graph) not in one.checked:
+            graph.start_run(module, run.weights_version)
+        one.checked[id(graph)] = run.full_checks
+        call = BlockCall(one.block, module, named, leaves)
+        served = kind.serve(call, options_of(named), whole, run.held, registry().counters)
+        if isinstance(served, tuple):
+            run.report.blocks.served(graph, one.name)
+        return served

@@ -1,0 +1,273 @@
+"""A model's blocks run through graphs inside its own forward, or eager with the reason; the result is eager's."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.models import toy_blocks
+
+from onegraph.compiler.blocks.repeated import repeated_blocks
+from onegraph.graph_cache.store import Store
+from onegraph.runtime import registry as registries
+from onegraph.runtime.blocks.routing import Route
+from onegraph.runtime.blocks.session import BlockRun
+from onegraph.runtime.module_guard import GuardCache
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry
+from onegraph.runtime.run import Run
+
+FIRST = (2, 6, 10, 7)  # batch, height, width, tokens
+OTHERS = [(1, 5, 7, 1), (4, 3, 8, 30), (1, 1, 2, 1), (2, 16, 16, 77)]
+
+
+class Runs:
+    """Runs of one model."""
+
+    def __init__(self, model: toy_blocks.Model, client: toy_blocks.Client | None = None) -> None:
+        self.model = model
+        self.client = client or toy_blocks.Client()
+        self._guards = GuardCache()
+        self.start()
+
+    def start(self) -> None:
+        """Begin another run."""
+        self.run = Run(inspected=True)
+        self.blocks = BlockRun(self.client, self.run, self.model, self._guards)
+
+    def __call__(self, *sizes: int, options: Any = None, indexed: bool = False, alone: bool = True) -> torch.Tensor:
+        with self.blocks.call(alone):
+            found: torch.Tensor = self.model(*toy_blocks.call(*sizes), {} if options is None else options, indexed)
+        return found
+
+    def check(self, *sizes: int, options: Any = None, indexed: bool = False, alone: bool = True) -> None:
+        """A call equals eager's."""
+        found = self(*sizes, options=options, indexed=indexed, alone=alone)
+        assert not self.routed
+        wanted = self.model(*toy_blocks.call(*sizes), {} if options is None else options, indexed)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+    @property
+    def routed(self) -> bool:
+        """Whether calls of a block are anybody's but its class's."""
+        return any(type(vars(module).get("forward")) is Route for module in self.model.modules())
+
+    @property
+    def eager(self) -> dict[str, int]:
+        """Calls of blocks that ran eager, by the code of the reason."""
+        codes: dict[str, int] = {}
+        for reason, calls in self.run.report.blocks.eager.items():
+            codes[reason.code] = codes.get(reason.code, 0) + calls
+        return codes
+
+    @property
+    def compiled(self) -> int:
+        return self.run.report.blocks.calls
+
+
+@pytest.fixture(scope="module")
+def compiled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with the graphs of the toy's two kinds; copy it to change it."""
+    home = tmp_path_factory.mktemp("blocks")
+    with registries.using(Registry(Store(home), policy=ANY_SPEED)), torch.no_grad():
+        runs = Runs(toy_blocks.model())
+        runs.check(*FIRST)
+        assert runs.eager == {"block_recorded": 5}
+        runs.check(*FIRST)
+        assert (runs.compiled, registries.registry().counters.compiles) == (5, 2)
+        assert runs.run.report.text().startswith("block graphs: 5 of 5 blocks compiled, 2 kinds, compiled in ")
+    return home
+
+
+@pytest.fixture
+def engine(compiled_home: Path, tmp_path: Path) -> Iterator[Registry]:
+    made = Registry(Store(Path(shutil.copytree(compiled_home, tmp_path / "home"))), policy=ANY_SPEED)
+    with registries.using(made):
+        yield made
+
+
+def test_all_sizes_are_served_by_restored_graphs(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+    for sizes in [FIRST, *OTHERS]:
+        runs.check(*sizes)
+    assert (runs.compiled, runs.eager) == (25, {})
+    assert (engine.counters.restores, engine.counters.compiles) == (2, 0)
+    assert runs.run.report.blocks.kinds == 2
+    runs.start()
+    runs.check(*FIRST)
+    assert engine.counters.binds == 5  # once for each block
+
+
+def test_models_take_turns_on_the_same_graphs(engine: Registry) -> None:
+    first, second = Runs(toy_blocks.model(1)), Runs(toy_blocks.model(2))
+    for runs in (first, second, first, second):
+        runs.check(*FIRST)
+    assert (engine.counters.binds, first.eager, second.eager) == (10, {}, {})
+
+
+def _scaled(block: Any) -> None:
+    block.first.weight = torch.nn.Parameter(block.first.weight * 2, requires_grad=False)
+
+
+def _in_place(block: Any) -> None:
+    block.first.weight.mul_(3)
+
+
+def _by_data(block: Any) -> None:
+    block.first.weight.data = block.first.weight.data * -2
+
+
+def _exchanged(block: Any) -> None:
+    block.second = copy.deepcopy(block.second)
+    block.second.weight.mul_(0.5)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("change", [_scaled, _in_place, _by_data, _exchanged])
+def test_weights_that_change_are_the_ones_computed_with(
+    engine: Registry, change: Callable[[Any], None], alone: bool
+) -> None:
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST, alone=alone)
+    change(runs.model.singles[1])
+    if alone:  # nobody else's code ran in this run: only the next one looks at all of it
+        runs.start()
+    runs.check(*FIRST, alone=alone)
+    assert runs.eager == {}
+
+
+def _hooked(block: Any) -> None:
+    block.first.register_forward_hook(lambda module, args, output: output + 1)
+
+
+def _method(block: Any) -> None:
+    own = block.second.forward
+    block.second.forward = lambda x: own(x) * 2
+
+
+def _wider(block: Any) -> None:
+    block.first.weight = torch.nn.Parameter(block.first.weight.t().contiguous().t(), requires_grad=False)
+
+
+@pytest.mark.parametrize("change", [_hooked, _method, _wider])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_block_that_is_changed_runs_eager_alone(engine: Registry, change: Callable[[Any], None], alone: bool) -> None:
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST, alone=alone)
+    before = runs.compiled
+    change(runs.model.singles[1])
+    if alone:
+        runs.start()
+        before = 0
+    runs.check(*FIRST, alone=alone)
+    assert sum(runs.eager.values()) == 1 and runs.compiled == before + 4
+
+
+def test_a_forward_of_somebody_else_is_left_alone(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+    block: Any = runs.model.doubles[0]
+    own, calls = block.forward, []
+    block.forward = lambda *args, **kwargs: calls.append(1) or own(*args, **kwargs)
+    with runs.blocks.call(True):
+        found = runs.model(*toy_blocks.call(*FIRST), {})
+    assert calls == [1] and runs.compiled == 4 and "forward" in vars(block)
+    torch.testing.assert_close(found, runs.model(*toy_blocks.call(*FIRST), {}), rtol=1e-4, atol=1e-5)
+
+
+def test_options_that_blocks_read_decide(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v) * 0.5
+
+    runs.check(*FIRST, options={"heads": 3})  # only the single ones ask for it
+    assert (runs.compiled, runs.eager) == (2, {"block_option": 3})
+    runs.check(*FIRST, options={"optimized_attention_override": attention})
+    assert (runs.compiled, runs.eager) == (5, {"block_option": 5})  # never another attention; the single ones have none
+    runs.check(*FIRST, options={"unknown": object(), "patches": {"post_input": [1]}})
+    assert (runs.compiled, runs.eager) == (10, {"block_option": 5})
+
+
+def test_another_form_of_call_is_a_kind_of_its_own(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model(), toy_blocks.Client("eager"))
+    runs.check(*FIRST, indexed=True)
+    assert (runs.compiled, runs.eager) == (2, {"no_graph": 3})
+
+
+def test_an_exception_in_the_middle_leaves_nothing(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST)
+
+    def fails(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    runs.model.leave.register_forward_hook(fails)
+    with pytest.raises(KeyboardInterrupt):
+        runs(*FIRST)
+    assert not runs.routed
+    runs.model.leave._forward_hooks.clear()
+    runs.check(*FIRST)
+
+
+def test_two_threads_on_one_model(engine: Registry) -> None:
+    """One with a session, one without: each result is right, and only the first one's blocks are counted."""
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST)
+    wanted = runs.model(*toy_blocks.call(*FIRST), {})
+    found: list[torch.Tensor] = []
+    stop = threading.Event()
+
+    def eager() -> None:
+        with torch.no_grad():
+            while not stop.is_set():
+                found.append(runs.model(*toy_blocks.call(*FIRST), {}))
+
+    thread = threading.Thread(target=eager)
+    thread.start()
+    with contextlib.suppress(AssertionError):
+        for _ in range(30):
+            torch.testing.assert_close(runs(*FIRST), wanted, rtol=1e-4, atol=1e-5)
+    stop.set()
+    thread.join()
+    assert runs.compiled == 5 + 30 * 5
+    assert found and all(torch.allclose(one, wanted, rtol=1e-4, atol=1e-5) for one in found)
+
+
+def test_a_tensor_given_twice_that_is_changed(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+    block: Any = runs.model.doubles[0]
+
+    def shared() -> Any:
+        torch.manual_seed(0)
+        both = torch.randn(2, 9, 16)
+        vec = toy_blocks.Modulation(both[:, 0].clone(), both[:, 1].clone())
+        return block(both, both, vec, torch.zeros(1, 18, 4), None, {})
+
+    runs.check(*FIRST)
+    with runs.blocks.call(True):
+        found = shared()
+    torch.testing.assert_close(found, shared(), rtol=0, atol=0)
+    assert runs.eager == {"block_shared": 1}
+
+
+def test_sixty_runs_hold_no_more(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST)
+    graphs = engine.graphs()
+    for number in range(60):
+        runs.model.singles[number % 3].first.weight = torch.nn.Parameter(torch.randn(32, 16) / 8, requires_grad=False)
+        runs.start()
+        runs.check(*OTHERS[number % 4])
+    assert engine.graphs() == graphs and engine.counters.restores == 2
+    held = [one for graph in graphs for one in graph._runners]
+    assert len(held) == len(repeated_blocks(runs.model))
+    model = runs.model
+    del runs, model
+    assert sum(1 for graph in graphs for one in graph._runners if one.binding and one.binding.module()) == 0
