@@ -167,13 +167,15 @@ DITS: dict[str, Dit] = {
 
 def seeded(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
     """Give a module weights as trained ones are: matrices of 0.7/sqrt(fan in), norms near 1, biases near 0."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, one in [*module.named_parameters(), *module.named_buffers()]:
+    weights = [*module.named_parameters(), *module.named_buffers()]
+    device = weights[0][1].device
+    generator = torch.Generator(device).manual_seed(seed)
+    for name, one in weights:
         if not one.numel() or not one.is_floating_point() or "inv_freq" in name or "dim_" in name:
             continue
         if name == "pos_embedder.seq":
             continue
-        drawn = torch.randn(one.shape, generator=generator)
+        drawn = torch.randn(one.shape, generator=generator, device=device)
         if one.ndim > 1:
             one.data.copy_(drawn * 0.7 / math.sqrt(one[0].numel()))
         else:
@@ -181,20 +183,22 @@ def seeded(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
     return module
 
 
-def load(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
-    """A MODEL of a family, on the CPU."""
+def load(
+    name: str, seed: int = 0, dtype: torch.dtype = torch.float32, device: torch.device | None = None, **unet: Any
+) -> Any:
+    """A MODEL of a family; `unet` overrides its sizes."""
     import comfy.model_management
     import comfy.model_patcher
     import comfy.supported_models
 
     dit, cpu = DITS[name], torch.device("cpu")
-    unet = {key: value for key, value in dit.unet.items() if not (key == "guidance_embed" and value is None)}
-    config = getattr(comfy.supported_models, dit.config)({**unet, "dtype": dtype})
-    model = config.get_model({}, "", cpu)
+    chosen = {key: value for key, value in {**dit.unet, **unet}.items() if (key, value) != ("guidance_embed", None)}
+    config = getattr(comfy.supported_models, dit.config)({**chosen, "dtype": dtype})
+    model = config.get_model({}, "", device or cpu)
     dit.after(model.diffusion_model)
     seeded(model.diffusion_model, seed)
-    device = comfy.model_management.get_torch_device()
-    return comfy.model_patcher.ModelPatcher(model, load_device=device, offload_device=cpu)
+    load_device = comfy.model_management.get_torch_device()
+    return comfy.model_patcher.ModelPatcher(model, load_device=load_device, offload_device=device or cpu)
 
 
 def sample(

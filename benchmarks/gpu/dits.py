@@ -1,0 +1,174 @@
+"""Diffusion transformers at full size: a step eager, by block graphs and by core's torch.compile, on this GPU.
+
+`python -m benchmarks.gpu.dits --model z-image --out FILE`, in an environment with ComfyUI (`COMFYUI_PATH`). Weights are
+seeded random numbers, made on the device. Each way is a process of its own; the one by block graphs runs twice, with
+empty caches and then with what the first one stored. One table and one JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+
+# What differs from the small models of the tests; latents [channels, frames], sides in their units, tokens.
+FULL: dict[str, dict[str, Any]] = {
+    "z-image": {
+        "unet": {"dim": 3840, "n_layers": 30, "n_heads": 30, "n_kv_heads": 30, "cap_feat_dim": 2560,
+                 "axes_dims": [32, 48, 48], "axes_lens": [1536, 512, 512]},
+        "width": 2560, "tokens": 96,
+    },
+    "flux": {
+        "unet": {"hidden_size": 3072, "num_heads": 24, "depth": 19, "depth_single_blocks": 38, "context_in_dim": 4096,
+                 "vec_in_dim": 768, "axes_dim": [16, 56, 56]},
+        "width": 4096, "tokens": 256, "pooled": 768,
+    },
+    "qwen-image": {
+        "unet": {"num_layers": 60, "attention_head_dim": 128, "num_attention_heads": 24, "joint_attention_dim": 3584,
+                 "axes_dims_rope": (16, 56, 56)},
+        "width": 3584, "tokens": 96,
+    },
+    "wan 2.1 t2v": {
+        "unet": {"dim": 5120, "ffn_dim": 13824, "freq_dim": 256, "text_dim": 4096, "num_heads": 40, "num_layers": 40},
+        "width": 4096, "tokens": 512, "frames": 13, "height": 60, "width_units": 104,
+    },
+}  # fmt: skip
+WAYS = ("eager", "ours", "restored", "torch.compile")
+
+
+def _text(full: dict[str, Any]) -> list[Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    extra: dict[str, Any] = {}
+    if "pooled" in full:
+        extra = {"pooled_output": torch.randn(1, full["pooled"], generator=generator), "guidance": 3.5}
+    return [[torch.randn(1, full["tokens"], full["width"], generator=generator), extra]]
+
+
+def measure(name: str, way: str, side: int, steps: int) -> dict[str, Any]:
+    """Sample twice in this process; the first step's and the median step's milliseconds, peak bytes, what ran."""
+    from headless import host
+
+    host.boot(cpu=False)
+    import comfy.sample
+    import torch
+    from support.models import dits
+
+    full = FULL[name]
+    device = torch.device("cuda")
+    began = time.perf_counter()
+    model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
+    torch.cuda.synchronize()
+    made_s = time.perf_counter() - began
+    if way in ("ours", "restored"):
+        from onegraph.host.model_hook import Options, compile_model
+
+        chosen = compile_model(model, Options(backend="inductor"), "7")[0]
+    elif way == "torch.compile":
+        from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+        chosen = model.clone()
+        set_torch_compile_wrapper(chosen, backend="inductor")
+    else:
+        chosen = model
+    latent = dits.DITS[name].latent
+    shape = [latent[0], *([full.get("frames", latent[1])] if len(latent) > 1 else [])]
+    sizes = (full["height"], full["width_units"]) if "height" in full else (side // 8, side // 8)
+    zeros = torch.zeros(1, *shape, *sizes)
+    times: list[float] = []
+
+    def ticked(*args: Any) -> None:
+        torch.cuda.synchronize()
+        times.append(time.perf_counter())
+
+    def sample(count: int) -> Any:
+        times.clear()
+        with torch.inference_mode():
+            noise = comfy.sample.prepare_noise(zeros, 3)
+            text = _text(full)
+            ticked()
+            return comfy.sample.sample(
+                chosen, noise, count, 1.0, "euler", "simple", text, text, zeros, seed=3, callback=ticked,
+                disable_pbar=True,
+            )  # fmt: skip
+
+    first = sample(2)
+    row: dict[str, Any] = {"way": way, "weights_s": round(made_s, 1), "first_s": round(times[1] - times[0], 2)}
+    row["second_s"] = round(times[2] - times[1], 2)
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    result = sample(steps)
+    gaps = [1e3 * (b - a) for a, b in itertools.pairwise(times)]
+    row |= {"step_ms": round(statistics.median(gaps), 2), "least_ms": round(min(gaps), 2)}
+    row["peak_mib"] = round((torch.cuda.max_memory_allocated() - held) / 2**20)
+    torch.save(first.cpu(), Path(os.environ["BENCH_RESULTS"]) / f"{name}-{way}.pt")
+    del result
+    if way in ("ours", "restored"):
+        from onegraph.host import status
+        from onegraph.runtime.registry import registry
+
+        report = status.last_runs["7"].to_json()
+        row |= {"text": report["text"], "compiles": registry().counters.compiles}
+        row |= {graph.entry.manifest.label: [round(graph.entry.manifest.compile_seconds, 1),
+                                             graph.first_use.result.eager_ms, graph.first_use.result.compiled_ms]
+                for graph in registry().graphs()}  # fmt: skip
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--model", choices=FULL, default="z-image")
+    parser.add_argument("--side", type=int, default=1024, help="pixels")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "benchmarks")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    os.environ["BENCH_RESULTS"] = str(given.work)
+    os.environ.setdefault("ONEGRAPH_HOME", str(given.work / "graphs"))
+    given.work.mkdir(parents=True, exist_ok=True)
+    if given.one:
+        print(json.dumps(measure(given.model, given.one, given.side, given.steps)))
+        return
+    rows: list[dict[str, Any]] = []
+    for way in given.ways.split(","):
+        command = [sys.executable, "-m", "benchmarks.gpu.dits", "--model", given.model, "--one", way]
+        command += ["--side", str(given.side), "--steps", str(given.steps), "--work", str(given.work)]
+        began = time.perf_counter()
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            print(f"{way}: {ended.stderr[-1500:]}", flush=True)
+            continue
+        row = json.loads(ended.stdout.strip().splitlines()[-1]) | {"process_s": round(time.perf_counter() - began, 1)}
+        row["distance"] = _distance(given.work, given.model, way)
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        if given.out:
+            given.out.write_text(json.dumps({"model": given.model, "side": given.side, "rows": rows}, indent=1))
+
+
+def _distance(work: Path, name: str, way: str) -> float | None:
+    """Relative L2 of two steps' latents from eager's."""
+    import torch
+
+    eager, other = work / f"{name}-eager.pt", work / f"{name}-{way}.pt"
+    if way == "eager" or not eager.exists():
+        return None
+    a, b = torch.load(eager).double(), torch.load(other).double()
+    return float((a - b).norm() / a.norm())
+
+
+if __name__ == "__main__":
+    main()
