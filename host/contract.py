@@ -115,6 +115,11 @@ USES: dict[Feature, tuple[Use, ...]] = {
         *uses("comfy.sample", "prepare_noise", "sample"),
     ),
 }
+# What block graphs use of one model where it is as they know it. Elsewhere its blocks cannot be compiled.
+MINIMAX = (
+    Use("comfy.ldm.minimax.model._mod_scale_shift", ("h", "shift", "scale", "segments")),
+    Use("comfy.ldm.minimax.model._mod_gate", ("x", "gate", "other", "segments")),
+)
 _AS_SERVER = ("server", "nodes")  # modules that only a server has loaded; nothing of ours loads them
 
 

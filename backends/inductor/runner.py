@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import weakref
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -141,10 +142,14 @@ class _Files:
 
     torch's loader would unpack them itself, into folders that stay when the process is killed. Older versions of torch
     take no folder and still do so.
+
+    Args:
+        again: whether they are loaded again when `folder` is gone.
     """
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    def __init__(self, folder: Path, device: torch.device, again: bool = False) -> None:
         self._packages = folder
+        self._again = again
         self._index = device.index if device.type == "cuda" and device.index is not None else -1
         self._class = require("torch._C._aoti.AOTIModelPackageLoader")
         require("torch._C._aoti.AOTIModelPackageLoader.boxed_run")
@@ -162,7 +167,15 @@ class _Files:
         try:
             return self._loaded(self._unpacked[file])  # one library for all loaders of a region: 0.1 ms instead of 4
         except RuntimeError:
-            return self._loaded(package)
+            return self._loaded(self._kept(package) if self._again else package)
+
+    def _kept(self, package: Path) -> Path:
+        """A copy of an archive that stays."""
+        assert self._folder is not None
+        kept = self._folder / package.name
+        if not kept.exists():
+            shutil.copyfile(package, kept)
+        return kept
 
     def _unpack(self, package: Path) -> Path:
         if self._folder is None:
@@ -214,7 +227,7 @@ class Loader:
     def __init__(self, folder: Path, device: torch.device) -> None:
         with _as_load_error():
             self._plan = _read_plan(folder)
-            self._files = _Files(folder, device)
+            self._files = _Files(folder, device, again=True)
         weakref.finalize(self, self._files.remove)
 
     def __call__(self) -> InductorRunner:

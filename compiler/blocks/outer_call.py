@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
@@ -21,6 +21,7 @@ from .parameters import as_call, parameters_of
 
 log = logging.getLogger("onegraph.compiler")
 
+_Sides: TypeAlias = Literal["all", "longest", "first", "none"]
 _PLAIN = (bool, int, float, str)
 _LEFT_OUT = ("control",)  # residuals are added between blocks
 _MOST_VALUES = 1 << 16  # of a tensor of whole numbers, whose values may decide what a model does
@@ -72,8 +73,8 @@ class OuterCall:
             return
         for sizes in _SIZES:
             ways = [
-                _Resized(main, *sizes, every, batched)
-                for batched, every in itertools.product((True, False), (True, False))
+                _Resized(main, *sizes, which, batched)
+                for batched, which in itertools.product((True, False), get_args(_Sides))
             ]
             yield [lambda way=way: self._call(way, leaves) for way in ways]  # type: ignore[misc]
 
@@ -89,7 +90,7 @@ class _Resized:
 
     Attributes:
         main: of which the sizes are.
-        every: whether all sides of other tensors of four and more dimensions change, or only the longest of each.
+        sides: which change of other tensors of four and more dimensions.
         batched: whether the batch does.
     """
 
@@ -99,7 +100,7 @@ class _Resized:
     frames: int
     height: int
     width: int
-    every: bool
+    sides: _Sides
     batched: bool
 
     def __call__(self, tensor: torch.Tensor, tokens: set[int]) -> torch.Tensor:
@@ -107,11 +108,8 @@ class _Resized:
         if shape and shape[0] == self.main.shape[0] and self.batched:
             shape[0] = self.batch
         if tensor.ndim > 3:
-            sides = range(2, tensor.ndim)
-            longest = max(sides, key=lambda dim: tensor.shape[dim])
-            for dim in sides:
-                if self.every or tensor.shape == self.main.shape or dim == longest:
-                    shape[dim] = self._side(tensor, dim)
+            for dim in self._changing(tensor):
+                shape[dim] = self._side(tensor, dim)
         elif tensor is self.main:
             shape[1] = self.height * self.width // 4
         elif tensor.ndim == 3 or (tensor.ndim == 2 and shape[1] in tokens):
@@ -120,6 +118,15 @@ class _Resized:
             if size != tensor.shape[dim]:
                 tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % tensor.shape[dim])
         return tensor
+
+    def _changing(self, tensor: torch.Tensor) -> list[int]:
+        """The sides that change of a tensor of four or more dimensions."""
+        sides = [*range(2, tensor.ndim)]
+        if self.sides == "all" or tensor.shape == self.main.shape:
+            return sides
+        if self.sides == "longest":
+            return [max(sides, key=lambda dim: tensor.shape[dim])]
+        return sides[:1] if self.sides == "first" else []
 
     def _side(self, tensor: torch.Tensor, dim: int) -> int:
         """The size of a side: the main tensor's where they are equal now, else one of its own."""

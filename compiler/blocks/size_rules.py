@@ -122,7 +122,7 @@ class SizeRules:
         """
         for least in (2, 4, 8, 16, 64, 256, 1024):
             shapes = self._shapes([min(max(low, least), high) for low, high in self.ranges])
-            if all(size > 0 for shape in shapes.values() for size in shape):
+            if all(size >= 0 for shape in shapes.values() for size in shape):
                 return shapes
         raise ValueError("no sizes fit the rules")
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
 
 from ...compiler.blocks.capture import Settings
+from .. import contract
 from ..families.family import attention
 
 
@@ -16,7 +20,7 @@ def settings() -> Settings:
 
 @contextlib.contextmanager
 def _rewrites() -> Iterator[None]:
-    with plain_rotations():
+    with plain_rotations(), gathered_modulation():
         yield
 
 
@@ -48,3 +52,43 @@ def plain_rotations() -> Iterator[None]:
             setattr(kitchen, name, function)
         if check is not None:
             rope.check_rope_inplace = check
+
+
+@contextlib.contextmanager
+def gathered_modulation() -> Iterator[None]:
+    """Have MiniMax H3 modulate each token by the row of its segment, gathered at once.
+
+    The host's code writes one slice after the other, whose bounds differ from call to call; Inductor cannot compile
+    that. Its segments cover all tokens once.
+    """
+    if contract.missing(contract.MINIMAX):
+        yield
+        return
+    from comfy.ldm.minimax import model
+
+    before = model._mod_scale_shift, model._mod_gate
+    model._mod_scale_shift, model._mod_gate = _scaled_and_shifted, _gated
+    try:
+        yield
+    finally:
+        model._mod_scale_shift, model._mod_gate = before
+
+
+def _rows(tokens: torch.Tensor, segments: Sequence[tuple[Any, Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The row of each token [S], and whether it is in a segment at all [S, 1]. `segments`: start, stop, row."""
+    place = torch.arange(tokens.shape[0], device=tokens.device)
+    row, inside = torch.zeros_like(place), torch.zeros_like(place, dtype=torch.bool)
+    for start, stop, number in segments:
+        here = (place >= start) & (place < stop)
+        row, inside = row + here * number, inside | here
+    return row, inside[:, None]
+
+
+def _scaled_and_shifted(h: Any, shift: Any, scale: Any, segments: Any) -> Any:
+    row, inside = _rows(h, segments)
+    return torch.where(inside, h * (1.0 + scale[row].to(h.dtype)) + shift[row].to(h.dtype), h)
+
+
+def _gated(x: Any, gate: Any, other: Any, segments: Any) -> Any:
+    row, inside = _rows(x, segments)
+    return x.copy_(torch.where(inside, x + other * gate[row].to(x.dtype), x))  # in place, as the host does

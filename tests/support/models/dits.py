@@ -114,7 +114,7 @@ DITS: dict[str, Dit] = {
         {"image_model": "krea2", "features": 128, "tdim": 64, "txtdim": 32, "heads": 4, "kvheads": 2, "multiplier": 2,
          "layers": 3, "patch": 2, "channels": 16, "txtlayers": 3, "txtheads": 2, "txtkvheads": 2,
          "default_ref_method": "index"},
-        width=96,
+        (16, 1), width=96,
     ),
     "minimax h3": Dit(
         "MiniMaxH3",

@@ -11,7 +11,11 @@ from onegraph.host import contract, families
 
 HOST = Path(__file__).parents[3] / "host"
 MODULES = ("comfy", "comfy_execution", "comfyui_version", "folder_paths", "nodes", "server")
-LISTED = {use.name for uses in (*contract.USES.values(), *(one.uses for one in families.known())) for use in uses}
+LISTED = {
+    use.name
+    for uses in (*contract.USES.values(), contract.MINIMAX, *(one.uses for one in families.known()))
+    for use in uses
+}
 
 
 def dotted(node: ast.expr) -> list[str]:
