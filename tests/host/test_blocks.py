@@ -1,0 +1,192 @@
+"""Diffusion transformers of ComfyUI's own classes, sampled with their blocks compiled: the latent is eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.models import dits
+
+from onegraph.host import model_hook, status
+from onegraph.runtime.counters import Counters
+
+NODE = "7"
+CLOSE = 1e-5  # relative L2; blocks differ by some 1e-7
+FAMILIES = [
+    pytest.param(name, marks=() if name in ("flux", "flux kontext") else pytest.mark.full) for name in dits.DITS
+]
+REPLACED = {
+    "flux": "double_block",
+    "qwen-image": "double_block",
+    "wan 2.1 t2v": "double_block",
+    "sd 3.5": "double_block",
+}
+
+
+def compiled(model: Any, **options: Any) -> Any:
+    return model_hook.compile_model(model, model_hook.Options(backend="inductor", **options), NODE)[0]
+
+
+def blocks() -> dict[str, Any]:
+    """What the last run says of its blocks."""
+    found: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
+    return found
+
+
+def check(plain: Any, name: str, *args: int, **options: Any) -> dict[str, Any]:
+    """A sampling of a model equals that of its compiled clone; what that one's run says of its blocks."""
+    fast = compiled(plain)
+    found, wanted = dits.sample(fast, name, *args, **options), dits.sample(plain, name, *args, **options)
+    assert float((found - wanted).norm() / wanted.norm()) < CLOSE, status.last_runs[NODE].text()
+    return blocks()
+
+
+def known(name: str, counters: Counters) -> Any:
+    """A model of a family whose graphs are there, and the counters as new."""
+    model = dits.load(name)
+    dits.sample(compiled(model), name, steps=1)
+    compiles = counters.compiles
+    report = check(model, name)
+    assert counters.compiles == compiles
+    assert report["compiled"] and not {*report["eager_codes"]} - {"waits_for_change", "capture_failed"}, report
+    return model
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_sizes_batches_prompts_and_guidance(name: str, counters: Counters) -> None:
+    model = known(name, counters)
+    compiles = counters.compiles
+    served = check(model, name)["calls"]
+    for batch, height, width, tokens, cfg in [(2, 12, 20, 30, 1.0), (1, 17, 10, 2, 1.0), (2, 24, 8, 77, 3.0)]:
+        if name == "minimax h3":
+            batch = 1  # it takes no more
+        report = check(model, name, height, width, batch=batch, tokens=tokens, cfg=cfg)
+        assert report["calls"] in (served, 2 * served), report
+    check(model, name, 12, 12, tokens=1)  # a length of 1 may run eager
+    assert counters.compiles == compiles
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_loras_and_another_model(name: str, counters: Counters) -> None:
+    """On, stronger, off; then a model with other weights: nothing is compiled, and every block stays compiled."""
+    model = known(name, counters)
+    compiles, served = counters.compiles, blocks()["calls"]
+    weights = {key: one for key, one in model.model.state_dict().items() if one.ndim == 2 and "block" in key}
+    weights = weights or {key: one for key, one in model.model.state_dict().items() if one.ndim == 2}
+    for strength in (0.3, 1.0):
+        adapted = model.clone()
+        torch.manual_seed(5)
+        patches = {key: ("diff", (torch.randn_like(one) * 0.05,)) for key, one in [*weights.items()][:12]}
+        assert adapted.add_patches(patches, strength)
+        assert check(adapted, name)["calls"] == served
+        assert float((dits.sample(adapted, name) - dits.sample(model, name)).norm()) > 0.01
+    assert check(model, name)["calls"] == served
+    assert check(dits.load(name, seed=9), name)["calls"] == served
+    assert counters.compiles == compiles
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one == "flux" else pytest.mark.full) for one in REPLACED]
+)
+def test_replaced_blocks_and_attention(name: str, counters: Counters) -> None:
+    model = known(name, counters)
+    served = blocks()["calls"]
+
+    def halved(args: Any, extra: Any) -> Any:
+        found = extra["original_block"](args)
+        return {**found, "img": found["img"] * 0.5}
+
+    def skipped(args: Any, extra: Any) -> Any:
+        return {key: one for key, one in args.items() if key in ("img", "txt")}
+
+    for replacement, fewer in ((halved, 0), (skipped, 2)):
+        changed = model.clone()
+        changed.set_model_patch_replace(replacement, "dit", REPLACED[name], 1)
+        assert check(changed, name)["calls"] == served - fewer
+
+    def attention(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) * 0.7
+
+    changed = model.clone()
+    changed.model_options["transformer_options"]["optimized_attention_override"] = attention
+    report = check(changed, name)
+    assert (report["calls"], report["eager_codes"]) == (0, {"block_option": served}), report
+
+
+def test_step_caches_skip_calls_and_change_none(counters: Counters) -> None:
+    from comfy_extras.nodes_easycache import EasyCacheNode, LazyCacheNode
+
+    model = known("flux", counters)
+    for node in (EasyCacheNode, LazyCacheNode):
+        cached = node.execute(model, 0.9, 0.1, 0.95, False).result[0]
+        report = check(cached, "flux", steps=6)
+        assert 0 < report["calls"] < 30 and not report["eager_codes"], report
+
+
+def test_patches_between_and_inside_blocks(counters: Counters) -> None:
+    model = known("flux", counters)
+    seen: list[int] = []
+
+    def after(args: dict[str, Any]) -> dict[str, Any]:
+        seen.append(1)
+        weight = model.model.diffusion_model.single_blocks[2].linear2.weight
+        if len(seen) == 2:  # in the midst of a call, where nobody tells
+            weight.data = weight.data * 1.5
+        return {**args, "img": args["img"] * 1.1}
+
+    changed = model.clone()
+    changed.set_model_patch(after, "post_input")
+    found = dits.sample(compiled(changed), "flux")
+    wanted_weight = model.model.diffusion_model.single_blocks[2].linear2.weight
+    wanted_weight.data = wanted_weight.data / 1.5
+    seen.clear()
+    wanted = dits.sample(changed, "flux")
+    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert blocks()["calls"] == 10
+
+    def inside(q: Any, k: Any, v: Any, pe: Any = None, attn_mask: Any = None, extra_options: Any = None) -> Any:
+        return {"q": q * 0.8, "k": k, "v": v, "pe": pe, "attn_mask": attn_mask}
+
+    changed = model.clone()
+    changed.set_model_patch(inside, "attn1_patch")
+    report = check(changed, "flux")
+    assert report["eager_codes"] == {"block_option": 10}, report
+
+
+def test_an_exception_in_a_patch_leaves_nothing(counters: Counters) -> None:
+    model = known("flux", counters)
+
+    def fails(args: Any, extra: Any) -> Any:
+        raise RuntimeError("in the middle")
+
+    changed = model.clone()
+    changed.set_model_patch_replace(fails, "dit", "single_block", 1)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        dits.sample(compiled(changed), "flux")
+    assert not any("forward" in vars(module) for module in model.model.diffusion_model.modules())
+    assert check(model, "flux")["calls"] == 10
+
+
+def test_a_block_that_is_changed_runs_eager_alone(counters: Counters) -> None:
+    model = known("flux", counters)
+    block = model.model.diffusion_model.single_blocks[1]
+    block.linear1.register_forward_hook(lambda module, args, output: output * 1.2)
+    report = check(model, "flux")
+    assert (report["calls"], report["eager_codes"]) == (8, {"forward_hook": 2}), report
+
+
+def test_a_dtype_is_kinds_of_its_own(counters: Counters) -> None:
+    known("flux", counters)
+    model = dits.load("flux", dtype=torch.bfloat16)
+    fast = compiled(model, when_missing="eager")
+    assert torch.equal(dits.sample(fast, "flux"), dits.sample(model, "flux"))
+    assert blocks()["eager_codes"] == {"no_graph": 10}
+
+
+def test_the_node_says_what_it_will_do(counters: Counters) -> None:
+    text = model_hook.compile_model(dits.load("flux"), model_hook.Options(backend="inductor"), NODE)[1]
+    assert text == "ready: block graphs for 5 blocks, inductor; starts with the first sampling step"
+    text = model_hook.compile_model(dits.load("flux"), model_hook.Options(backend="off"), NODE)[1]
+    assert text == "off: the model runs eager"
