@@ -24,13 +24,16 @@ class OneGraphCompileModel(io.ComfyNode):
             display_name="Compile Model (OneGraph)",
             category="model/onegraph",
             description=(
-                "Runs the model's UNet through a compiled graph that is stored beside the checkpoint. The first "
-                "sampling step compiles it or restores a cached one. What a graph cannot do runs eager, and the node "
-                "shows why."
+                "Runs the model's UNet, or each block of a diffusion transformer, through compiled graphs "
+                "that are stored beside the checkpoint. The first sampling step compiles them or restores cached "
+                "ones. What a graph cannot do runs eager, and the node shows why."
             ),
             search_aliases=["onegraph", "torch compile", "speed up", "onediff", "aot"],
             inputs=[
-                io.Model.Input("model", tooltip="SD 1.x, SD 2.x, SDXL or the SDXL refiner; others pass through."),
+                io.Model.Input(
+                    "model",
+                    tooltip="SD 1.x, SD 2.x, SDXL, the refiner; Flux, Z-Image, Qwen-Image, Wan and other transformers.",
+                ),
                 inputs.backend(),
                 inputs.shapes(),
                 inputs.when_missing(),

@@ -155,6 +155,36 @@ def test_patches_between_and_inside_blocks(counters: Counters) -> None:
     assert report["eager_codes"] == {"block_option": 10}, report
 
 
+def test_residuals_are_added_between_blocks(counters: Counters) -> None:
+    import comfy.controlnet
+
+    class Residuals(comfy.controlnet.ControlBase):  # type: ignore[misc, name-defined]
+        def get_control(self, x: Any, t: Any, cond: Any, count: int, options: Any) -> dict[str, list[torch.Tensor]]:
+            tokens = x.shape[2] * x.shape[3] // 4
+            torch.manual_seed(4)
+            return {name: [torch.randn(x.shape[0], tokens, 128) * 0.3] * 2 for name in ("input", "output")}
+
+        def copy(self) -> Any:
+            return self
+
+        def pre_run(self, *args: Any) -> None: ...
+
+        def cleanup(self) -> None: ...
+
+        def get_models(self) -> list[Any]:
+            return []
+
+    model = known("flux", counters)
+    plain = dits.sample(model, "flux")
+    dits.control = Residuals()
+    try:
+        report = check(model, "flux")
+        assert (report["calls"], report["eager_codes"]) == (10, {})
+        assert float((dits.sample(model, "flux") - plain).norm()) > 0.1
+    finally:
+        dits.control = None
+
+
 def test_an_exception_in_a_patch_leaves_nothing(counters: Counters) -> None:
     model = known("flux", counters)
 

@@ -165,6 +165,9 @@ DITS: dict[str, Dit] = {
 }  # fmt: skip
 
 
+control: Any = None  # a ControlNet that steers every sampling, while it is set
+
+
 def seeded(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
     """Give a module weights as trained ones are: matrices of 0.7/sqrt(fan in), norms near 1, biases near 0."""
     weights = [*module.named_parameters(), *module.named_buffers()]
@@ -221,7 +224,8 @@ def sample(
 
     def text(number: int, length: int) -> list[Any]:
         generator = torch.Generator().manual_seed(number + length)
-        return [[_tensor(generator, 1, length, dit.width), dit.conds(generator, (batch, height, width))]]
+        more = {"control": control, "control_apply_to_uncond": True} if control is not None else {}
+        return [[_tensor(generator, 1, length, dit.width), {**dit.conds(generator, (batch, height, width)), **more}]]
 
     latent = torch.zeros(batch, *dit.latent, height, width)
     if dit.audio:

@@ -1,0 +1,120 @@
+"""A model's call is described without its values, and repeated at other sizes that show what varies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from support.models import toy_blocks
+
+from onegraph.common.errors import CaptureError
+from onegraph.compiler.blocks.capture import Settings
+from onegraph.compiler.blocks.kind import KindCalls, capture_kind
+from onegraph.compiler.blocks.outer_call import OuterCall, repeat
+from onegraph.compiler.blocks.records import recording
+from onegraph.compiler.blocks.repeated import repeated_blocks
+
+CPU = torch.device("cpu")
+CALL = (2, 6, 10, 7)  # batch, height, width, tokens
+
+
+class Calls(torch.nn.Module):
+    """Notes the shapes that it is called with, and takes not all of them."""
+
+    def __init__(self, refused: Any) -> None:
+        super().__init__()
+        self.refused, self.shapes = refused, []
+
+    def forward(
+        self, x: Any, timesteps: Any, context: Any, mask: Any = None, control: Any = None, **kwargs: Any
+    ) -> Any:
+        audio = kwargs.get("audio")
+        found = [tuple(one.shape) for one in (x, timesteps, context, mask, audio) if one is not None]
+        if self.refused(found):
+            raise RuntimeError("no such sizes")
+        assert control is None
+        self.shapes.append(found)
+
+
+def shapes(refused: Any, *given: Any, **more: Any) -> Any:
+    model = Calls(refused)
+    described = json.loads(json.dumps(OuterCall.of(model, given, more).to_json()))
+    made = repeat(model, OuterCall.from_json(described), CPU)
+    assert made == len(model.shapes)
+    return model.shapes
+
+
+def test_batch_sides_and_text_vary_together() -> None:
+    mask = torch.ones(2, 7, dtype=torch.long)
+    found = shapes(
+        lambda _: False,
+        torch.ones(2, 16, 8, 12),
+        torch.ones(2),
+        torch.ones(2, 7, 48),
+        mask,
+        control={"input": [object()]},
+    )
+    assert len(found) == 3
+    for x, timesteps, context, masked in found:
+        assert (x[1], context[2]) == (16, 48)
+        assert {x[0]} == {timesteps[0]} == {context[0]} == {masked[0]} and context[1] == masked[1]
+    assert len({x[2] * x[3] for x, *_ in found}) == len({context[1] for _, _, context, _ in found}) == 3
+
+
+def test_a_batch_that_a_model_does_not_take_stays() -> None:
+    found = shapes(lambda given: given[0][0] != 1, torch.ones(1, 16, 3, 8, 12), torch.ones(1), torch.ones(1, 7, 48))
+    assert [x[0] for x, *_ in found] == [1, 1, 1] and len({x[2:] for x, *_ in found}) == 3
+
+
+def test_sides_of_another_latent_stay_where_they_must() -> None:
+    audio = torch.ones(1, 8, 9, 16)
+    found = shapes(
+        lambda given: given[-1][3] != 16, torch.ones(1, 16, 8, 12), torch.ones(1), torch.ones(1, 7, 48), audio=audio
+    )
+    assert len({one[-1][2] for one in found}) == 3
+
+
+def test_a_model_that_takes_nothing_else_shows_nothing() -> None:
+    assert shapes(lambda given: True, torch.ones(1, 16, 8, 12), torch.ones(1), torch.ones(1, 7, 48)) == []
+
+
+def test_whole_numbers_keep_their_values() -> None:
+    called = OuterCall.of(
+        Calls(None), (torch.ones(1, 4, 8), torch.tensor([3, 5]), torch.rand(1, 2, 3)), {"frame_rate": 25}
+    )
+    assert called.leaves == ([[1, 4, 8], None], [[2], [3, 5]], [[1, 2, 3], None], 25)
+
+
+def kind(model: toy_blocks.Model) -> KindCalls:
+    inputs = toy_blocks.call(*CALL)
+    with recording(repeated_blocks(model), toy_blocks.rules(), ("support",)) as found:
+        model(*inputs, {})
+    one = found.kinds[0]
+    outer = OuterCall.of(model, inputs, {"transformer_options": {"heads": 2, "patches": {"x": [print]}}})
+    assert outer.options == {"heads": 2}
+    made = KindCalls(one.names[0], one.form, tuple(one.records), outer, {}, ("support",))
+    return KindCalls.from_json(json.loads(json.dumps(made.to_json())))
+
+
+def test_one_call_is_enough_for_a_graph_of_all_sizes() -> None:
+    import torch.fx.experimental._config as config
+
+    model = toy_blocks.model()
+    with torch.no_grad(), config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        captured = capture_kind(model, kind(model), CPU, toy_blocks.block_settings(), toy_blocks.rules())
+    assert captured.signature.sizes.fits(((4, 99, 16), (4, 77, 16), (4, 16), (4, 16), (1, 176, 4)))
+    assert not captured.signature.sizes.fits(((4, 99, 16), (4, 77, 16), (4, 16), (4, 16), (1, 175, 4)))
+
+
+def test_what_cannot_be_captured_is_said() -> None:
+    model = toy_blocks.model()
+    asked = kind(model)
+    with pytest.raises(CaptureError, match="too few to gain"):
+        capture_kind(
+            model, asked, CPU, Settings(toy_blocks.block_settings().overrides, fewest=1000), toy_blocks.rules()
+        )
+    del model.doubles
+    with pytest.raises(CaptureError, match=r"no block doubles\.0"):
+        capture_kind(model, asked, CPU, toy_blocks.block_settings(), toy_blocks.rules())
