@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.reasons import Reason
 
 if TYPE_CHECKING:
+    from .first_use import FirstUseCheck
     from .loaded_graph import LoadedGraph
 
 
@@ -31,18 +32,18 @@ class BlockReport:
     eager: Counter[Reason] = field(default_factory=Counter)
     compile_s: float | None = None
     restore_s: float | None = None
-    _graphs: dict[int, LoadedGraph] = field(default_factory=dict)
+    _first_uses: dict[int, FirstUseCheck] = field(default_factory=dict)  # by the ids of graphs, which are not kept
     _served: Counter[int] = field(default_factory=Counter)  # calls by the ids of graphs
 
     def found(self, graph: LoadedGraph, seconds: float) -> None:
         """Note that this run obtained a graph, which took so long; those that are compiled at once take as long."""
-        if id(graph) in self._graphs:
+        if id(graph) in self._first_uses:
             return
         if graph.fresh and graph.origin == "compiled":
             self.compile_s = max(self.compile_s or 0.0, seconds)
         elif graph.fresh:
             self.restore_s = (self.restore_s or 0.0) + seconds
-        self._graphs[id(graph)] = graph
+        self._first_uses[id(graph)] = graph.first_use
 
     def served(self, graph: LoadedGraph, name: str) -> None:
         """Count a call of a block by a graph."""
@@ -60,7 +61,7 @@ class BlockReport:
         """How many times faster than eager the blocks are that graphs serve, by their first uses; None: not known."""
         eager = compiled = 0.0
         for number, calls in self._served.items():
-            result = self._graphs[number].first_use.result if number in self._graphs else None
+            result = self._first_uses[number].result if number in self._first_uses else None
             if result is None or result.eager_ms is None or result.compiled_ms is None:
                 return None
             eager, compiled = eager + calls * result.eager_ms, compiled + calls * result.compiled_ms

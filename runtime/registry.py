@@ -55,7 +55,7 @@ class Registry:
         self.store = store or Store()
         self.policy = policy or Policy()
         self.counters = Counters()
-        self.exact_compiles: dict[str, set[str]] = {}  # by architecture, keys that were compiled for one size
+        self.exact_compiles: dict[str, set[str]] = {}  # by architecture, keys that were compiled for one size or form
         # What clients that sit on a module itself know of it. Not on the module: it would refer to itself.
         self.module_states: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
         self._graphs: dict[Slot, LoadedGraph] = {}

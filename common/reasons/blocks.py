@@ -69,7 +69,7 @@ class BlockElsewhere(Reason):
 
 
 class TooManyKinds(Reason):
-    sentence = "blocks are called in more than {most} ways, which is as many as are compiled"
+    sentence = "its blocks are called in more than {most} ways, which is as many as are compiled"
     most: int
 
 

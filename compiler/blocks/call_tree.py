@@ -46,9 +46,9 @@ class NumberForm:
 
 @dataclass(frozen=True)
 class ConstantForm:
-    """A value that is part of the form: None, a truth value, a string or a fraction."""
+    """A value that is part of the form: None, a truth value, a string, a fraction or a number below zero."""
 
-    value: bool | float | str | None
+    value: bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
             raise UnknownArgumentError(kind.__name__)
         leaves.append(value)
         return TensorForm(value.ndim, str(value.dtype).removeprefix("torch."))
+    if kind is int and value < 0:  # no length, as numbers are to graphs
+        return ConstantForm(value)
     if kind is int or kind is torch.SymInt:  # the second while a graph is captured
         leaves.append(value)
         return NumberForm()
@@ -298,7 +300,7 @@ def from_json(data: JSON, packages: Sequence[str] = ()) -> Form:
                 return TensorForm(dims, dtype)
         elif kind == "constant":
             (value,) = rest
-            if type(value) in _CONSTANTS:
+            if type(value) in _CONSTANTS or (type(value) is int and value < 0):
                 return ConstantForm(value)
         elif kind in ("number", "options") and not rest:
             return NumberForm() if kind == "number" else OptionsForm()

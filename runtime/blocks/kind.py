@@ -80,6 +80,8 @@ class KindGraph:
         graph = self.graph
         if self.refusal is not None or graph is None:
             return Refused(self.refusal or reasons.NoGraph())
+        if options is not None and type(options) is not dict:
+            return Refused(reasons.BlockArgument(f"options of type {type(options).__name__}"))
         signature, leaves = self.signature, call.leaves
         path = signature.options.refused(options)
         if path is not None:

@@ -34,7 +34,7 @@ from .obtaining import obtain_all
 log = logging.getLogger("onegraph.runtime")
 
 COMPONENT = "block"
-MOST_KINDS = 16  # of one run, so that calls that differ each time cannot compile without end
+MOST_KINDS = 8  # of blocks of one architecture, so that calls that differ each time cannot compile without end
 _MOST_SEEN = 8  # sizes of one kind that its compile is told
 
 
@@ -95,7 +95,7 @@ class Kinds:
             form, leaves = flatten(named, self._client.packages)
         except UnknownArgumentError as error:
             return Refused(reasons.BlockArgument(str(error)))
-        if len([*self]) >= MOST_KINDS:
+        if len(among) >= MOST_KINDS:
             return Refused(reasons.TooManyKinds(MOST_KINDS))
         like = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
         if like is None:
@@ -158,7 +158,7 @@ class Kinds:
         Args:
             outer: what the model was called with; None: nobody knows.
         """
-        pending, self._pending = self._pending, []
+        pending, self._pending = [one for one in self._pending if not self._one_too_many(one)], []
         if not pending:
             return
         described = _described(model, outer)
@@ -182,6 +182,15 @@ class Kinds:
             one.among[one.among.index(one.kind)] = made
             if isinstance(graph, LoadedGraph):
                 run.report.blocks.found(graph, seconds)
+
+    def _one_too_many(self, one: _Pending) -> bool:
+        """Whether this process has compiled as many kinds of a block as it may; the kind is refused then."""
+        compiled = registry().exact_compiles.setdefault(one.request.key.architecture, set())
+        if one.request.key.digest not in compiled and len(compiled) >= MOST_KINDS:
+            one.kind.refusal = reasons.TooManyKinds(MOST_KINDS)
+            return True
+        compiled.add(one.request.key.digest)
+        return False
 
 
 def _described(model: torch.nn.Module, outer: tuple[Sequence[Any], Mapping[str, Any]] | None) -> OuterCall | Reason:

@@ -81,11 +81,12 @@ class BlockRun:
     # A call of the model ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def call(self, alone: bool) -> Iterator[None]:
+    def call(self, alone: bool, outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Iterator[None]:
         """While this lasts, a call of the model is served. Never raises of itself, but for the user's interrupt.
 
         Args:
             alone: whether nobody else's code runs between blocks, or ran since the last call.
+            outer: what the model is called with; None: to be seen when it is called.
         """
         run, report = self._run, self._run.report
         report.call_starts()
@@ -96,15 +97,18 @@ class BlockRun:
             run.served = False
             yield
             return
-        self._served, self._eager, self._outer = 0, Counter(), None
+        self._served, self._eager, self._outer = 0, Counter(), outer
         modules = [*(one.block for one in self._blocks.values()), self._model]
-        with run.weights(self._model) as held, routed(modules, self):
-            if isinstance(held, Refused):
-                self._ambient, self._ambient_known = held.reason, True
-            else:
-                self._held = held
-            yield
-        self._kinds.compile_pending(self._model, self._outer)
+        try:
+            with run.weights(self._model) as held, routed(modules, self):
+                if isinstance(held, Refused):
+                    self._ambient, self._ambient_known = held.reason, True
+                else:
+                    self._held = held
+                yield
+            self._kinds.compile_pending(self._model, self._outer)
+        finally:
+            self._outer, self._held = None, self._model  # the tensors of a call are not kept until the next one
         run.served = bool(self._served)
         if self._served:
             report.compiled_calls += 1
@@ -190,7 +194,8 @@ class BlockRun:
         if graph is None or kind.refusal is not None:
             self._kinds.note(kind, leaves)
             return Refused(kind.refusal or reasons.NoGraph())
-        if not self._ambient_known:
+        differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if not self._ambient_known or (self._ambient is None and (differentiates or not self._alone)):
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             self._ambient, self._ambient_known = ambient_modes.refusal(one.block, tensors), True
         if self._ambient is not None:

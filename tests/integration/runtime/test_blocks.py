@@ -14,9 +14,12 @@ import pytest
 import torch
 from support.models import toy_blocks
 
+from onegraph.common.reasons import NoGraph
+from onegraph.common.shapes import Refused
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import registry as registries
+from onegraph.runtime.blocks import kinds
 from onegraph.runtime.blocks.routing import Route
 from onegraph.runtime.blocks.session import BlockRun
 from onegraph.runtime.module_guard import GuardCache
@@ -271,3 +274,42 @@ def test_sixty_runs_hold_no_more(engine: Registry) -> None:
     model = runs.model
     del runs, model
     assert sum(1 for graph in graphs for one in graph._runners if one.binding and one.binding.module()) == 0
+
+
+def test_calls_that_differ_each_time_do_not_compile_without_end(engine: Registry, monkeypatch: Any) -> None:
+    asked: set[str] = set()
+
+    def obtain_all(requests: Any, *args: Any) -> Any:
+        asked.update(request.key.digest for request in requests)
+        return [Refused(NoGraph()) for _ in requests]
+
+    monkeypatch.setattr(kinds, "obtain_all", obtain_all)
+    for _ in range(3):  # runs of one process
+        runs = Runs(toy_blocks.model())
+        runs.check(*FIRST)
+        single: Any = runs.model.singles[0]
+        for number in range(12):
+            x, vec = torch.randn(1, 3, 16), toy_blocks.Modulation(torch.randn(1, 16), torch.randn(1, 16))
+            with runs.blocks.call(True, ((*toy_blocks.call(*FIRST), {}), {})):
+                single(x, vec, start=-1 - number, transformer_options={})
+        assert runs.eager["too_many_kinds"] >= 5
+    assert 0 < len(asked) <= kinds.MOST_KINDS
+
+
+def test_options_of_another_kind_are_nobodys(engine: Registry) -> None:
+    class Options(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            return 3 if key == "heads" else super().get(key, default)
+
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST, options=Options())
+    assert (runs.compiled, runs.eager) == (0, {"block_argument": 5})
+
+
+def test_gradients_of_one_block_are_eagers(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST)
+    runs.model.singles[1].first.weight.requires_grad_(True)
+    with torch.enable_grad():
+        found = runs(*FIRST)
+    assert found.requires_grad and runs.eager["gradients"] >= 2
