@@ -106,8 +106,8 @@ class RunReport:
     def to_json(self) -> dict[str, Any]:
         return {
             "text": self.text(),
-            "compile_s": self.compile_s,
-            "restore_s": self.restore_s,
+            "compile_s": self.blocks.compile_s if self.blocks.of else self.compile_s,
+            "restore_s": self.blocks.restore_s if self.blocks.of else self.restore_s,
             "compiled_calls": self.compiled_calls,
             "eager_calls": self.eager_texts,
             "eager_codes": self.eager_codes,
@@ -116,6 +116,6 @@ class RunReport:
             "captured_bytes": self.captured_bytes,
             "rule": self.rule,
             "instead_of": None if self.instead_of is None else self.instead_of.code,
-            "speedup": self.speedup,
+            "speedup": self.blocks.speedup if self.blocks.of else self.speedup,
             "blocks": self.blocks.to_json(),
         }

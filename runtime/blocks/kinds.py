@@ -161,19 +161,13 @@ class Kinds:
         pending, self._pending = [one for one in self._pending if not self._one_too_many(one)], []
         if not pending:
             return
-        described = _described(model, outer)
-        if isinstance(described, Reason):
+        requests = self._requests(pending, model, outer)
+        if isinstance(requests, Reason):
             for one in pending:
-                one.kind.refusal = described
+                one.kind.refusal = requests
             return
         started = time.perf_counter()
         client, run = self._client, self._run
-        skeleton = run.skeleton(model)
-        requests: list[Request] = []
-        for one in pending:
-            calls = KindCalls(one.block, one.kind.form, tuple(one.seen), described, one.options, client.packages)
-            asked = dataclasses.replace(one.request, calls=calls, model=skeleton)
-            requests.append(client.with_memory(run, asked, one.like))
         names = ", ".join(sorted({one.kind.name for one in pending}))
         found = obtain_all(requests, client.when_missing, client.follow(f"{len(pending)} kinds of blocks ({names})"))
         seconds = time.perf_counter() - started
@@ -183,6 +177,29 @@ class Kinds:
             if isinstance(graph, LoadedGraph):
                 run.report.blocks.found(graph, seconds)
 
+    def _requests(
+        self,
+        pending: Sequence[_Pending],
+        model: torch.nn.Module,
+        outer: tuple[Sequence[Any], Mapping[str, Any]] | None,
+    ) -> list[Request] | Reason:
+        """What to compile, or why nothing can be. Never raises."""
+        client, run = self._client, self._run
+        if outer is None:
+            return reasons.OuterReplaced(type(model).__name__)
+        try:
+            described = OuterCall.of(model, *outer)
+            skeleton = run.skeleton(model)
+            requests: list[Request] = []
+            for one in pending:
+                calls = KindCalls(one.block, one.kind.form, tuple(one.seen), described, one.options, client.packages)
+                asked = dataclasses.replace(one.request, calls=calls, model=skeleton)
+                requests.append(client.with_memory(run, asked, one.like))
+            return requests
+        except Exception as error:  # of whatever the model is given
+            log.debug("a model's call cannot be described", exc_info=True)
+            return reasons.BlockArgument(in_brief(error))
+
     def _one_too_many(self, one: _Pending) -> bool:
         """Whether this process has compiled as many kinds of a block as it may; the kind is refused then."""
         compiled = registry().exact_compiles.setdefault(one.request.key.architecture, set())
@@ -191,13 +208,3 @@ class Kinds:
             return True
         compiled.add(one.request.key.digest)
         return False
-
-
-def _described(model: torch.nn.Module, outer: tuple[Sequence[Any], Mapping[str, Any]] | None) -> OuterCall | Reason:
-    if outer is None:
-        return reasons.OuterReplaced(type(model).__name__)
-    try:
-        return OuterCall.of(model, *outer)
-    except Exception as error:  # of whatever the model is given
-        log.debug("a model's call cannot be described", exc_info=True)
-        return reasons.BlockArgument(in_brief(error))

@@ -98,14 +98,15 @@ class BlockRun:
             yield
             return
         self._served, self._eager, self._outer = 0, Counter(), outer
-        modules = [*(one.block for one in self._blocks.values()), self._model]
+        lasting = contextlib.ExitStack()
         try:
-            with run.weights(self._model) as held, routed(modules, self):
-                if isinstance(held, Refused):
-                    self._ambient, self._ambient_known = held.reason, True
-                else:
-                    self._held = held
+            with self._reported():
+                self._prepare(lasting)
+            try:
                 yield
+            finally:
+                with self._reported():
+                    lasting.close()
             self._kinds.compile_pending(self._model, self._outer)
         finally:
             self._outer, self._held = None, self._model  # the tensors of a call are not kept until the next one
@@ -115,6 +116,27 @@ class BlockRun:
         elif self._eager:
             report.eager[self._eager.most_common(1)[0][0]] += 1
         report.blocks.eager += self._eager
+
+    def _prepare(self, lasting: contextlib.ExitStack) -> None:
+        """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
+        held = lasting.enter_context(self._run.weights(self._model))
+        if isinstance(held, Refused):
+            self._ambient, self._ambient_known = held.reason, True
+        else:
+            self._held = held
+        lasting.enter_context(routed([*(one.block for one in self._blocks.values()), self._model], self))
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Whatever goes wrong goes into the log and the report, never into the queue: the rest of the run is eager."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("the blocks of a model cannot be served")
+            reason = reasons.NotInspected("model", type(error).__name__, in_brief(error))
+            self._run.refusal = reason
+            self._run.report.eager[reason] += 1
+            registry().counters.count_eager(reason)
 
     def _inspected(self, alone: bool) -> Reason | None:
         """Look for changes since the last call; why no graph serves this one."""
@@ -209,4 +231,6 @@ class BlockRun:
         served = kind.serve(call, options_of(named), whole, run.held, registry().counters)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name)
+        elif isinstance(served.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
+            kind.refusal = served.reason
         return served

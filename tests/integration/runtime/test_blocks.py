@@ -313,3 +313,27 @@ def test_gradients_of_one_block_are_eagers(engine: Registry) -> None:
     with torch.enable_grad():
         found = runs(*FIRST)
     assert found.requires_grad and runs.eager["gradients"] >= 2
+
+
+def test_weights_that_cannot_be_had_raise_nothing(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+
+    def fails(module: torch.nn.Module) -> Any:
+        raise OSError("no pages")
+
+    runs.run.weights = fails  # type: ignore[method-assign]
+    runs.check(*FIRST)
+    assert (runs.compiled, runs.run.report.eager_codes) == (0, {"not_inspected": 1})
+    runs.check(*FIRST)
+    assert runs.run.report.eager_codes == {"not_inspected": 2}
+
+
+def test_the_report_tells_programs_the_same(engine: Registry) -> None:
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST)
+    found = runs.run.report.to_json()
+    assert found["blocks"] == {
+        "of": 5, "compiled": 5, "kinds": 2, "calls": 5, "eager_calls": {}, "eager_codes": {},
+    }  # fmt: skip
+    assert found["restore_s"] > 0 and found["compile_s"] is None and found["compiled_calls"] == 1
+    assert found["speedup"] is None or found["speedup"] > 0
