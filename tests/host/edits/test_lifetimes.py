@@ -90,13 +90,13 @@ def test_weights_that_go_during_a_call_stay_until_it_returns(
     seen: list[list[str]] = []
     run: Any = LoadedGraph._run
 
-    def change_and_run(self: LoadedGraph, inputs: Any) -> Any:
+    def change_and_run(self: LoadedGraph, runner: Any, inputs: Any) -> Any:
         if not old:
             thread = threading.Thread(target=lambda: old.append(change(subject)))
             thread.start()
             thread.join()
             seen.append(alive(old[0]))
-        return run(self, inputs)
+        return run(self, runner, inputs)
 
     monkeypatch.setattr(LoadedGraph, "_run", change_and_run)
     result = fast(None, nothing)

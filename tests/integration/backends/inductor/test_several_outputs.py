@@ -107,7 +107,7 @@ def test_a_graph_with_other_outputs_than_stated(home: Path, tmp_path: Path, monk
     engine, graph = restored(Path(shutil.copytree(home, tmp_path / "home")))
     call(engine, graph)
     graph.fresh = True
-    monkeypatch.setattr(graph, "_run", lambda inputs: toy.several(toy.Several(1), *inputs)[:2])
+    monkeypatch.setattr(graph, "_run", lambda runner, inputs: toy.several(toy.Several(1), *inputs)[:2])
     result, expected = call(engine, graph)
     assert result.refusal == reasons.FirstUseFailed(reasons.OtherResult("2 tensors", "4 tensors"))
     torch.testing.assert_close(result.output, expected)
