@@ -5,18 +5,6 @@ from __future__ import annotations
 from .base import Reason
 
 
-class NoBlocks(Reason):
-    """A model has nothing that repeats.
-
-    Attributes:
-        supported: models that are compiled as a whole.
-    """
-
-    sentence = "{model} has no repeated blocks and is none of the models compiled as a whole ({supported})"
-    model: str
-    supported: str
-
-
 class BlockRecorded(Reason):
     sentence = "the first call, by which graphs are compiled for its blocks"
 

@@ -17,7 +17,7 @@ import torch
 
 from . import call_tree
 from .call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
-from .parameters import as_call, parameters_of
+from .parameters import as_call, options_of, parameters_of
 
 log = logging.getLogger("onegraph.compiler")
 
@@ -54,7 +54,7 @@ class OuterCall:
         own: Any = type(model)
         named = parameters_of(own).bind(args, kwargs)
         form, leaves = flatten({name: _simple(name, value) for name, value in named.items()})
-        return cls(form, tuple(map(_described, leaves)), plain_options(_options(named)))
+        return cls(form, tuple(map(_described, leaves)), plain_options(options_of(named)))
 
     def to_json(self) -> JSON:
         """Return everything, JSON-ready."""
@@ -161,11 +161,6 @@ def repeat(model: torch.nn.Module, call: OuterCall, device: torch.device) -> int
 def plain_options(options: Any) -> dict[str, Any]:
     """Return the plain values among a model's options: what a capture may read of them."""
     return {name: one for name, one in options.items() if type(one) in _PLAIN} if isinstance(options, dict) else {}
-
-
-def _options(named: Mapping[str, Any]) -> Any:
-    found = named.get(OPTIONS)
-    return found if found is not None else named.get("**", {}).get(OPTIONS)
 
 
 def _simple(name: str, value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...common import reasons
+from ...common.errors import in_brief
 from ...common.outputs import Output, output_of, tensors_of
 from ...common.reasons import Reason
 from ...common.shapes import Refused
@@ -63,10 +64,12 @@ class KindGraph:
         self._packages = tuple(packages)
         self._fitting: dict[Any, Mapping[str, int] | None] = {}
         if self.graph is not None:
-            assert self.graph.entry.manifest.signature is not None
-            self.signature = BlockSignature.from_json(self.graph.entry.manifest.signature, packages)
-            if self.signature.arguments != form:
-                self.refusal = reasons.OtherKey("form of the arguments")
+            try:
+                self.signature = BlockSignature.from_json(self.graph.entry.manifest.signature, packages)
+                if self.signature.arguments != form:
+                    self.refusal = reasons.OtherKey("form of the arguments")
+            except ValueError as error:  # it returns objects of a package that this client does not take apart
+                self.refusal = reasons.CallFailed("ValueError", in_brief(error, 120))
 
     def serve(
         self, call: BlockCall, options: Any, whole: bool, held: Held | None, counters: Counters

@@ -71,11 +71,7 @@ def routed(modules: Iterable[torch.nn.Module], session: Session) -> Iterator[Non
                         del vars(module)["forward"]
 
 
-@contextlib.contextmanager
-def unrouted() -> Iterator[None]:
-    """While this lasts, this thread's calls are nobody's but the blocks' own."""
-    before = _session.set(None)
-    try:
-        yield
-    finally:
-        _session.reset(before)
+def is_taken(module: torch.nn.Module) -> bool:
+    """Whether somebody else's forward stands on a module, which is never routed."""
+    found = vars(module).get("forward")
+    return found is not None and type(found) is not Route

@@ -17,14 +17,14 @@ from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
-from .. import ambient_modes
+from .. import ambient_modes, code_guard
 from ..module_guard import PARTS, GuardCache, ModuleGuard
 from ..registry import registry
 from ..run import Run
 from .client import Client
 from .kind import BlockCall, KindGraph
 from .kinds import Kinds
-from .routing import routed
+from .routing import is_taken, routed
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -107,7 +107,8 @@ class BlockRun:
             finally:
                 with self._reported():
                     lasting.close()
-            self._kinds.compile_pending(self._model, self._outer)
+            with self._reported():
+                self._kinds.compile_pending(self._model, self._outer)
         finally:
             self._outer, self._held = None, self._model  # the tensors of a call are not kept until the next one
         run.served = bool(self._served)
@@ -125,6 +126,10 @@ class BlockRun:
         else:
             self._held = held
         lasting.enter_context(routed([*(one.block for one in self._blocks.values()), self._model], self))
+        for one in self._blocks.values():
+            if is_taken(one.block):  # its calls do not come here
+                source = code_guard.custom_node(vars(one.block)["forward"])
+                self._eager[reasons.BlockReplaced(one.name, source)] += 1
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:

@@ -181,6 +181,7 @@ def test_a_forward_of_somebody_else_is_left_alone(engine: Registry) -> None:
     with runs.blocks.call(True):
         found = runs.model(*toy_blocks.call(*FIRST), {})
     assert calls == [1] and runs.compiled == 4 and "forward" in vars(block)
+    assert runs.eager == {"block_replaced": 1}
     torch.testing.assert_close(found, runs.model(*toy_blocks.call(*FIRST), {}), rtol=1e-4, atol=1e-5)
 
 

@@ -74,7 +74,7 @@ def test_files_that_a_gpu_reads_later_stay_with_it(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     files = runner_module._Files(entry.folder, toy.CPU)
     files._read_later = True
-    loaded = runner_module._load(entry.folder, files)
+    loaded = runner_module._loaded(runner_module._read_plan(entry.folder), files)
     files.keep_for(loaded)
     assert len([*tmp_path.rglob("*.so")]) == 1
     Store(tmp_path / "home").sweep([])
