@@ -10,10 +10,12 @@ copied, and stays as it is.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..common.errors import in_brief
 from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow
@@ -160,6 +162,23 @@ class Lookup:
                 if found.trusted.mine and isinstance(check(found.entry), Sound):
                     return found.entry
         return None
+
+    def keys(
+        self, component: str, architectures: Collection[str], source: ModelSource, neighbours: Iterable[Path]
+    ) -> list[dict[str, Any]]:
+        """Read the keys of a component's entries of some architectures; see `Store.keys`."""
+        found: dict[str, dict[str, Any]] = {}
+        left = _MOST_COMPARED
+        for location in [*self.layout.locations(source), *self.layout.other_models(source, neighbours)]:
+            names = sorted(visible(listed_now(location / component)))[:left]
+            left -= len(names)
+            for known in self._known(location / component, names):
+                key = known.entry.manifest.key
+                if key.get("architecture") in architectures:
+                    found.setdefault(json.dumps(key, sort_keys=True), key)
+            if {key["architecture"] for key in found.values()} == {*architectures} or not left:
+                break
+        return [*found.values()]
 
     def _nearest(self, component: Path, names: list[str], key: GraphKey) -> str | None:
         """Describe the smallest difference from a key among a component's entries; None where none differs."""

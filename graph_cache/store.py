@@ -18,8 +18,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ..common.reasons import (
     Damaged,
@@ -104,6 +105,16 @@ class Store:
     ) -> Entry | None:
         """Look for a sound entry that differs from `key` in the shapes alone, this model's or another's."""
         return self._lookup.sibling(key, source, neighbours, differs)
+
+    def keys(
+        self, component: str, architectures: Collection[str], source: ModelSource, neighbours: Iterable[Path] = ()
+    ) -> list[dict[str, Any]]:
+        """Read the fields of the keys of a component's trusted entries, whose files are not looked at.
+
+        Args:
+            architectures: digests. Other models' entries are read until there is one of each, and not all of many.
+        """
+        return self._lookup.keys(component, architectures, source, neighbours)
 
     def locations(self, source: ModelSource) -> list[Path]:
         """List the folders in which a model's graphs may live, best first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -90,24 +90,43 @@ class Component(component.Component):
             module: the patcher's model, or the part of it that will run.
             examples: makes calls that will come.
         """
+        self.preload_requests(patcher, lambda: self._preloaded(patcher, module, backend, examples, guards))
+
+    def _preloaded(
+        self,
+        patcher: Any,
+        module: torch.nn.Module,
+        backend: str,
+        examples: Callable[[], Sequence[Arguments]],
+        guards: GuardCache,
+    ) -> Iterator[tuple[Request, int]]:
+        guard = guards.of(module, eligibility.rules())
+        paged = dynamic_vram.paged(patcher, module, guard.version) if dynamic_vram.is_paged(patcher) else None
+        if isinstance(paged, Refused):
+            return
+        run = HostRun(version=guard.version, patcher=patcher, guard=guard, paged=paged)
+        for example in examples():
+            given = self.family.read(module, example.args, example.kwargs)
+            plan = plan_of("any size")
+            request = given if isinstance(given, Refused) else self.request(run, module, given, backend, plan)
+            if isinstance(request, Request) and rebuilder(request.backend) is None:
+                yield request, 1
+
+    def preload_requests(self, patcher: Any, requests: Callable[[], Iterable[tuple[Request, int]]]) -> None:
+        """Begin to restore graphs, each in a thread, where the device is one on which that pays. Never raises.
+
+        Args:
+            requests: gives them, and how many modules each will serve.
+        """
         try:
             device, policy = patcher.load_device, registry().policy
             room = patcher.model_size() + policy.preload_room
             if device.type not in policy.preload_on or memory.unused_bytes(device) < room:
                 return
-            guard = guards.of(module, eligibility.rules())
-            paged = dynamic_vram.paged(patcher, module, guard.version) if dynamic_vram.is_paged(patcher) else None
-            if isinstance(paged, Refused):
-                return
-            run = HostRun(version=guard.version, patcher=patcher, guard=guard, paged=paged)
-            for example in examples():
-                given = self.family.read(module, example.args, example.kwargs)
-                plan = plan_of("any size")
-                request = given if isinstance(given, Refused) else self.request(run, module, given, backend, plan)
-                if isinstance(request, Request) and rebuilder(request.backend) is None:
-                    name = f"onegraph-preload-{request.key.digest}"
-                    # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
-                    threading.Thread(target=_preload, args=(request, policy.preload_room), name=name).start()
+            for request, modules in requests():
+                name = f"onegraph-preload-{request.key.digest}"
+                # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
+                threading.Thread(target=_preload, args=(request, policy.preload_room, modules), name=name).start()
         except Exception:  # never into the queue; the first call does without
             log.debug("no graph was preloaded", exc_info=True)
 
@@ -140,9 +159,9 @@ class Component(component.Component):
         report_run(self.node_id, self.part, report)
 
 
-def _preload(request: Request, room: int) -> None:
+def _preload(request: Request, room: int, modules: int) -> None:
     with no_collection():
-        registry().preload(request, room)
+        registry().preload(request, room, modules)
 
 
 def wait_for(device: torch.device | None) -> None:

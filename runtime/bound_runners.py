@@ -64,6 +64,7 @@ class BoundRunners:
     def __init__(self, first: Runner, another: Callable[[], Runner] | None) -> None:
         self.first = BoundRunner(first)
         self._another = another
+        self._spare: list[Runner] = []
         self._by_module: weakref.WeakKeyDictionary[torch.nn.Module, BoundRunner] = weakref.WeakKeyDictionary()
 
     def of(self, module: torch.nn.Module) -> BoundRunner:
@@ -77,9 +78,18 @@ class BoundRunners:
         known = self._by_module.get(module)
         if known is None:
             taken = {id(one) for one in self._by_module.values()}
-            known = BoundRunner(self._another()) if id(self.first) in taken else self.first
+            free = id(self.first) not in taken
+            known = self.first if free else BoundRunner(self._spare.pop() if self._spare else self._another())
             self._by_module[module] = known
         return known
+
+    def ahead(self) -> Runner | None:
+        """Load a further one before its module comes, for `keep`; None: one serves all modules. Raises LoadError."""
+        return None if self._another is None else self._another()
+
+    def keep(self, runner: Runner) -> None:
+        """Keep a runner for the next module."""
+        self._spare.append(runner)
 
     def __iter__(self) -> Iterator[BoundRunner]:
         yield self.first
@@ -92,6 +102,7 @@ class BoundRunners:
 
     def close(self) -> None:
         """Release their memory."""
+        self._spare.clear()
         for one in self:
             one.binding = None
             one.runner.close()

@@ -259,21 +259,31 @@ class LoadedGraph:
 
         return out_of_memory.retried(lambda: runner(*inputs), make_room, self.device)
 
-    def warm(self, inputs: tuple[torch.Tensor, ...]) -> None:
-        """Run on weights of zeros, so that kernels and libraries are on the device before the first call needs them."""
-        with self._lock:
-            runner = self._runners.first.runner
-            if not self.fresh or self._runners.first.binding is not None or self.retired is not None:
-                return
-            with self._store.loading(self.entry):
-                weights = zeros(self._constants, self.device)
-                try:
-                    runner.bind(weights)
-                    runner(*inputs)
-                    if self.device.type == "cuda":
-                        torch.cuda.current_stream(self.device).synchronize()
-                finally:
-                    runner.close()
+    def warm(self, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
+        """Run on weights of zeros, so that kernels and libraries are on the device before the first calls need them.
+
+        Args:
+            modules: that will be served, where each has a runner of its own.
+        """
+        weights = None
+        for number in range(modules):
+            with self._lock:  # a call that comes meanwhile waits for one runner only, and ends this
+                if not self.fresh or self._runners.first.binding is not None or self.retired is not None:
+                    return
+                runner = self._runners.ahead() if number else self._runners.first.runner
+                if runner is None:
+                    return
+                with self._store.loading(self.entry):
+                    weights = weights or zeros(self._constants, self.device)
+                    try:
+                        runner.bind(weights)
+                        runner(*inputs)
+                        if self.device.type == "cuda":
+                            torch.cuda.current_stream(self.device).synchronize()
+                    finally:
+                        runner.close()
+                if number:
+                    self._runners.keep(runner)
 
     def _marked(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
         """A crash marker around the calls that could take the process down."""

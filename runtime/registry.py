@@ -23,6 +23,7 @@ from ..common.errors import LoadError, MemoryShortError
 from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ..common.shapes import Refused
 from ..compiler import export
+from ..compiler.blocks.signature import BlockSignature
 from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
@@ -229,11 +230,12 @@ class Registry:
 
     # Preloading ---------------------------------------------------------------------------------------------
 
-    def preload(self, request: Request, room: int) -> None:
+    def preload(self, request: Request, room: int, modules: int = 1) -> None:
         """Load a cached graph and warm it up, in a thread beside whatever comes before its first call. Never raises.
 
         Args:
             room: bytes that must still be free to warm it up.
+            modules: that the graph will serve.
         """
         device = request.device
         try:
@@ -241,7 +243,7 @@ class Registry:
             with torch.inference_mode(), on_device:  # both are a thread's own
                 restored = self._preloaded(request)
                 if restored is not None and memory.unused_bytes(device) >= room:
-                    restored.warm(export.example_inputs(request.shapes, request.example_sizes, device))
+                    restored.warm(_example_inputs(request, restored.entry.manifest.signature), modules)
                     self.counters.preloads += 1
         except Exception:  # the first call does without
             log.debug("a graph could not be preloaded", exc_info=True)
@@ -315,6 +317,13 @@ class Registry:
             "deferred_compiles": self.compiles.deferred(),
             "captured_bytes": self.captured_bytes(),
         }
+
+
+def _example_inputs(request: Request, signature: dict[str, Any] | None) -> tuple[torch.Tensor, ...]:
+    """Inputs of some call. `signature`: of a block's graph, which alone tells what that takes."""
+    if signature is None:
+        return export.example_inputs(request.shapes, request.example_sizes, request.device)
+    return tuple(BlockSignature.from_json(signature, request.packages).trial_inputs(request.device))
 
 
 _current: Registry | None = None

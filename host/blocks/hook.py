@@ -5,7 +5,7 @@ An APPLY_MODEL wrapper: not all of ComfyUI's diffusion models let DIFFUSION_MODE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +19,7 @@ from ...compiler.fingerprint import Rules
 from ...compiler.progress import Progress
 from ...graph_cache.model_hash import ModelSource
 from ...runtime import choice, registrations
-from ...runtime.blocks.kinds import COMPONENT
+from ...runtime.blocks.requests import COMPONENT, stored_requests
 from ...runtime.blocks.session import BlockRun
 from ...runtime.family import by_name
 from ...runtime.module_guard import ModuleGuard
@@ -52,6 +52,16 @@ class BlockHook(SamplingHook):
     def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
         super().__init__(Component(Blocks(), node_id, source))
         self.options = options
+
+    def preload(self, patcher: Any) -> None:
+        """Begin to restore the graphs that the store has for the model's blocks, before the first call."""
+        module = patcher.model.diffusion_model
+
+        def requests() -> Iterator[tuple[Request, int]]:
+            client = _Client(self._component, self.options, module)
+            return stored_requests(client, module, patcher.load_device, self._guards)
+
+        self._component.preload_requests(patcher, requests)
 
     @override
     def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:
@@ -159,7 +169,9 @@ def compile_blocks(
     lacking = contract.refusal("blocks")
     if lacking is not None:
         return eager_text(lacking)
-    BlockHook(options, node_id, source).attach(model)
+    hook = BlockHook(options, node_id, source)
+    hook.attach(model)
+    hook.preload(model)
     backend = choice.describe(options.backend, model.load_device)
     return (
         f"ready: block graphs for {len(repeated_blocks(module))} blocks, {backend}; starts with the first sampling step"

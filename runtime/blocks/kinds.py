@@ -11,29 +11,26 @@ from typing import Any
 
 import torch
 
-from ...backends import Backend, ServesBlocks
 from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
-from ...common.shapes import Refused, ShapeRange
-from ...compiler.blocks.call_tree import Form, Leaf, UnknownArgumentError, flatten, to_json
+from ...common.shapes import Refused
+from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to_json
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import OuterCall, plain_options
 from ...compiler.blocks.parameters import options_of
 from ...compiler.blocks.size_rules import Sizes, sizes_of
-from ...graph_cache.key import GraphKey
-from .. import choice
 from ..loaded_graph import LoadedGraph
 from ..registry import registry
-from ..request import PREFIX, Request
+from ..request import Request
 from ..run import Run
 from .client import Client
 from .kind import KindGraph
 from .obtaining import obtain_all
+from .requests import block_request
 
 log = logging.getLogger("onegraph.runtime")
 
-COMPONENT = "block"
 MOST_KINDS = 8  # of blocks of one architecture, so that calls that differ each time cannot compile without end
 _MOST_SEEN = 8  # sizes of one kind that its compile is told
 
@@ -101,7 +98,8 @@ class Kinds:
         if like is None:
             return Refused(reasons.NotPlainInputs())
         started = time.perf_counter()
-        request = self._request(block, architecture, form, like)
+        dtype = str(like.dtype).removeprefix("torch.")
+        request = block_request(self._client, block, architecture, to_json(form), dtype, like.device)
         found: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
         kind = KindGraph(type(block).__name__, form, found, self._client.packages)
         among.insert(0, kind)
@@ -110,38 +108,6 @@ class Kinds:
         elif isinstance(request, Request) and found.reason == reasons.BlockRecorded():
             self._pending.append(_Pending(request, kind, among, name, like, plain_options(options_of(named))))
         return kind, leaves
-
-    def _request(self, block: torch.nn.Module, architecture: str, form: Form, like: torch.Tensor) -> Request | Refused:
-        context = self._client.context()
-
-        def build(candidate: Backend) -> Request | Refused:
-            if not isinstance(candidate, ServesBlocks):
-                return Refused(reasons.BackendCannotServe(candidate.name, "block graphs"))
-            key = GraphKey(
-                COMPONENT,
-                architecture,
-                {"form": to_json(form)},
-                str(like.dtype).removeprefix("torch."),
-                candidate.name,
-                candidate.target(like.device),
-            )
-            return Request(
-                key=key,
-                source=context.source,
-                shapes=ShapeRange((), ()),
-                label=f"{type(block).__name__}, any size",
-                module=block,
-                prefix=PREFIX,
-                backend=candidate,
-                device=like.device,
-                example_sizes={},
-                client=context.client,
-                neighbours=context.neighbours,
-                environment=context.environment,
-                packages=self._client.packages,
-            )
-
-        return choice.choose(self._client.backend, like.device, build)
 
     def _obtained(self, request: Request) -> LoadedGraph | Refused:
         """The graph, if there is one; `BlockRecorded` where one is to be compiled after this call."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from headless import host
 from support.models import dits
 
 from onegraph.host import model_hook, status
+from onegraph.runtime import registry
 from onegraph.runtime.counters import Counters
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry
 
 NODE = "7"
 CLOSE = 1e-5  # relative L2; blocks differ by some 1e-7
@@ -205,6 +210,25 @@ def test_a_block_that_is_changed_runs_eager_alone(counters: Counters) -> None:
     block.linear1.register_forward_hook(lambda module, args, output: output * 1.2)
     report = check(model, "flux")
     assert (report["calls"], report["eager_codes"]) == (8, {"forward_hook": 2}), report
+
+
+def test_graphs_of_blocks_are_preloaded(counters: Counters, fresh_process: Registry) -> None:
+    model = known("flux", counters)
+    policy = replace(ANY_SPEED, preload_on=("cpu",), preload_room=0)  # else on GPUs only
+    with registry.using(Registry(fresh_process.store, policy=policy)) as process:
+        assert process is not None
+        fast = compiled(model)
+        host.wait_for_preloads()
+        seen = process.counters
+        assert (seen.preloads, seen.restores, seen.binds) == (2, 2, 0)
+        spares = {len(graph._constants): graph._runners._spare for graph in process.graphs()}
+        assert sorted(map(len, spares.values())) == [1, 2]  # two double and three single blocks, each with its own
+        found, wanted = dits.sample(fast, "flux"), dits.sample(model, "flux")
+        assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+        assert (blocks()["calls"], seen.compiles, seen.restores, [*spares.values()]) == (10, 0, 2, [[], []])
+        compiled(dits.load("z-image"))  # there is nothing for it
+        host.wait_for_preloads()
+        assert seen.preloads == 2
 
 
 def test_a_dtype_is_kinds_of_its_own(counters: Counters) -> None:
