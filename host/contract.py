@@ -81,7 +81,7 @@ USES: dict[Feature, tuple[Use, ...]] = {
     ),
     "ControlNet": (
         *_COMPILING,
-        Use("comfy.controlnet.ControlNet.copy"),
+        *uses("comfy.controlnet", "ControlNet.copy", "ControlNetSD35"),
         Use(
             "comfy.controlnet.ControlNet.get_control", ("x_noisy", "t", "cond", "batched_number", "transformer_options")
         ),
@@ -91,6 +91,7 @@ USES: dict[Feature, tuple[Use, ...]] = {
         *_COMPILING,
         *uses("comfy.sd.VAE", "decode", "encode"),
         *uses("comfy.sd.VAE", "decode_tiled", "encode_tiled", "decode_tiled_", "encode_tiled_"),
+        *uses("comfy.sd.VAE", "decode_tiled_3d", "encode_tiled_3d"),
     ),
     "DynamicVRAM": (
         Use("comfy.ops.cast_bias_weight", ("s", "input", "dtype", "device", "bias_dtype", "offloadable")),

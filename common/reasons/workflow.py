@@ -213,13 +213,23 @@ class NotACompilableVae(Reason):
     type: str
 
 
+class SeveralFrames(Reason):
+    sentence = "this VAE computes {frames} frames one part after the other, and graphs serve single images"
+    frames: int
+
+
+class PartOfVideo(Reason):
+    sentence = "the first and the last parts of a video are decoded in ways of their own"
+
+
 class UnusualVae(Reason):
     sentence = "{type} has an unusual encoder or decoder"
     type: str
 
 
-class NormalisedLatents(Reason):
-    sentence = "{type} normalises its latents or splits its batches"
+class SplitBatches(Reason):
+    code = "normalised_latents"
+    sentence = "{type} splits its batches"
     type: str
 
 

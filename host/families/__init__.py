@@ -8,14 +8,41 @@ from typing import Any
 from ...common import reasons
 from ...common.reasons import Reason
 from .. import contract
-from . import controlnet, unet, vae
+from . import controlnet, unet, unet_video, vae, vae_wan
 from .family import Family
+from .vae import Half, VaeHalf
 
-MODELS: list[Family] = [unet.Unet()]  # diffusion models, whose calls go through the host's chain of wrappers
+MODELS: list[Family] = [
+    unet.Unet(),
+    unet_video.VideoUnet(),
+]  # diffusion models, whose calls go through the host's chain of wrappers
 CONTROLNETS: list[Family] = [controlnet.ControlNet()]
 DECODER, ENCODER = vae.Decoder(), vae.Encoder()
+VAES: list[VaeHalf] = [
+    DECODER,
+    ENCODER,
+    vae.TaesdDecoder(),
+    vae.TaesdEncoder(),
+    vae_wan.Wan21Decoder(),
+    vae_wan.Wan21Encoder(),
+    vae_wan.Wan22Decoder(),
+    vae_wan.Wan22Encoder(),
+]
 
-__all__ = ["CONTROLNETS", "DECODER", "ENCODER", "MODELS", "Family", "family_of", "known", "register"]
+__all__ = [
+    "CONTROLNETS",
+    "DECODER",
+    "ENCODER",
+    "MODELS",
+    "VAES",
+    "Family",
+    "Half",
+    "VaeHalf",
+    "family_of",
+    "half_of",
+    "known",
+    "register",
+]
 
 
 def register(family: Family) -> None:
@@ -25,7 +52,8 @@ def register(family: Family) -> None:
 
 def known() -> list[Family]:
     """All families."""
-    return [*MODELS, *CONTROLNETS, DECODER, ENCODER]
+    parts = [family.of_parts for family in VAES if family.of_parts is not None]
+    return [*MODELS, *CONTROLNETS, *VAES, *parts]
 
 
 def family_of(module: Any, among: Sequence[Family], name: str = "") -> Family | Reason:
@@ -37,3 +65,18 @@ def family_of(module: Any, among: Sequence[Family], name: str = "") -> Family | 
     supported = ", ".join(family.supported for family in among)
     first = next((lacks for lacks in lacking if lacks is not None), None)
     return first or reasons.NotCompilable(name or type(module).__name__, supported)
+
+
+def half_of(module: Any, half: Half) -> VaeHalf | Reason:
+    """The family of one half of a VAE, which may refuse it all the same, or why there is none."""
+    name = type(module).__name__
+    for family in VAES:
+        if family.half != half:
+            continue
+        lacks = contract.refusal(family.feature, family.uses)
+        if lacks is None and family.knows(module):
+            return family
+    return next(
+        (lacks for family in VAES if (lacks := contract.refusal(family.feature, family.uses)) is not None),
+        reasons.NotACompilableVae(name),
+    )

@@ -18,7 +18,7 @@ from ..contract import Use, uses
 from . import residuals
 from .family import FIRST_SIDE, FIRST_TOKENS, Family, attention, of_steps, one_path
 
-_MODULE = "comfy.ldm.modules.diffusionmodules.openaimodel"
+MODULE = "comfy.ldm.modules.diffusionmodules.openaimodel"
 
 # transformer_options that do not change what the UNet computes.
 _NEUTRAL = {
@@ -45,23 +45,20 @@ class Unet(Family):
     supported = "SD 1.x, SD 2.x, SDXL, refiner"
     entry = "_forward"
     arguments = ("x", "timesteps", "context", "y", "control", "transformer_options")
-    uses = (Use(f"{_MODULE}.UNetModel._forward", arguments), *uses(_MODULE, "VideoResBlock", "Downsample"))
+    uses = (
+        Use(f"{MODULE}.UNetModel._forward", arguments),
+        *uses(MODULE, "VideoResBlock", "Downsample"),
+        Use("comfy.ldm.modules.attention.SpatialVideoTransformer"),
+    )
     chunk = latent_ranges.MOST_BATCH
 
     def __init__(self) -> None:
-        self._options: dict[str, Any] = {}  # the model's, while it is captured
+        self.options: dict[str, Any] = {}  # the model's, while it is captured
 
     def serves(self, module: torch.nn.Module) -> bool:
         from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 
-        return type(module) is UNetModel
-
-    def refusal(self, module: torch.nn.Module) -> Reason | None:
-        """Stable Video Diffusion computes the frames of a video together."""
-        from comfy.ldm.modules.diffusionmodules.openaimodel import VideoResBlock
-
-        video = any(isinstance(child, VideoResBlock) for child in module.modules())
-        return reasons.VideoFrames() if video else None
+        return type(module) is UNetModel and not is_video(module)
 
     def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
         dtype = dtype_of(given["x"])
@@ -100,17 +97,17 @@ class Unet(Family):
     def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
         unet: Any = module
         plain_inputs, control = residuals.split(given)
-        result: torch.Tensor = unet._forward(**plain_inputs, control=control, transformer_options={**self._options})
+        result: torch.Tensor = unet._forward(**plain_inputs, control=control, transformer_options={**self.options})
         return result
 
     @contextlib.contextmanager
     def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
-        self._options = {"optimized_attention_override": attention}
+        self.options = {"optimized_attention_override": attention}
         try:
             with one_path(given["x"]):
                 yield
         finally:
-            self._options = {}
+            self.options = {}
 
     def example(self, module: torch.nn.Module, like: Any) -> Arguments:
         unet: Any = module
@@ -131,6 +128,16 @@ class Unet(Family):
             return [plain_call]
         steering = residuals.usual(module, plain_call.kwargs["x"])
         return [plain_call, Arguments((), {**plain_call.kwargs, "control": residuals.control_of(steering)})]
+
+
+def is_video(module: torch.nn.Module) -> bool:
+    """Whether this is a UNet that computes the frames of a video together."""
+    from comfy.ldm.modules.attention import SpatialVideoTransformer
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel, VideoResBlock
+
+    if type(module) is not UNetModel:
+        return False
+    return any(isinstance(child, VideoResBlock | SpatialVideoTransformer) for child in module.modules())
 
 
 def options_refusal(options: Mapping[str, Any]) -> Reason | None:

@@ -1,4 +1,4 @@
-"""The halves of ComfyUI's image VAEs: AutoencoderKL, AutoencodingEngine and TAESD.
+"""The halves of ComfyUI's VAEs of images: SD, SDXL, SD 3, Flux, Z-Image, FLUX.2, HunyuanImage 2.1 and TAESD.
 
 One image at a time: more make no difference to a VAE's speed, and a large batch would double its memory.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -15,130 +16,263 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...runtime.family import Arguments, Axis, Input, Tensors
-from ...runtime.latent_ranges import PIXELS
 from ..contract import Use, uses
 from .family import FIRST_SIDE, Family, one_path
 
-_SMALLEST, _LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
+Half = Literal["decoder", "encoder"]
+HALVES: tuple[Half, ...] = ("decoder", "encoder")
+_SMALLEST = 2  # latent units; tiles leave slim remainders at the borders
+_LARGEST = 2048  # pixels
 
 
-class _Half(Family):
-    """`like` of an example is ComfyUI's VAE object."""
+@dataclass(frozen=True)
+class Layout:
+    """How the tensors of a VAE lie.
 
+    Attributes:
+        dims: 4: images [B,C,H,W]; 5: videos [B,C,T,H,W], of which graphs serve those of one frame.
+        pixels: of an image per latent unit.
+    """
+
+    dims: int
+    pixels: int
+
+
+class VaeHalf(Family):
+    """The decoder or the encoder of one kind of VAE. `like` of an example is ComfyUI's VAE object.
+
+    Attributes:
+        half: which of the two.
+        of_parts: for videos, which the host computes part by part; None: no graph serves these.
+    """
+
+    half: ClassVar[Half]
+    of_parts: ClassVar[VaeHalf | None] = None
     feature = "VAE"
     chunk = 1
     uses = (
-        *uses("comfy.ldm.models.autoencoder.AutoencoderKL", "decode", "encode"),
-        *uses("comfy.ldm.models.autoencoder.AutoencodingEngine", "decode", "encode"),
-        *uses("comfy.ldm.modules.diffusionmodules.model", "AttnBlock", "Decoder", "Encoder"),
         Use("comfy.ldm.modules.diffusionmodules.model.pytorch_attention", ("q", "k", "v")),
-        *uses("comfy.taesd.taesd.TAESD", "decode", "encode"),
+        *uses("comfy.ldm.modules.diffusionmodules.model", "vae_attention"),
     )
+
+    def knows(self, module: torch.nn.Module) -> bool:
+        """Whether the VAE is of this kind, however it is built."""
+        raise NotImplementedError
+
+    def layout(self, module: Any) -> Layout | Reason:
+        """How the tensors of this half of a VAE lie, or why no graph serves it."""
+        raise NotImplementedError
 
     def serves(self, module: torch.nn.Module) -> bool:
         return self.refusal(module) is None
 
     def refusal(self, module: torch.nn.Module) -> Reason | None:
-        return module_refusal(module)
+        if not self.knows(module):
+            return reasons.NotACompilableVae(type(module).__name__)
+        found = self.layout(module)
+        return found if isinstance(found, Reason) else None
+
+    def laid_out(self, module: torch.nn.Module) -> Layout:
+        """The layout of a VAE that is served."""
+        found = self.layout(module)
+        assert isinstance(found, Layout)
+        return found
 
     def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
-        return (Input("x", (1, None, "height", "width")),)
+        frames = (None,) * (self.laid_out(module).dims - 4)
+        return (Input("x", (1, None, *frames, "height", "width")),)
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         (x,) = args
-        return {"x": x} if type(x) is torch.Tensor and x.ndim == 4 else Refused(reasons.NotImages())
+        layout = self.laid_out(module)
+        if type(x) is not torch.Tensor or x.ndim != layout.dims:
+            return Refused(reasons.NotImages())
+        if layout.dims == 5 and x.shape[2] != 1:
+            return Refused(reasons.SeveralFrames(x.shape[2]))
+        return {"x": x}
+
+    def is_in_parts(self, x: Any) -> bool:
+        """Whether the host computes this input part by part."""
+        return type(x) is torch.Tensor and x.ndim == 5 and x.shape[2] > 1
+
+    def regularization(self, module: Any) -> Any:
+        """What follows an encoder's graph, which may draw random numbers and is the host's own; None: nothing does."""
+        return None
+
+    @contextlib.contextmanager
+    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
+        from comfy.ldm.modules.diffusionmodules.model import pytorch_attention
+
+        for block in module.modules():
+            if "optimized_attention" in vars(block):  # a VAE's blocks carry the host's choice; see `attention`
+                block.optimized_attention = pytorch_attention
+        with one_path(next(iter(given.values()))):
+            yield
 
 
-class Decoder(_Half):
-    """Input: latents [1,C,h,w] -> image [1,3,8h,8w], before ComfyUI's own scaling and clamping."""
+class DecoderHalf(VaeHalf):
+    """Input: latents [1,C,h,w] or [1,C,1,h,w] -> image, before ComfyUI's own scaling and clamping."""
 
     component = "vae_decoder"
+    half = "decoder"
 
     def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
-        return _sides(unit=1, pixels=PIXELS)
+        pixels = self.laid_out(module).pixels
+        return sides(1, pixels, pixels)
 
     def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
         own: Any = type(module)
         result: torch.Tensor = own.decode(module, given["x"])
         return result
 
-    @contextlib.contextmanager
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
-        _attend_plainly(module)
-        with one_path(given["x"]):
-            yield
-
     def example(self, module: torch.nn.Module, like: Any) -> Arguments:
-        x = torch.zeros(1, like.latent_channels, FIRST_SIDE, FIRST_SIDE, dtype=like.vae_dtype, device=like.device)
-        return Arguments((x,))
+        frames = (1,) * (self.laid_out(module).dims - 4)
+        shape = (1, like.latent_channels, *frames, FIRST_SIDE, FIRST_SIDE)
+        return Arguments((torch.zeros(shape, dtype=like.vae_dtype, device=like.device),))
 
 
-class Encoder(_Half):
-    """Input: image [1,3,H,W] -> moments [1,2C,H/8,W/8], up to the regularization, which may draw random numbers.
-
-    TAESD has no regularization: its latents [1,C,H/8,W/8].
-    """
+class EncoderHalf(VaeHalf):
+    """Input: image [1,3,H,W] or [1,3,1,H,W] -> latents, or what the regularization makes latents of."""
 
     component = "vae_encoder"
+    half = "encoder"
 
     def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
-        return _sides(unit=PIXELS, pixels=1)
+        pixels = self.laid_out(module).pixels
+        return sides(pixels, pixels, 1)
+
+    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
+        own: Any = type(module)
+        result: torch.Tensor = own.encode(module, given["x"])
+        return result
+
+    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
+        layout = self.laid_out(module)
+        frames, side = (1,) * (layout.dims - 4), FIRST_SIDE * layout.pixels
+        shape = (1, like.output_channels, *frames, side, side)
+        return Arguments((torch.zeros(shape, dtype=like.vae_dtype, device=like.device),))
+
+
+def sides(unit: int, factor: int, pixels: int) -> tuple[Sequence[Axis], str]:
+    """Height and width.
+
+    Args:
+        unit: of the input's sizes in which they come.
+        factor: pixels of an image per latent unit.
+        pixels: of an image per unit of the input's sizes.
+    """
+    largest = _LARGEST // factor
+    sides = [Axis(name, _SMALLEST * unit, largest * unit, unit, pixels) for name in ("height", "width")]
+    return sides, f"any size {_SMALLEST * factor}-{largest * factor}"
+
+
+class Taesd(VaeHalf):
+    """TAESD for SD, SDXL, SD 3, Flux and FLUX.2."""
+
+    supported = "TAESD"
+    uses = (*VaeHalf.uses, *uses("comfy.taesd.taesd", "TAESD.decode", "TAESD.encode", "DecoderFlux2", "EncoderFlux2"))
+
+    def knows(self, module: torch.nn.Module) -> bool:
+        from comfy.taesd.taesd import TAESD
+
+        return type(module) is TAESD
+
+    def layout(self, module: Any) -> Layout | Reason:
+        from comfy.taesd.taesd import DecoderFlux2, EncoderFlux2
+
+        half = module.taesd_decoder if self.half == "decoder" else module.taesd_encoder
+        return Layout(4, 16 if isinstance(half, DecoderFlux2 | EncoderFlux2) else 8)
+
+
+class TaesdDecoder(Taesd, DecoderHalf):
+    pass
+
+
+class TaesdEncoder(Taesd, EncoderHalf):
+    pass
+
+
+class Autoencoder(VaeHalf):
+    """AutoencoderKL and AutoencodingEngine, with the halves that ComfyUI knows for images and for HunyuanVideo's."""
+
+    supported = "VAEs of SD, SDXL, SD 3, Flux, Z-Image, FLUX.2, HunyuanImage and HunyuanVideo"
+    uses = (
+        *VaeHalf.uses,
+        *uses("comfy.ldm.models.autoencoder.AutoencoderKL", "decode", "encode"),
+        *uses("comfy.ldm.models.autoencoder.AutoencodingEngine", "decode", "encode"),
+        *uses("comfy.ldm.models.autoencoder", "DiagonalGaussianRegularizer"),
+        *uses("comfy.ldm.modules.diffusionmodules.model", "Decoder", "Encoder"),
+        *uses("comfy.ldm.hunyuan_video", "vae.Decoder", "vae.Encoder", "vae_refiner.Decoder", "vae_refiner.Encoder"),
+    )
+
+    def knows(self, module: torch.nn.Module) -> bool:
+        from comfy.ldm.models.autoencoder import AutoencoderKL, AutoencodingEngine
+
+        return type(module) in (AutoencoderKL, AutoencodingEngine)
+
+    def layout(self, module: Any) -> Layout | Reason:
+        name, half = type(module).__name__, getattr(module, self.half)
+        if getattr(module, "max_batch_size", None) is not None:
+            return reasons.SplitBatches(name)
+        found = _layout_of(half)
+        if found is None or (self.half == "encoder" and _normalises(module) and _draws(module.regularization)):
+            return reasons.UnusualVae(name)
+        return Layout(found.dims, found.pixels * (module.ps[0] if _normalises(module) else 1))
+
+
+class Decoder(Autoencoder, DecoderHalf):
+    pass
+
+
+class Encoder(Autoencoder, EncoderHalf):
+    """Its graph ends before the regularization, unless the latents are normalised after that."""
 
     def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
         vae: Any = module
-        encoder, regularization = getattr(vae, "encoder", None), getattr(vae, "regularization", None)
-        if encoder is None or getattr(regularization, "forward", None) is _unregularized:
+        regularization = self.regularization(module)
+        if regularization is None or getattr(regularization, "forward", None) is _unregularized:
             # The class's own method, so that the graph's record of functions names it.
-            result: torch.Tensor = type(vae).encode(vae, given["x"])
-            return result
-        moments: torch.Tensor = encoder(given["x"])
+            return super().run(module, given)
+        moments: torch.Tensor = vae.encoder(given["x"])
         return vae.quant_conv(moments) if hasattr(vae, "quant_conv") else moments
+
+    def regularization(self, module: Any) -> Any:
+        return None if _normalises(module) else module.regularization
 
     @contextlib.contextmanager
     def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
-        _attend_plainly(module)
-        regularization: Any = getattr(module, "regularization", None)
+        regularization = self.regularization(module)
         if regularization is not None:
             regularization.forward = _unregularized
-        with one_path(given["x"]):
+        with super().capture_rewrites(module, given):
             yield
 
-    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
-        side = FIRST_SIDE * PIXELS
-        return Arguments((torch.zeros(1, 3, side, side, dtype=like.vae_dtype, device=like.device),))
 
-
-def module_refusal(module: Any) -> Reason | None:
-    """Why this module is none that is compiled, or None; other nodes may exchange parts of it at any time."""
-    from comfy.ldm.models.autoencoder import AutoencoderKL, AutoencodingEngine
+def _layout_of(half: Any) -> Layout | None:
+    """How the tensors of a decoder or encoder lie; None: it is none that graphs serve."""
+    from comfy.ldm.hunyuan_video import vae as hunyuan
+    from comfy.ldm.hunyuan_video import vae_refiner
     from comfy.ldm.modules.diffusionmodules import model as blocks
-    from comfy.taesd.taesd import TAESD
 
-    name = type(module).__name__
-    if type(module) is TAESD:
+    if type(half) in (blocks.Decoder, blocks.Encoder):
+        return Layout(5 if half.carried else 4, 2 ** (half.num_resolutions - 1))
+    if type(half) not in (hunyuan.Decoder, hunyuan.Encoder, vae_refiner.Decoder, vae_refiner.Encoder):
         return None
-    if type(module) not in (AutoencoderKL, AutoencodingEngine):
-        return reasons.NotACompilableVae(name)
-    if type(module.encoder) is not blocks.Encoder or type(module.decoder) is not blocks.Decoder:
-        return reasons.UnusualVae(name)
-    if getattr(module, "bn", None) is not None or getattr(module, "max_batch_size", None) is not None:
-        return reasons.NormalisedLatents(name)
-    return None
+    stages = half.up if hasattr(half, "up") else half.down
+    resampled = sum(hasattr(stage, "upsample") or hasattr(stage, "downsample") for stage in stages)
+    return Layout(5 if hasattr(half, "refiner_vae") else 4, 2**resampled)
 
 
-def _sides(unit: int, pixels: int) -> tuple[Sequence[Axis], str]:
-    """Height and width. `unit`: of the input's sizes in which they come; `pixels`: of an image per unit of them."""
-    sides = [Axis(name, _SMALLEST * unit, _LARGEST * unit, unit, pixels) for name in ("height", "width")]
-    return sides, f"any size {_SMALLEST * PIXELS}-{_LARGEST * PIXELS}"
+def _normalises(module: Any) -> bool:
+    """Whether latents are normalised after the regularization, as FLUX.2's are."""
+    return getattr(module, "bn", None) is not None
 
 
-def _attend_plainly(module: torch.nn.Module) -> None:
-    """A VAE's attention blocks carry the host's choice of attention; see `attention`."""
-    from comfy.ldm.modules.diffusionmodules.model import AttnBlock, pytorch_attention
+def _draws(regularization: Any) -> bool:
+    """Whether a regularization may draw random numbers, or is one that nobody here knows."""
+    from comfy.ldm.models.autoencoder import DiagonalGaussianRegularizer
 
-    for block in module.modules():
-        if isinstance(block, AttnBlock):
-            block.optimized_attention = pytorch_attention
+    return type(regularization) is not DiagonalGaussianRegularizer or regularization.sample
 
 
 def _unregularized(moments: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:

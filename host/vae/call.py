@@ -14,7 +14,7 @@ from ...common.shapes import Refused
 from ...runtime.dispatch import Accepted, Substituted
 from ...runtime.registry import registry
 from ...runtime.request import Request
-from ..families import Family
+from ..families import VaeHalf
 from ..run import HostRun
 from .finite import Flags, Part, recomputed_in_float32
 from .resolutions import Plan
@@ -69,7 +69,7 @@ class Served:
 class Chunk:
     """One call of the proxy, with what it belongs to."""
 
-    family: Family
+    family: VaeHalf
     call: VaeCall
     run: HostRun
     module: torch.nn.Module
@@ -85,6 +85,14 @@ def resolve_not_finite(chunk: Chunk, request: Request, image: torch.Tensor, refe
         chunk.run.refusal = reason
         return Refused(reason)
     return Substituted(exact, reason)
+
+
+def resolve_part(request: Request, reference: Output) -> Accepted:
+    """A part's result that must not leave. `reference` is eager's, which is right where it is not finite, too."""
+    if is_finite(reference):
+        registry().retire(request, reasons.GraphNotFinite())
+        return Refused(reasons.GraphNotFinite())
+    return Substituted(reference, reasons.VaeOverflows(str(reference[0].dtype).removeprefix("torch."), rescued=False))
 
 
 def call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:

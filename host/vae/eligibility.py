@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from .. import dynamic_vram
-from ..families.vae import module_refusal
+from ..families import VaeHalf, half_of
+from ..families.vae import HALVES, Layout
 from ..module_proxy import plain
 from .finite import Part
 from .proxy import VaeProxy
@@ -22,15 +24,22 @@ log = logging.getLogger("onegraph.host")
 _PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkpoint, in diffusers' files, in a VAE file
 
 
-def unsupported(vae: Any) -> Reason | None:
-    """Why this VAE passes through unchanged, or None."""
+def halves_of(vae: Any) -> Mapping[Part, VaeHalf] | Reason:
+    """The families of both halves of a VAE, or why it passes through unchanged."""
     module: Any = plain(getattr(vae, "first_stage_model", None))
-    name = type(module).__name__
-    if getattr(vae, "latent_dim", 2) != 2:
-        return reasons.VideoVae(name)
+    name, dims = type(module).__name__, getattr(vae, "latent_dim", 2)
     if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
         return reasons.OwnTiling(name)
-    return module_refusal(module)
+    found: dict[Part, VaeHalf] = {}
+    for half in HALVES:
+        family = half_of(module, half)
+        if isinstance(family, Reason):
+            return family if dims == 2 else reasons.VideoVae(name)
+        layout = family.layout(module)
+        if isinstance(layout, Layout) and layout.dims != dims + 2:
+            return reasons.VideoVae(name)
+        found[half] = family
+    return found
 
 
 def replaced(part: Part, vae: Any) -> Reason:
@@ -42,12 +51,12 @@ def replaced(part: Part, vae: Any) -> Reason:
     return reasons.VaeMethodReplaced("first_stage_model")
 
 
-def changed(patcher: Any, module: torch.nn.Module) -> Reason | None:
+def changed(patcher: Any, module: torch.nn.Module, family: VaeHalf) -> Reason | None:
     """What other nodes have done to the VAE since it came through our node that no graph can serve, or None."""
     try:
         if dynamic_vram.is_paged(patcher) and plain(patcher.model) is not module:
             return reasons.VaeCopied()
-        return module_refusal(module)
+        return family.refusal(module)
     except Exception as error:  # never into the queue
         return reasons.NotInspected("VAE", type(error).__name__, in_brief(error))
 

@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ import torch
 
 from ...common import reasons
 from ...common.errors import NoEncoderError
-from ...common.outputs import Output
+from ...common.outputs import Output, is_finite
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...graph_cache.model_hash import ModelSource
@@ -33,19 +33,20 @@ from ...runtime.registry import registry
 from ...runtime.request import Request, WhenMissing
 from .. import contract, model_source
 from ..component import Component, eager_text, wait_for
-from ..families import DECODER, ENCODER, Family
+from ..families import VaeHalf
+from ..families.vae_wan import PartDecoder
 from ..module_proxy import plain, stand_in
 from ..run import HostRun, start_run
-from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite
-from .eligibility import changed, has_encoder, replaced, unsupported
+from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite, resolve_part
+from .eligibility import changed, halves_of, has_encoder, replaced
 from .finite import Part, gather, not_finite, random_state, recomputed_in_float32, set_random_state
+from .parts import in_parts
 from .proxy import Calls, VaeProxy, vae_class_for
 from .resolutions import DynamicResolution, Plan, sizes_of
 
 log = logging.getLogger("onegraph.host")
 
 Parts = Literal["decoder", "encoder", "both"]
-_FAMILIES: dict[Part, Family] = {"decoder": DECODER, "encoder": ENCODER}
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,19 @@ class Options:
 class VaeHook:
     """One node's hook on one VAE: options, reports and the call under way, never weights."""
 
-    def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
+    def __init__(
+        self, halves: Mapping[Part, VaeHalf], options: Options, node_id: str | None, source: ModelSource
+    ) -> None:
         self.options = options
         self.node_id = node_id
         self._source = source
-        self._components = {part: Component(family, node_id, source, part) for part, family in _FAMILIES.items()}
+        self._halves = halves
+        self._components = {part: Component(family, node_id, source, part) for part, family in halves.items()}
+        self._of_parts = {
+            part: Component(family.of_parts, node_id, source, part)
+            for part, family in halves.items()
+            if family.of_parts is not None and contract.refusal("VAE", family.of_parts.uses) is None
+        }
         self._has_encoder = has_encoder(source.path)
         self._guards = GuardCache()
         self._active = threading.local()
@@ -82,7 +91,7 @@ class VaeHook:
         if self.options.dynamic_resolution not in ("auto", "any size"):
             return
         for part, component in self._components.items():
-            if self._chosen(part):
+            if self._chosen(part) and self._halves[part].refusal(module) is None:
                 examples = functools.partial(component.family.examples, module, vae, None)
                 component.preload(vae.patcher, module, self.options.backend, examples, self._guards)
 
@@ -177,8 +186,12 @@ class VaeHook:
         if call.run is None:
             patcher = call.vae.patcher
             call.run = start_run(patcher, module, "", self._guards)
-            call.run.refusal = call.run.refusal or changed(patcher, module)
+            call.run.refusal = call.run.refusal or changed(patcher, module, self._halves[part])
         return call, call.run
+
+    def regularization(self, module: torch.nn.Module) -> Any:
+        """What follows an encoder's graph and is the host's own; None: nothing does."""
+        return self._halves["encoder"].regularization(module)
 
     def count_bypassed(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
         """The proxy was called in a way that only the module itself knows."""
@@ -193,39 +206,58 @@ class VaeHook:
             return Served(own(x), whole=True)
         call, run = asked
         run.call_bytes = run.call_bytes or call_bytes(part, call.vae, x)
-        chunk = Chunk(_FAMILIES[part], call, run, module)
+        chunk = Chunk(self._halves[part], call, run, module)
         if call.rerun is not None:
             run.report.call_starts()
             return self._without_graph(chunk, call.rerun, x, own)
         started = time.perf_counter()
         component = self._components[part]
-        prepare = functools.partial(self._prepare, chunk, component, x)
-        served = component.dispatcher.call(run, prepare, lambda: Served(own(x), whole=True))
+        prepare = functools.partial(self._prepare, chunk, component, (x,), {})
+        if part in self._of_parts and chunk.family.is_in_parts(x):
+            served = self._in_parts(chunk, self._of_parts[part], x)
+        else:
+            served = component.dispatcher.call(run, prepare, lambda: Served(own(x), whole=True))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
         return served if isinstance(served, Served) else Served(served, whole=False)
 
-    def _prepare(self, chunk: Chunk, component: Component, x: torch.Tensor) -> Call | Refused:
-        """What to run through a graph for one chunk or tile, or why not."""
+    def _in_parts(self, chunk: Chunk, component: Component, x: torch.Tensor) -> Served:
+        """A video that the host's own loop decodes part by part, each part by a graph or eager."""
+        family, run = component.family, chunk.run
+        assert isinstance(family, PartDecoder)
+
+        def serve(own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            prepare = functools.partial(self._prepare, chunk, component, args, kwargs)
+            served = component.dispatcher.call(run, prepare, lambda: Served(own(*args, **kwargs), whole=True))
+            return served.tensor if isinstance(served, Served) else family.returned(served, args, kwargs)
+
+        module: Any = chunk.module
+        return Served(type(module).decode(in_parts(module, serve), x), whole=True)
+
+    def _prepare(
+        self, chunk: Chunk, component: Component, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call | Refused:
+        """What to run through a graph for one chunk, tile or part, or why not."""
         refusal = chunk.run.inspect(chunk.module)
         if refusal is not None:
             return Refused(refusal)
 
         def plan(any_size: bool) -> Shapes | Reason:
             """By the rule for changing resolutions, which is decided once for each call."""
-            decided = self._plan(chunk.call, component, x, any_size)
+            decided = self._plan(chunk.call, component, args[0], any_size)
             chunk.run.report.rule = decided.why.text
             return decided.why if decided.shapes == "none" else decided.shapes
 
         when_missing = "eager" if chunk.call.tiles else self.options.when_missing
-        call = component.call(chunk.run, chunk.module, (x,), {}, self.options.backend, plan, when_missing)
+        call = component.call(chunk.run, chunk.module, args, kwargs, self.options.backend, plan, when_missing)
         if isinstance(call, Refused):
             return call
         request, eager = call.request, call.eager
 
         def accept(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
-            assert isinstance(output, torch.Tensor)
+            if not isinstance(output, torch.Tensor):
+                return output if is_finite(output) else resolve_part(request, eager(*inputs))
             if chunk.call.tiles:
                 gather(chunk.call.finite, request, output)
                 return output
@@ -240,7 +272,7 @@ class VaeHook:
         if call.tiles:
             return Plan("any size" if any_size else "exact", reasons.TilesNeverCompile())
         if any_size not in call.plans:
-            sizes, size = sizes_of(self._source.digest, component.family.component), (x.shape[2], x.shape[3])
+            sizes, size = sizes_of(self._source.digest, component.family.component), (x.shape[-2], x.shape[-1])
             if not call.plans:
                 sizes.count(size)
             call.plans[any_size] = sizes.plan(self.options.dynamic_resolution, size, any_size)
@@ -290,11 +322,15 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     plain_vae = _without_hook(vae)
     if options.backend == "off":
         return plain_vae, "off: the VAE runs eager"
-    reason = contract.refusal("VAE", DECODER.uses) or unsupported(plain_vae)
-    if reason is not None:
-        return plain_vae, eager_text(reason)
+    halves = contract.refusal("VAE") or halves_of(plain_vae)
+    if isinstance(halves, Reason):
+        return plain_vae, eager_text(halves)
+    chosen = [family for part, family in halves.items() if options.parts in (part, "both")]
+    refusals = [family.refusal(plain_vae.first_stage_model) for family in chosen]
+    if refusals[0] is not None and None not in refusals:
+        return plain_vae, eager_text(refusals[0])
     source = model_source.source_of(plain_vae.patcher, plain_vae.first_stage_model, dynprompt, node_id)
-    hook = VaeHook(options, node_id, source)
+    hook = VaeHook(halves, options, node_id, source)
     compiled = copy.copy(plain_vae)
     vae_class: Any = type(plain_vae)
     compiled.__class__ = vae_class_for(vae_class)

@@ -22,7 +22,7 @@ class VaeProxy(ModuleProxy):
     onegraph_hook: VaeHook
 
     def decode(self, z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The module's decode: latents [B,C,h,w] -> image [B,3,8h,8w], through a graph where one serves the call."""
+        """The module's decode: latents -> images, through a graph where one serves the call."""
         module = self.onegraph_module
         # The class's own: the module may hold a replacement that ends up here again.
         own = functools.partial(_own(self).decode, module)
@@ -32,16 +32,15 @@ class VaeProxy(ModuleProxy):
         return self.onegraph_hook.serve("decoder", module, z, own).tensor
 
     def encode(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The module's encode: image [B,3,H,W] -> latents [B,C,H/8,W/8], through a graph where one serves the call."""
+        """The module's encode: images -> latents, through a graph where one serves the call."""
         module = self.onegraph_module
         own = functools.partial(_own(self).encode, module)
         if args or kwargs:
             self.onegraph_hook.count_bypassed("encoder", module, reasons.VaeOptions("encode"))
             return own(x, *args, **kwargs)
         served = self.onegraph_hook.serve("encoder", module, x, own)
-        # What follows the moments may draw random numbers, so it stays the host's own.
-        regularization: Any = getattr(module, "regularization", None)
-        return served.tensor if served.whole or regularization is None else regularization(served.tensor)[0]
+        regularization = None if served.whole else self.onegraph_hook.regularization(module)
+        return served.tensor if regularization is None else regularization(served.tensor)[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
         # The memo makes this the very module that a copied patcher holds.
@@ -82,6 +81,15 @@ class Calls:
 
     def encode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
         function = functools.partial(super().encode_tiled_, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("encoder", self, "tiles", function)
+
+    def decode_tiled_3d(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().decode_tiled_3d, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("decoder", self, "tiles", function)
+
+    def encode_tiled_3d(self, *args: Any, **kwargs: Any) -> Any:
+        self.onegraph.check_encoder()
+        function = functools.partial(super().encode_tiled_3d, *args, **kwargs)  # type: ignore[misc]
         return self.onegraph.run("encoder", self, "tiles", function)
 
 

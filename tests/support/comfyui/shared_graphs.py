@@ -31,6 +31,13 @@ def _unet(path: Path, family: str, **options: Any) -> None:
         host.sample(model, cfg=cfg, context_width=models.config(family)["context_dim"])
 
 
+def _video(path: Path) -> None:
+    from onegraph.host import model_hook
+
+    model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
+    host.sample(model, batch=5, steps=1, height=64, width=80, tokens=1, context_width=1024)
+
+
 def _conditioning(net: Path, family: str) -> Any:
     width = models.config(family)["context_dim"]
     given = host.conditioning(77, width, 11), host.conditioning(77, width, 12)
@@ -103,6 +110,7 @@ KINDS: Mapping[str, Kind] = {
     "sdxl controlnet": Kind("tiny_sdxl", lambda path: _net(path, "tiny_sdxl")),
     "inpaint": Kind("tiny_inpaint", lambda path: _unet(path, "tiny_inpaint", backend="inductor")),
     "ip2p": Kind("tiny_ip2p", lambda path: _unet(path, "tiny_ip2p", backend="inductor")),
+    "svd": Kind("tiny_svd", lambda path: _video(path)),
     # 128x128 with CFG, and one half of it alone.
     "sdxl by oneflow": Kind("tiny_sdxl", lambda path: _unet(path, "tiny_sdxl", backend="oneflow"), graphs=2),
     "decoder": Kind("tiny_sdxl", lambda path: _vae(path, "decoder"), vae="both"),

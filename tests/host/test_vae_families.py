@@ -1,0 +1,159 @@
+"""VAEs of ComfyUI's own classes, small: images and videos are eager's, what no graph serves says why."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.comfyui import vaes
+
+from onegraph.common.reasons import NoGraph
+from onegraph.graph_cache.lookup import Miss
+from onegraph.graph_cache.store import Store
+from onegraph.host import status
+from onegraph.host.vae import hook
+from onegraph.runtime import registry as registry_module
+from onegraph.runtime.counters import Counters
+from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry
+
+NODE = "9"
+SAME = 1e-5  # relative L2, of latents; images differ by less than one step of 8 bits
+DEFAULT = ("flux.2", "wan 2.1")  # of which `make test` compiles both halves
+ALL = [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.full) for name in vaes.VAES]
+VIDEO = [name for name, small in vaes.VAES.items() if small.dims == 3]
+IN_PARTS = ["wan 2.1", pytest.param("wan 2.2", marks=pytest.mark.full)]
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@functools.cache
+def loaded(name: str) -> Any:
+    return vaes.load(name)
+
+
+def compiled(vae: Any, **options: Any) -> Any:
+    return hook.compile_vae(vae, hook.Options(**{"parts": "both", "backend": "inductor", **options}), NODE)[0]
+
+
+def node_text(part: str = "decoder") -> str:
+    return status.last_runs[f"{NODE}:{part}"].text()
+
+
+def check_decode(fast: Any, vae: Any, z: torch.Tensor) -> None:
+    found, wanted = fast.decode(z), vae.decode(z)
+    assert found.shape == wanted.shape
+    assert float((found - wanted).abs().max()) < 1 / 255
+    assert relative_l2(found, wanted) < SAME, node_text()
+
+
+def check_encode(fast: Any, vae: Any, images: torch.Tensor) -> None:
+    found, wanted = fast.encode(images), vae.encode(images)
+    assert found.shape == wanted.shape
+    assert relative_l2(found, wanted) < SAME, node_text("encoder")
+
+
+def as_new_process(home: Path, check: Callable[[Counters], None]) -> None:
+    with registry_module.using(Registry(Store(home), policy=ANY_SPEED)) as fresh:
+        assert fresh is not None
+        check(fresh.counters)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_images_of_any_size_and_batch(name: str, counters: Counters, graphs_home: Path) -> None:
+    """Both halves compile once, for all sizes; another process, and other weights, compile nothing."""
+    vae = loaded(name)
+    fast = compiled(vae)
+    for height, width, batch in ((8, 6, 1), (5, 11, 2), (16, 7, 1)):
+        check_decode(fast, vae, vaes.latents(name, height, width, batch))
+        if batch == 1 or name not in VIDEO:  # a video VAE takes a batch of images for frames
+            check_encode(fast, vae, vaes.images(name, height, width, batch))
+    assert (counters.compiles, counters.eager_calls) == (2, 0), counters.reasons
+    assert node_text().startswith("compiled, any size"), node_text()
+
+    def others(counters: Counters) -> None:
+        other = vaes.load(name, seed=6)
+        check_decode(compiled(other), other, vaes.latents(name, 6, 9))
+        check_encode(compiled(other), other, vaes.images(name, 6, 9))
+        assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 2, 0), counters.reasons
+
+    as_new_process(graphs_home, others)
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_a_video_is_decoded_part_by_part(name: str, counters: Counters, graphs_home: Path) -> None:
+    """All parts but the first two, and a last one that is shorter, are calls of one graph."""
+    vae = loaded(name)
+    fast = compiled(vae, parts="decoder")
+    check_decode(fast, vae, vaes.latents(name, 6, 8, frames=7))
+    served = counters.compiled_calls
+    assert served == (2 if name == "wan 2.1" else 5)
+    assert (counters.compiles, counters.eager_calls) == (1, 2), counters.reasons
+    assert {reason.code for reason in counters.reasons} == {"part_of_video"}
+    check_decode(fast, vae, vaes.latents(name, 5, 11, frames=8, batch=2))
+    assert counters.compiled_calls == served + (2 if name == "wan 2.1" else 6)
+    assert (counters.compiles, counters.eager_calls) == (1, 4 + (name == "wan 2.1")), counters.reasons
+    tiled = {"tile_x": 4, "tile_y": 4, "overlap": 1, "tile_t": 7, "overlap_t": 1}
+    z = vaes.latents(name, 6, 6, frames=7)
+    assert relative_l2(fast.decode_tiled(z, **tiled), vae.decode_tiled(z, **tiled)) < SAME
+    assert counters.compiles == 1 and counters.compiled_calls > 3 * served
+
+    def others(counters: Counters) -> None:
+        other = vaes.load(name, seed=6)
+        check_decode(compiled(other), other, vaes.latents(name, 4, 9, frames=7))
+        assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 2), counters.reasons
+
+    as_new_process(graphs_home, others)
+
+
+@pytest.mark.parametrize("name", VIDEO)
+def test_frames_that_no_graph_serves_run_eager_with_the_reason(name: str, counters: Counters) -> None:
+    vae = loaded(name)
+    fast = compiled(vae, when_missing="eager")
+    video = torch.rand(5, 4 * vaes.VAES[name].pixels, 4 * vaes.VAES[name].pixels, 3)
+    assert torch.equal(fast.encode(video), vae.encode(video))
+    assert node_text("encoder").startswith("eager: this VAE computes 5 frames one part after the other")
+    if name not in ("wan 2.1", "wan 2.2"):
+        z = vaes.latents(name, 4, 4, frames=3)
+        assert torch.equal(fast.decode(z), vae.decode(z))
+        assert node_text().startswith("eager: this VAE computes 3 frames one part after the other")
+    assert counters.compiles == counters.compiled_calls == 0
+
+
+@pytest.mark.parametrize("name", ["wan 2.1", "flux.2"])
+def test_tiles_never_compile(name: str, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do those that the host falls back to when memory runs out."""
+    import comfy.model_management
+
+    monkeypatch.setattr(fresh_process.store, "lookup", lambda *args: Miss(NoGraph()))
+    vae, z = loaded(name), vaes.latents(name, 8, 8)
+    fast, tiled = compiled(vae), {"tile_x": 4, "tile_y": 4, "overlap": 1}
+    assert torch.equal(fast.decode_tiled(z, **tiled), vae.decode_tiled(z, **tiled))
+    whole: list[int] = []
+
+    def limited(self: Any, part: Any, module: Any, x: torch.Tensor, own: Any) -> Any:
+        if not whole:
+            whole.append(1)
+            raise comfy.model_management.OOM_EXCEPTION("no memory for a whole image")
+        return served(self, part, module, x, own)
+
+    served = hook.VaeHook.serve
+    monkeypatch.setattr(hook.VaeHook, "serve", limited)
+    assert bool(torch.isfinite(fast.decode(z)).all()) and whole
+    assert fresh_process.counters.compiles == fresh_process.counters.compiled_calls == 0
+
+
+def test_the_input_vae_is_not_changed_by_parts(counters: Counters) -> None:
+    vae = loaded("wan 2.1")
+    module, decoder = vae.first_stage_model, dict(vars(vae.first_stage_model.decoder))
+    compiled(vae, when_missing="eager").decode(vaes.latents("wan 2.1", 4, 4, frames=5))
+    assert vars(module.decoder) == decoder and "decoder" not in vars(module)
