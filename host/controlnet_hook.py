@@ -9,15 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from typing_extensions import override
 
+from ..common import reasons
 from ..common.reasons import Reason
 from ..common.shapes import Refused
+from ..compiler.blocks.repeated import repeated_blocks
 from ..graph_cache.model_hash import ModelSource
 from ..runtime import choice
 from ..runtime.component import plan_of
-from ..runtime.dispatch import Call
+from ..runtime.dispatch import Call, count_eager
 from ..runtime.module_guard import GuardCache
 from . import contract, custom_nodes, model_source, status
+from .blocks.hook import BlockClient, Blocks, preload_blocks, start_blocks
 from .component import Component, eager_text
 from .controlnet_proxy import ControlNetProxy
 from .families import CONTROLNETS, Family, family_of
@@ -34,14 +38,18 @@ def family_for(control_net: Any) -> Family | Reason:
     lacking = contract.refusal("ControlNet")
     if lacking is not None:
         return lacking
-    from comfy.controlnet import ControlNet
+    from comfy.controlnet import ControlNet, ControlNetSD35
 
-    # ControlLora makes its module anew for each sampling; a T2I adapter runs once.
-    if type(control_net) is not ControlNet:
+    # ControlLora makes its module anew for each sampling; a T2I adapter runs once; Qwen-Image's Fun ControlNet computes
+    # with the model that it steers.
+    if type(control_net) not in (ControlNet, ControlNetSD35):
         return family_of(None, CONTROLNETS, type(control_net).__name__)
     module = plain(control_net.control_model)
     family = family_of(module, CONTROLNETS, type(module).__module__.rpartition(".")[2])
-    return family if isinstance(family, Reason) else family.refusal(module) or family
+    if isinstance(family, Reason):
+        lacking = contract.refusal("blocks")
+        return family if lacking is not None or not repeated_blocks(module) else Blocks()
+    return family.refusal(module) or family
 
 
 class ControlNetHook:
@@ -116,21 +124,53 @@ class ControlNetHook:
             self.on_cleanup(None)
         if self.run is None:
             self._sampling, self._prompt = sampling, prompt
-            self.run = start_run(self._patcher(), module, "", self._guards)
+            self.run = self._start(module)
             if sampling is not None:
                 weakref.finalize(sampling(), _end, weakref.ref(self), self.run).atexit = False
         return self.run
 
+    def _start(self, module: torch.nn.Module) -> HostRun:
+        return start_run(self._patcher(), module, "", self._guards)
+
     def _prepare(self, module: Any, run: HostRun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | Refused:
         """What to run through a graph for one call of the module, or why not."""
-        options = _options_of_caller()
-        run.look(alone=not run.foreign and options is not None and not custom_nodes.in_call(options))
+        run.look(alone=_alone(run))
         refused = run.inspect(module)
         if refused is not None:
             return Refused(refused)
         chosen = self.options
         plan = plan_of(chosen.shapes)
         return self._component.call(run, module, args, kwargs, chosen.backend, plan, chosen.when_missing)
+
+
+class ControlBlocksHook(ControlNetHook):
+    """A node's hook on a ControlNet whose blocks are compiled: its own forward runs as ever."""
+
+    @override
+    def preload(self, patcher: Any) -> None:
+        preload_blocks(self._component, self.options, patcher, patcher.model, "", self._guards)
+
+    @override
+    def serve(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling():
+            return module(*args, **kwargs)
+        run = self._current(module)
+        if run.blocks is None:
+            count_eager(run, run.refusal or reasons.NoNode())
+            return module(*args, **kwargs)
+        with run.blocks.call(alone=_alone(run)):
+            return module(*args, **kwargs)
+
+    @override
+    def _start(self, module: torch.nn.Module) -> HostRun:
+        client = BlockClient(self._component, self.options, module, "")
+        return start_blocks(client, self._patcher(), module, self._guards)
+
+
+def _alone(run: HostRun) -> bool:
+    """Whether nobody else's code ran since the last call, or runs in this one."""
+    options = _options_of_caller()
+    return not run.foreign and options is not None and not custom_nodes.in_call(options)
 
 
 def _end(hook: weakref.ref[ControlNetHook], run: HostRun) -> None:
@@ -169,9 +209,11 @@ def compile_controlnet(
     if options.backend == "off":
         return clone, "off: the ControlNet runs eager"
     source = model_source.source_of(patcher, module, dynprompt, node_id, _LOADERS)
-    hook = ControlNetHook(family, options, node_id, source)
+    in_blocks = isinstance(family, Blocks)
+    hook = (ControlBlocksHook if in_blocks else ControlNetHook)(family, options, node_id, source)
     hook.attach(patcher)
     clone.control_model = stand_in(ControlNetProxy, module, hook)
     hook.preload(patcher)
     backend = choice.describe(options.backend, patcher.load_device)
-    return clone, f"ready: {options.shapes}, {backend}; starts with the first sampling step"
+    what = f"block graphs for {len(repeated_blocks(module))} blocks" if in_blocks else options.shapes
+    return clone, f"ready: {what}, {backend}; starts with the first sampling step"

@@ -24,6 +24,7 @@ log = logging.getLogger("onegraph.compiler")
 _Sides: TypeAlias = Literal["all", "longest", "first", "none"]
 _PLAIN = (bool, int, float, str)
 _LEFT_OUT = ("control",)  # residuals are added between blocks
+_PICTURE = 8  # pixels of a picture that steers a model, for each latent unit
 _MOST_VALUES = 1 << 16  # of a tensor of whole numbers, whose values may decide what a model does
 # Batch, text, frames, height and width of further calls. Their products and sums differ, so that no rule holds by
 # accident; patches of two by two fit into them.
@@ -129,13 +130,14 @@ class _Resized:
         return sides[:1] if self.sides == "first" else []
 
     def _side(self, tensor: torch.Tensor, dim: int) -> int:
-        """The size of a side: the main tensor's where they are equal now, else one of its own."""
+        """The size of a side: as much of the main tensor's as it is now, else one of its own."""
         size, from_end = tensor.shape[dim], tensor.ndim - dim
         wanted = (self.width, self.height, self.frames)[from_end - 1] if from_end <= 3 else size
         if size == 1:
             return 1
-        same = tensor.ndim == self.main.ndim and size == self.main.shape[dim]
-        return wanted if same else max(2, wanted + (4 if from_end == 1 else -4))
+        if tensor.ndim == self.main.ndim and size in (self.main.shape[dim], _PICTURE * self.main.shape[dim]):
+            return wanted * (size // self.main.shape[dim])
+        return max(2, wanted + (4 if from_end == 1 else -4))
 
 
 def repeat(model: torch.nn.Module, call: OuterCall, device: torch.device) -> int:

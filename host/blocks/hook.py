@@ -22,7 +22,7 @@ from ...runtime import choice, registrations
 from ...runtime.blocks.requests import COMPONENT, stored_requests
 from ...runtime.blocks.session import BlockRun
 from ...runtime.family import by_name
-from ...runtime.module_guard import ModuleGuard
+from ...runtime.module_guard import GuardCache, ModuleGuard
 from ...runtime.registry import registry
 from ...runtime.request import Request, RequestContext
 from .. import contract, custom_nodes, dynamic_vram, eligibility, host_memory
@@ -55,43 +55,11 @@ class BlockHook(SamplingHook):
 
     def preload(self, patcher: Any) -> None:
         """Begin to restore the graphs that the store has for the model's blocks, before the first call."""
-        module = patcher.model.diffusion_model
-
-        def requests() -> Iterator[tuple[Request, int]]:
-            client = _Client(self._component, self.options, module)
-            return stored_requests(client, module, patcher.load_device, self._guards)
-
-        self._component.preload_requests(patcher, requests)
+        preload_blocks(self._component, self.options, patcher, patcher.model.diffusion_model, _PREFIX, self._guards)
 
     @override
     def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:
-        try:
-            registry().release_orphans()
-            host_memory.announce_run(patcher.load_device)
-            return self._started(patcher, module)
-        except Exception as error:  # never into the queue
-            return HostRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)), patcher=patcher)
-
-    def _started(self, patcher: Any, module: torch.nn.Module) -> HostRun:
-        stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
-        run = HostRun(
-            inspected=True,
-            stamp=stamp,
-            patcher=patcher,
-            epoch=eligibility.epoch(patcher),
-            foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(),
-            prefix=_PREFIX,
-        )
-        if dynamic_vram.is_paged(patcher):
-            run.guard = self._guards.of(module, eligibility.rules())
-            run.version = run.guard.version
-            found = dynamic_vram.paged(patcher, module, run.version)
-            if not isinstance(found, dynamic_vram.Paged):
-                run.refusal = found.reason
-                return run
-            run.paged = found
-        run.blocks = BlockRun(_Client(self._component, self.options, module), run, module, self._guards)
-        return run
+        return start_blocks(BlockClient(self._component, self.options, module, _PREFIX), patcher, module, self._guards)
 
     @override
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -109,17 +77,66 @@ class BlockHook(SamplingHook):
             return executor(*args, **kwargs)
 
 
-class _Client:
-    """What a run of blocks asks ComfyUI."""
+def preload_blocks(
+    component: Component, options: Options, patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardCache
+) -> None:
+    """Begin to restore the graphs that the store has for a model's blocks."""
 
-    def __init__(self, component: Component, options: Options, model: torch.nn.Module) -> None:
+    def requests() -> Iterator[tuple[Request, int]]:
+        client = BlockClient(component, options, module, prefix)
+        return stored_requests(client, module, patcher.load_device, guards)
+
+    component.preload_requests(patcher, requests)
+
+
+def start_blocks(client: BlockClient, patcher: Any, module: torch.nn.Module, guards: GuardCache) -> HostRun:
+    """Begin a run of a model whose blocks are compiled, and whose weights are loaded. Never raises."""
+    try:
+        registry().release_orphans()
+        host_memory.announce_run(patcher.load_device)
+        return _started(client, patcher, module, guards)
+    except Exception as error:  # never into the queue
+        return HostRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)), patcher=patcher)
+
+
+def _started(client: BlockClient, patcher: Any, module: torch.nn.Module, guards: GuardCache) -> HostRun:
+    stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
+    run = HostRun(
+        inspected=True,
+        stamp=stamp,
+        patcher=patcher,
+        epoch=eligibility.epoch(patcher),
+        foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(),
+        prefix=client.prefix,
+    )
+    if dynamic_vram.is_paged(patcher):
+        run.guard = guards.of(module, eligibility.rules())
+        run.version = run.guard.version
+        found = dynamic_vram.paged(patcher, module, run.version)
+        if not isinstance(found, dynamic_vram.Paged):
+            run.refusal = found.reason
+            return run
+        run.paged = found
+    run.blocks = BlockRun(client, run, module, guards)
+    return run
+
+
+class BlockClient:
+    """What a run of blocks asks ComfyUI.
+
+    Args:
+        prefix: of the patcher's keys that belong to the model.
+    """
+
+    def __init__(self, component: Component, options: Options, model: torch.nn.Module, prefix: str) -> None:
         self._component = component
         self._model = model
         self.backend = options.backend
         self.when_missing = options.when_missing
         self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
         self._attention: Reason | None = None
-        self._prefixes = tuple(f"{_PREFIX}{name}" for name in repeated_blocks(model))
+        self.prefix = prefix
+        self._prefixes = tuple(f"{prefix}{name}" for name in repeated_blocks(model))
 
     def context(self) -> RequestContext:
         return self._component.context(self._model)
