@@ -32,8 +32,8 @@ class OneGraphCompileControlNet(io.ComfyNode):
             inputs=[
                 io.ControlNet.Input(
                     "control_net",
-                    tooltip="ControlNets of SD 1.x, SD 2.x and SDXL; union types, ControlLora and T2I adapters pass "
-                    "through.",
+                    tooltip="ControlNets of SD 1.x, SD 2.x, SDXL, Flux, Qwen-Image and SD 3; union types, ControlLora "
+                    "and T2I adapters pass through.",
                 ),
                 inputs.backend(),
                 inputs.shapes(),

@@ -32,7 +32,7 @@ class OneGraphCompileModel(io.ComfyNode):
             inputs=[
                 io.Model.Input(
                     "model",
-                    tooltip="SD 1.x, SD 2.x, SDXL, the refiner; Flux, Z-Image, Qwen-Image, Wan and other transformers.",
+                    tooltip="SD 1.x, SD 2.x, SDXL, refiner, SVD; Flux, Z-Image, Qwen-Image, Wan, other transformers.",
                 ),
                 inputs.backend(),
                 inputs.shapes(),

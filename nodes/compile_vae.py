@@ -30,7 +30,10 @@ class OneGraphCompileVAE(io.ComfyNode):
             ),
             search_aliases=["onegraph", "vae speed up", "onediff", "aot"],
             inputs=[
-                io.Vae.Input("vae", tooltip="Image VAEs of SD 1.x, SD 2.x and SDXL, and TAESD; others pass through."),
+                io.Vae.Input(
+                    "vae",
+                    tooltip="VAEs of SD, SDXL, SD 3, Flux, FLUX.2, Z-Image, Qwen-Image, Wan, TAESD; others pass.",
+                ),
                 inputs.parts(),
                 inputs.dynamic_resolution(),
                 inputs.when_missing(),
