@@ -8,7 +8,7 @@ from typing import Any
 from ...common import reasons
 from ...common.reasons import Reason
 from .. import contract
-from . import controlnet, unet, unet_video, vae, vae_wan
+from . import controlnet, unet, unet_video, vae, vae_hunyuan, vae_wan
 from .family import Family
 from .vae import Half, VaeHalf
 
@@ -21,6 +21,8 @@ DECODER, ENCODER = vae.Decoder(), vae.Encoder()
 VAES: list[VaeHalf] = [
     DECODER,
     ENCODER,
+    vae_hunyuan.HunyuanDecoder(),
+    vae_hunyuan.HunyuanEncoder(),
     vae.TaesdDecoder(),
     vae.TaesdEncoder(),
     vae_wan.Wan21Decoder(),
@@ -69,14 +71,10 @@ def family_of(module: Any, among: Sequence[Family], name: str = "") -> Family | 
 
 def half_of(module: Any, half: Half) -> VaeHalf | Reason:
     """The family of one half of a VAE, which may refuse it all the same, or why there is none."""
-    name = type(module).__name__
-    for family in VAES:
-        if family.half != half:
-            continue
-        lacks = contract.refusal(family.feature, family.uses)
-        if lacks is None and family.knows(module):
-            return family
-    return next(
-        (lacks for family in VAES if (lacks := contract.refusal(family.feature, family.uses)) is not None),
-        reasons.NotACompilableVae(name),
-    )
+    families = [family for family in VAES if family.half == half]
+    lacking = [contract.refusal(family.feature, family.uses) for family in families]  # first: their classes may be gone
+    known = [one for one, lacks in zip(families, lacking, strict=True) if lacks is None and one.knows(module)]
+    if known:
+        return next((family for family in known if family.serves(module)), known[0])
+    first = next((lacks for lacks in lacking if lacks is not None), None)
+    return first or reasons.NotACompilableVae(type(module).__name__)

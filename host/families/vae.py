@@ -1,4 +1,4 @@
-"""The halves of ComfyUI's VAEs of images: SD, SDXL, SD 3, Flux, Z-Image, FLUX.2, HunyuanImage 2.1 and TAESD.
+"""The halves of ComfyUI's VAEs of images: SD, SDXL, SD 3, Flux, Z-Image, FLUX.2 and TAESD.
 
 One image at a time: more make no difference to a VAE's speed, and a large batch would double its memory.
 """
@@ -50,9 +50,8 @@ class VaeHalf(Family):
     of_parts: ClassVar[VaeHalf | None] = None
     feature = "VAE"
     chunk = 1
-    uses = (
+    uses: ClassVar[tuple[Use, ...]] = (
         Use("comfy.ldm.modules.diffusionmodules.model.pytorch_attention", ("q", "k", "v")),
-        *uses("comfy.ldm.modules.diffusionmodules.model", "vae_attention"),
     )
 
     def knows(self, module: torch.nn.Module) -> bool:
@@ -193,16 +192,15 @@ class TaesdEncoder(Taesd, EncoderHalf):
 
 
 class Autoencoder(VaeHalf):
-    """AutoencoderKL and AutoencodingEngine, with the halves that ComfyUI knows for images and for HunyuanVideo's."""
+    """AutoencoderKL and AutoencodingEngine with their usual halves, of images or of HunyuanVideo's videos."""
 
-    supported = "VAEs of SD, SDXL, SD 3, Flux, Z-Image, FLUX.2, HunyuanImage and HunyuanVideo"
+    supported = "VAEs of SD, SDXL, SD 3, Flux, Z-Image, FLUX.2 and HunyuanVideo"
     uses = (
         *VaeHalf.uses,
         *uses("comfy.ldm.models.autoencoder.AutoencoderKL", "decode", "encode"),
         *uses("comfy.ldm.models.autoencoder.AutoencodingEngine", "decode", "encode"),
         *uses("comfy.ldm.models.autoencoder", "DiagonalGaussianRegularizer"),
         *uses("comfy.ldm.modules.diffusionmodules.model", "Decoder", "Encoder"),
-        *uses("comfy.ldm.hunyuan_video", "vae.Decoder", "vae.Encoder", "vae_refiner.Decoder", "vae_refiner.Encoder"),
     )
 
     def knows(self, module: torch.nn.Module) -> bool:
@@ -214,10 +212,18 @@ class Autoencoder(VaeHalf):
         name, half = type(module).__name__, getattr(module, self.half)
         if getattr(module, "max_batch_size", None) is not None:
             return reasons.SplitBatches(name)
-        found = _layout_of(half)
+        found = self.half_layout(half)
         if found is None or (self.half == "encoder" and _normalises(module) and _draws(module.regularization)):
             return reasons.UnusualVae(name)
         return Layout(found.dims, found.pixels * (module.ps[0] if _normalises(module) else 1))
+
+    def half_layout(self, half: Any) -> Layout | None:
+        """How the tensors of a decoder or encoder lie; None: it is none that graphs serve."""
+        from comfy.ldm.modules.diffusionmodules import model as blocks
+
+        if type(half) not in (blocks.Decoder, blocks.Encoder):
+            return None
+        return Layout(5 if half.carried else 4, 2 ** (half.num_resolutions - 1))
 
 
 class Decoder(Autoencoder, DecoderHalf):
@@ -246,21 +252,6 @@ class Encoder(Autoencoder, EncoderHalf):
             regularization.forward = _unregularized
         with super().capture_rewrites(module, given):
             yield
-
-
-def _layout_of(half: Any) -> Layout | None:
-    """How the tensors of a decoder or encoder lie; None: it is none that graphs serve."""
-    from comfy.ldm.hunyuan_video import vae as hunyuan
-    from comfy.ldm.hunyuan_video import vae_refiner
-    from comfy.ldm.modules.diffusionmodules import model as blocks
-
-    if type(half) in (blocks.Decoder, blocks.Encoder):
-        return Layout(5 if half.carried else 4, 2 ** (half.num_resolutions - 1))
-    if type(half) not in (hunyuan.Decoder, hunyuan.Encoder, vae_refiner.Decoder, vae_refiner.Encoder):
-        return None
-    stages = half.up if hasattr(half, "up") else half.down
-    resampled = sum(hasattr(stage, "upsample") or hasattr(stage, "downsample") for stage in stages)
-    return Layout(5 if hasattr(half, "refiner_vae") else 4, 2**resampled)
 
 
 def _normalises(module: Any) -> bool:
