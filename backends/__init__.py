@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import AVAILABLE, Availability, Backend, Rebuilds, Runner, ServesBlocks, SharesCompiles, rebuilder
+from .base import (
+    AVAILABLE,
+    OPERATIONS,
+    Availability,
+    Backend,
+    Rebuilds,
+    Runner,
+    ServesBlocks,
+    SharesCompiles,
+    rebuilder,
+)
 
 __all__ = [
     "AVAILABLE",
+    "OPERATIONS",
     "Availability",
     "Backend",
     "Rebuilds",

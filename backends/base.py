@@ -16,6 +16,8 @@ from ..common.shapes import ShapeRange
 from .cuda_graphs import CudaGraphs
 from .worker_pool import WorkerPool
 
+OPERATIONS = "onegraph"  # namespace of torch's operations that call functions which are no part of a graph
+
 
 @dataclass(frozen=True)
 class Availability:

@@ -140,9 +140,11 @@ class CudaGraphs:
 
     def due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
         """Tell whether this call would be captured, if it is on a GPU."""
+        if not self._allowed or self._paused or _policy.after <= 0:
+            return False
         shapes = tuple(t.shape for t in inputs)
         known = shapes in self._captured or shapes in self._refused
-        return self._allowed and not self._paused and 0 < _policy.after <= self._calls[shapes] and not known
+        return _policy.after <= self._calls[shapes] and not known
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

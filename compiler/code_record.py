@@ -22,6 +22,7 @@ import torch
 from ..common.errors import CaptureError
 from ..common.torch_private import tables
 from ..graph_cache.manifest import CodeRecord
+from .blocks.attention import StandIn
 from .code_digest import (
     PYTHON,
     bytecode_digest,
@@ -186,6 +187,8 @@ def _describe_references(function: FunctionType, rules: Rules, known: dict[str, 
         name = f"{function.__module__}:{'.'.join(path[:used])}"
         if target is MISSING or name in known or path[0] not in function.__globals__:
             continue
+        if isinstance(target, StandIn):
+            continue  # the graph calls whatever the name refers to
         if str(getattr(target, "__module__", "")).partition(".")[0] in sys.stdlib_module_names:
             continue  # logging and the like
         if name in rules.interchangeable and isinstance(target, FunctionType):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from ..common.tensor_meta import TensorMeta
 from ..common.zeros import zeros
 from ..graph_cache.manifest import CodeRecord
 from . import code_record, export, skeleton
+from .blocks import attention
+from .blocks.capture import Settings
 from .blocks.kind import KindCalls, capture_kind
 from .blocks.signature import BlockSignature
 from .job import Checked, Client, Done, Job, Message, Stage
@@ -116,13 +119,22 @@ def _compile(
     module = skeleton.load(job.skeleton, device)
     report(Stage("capturing"))
     with backend.capture_settings():
-        with code_record.watched() as seen:
-            exported, signature, wrapped = _captured(job, client, module, device)
-        code = code_record.record(seen, module, client.rules())
+        with _stand_ins(job, client):
+            with code_record.watched() as seen:
+                exported, signature, wrapped = _captured(job, client, module, device)
+            code = code_record.record(seen, module, client.rules())
         report(Stage("compiling"))
         files = backend.compile(exported, _trial_inputs(job, signature, device), staging, pool)
     weights = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
     return _Built(files, dict(weights), _used_weights(exported), code, signature)
+
+
+def _stand_ins(job: Job, client: Any) -> contextlib.AbstractContextManager[Any]:
+    """What stands in place of attention functions, for a graph that calls them."""
+    if job.block is None or job.block["attention"] != "called":
+        return contextlib.nullcontext()
+    settings: Settings = client.block_settings()
+    return settings.standing_in()
 
 
 def _captured(
@@ -171,7 +183,8 @@ def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorM
     if inlined:
         raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
     runner.bind({name: built.weights[name] for name in names})
-    output = runner(*inputs)
+    with attention.attending(attention.Zeros()):
+        output = runner(*inputs)
     if not is_finite(output):
         raise CompileError("The finished graph returned values that are not finite for zero weights.")
     return tuple(TensorMeta.of(name, built.weights[name]) for name in names), len(tensors_of(output))

@@ -132,6 +132,7 @@ def _compile_regions(staging: Path) -> None:
 
     from onegraph import backends
     from onegraph.backends.worker_pool import WorkerPool
+    from onegraph.compiler.blocks import attention  # noqa: F401, for its operation
 
     torch.set_grad_enabled(False)
     gc.disable()

@@ -7,7 +7,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -188,6 +188,7 @@ class LoadedGraph:
         counters: Counters,
         whole: bool = True,
         held: binding.Held | None = None,
+        compared: Callable[[], contextlib.AbstractContextManager[object]] | None = None,
     ) -> Result | Refused:
         """Run an admitted call with the weights `module` has right now.
 
@@ -199,6 +200,8 @@ class LoadedGraph:
             whole: whether all weights are checked, or some of them, others at each call: in a run between whose calls
                 nobody is expected to move any.
             held: keeps what the graph reads; None: until this call returns.
+            compared: for a graph that calls functions of others: in what it is run for comparisons, and `eager` as
+                well. Its result is then of another run.
         """
         held = held or binding.Held()
         with self._lock:
@@ -217,23 +220,29 @@ class LoadedGraph:
                             return made
                         counters.binds += 1
                         held.put(id(bound), *made)
-                    comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
-                    if self.first_use.due(comparison):
-                        with self._uncaptured():
+                    if self.first_use.due(sizes):
+                        comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
+                        with self._comparing(compared):
                             checked = self.first_use.check(comparison)
                         result = self._retire(checked) if isinstance(checked, CheckFailed) else Result(checked)
+                        if compared is not None and result.refusal is None:
+                            result = Result(self._run(bound.runner, inputs))
                     else:
                         result = Result(self._run(bound.runner, inputs))
                         if self._schedule.due():
                             counters.spot_checks += 1
-                            with self._uncaptured():
-                                result = self._spot_check(bound.runner, comparison, result.output)
+                            with self._comparing(compared):
+                                other = result.output if compared is None else self._run(bound.runner, inputs)
+                                comparison = Comparison(inputs, sizes, bound.runner, eager)
+                                found = self._spot_check(bound.runner, comparison, other)
+                            result = found if compared is None or found.refusal is not None else result
             except torch.OutOfMemoryError as error:
                 log.info("a compiled call ran out of memory: %s", str(error).partition("\n")[0])
                 return Refused(reasons.MemoryRanOut())
             if self.fresh:
                 self.fresh = False
-                result = self._with_all_outputs(comparison, result)
+                with self._comparing(compared):
+                    result = self._with_all_outputs(inputs, eager, result)
                 if self.retired is None:
                     self._store.note_success(self.entry)
             slower = self.first_use.slower()
@@ -293,6 +302,12 @@ class LoadedGraph:
             return self._store.capturing(self.entry)
         return contextlib.nullcontext()
 
+    @contextlib.contextmanager
+    def _comparing(self, compared: Callable[[], contextlib.AbstractContextManager[object]] | None) -> Iterator[None]:
+        """In what a graph is compared with eager."""
+        with self._uncaptured(), contextlib.nullcontext() if compared is None else compared():
+            yield
+
     def _uncaptured(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts calls are only made: a capture would spoil what is measured."""
         return contextlib.nullcontext() if self._cuda_graphs is None else self._cuda_graphs.paused()
@@ -322,13 +337,15 @@ class LoadedGraph:
             )
         return Result(output)
 
-    def _with_all_outputs(self, comparison: Comparison, result: Result) -> Result:
+    def _with_all_outputs(
+        self, inputs: tuple[torch.Tensor, ...], eager: Callable[..., Output], result: Result
+    ) -> Result:
         """The result of a graph that returns as many tensors as its manifest says, else eager's."""
         found, wanted = len(tensors_of(result.output)), self.entry.manifest.outputs
         if result.refusal is not None or found == wanted:
             return result
         other = reasons.OtherResult(f"{found} tensors", f"{wanted} tensors")
-        return self._retire(CheckFailed(reasons.FirstUseFailed(other), comparison.eager(*comparison.inputs)))
+        return self._retire(CheckFailed(reasons.FirstUseFailed(other), eager(*inputs)))
 
     def _retire(self, failed: CheckFailed) -> Result:
         self.retired = failed.reason

@@ -67,11 +67,24 @@ class OuterReplaced(Reason):
 
 
 class ChosenAttention(Reason):
-    """The user chose an attention that is not exact.
+    """The user chose an attention, and no graph of this process can call it.
 
     Attributes:
-        name: e.g. `SageAttention`.
+        name: of the function, e.g. `attention_sage`.
     """
 
     sentence = "{name} is in use, which block graphs do not replace"
     name: str
+
+
+class AttentionResult(Reason):
+    """The attention function that the user chose returned something else than torch's does.
+
+    Attributes:
+        found: what it returned, e.g. `[1, 64, 128] float16 on cpu`.
+        kind: of block.
+    """
+
+    sentence = "the attention in use returns {found}, which no graph takes ({kind})"
+    found: str
+    kind: str

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import importlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -104,7 +104,7 @@ def flatten(value: Any, packages: Sequence[str] = ()) -> tuple[Form, list[Leaf]]
 def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
     kind = type(value)
     if isinstance(value, torch.Tensor):
-        if not _is_plain(value):
+        if not is_plain(value):
             raise UnknownArgumentError(kind.__name__)
         leaves.append(value)
         return TensorForm(value.ndim, str(value.dtype).removeprefix("torch."))
@@ -136,7 +136,7 @@ def _named(key: Any, value: Any, leaves: list[Leaf], packages: tuple[str, ...]) 
     return key, OptionsForm() if key == OPTIONS else _form(value, leaves, packages)
 
 
-def _is_plain(tensor: Any) -> bool:
+def is_plain(tensor: Any) -> bool:
     """Whether a value is a tensor that holds its values itself, or stands for such a one while a graph is captured."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "FakeTensor"
 
@@ -172,14 +172,15 @@ def _rebuilt(form: Form, leaves: Iterator[Leaf], options: Any) -> Any:
         case MappingForm(items):
             return {name: _rebuilt(one, leaves, options) for name, one in items}
         case ObjectForm(cls, items):
-            made: Any = object.__new__(_class(cls))
+            made: Any = object.__new__(class_of(cls))
             for name, one in items:
                 object.__setattr__(made, name, _rebuilt(one, leaves, options))  # a frozen dataclass has no other way
             return made
 
 
 @functools.cache
-def _class(name: str) -> type:
+def class_of(name: str) -> type:
+    """Return the class of that name, `module:name`."""
     module, _, path = name.partition(":")
     found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
     assert isinstance(found, type)
@@ -196,69 +197,6 @@ def leaf_forms(form: Form) -> list[TensorForm | NumberForm]:
         case MappingForm(items) | ObjectForm(_, items):
             return [leaf for _, one in items for leaf in leaf_forms(one)]
     return []
-
-
-# One form, again and again ----------------------------------------------------------------------------------
-
-_Match: TypeAlias = Callable[[Any, list[Any]], bool]
-
-
-def matcher(form: Form) -> Callable[[Any], list[Leaf] | None]:
-    """Return a function that gives the leaves of a value of this form, and None for any other."""
-    match_value = _matching(form)
-
-    def leaves_of(value: Any) -> list[Leaf] | None:
-        leaves: list[Leaf] = []
-        return leaves if match_value(value, leaves) else None
-
-    return leaves_of
-
-
-def _matching(form: Form) -> _Match:
-    match form:
-        case TensorForm(dims, name):
-            dtype = DTYPES[name]
-
-            def tensor(value: Any, leaves: list[Any]) -> bool:
-                leaves.append(value)
-                return _is_plain(value) and value.dtype is dtype and value.ndim == dims
-
-            return tensor
-        case NumberForm():
-
-            def number(value: Any, leaves: list[Any]) -> bool:
-                leaves.append(value)
-                return type(value) is int
-
-            return number
-        case ConstantForm(constant):
-            kind = type(constant)
-            if constant is None:
-                return lambda value, leaves: value is None
-            return lambda value, leaves: type(value) is kind and value == constant
-        case OptionsForm():
-            return lambda value, leaves: True
-        case SequenceForm(name, items):
-            sequence, parts = _SEQUENCES[name], [_matching(one) for one in items]
-            kinds = (sequence, torch.Size) if sequence is tuple else (sequence,)
-            return lambda value, leaves: (
-                type(value) in kinds
-                and len(value) == len(parts)
-                and all(part(one, leaves) for part, one in zip(parts, value, strict=True))
-            )
-        case MappingForm(items):
-            keys, values = [name for name, _ in items], [_matching(one) for _, one in items]
-            return lambda value, leaves: (
-                type(value) is dict
-                and [*value] == keys
-                and all(part(one, leaves) for part, one in zip(values, value.values(), strict=True))
-            )
-        case ObjectForm(cls, items):
-            fields = [(name, _matching(one)) for name, one in items]
-            return lambda value, leaves: (
-                f"{type(value).__module__}:{type(value).__qualname__}" == cls
-                and all(part(getattr(value, name, None), leaves) for name, part in fields)
-            )
 
 
 # JSON -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import torch
 
 from ...common.errors import CaptureError, in_brief
 from ...common.torch_private import assume, contiguous_where_asked
-from . import call_tree
+from . import attention, call_tree
+from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .parameters import as_call
@@ -30,12 +31,14 @@ class BlockCalls:
         records: sizes of the leaves, of each call.
         options: plain values among the model's options.
         packages: whose objects are taken apart by their fields.
+        attention: whether the graph has the attention in it, or calls a function.
     """
 
     form: Form
     records: tuple[Sizes, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    attention: Attention = "captured"
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,16 @@ class Settings:
 
     Attributes:
         overrides: options that the capture sets, such as the attention function; each call brings its own.
+        stand_ins: options that the capture sets where the graph calls attention functions. It follows whatever a call
+            has in their place.
+        standing_in: has stand-ins (`attention.StandIn`) in place of the attention functions that blocks refer to.
         rewrites: of the model's package.
         fewest: operations of a block that is worth a graph: choosing and calling one costs as much as some.
     """
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
+    standing_in: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     rewrites: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     fewest: int = 20
 
@@ -78,13 +86,13 @@ class BlockCall(torch.nn.Module):
         self,
         block: torch.nn.Module,
         calls: BlockCalls,
-        overrides: Mapping[str, Any],
+        settings: Settings,
         sizes: SizeRules,
         mutated: Sequence[int],
     ) -> None:
         super().__init__()
         self.module = block  # by the name that weights of whole modules have, too
-        self.seen = _Seen(calls, overrides, sizes, tuple(mutated))
+        self.seen = _Seen(calls, settings, sizes, tuple(mutated))
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.seen.call(type(self.module).forward, self.module, inputs)
@@ -93,29 +101,32 @@ class BlockCall(torch.nn.Module):
 class _Seen:
     """One capture of a block; export restores what a module's own attributes were, so they stand here."""
 
-    def __init__(
-        self, calls: BlockCalls, overrides: Mapping[str, Any], sizes: SizeRules, mutated: tuple[int, ...]
-    ) -> None:
+    def __init__(self, calls: BlockCalls, settings: Settings, sizes: SizeRules, mutated: tuple[int, ...]) -> None:
         self.calls = calls
-        self.overrides = overrides
+        self.settings = settings
         self.sizes = sizes
         self.mutated = mutated
         self.changed: tuple[int, ...] = ()  # by the block, in place; those of `mutated` were copies
         self.results: Form | None = None
         self.aliases: tuple[int | None, ...] = ()
         self.options = OptionGuards()
+        self.attention: Attention = "captured"
+        self.gives_options = True  # to every function of attention that it calls
 
     def call(
         self, forward: Callable[..., Any], block: torch.nn.Module, inputs: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         calls = self.calls
         leaves = self._leaves(inputs)
-        options = RecordedOptions({**_PATCHES, **calls.options, **self.overrides}, self.overrides)
+        options = self._recorded_options()
         named = call_tree.rebuild(calls.form, leaves, options)
         args, kwargs = as_call(named)
         tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         versions = {number: tensor._version for number, tensor in tensors.items()}
-        result = forward(block, *args, **kwargs)
+        with attention.capturing(options, calls.packages) as attended:
+            result = forward(block, *args, **kwargs)
+        self.attention = "called" if attended.calls else "captured"
+        self.gives_options = not attended.without_options
         self.changed = tuple(number for number, tensor in tensors.items() if tensor._version != versions[number])
         self.options = options.guards()
         self.results, found = flatten(result, calls.packages)
@@ -125,6 +136,13 @@ class _Seen:
         if not all(isinstance(one, torch.Tensor) for one in fresh):
             raise UnknownArgumentError("a result that is a number")
         return (*fresh, *(tensors[number] for number in self.mutated))  # type: ignore[arg-type]
+
+    def _recorded_options(self) -> RecordedOptions:
+        plain = {**_PATCHES, **self.calls.options}
+        if self.calls.attention == "called":
+            stand_ins = self.settings.stand_ins
+            return RecordedOptions({**plain, **stand_ins}, followed=stand_ins)
+        return RecordedOptions({**plain, **self.settings.overrides}, self.settings.overrides)
 
     def _leaves(self, inputs: Sequence[torch.Tensor]) -> list[Leaf]:
         """The leaves of the call: what the block changes is copied first, numbers are lengths."""
@@ -163,7 +181,7 @@ def capture_block(
     inputs, dims = _examples(calls, sizes, device)
     mutated: tuple[int, ...] = ()
     for _ in range(2):
-        call = BlockCall(block, calls, settings.overrides, sizes, mutated)
+        call = BlockCall(block, calls, settings, sizes, mutated)
         try:
             with torch.no_grad(), settings.rewrites(), contiguous_where_asked():
                 program = torch.export.export(
@@ -189,12 +207,17 @@ def capture_block(
     if seen.changed != seen.mutated:
         raise CaptureError("The block changes other arguments each time it is called; it runs eager instead.")
     assert seen.results is not None
-    ranges = _ranges(program, sizes)
-    return CapturedBlock(
-        program,
-        BlockSignature(calls.form, sizes.within(ranges), seen.options, seen.mutated, seen.results, seen.aliases),
-        call,
+    signature = BlockSignature(
+        calls.form,
+        sizes.within(_ranges(program, sizes)),
+        seen.options,
+        seen.mutated,
+        seen.results,
+        seen.aliases,
+        seen.attention,
+        seen.gives_options,
     )
+    return CapturedBlock(program, signature, call)
 
 
 def _examples(

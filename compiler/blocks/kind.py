@@ -12,6 +12,7 @@ import torch
 from ...common.errors import CaptureError
 from ..fingerprint import Rules
 from . import call_tree, outer_call
+from .attention import Attention
 from .call_tree import JSON, Form
 from .capture import BlockCalls, CapturedBlock, Settings, capture_block
 from .outer_call import OuterCall
@@ -33,6 +34,7 @@ class KindCalls:
         outer: the model's own call in which they were seen.
         options: plain values among the model's options.
         packages: whose objects are taken apart by their fields.
+        attention: whether the graph shall have the attention in it, or call a function.
     """
 
     block: str
@@ -41,6 +43,7 @@ class KindCalls:
     outer: OuterCall
     options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    attention: Attention = "captured"
 
     def to_json(self) -> JSON:
         """Return everything, JSON-ready."""
@@ -51,6 +54,7 @@ class KindCalls:
             "outer": self.outer.to_json(),
             "options": {**self.options},
             "packages": [*self.packages],
+            "attention": self.attention,
         }
 
     @classmethod
@@ -64,6 +68,7 @@ class KindCalls:
             OuterCall.from_json(data["outer"]),
             data["options"],
             packages,
+            data["attention"],
         )
 
 
@@ -86,7 +91,7 @@ def capture_kind(
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
     found = [*kind.seen, *(same.records if same is not None else ())]
     log.debug("%s: %d sizes from %d further calls", kind.block, len(found), made)
-    calls = BlockCalls(kind.form, tuple(found), kind.options, kind.packages)
+    calls = BlockCalls(kind.form, tuple(found), kind.options, kind.packages, kind.attention)
     captured = capture_block(blocks[kind.block], calls, device, settings)
     if captured.operations < settings.fewest:
         raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")

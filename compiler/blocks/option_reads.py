@@ -94,16 +94,18 @@ class RecordedOptions(dict[str, Any]):
         options: as they were given.
         replaced: keys at the top that the capture has put there, e.g. the attention function: a call must not have one
             of those that are read.
+        followed: keys at the top that the graph follows whatever is behind them.
 
     Raises:
         UnreadableOptionsError: from whatever changes it or goes through it.
     """
 
-    def __init__(self, options: Mapping[str, Any], replaced: Iterable[str] = ()) -> None:
+    def __init__(self, options: Mapping[str, Any], replaced: Iterable[str] = (), followed: Iterable[str] = ()) -> None:
         super().__init__(options)
         self._reads: dict[Path, bool] = {}  # whether the value was read, not only its presence
         self._prefix: Path = ()
         self._replaced = frozenset(replaced)
+        self._followed = frozenset(followed)
         self._replaced_reads: set[str] = set()
         self._own: set[str] = set()  # keys that a block has put into its own copy
 
@@ -131,7 +133,7 @@ class RecordedOptions(dict[str, Any]):
 
     def _note(self, key: Any, read: bool) -> Any:
         value = dict.get(self, key, _MISSING)
-        if not self._prefix and key in self._own:
+        if not self._prefix and (key in self._own or key in self._followed):
             return value
         if not self._prefix and key in self._replaced:
             self._replaced_reads.add(key)
@@ -159,10 +161,18 @@ class RecordedOptions(dict[str, Any]):
 
     def copy(self) -> RecordedOptions:
         """A copy whose reads are this one's; changes of a copy are nobody's business but the block's."""
-        made = _OwnOptions(dict(dict.items(self)), self._replaced)
+        made = _OwnOptions(dict(dict.items(self)), self._replaced, self._followed)
         made._reads, made._prefix, made._replaced_reads = self._reads, self._prefix, self._replaced_reads
         made._own = {*self._own}
         return made
+
+    def is_copy_of(self, other: RecordedOptions) -> bool:
+        """Tell whether this is the other one, or was copied from it."""
+        return self._reads is other._reads and not self._prefix
+
+    def own(self) -> dict[str, Any]:
+        """Return what a block has put into its copy."""
+        return {key: dict.__getitem__(self, key) for key in self._own}
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise UnreadableOptionsError("the block changes the options, or goes through all of them")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import call_tree
+from .attention import Attention
 from .call_tree import Form, NumberForm, leaf_forms
+from .matching import builder
 from .option_reads import OptionGuards
 from .size_rules import SizeRules
 
@@ -29,6 +31,8 @@ class BlockSignature:
         mutated: numbers of the leaves that the block changes in place.
         results: the form of what the block returns.
         aliases: of each leaf of the results: the number of the argument's leaf that it is, or None.
+        attention: whether the graph has the attention in it, or calls a function.
+        gives_options: whether it calls every such function with the model's options.
     """
 
     arguments: Form
@@ -37,6 +41,8 @@ class BlockSignature:
     mutated: tuple[int, ...]
     results: Form
     aliases: tuple[int | None, ...]
+    attention: Attention = "captured"
+    gives_options: bool = True
 
     def trial_inputs(self, device: torch.device) -> list[torch.Tensor]:
         """Return what the graph takes for some small call, with ones for values."""
@@ -60,11 +66,22 @@ class BlockSignature:
             leaves: of the call's arguments.
             outputs: of the graph.
         """
-        fresh = len(outputs) - len(self.mutated)
-        for number, value in zip(self.mutated, outputs[fresh:], strict=True):
-            leaves[number].copy_(value)  # whoever else holds the tensor sees it, too, and the block returns this one
-        new = iter(outputs[:fresh])
-        return call_tree.rebuild(self.results, [next(new) if one is None else leaves[one] for one in self.aliases])
+        return self.finisher()(leaves, outputs)
+
+    def finisher(self) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
+        """Return `finish` as a function, for one that is called often."""
+        build, aliases, mutated = builder(self.results), self.aliases, self.mutated
+        own = sum(one is None for one in aliases)
+
+        def finish(leaves: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Any:
+            if len(outputs) != own + len(mutated):
+                raise ValueError(f"a graph returned {len(outputs)} tensors")
+            for number, value in zip(mutated, outputs[own:], strict=True):
+                leaves[number].copy_(value)  # whoever else holds the tensor sees it, too; the block returns this one
+            new = iter(outputs)
+            return build([next(new) if one is None else leaves[one] for one in aliases])
+
+        return finish
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
@@ -75,6 +92,7 @@ class BlockSignature:
             "mutated": [*self.mutated],
             "results": call_tree.to_json(self.results),
             "aliases": [*self.aliases],
+            **({"attention": {"gives_options": self.gives_options}} if self.attention == "called" else {}),
         }
 
     @classmethod
@@ -95,6 +113,8 @@ class BlockSignature:
                 tuple(map(int, data["mutated"])),
                 call_tree.from_json(data["results"], packages),
                 tuple(None if one is None else int(one) for one in data["aliases"]),
+                "called" if "attention" in data else "captured",
+                bool(data["attention"]["gives_options"]) if "attention" in data else True,
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no signature of a block: {error}") from error

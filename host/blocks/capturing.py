@@ -10,12 +10,18 @@ import torch
 
 from ...compiler.blocks.capture import Settings
 from .. import contract
-from ..families.family import attention
+from ..families.family import attention as torch_attention
+from .attention import OVERRIDE, overridden, standing_in
 
 
 def settings() -> Settings:
-    """How ComfyUI's blocks are captured: with torch's attention, and with rotary embeddings written in torch."""
-    return Settings({"optimized_attention_override": attention}, _rewrites)
+    """How ComfyUI's blocks are captured: with torch's attention or calls of another, and rotary embeddings in torch."""
+    return Settings(
+        overrides={OVERRIDE: torch_attention},
+        stand_ins={OVERRIDE: overridden},
+        standing_in=standing_in,
+        rewrites=_rewrites,
+    )
 
 
 @contextlib.contextmanager

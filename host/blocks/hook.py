@@ -5,7 +5,7 @@ An APPLY_MODEL wrapper: not all of ComfyUI's diffusion models let DIFFUSION_MODE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,7 @@ from typing_extensions import override
 from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
+from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.repeated import repeated_blocks
 from ...compiler.fingerprint import Rules
 from ...compiler.progress import Progress
@@ -30,6 +31,7 @@ from ..component import Component, eager_text
 from ..families.family import Family
 from ..run import HostRun
 from ..sampling_hook import SamplingHook, active
+from .attention import ChosenAttention, compared
 
 if TYPE_CHECKING:
     from ..model_hook import Options
@@ -134,7 +136,7 @@ class BlockClient:
         self.backend = options.backend
         self.when_missing = options.when_missing
         self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
-        self._attention: Reason | None = None
+        self._attention = ChosenAttention(model, self.packages)
         self.prefix = prefix
         self._prefixes = tuple(f"{prefix}{name}" for name in repeated_blocks(model))
 
@@ -151,10 +153,17 @@ class BlockClient:
             run.full_checks += 1
         if run.check_slice is not None:
             return None
-        return eligibility.patcher_refusal(run.patcher, self._prefixes) or chosen_attention()
+        self._attention.look()
+        return eligibility.patcher_refusal(run.patcher, self._prefixes)
 
     def block_refusal(self, run: HostRun, name: str, guard: ModuleGuard) -> Reason | None:
         return eligibility.placement_refusal(run.patcher, guard)
+
+    def attention(self, options: Any) -> Attention:
+        return self._attention.of_call(options)
+
+    def compared(self, options: Any) -> Any:
+        return compared(options)
 
     def with_memory(self, run: HostRun, request: Request, x: torch.Tensor) -> Request:
         return self._component.with_memory(run, request, x)
@@ -168,15 +177,6 @@ def rules() -> Rules:
     from dataclasses import replace
 
     return replace(eligibility.rules(), intercepted=frozenset({"forward"}), numbers=frozenset({"layer_id"}))
-
-
-def chosen_attention() -> Reason | None:
-    """An attention that the user chose and that is not exact, or None."""
-    from comfy.ldm.modules import attention
-
-    name: Mapping[str, str] = {"attention_sage": "SageAttention", "attention3_sage": "SageAttention 3"}
-    found = getattr(attention.optimized_attention, "__name__", "")
-    return reasons.ChosenAttention(name[found]) if found in name else None
 
 
 def compile_blocks(

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ...common.reasons import Reason
+from ...compiler.blocks.attention import Attention
 from ...compiler.fingerprint import Rules
 from ...compiler.progress import Progress
 from ..module_guard import ModuleGuard
@@ -37,6 +38,14 @@ class Client(Protocol):
 
     def block_refusal(self, run: Any, name: str, guard: ModuleGuard) -> Reason | None:
         """Why no graph serves one of the blocks now, or None."""
+
+    def attention(self, options: Any) -> Attention:
+        """How a call with these options attends: as graphs that have torch's attention in them, or by a function of the
+        user's choice, which a graph calls. Asked at each call of a block."""
+
+    def compared(self, options: Any) -> Any:
+        """The options with torch's attention in them, for comparisons of a graph that calls functions with eager: these
+        functions are called for the result alone, as often as eager would."""
 
     def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
         """The request with what is known of memory, for a graph that may have to be compiled."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,31 +14,78 @@ from ...common.errors import in_brief
 from ...common.outputs import Output, output_of, tensors_of
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...compiler.blocks import call_tree
+from ...common.torch_private import TensorLooks
+from ...compiler.blocks import attention, call_tree, matching
+from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
-from ...compiler.blocks.parameters import as_call, options_of
+from ...compiler.blocks.parameters import as_call
 from ...compiler.blocks.signature import BlockSignature
+from ...compiler.blocks.size_rules import sizes_of
 from ..binding import Held
 from ..counters import Counters
-from ..loaded_graph import LoadedGraph
+from ..loaded_graph import LoadedGraph, Result
 
-_MOST_SIZES = 256  # of which is remembered whether they fit
+_ADDRESS = torch.Tensor.data_ptr
+_MOST_SEEN = 8  # looks of calls that are remembered
 
 
-@dataclass(frozen=True)
-class BlockCall:
-    """One call of a block, taken apart.
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What calls of some look are like: of these sizes, dtypes, strides and devices.
+
+    Attributes:
+        numbers: whole numbers among the leaves.
+        sizes: the values of the graph's symbols by names; None: it does not serve them.
+        elsewhere: a device that is not the graph's, or None.
+        as_they_are: whether all tensors are as compiled code expects them, but for their addresses.
+        extents: bytes from the first to the last element of each tensor.
+    """
+
+    looks: TensorLooks
+    numbers: list[int]
+    sizes: Mapping[str, int] | None
+    elsewhere: torch.device | None
+    as_they_are: bool
+    extents: list[int]
+
+
+class Matched(NamedTuple):
+    """A call that is of a kind, taken apart.
+
+    Attributes:
+        tensors: among the leaves.
+        seen: what it looks like.
+    """
+
+    leaves: Sequence[Leaf]
+    tensors: Sequence[torch.Tensor]
+    seen: _Seen
+
+
+class BlockCall(NamedTuple):
+    """One call of a block.
 
     Attributes:
         module: the block with all its weights where a graph can read them.
         named: its arguments by name.
-        leaves: of these.
+        options: the model's.
+        whole: see `LoadedGraph.call`.
+        held: see `LoadedGraph.call`.
     """
 
     block: torch.nn.Module
     module: torch.nn.Module
     named: Mapping[str, Any]
-    leaves: Sequence[Leaf]
+    options: Any
+    whole: bool
+    held: Held | None
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What a function of the user's choice raised in the midst of a call, which eager would have raised, too."""
+
+    error: BaseException
 
 
 class KindGraph:
@@ -46,98 +94,173 @@ class KindGraph:
     Args:
         name: of the blocks' class, for reasons.
         found: its graph, or why there is none.
+        attends: how calls of the kind do.
 
     Attributes:
         refusal: why no call of the kind is served, or None.
         replaced: why none is served now, as a function of the model was replaced; or None.
     """
 
-    def __init__(self, name: str, form: Form, found: LoadedGraph | Refused, packages: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        form: Form,
+        found: LoadedGraph | Refused,
+        packages: Sequence[str],
+        attends: Attention = "captured",
+    ) -> None:
         self.name = name
+        self.attention = attends
         self.form = form
-        self.match: Callable[[Any], list[Leaf] | None] = call_tree.matcher(form)
+        self._leaves_of = matching.structured(form)
+        self._is_of_form = matching.of_form(form)
         self.graph = found if isinstance(found, LoadedGraph) else None
         self.replaced: Reason | None = None
         self.refusal: Reason | None = found.reason if isinstance(found, Refused) else None
         self._numbers = [n for n, one in enumerate(leaf_forms(form)) if isinstance(one, NumberForm)]
         self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]
         self._packages = tuple(packages)
-        self._fitting: dict[Any, Mapping[str, int] | None] = {}
+        self._seen: list[_Seen] = []
         if self.graph is not None:
             try:
                 self.signature = BlockSignature.from_json(self.graph.entry.manifest.signature, packages)
                 if self.signature.arguments != form:
                     self.refusal = reasons.OtherKey("form of the arguments")
+                elif attends == "captured" != self.signature.attention:
+                    self.refusal = reasons.OtherKey("attention")
+                self._changed = [self._tensors.index(number) for number in self.signature.mutated]
+                self._finish = self.signature.finisher()
             except ValueError as error:  # it returns objects of a package that this client does not take apart
                 self.refusal = reasons.CallFailed("ValueError", in_brief(error, 120))
 
+    def match(self, named: Mapping[str, Any]) -> Matched | None:
+        """Take a call apart; None: it is of another kind."""
+        leaves = self._leaves_of(named)
+        if leaves is None:
+            return None
+        if not self._numbers:
+            tensors, numbers = leaves, []
+        else:
+            tensors = [leaves[number] for number in self._tensors]
+            numbers = [leaves[number] for number in self._numbers]
+        for seen in self._seen:
+            if seen.numbers == numbers and seen.looks.same(tensors):  # type: ignore[arg-type]
+                return Matched(leaves, tensors, seen)  # type: ignore[arg-type]
+        if not self._is_of_form(leaves):
+            return None
+        return Matched(leaves, tensors, self._look(leaves, tensors, numbers))  # type: ignore[arg-type]
+
+    def _look(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], numbers: list[int]) -> _Seen:
+        """Look at a call of the kind, and remember what was seen."""
+        graph, sizes, elsewhere = self.graph, None, None
+        if graph is not None and self.refusal is None:
+            rules, by_leaf = self.signature.sizes, sizes_of(leaves)
+            if rules.fits(by_leaf):
+                sizes = {f"size {n}": by_leaf[leaf][dim] for n, (leaf, dim) in enumerate(rules.symbols)}
+            elsewhere = next((one.device for one in tensors if one.device != graph.device), None)
+        plain = all(one.is_contiguous() and not one.is_neg() and not one.is_conj() for one in tensors)
+        seen = _Seen(TensorLooks(tensors), numbers, sizes, elsewhere, plain, list(map(_extent, tensors)))
+        self._seen = [seen, *self._seen[: _MOST_SEEN - 1]]
+        return seen
+
     def serve(
-        self, call: BlockCall, options: Any, whole: bool, held: Held | None, counters: Counters
-    ) -> tuple[Any] | Refused:
+        self, call: BlockCall, matched: Matched, counters: Counters, compared: Callable[[Any], Any]
+    ) -> tuple[Any] | Raised | Refused:
         """What a block returns for a call, computed by the graph; or why not, and then nothing was changed.
 
         Args:
-            options: the model's, of this call.
-            whole: see `LoadedGraph.call`.
+            compared: see `Client.compared`.
         """
         graph = self.graph
         if self.refusal is not None or graph is None:
             return Refused(self.refusal or reasons.NoGraph())
-        if options is not None and type(options) is not dict:
-            return Refused(reasons.BlockArgument(f"options of type {type(options).__name__}"))
-        signature, leaves = self.signature, call.leaves
-        path = signature.options.refused(options)
+        if call.options is not None and type(call.options) is not dict:
+            return Refused(reasons.BlockArgument(f"options of type {type(call.options).__name__}"))
+        signature, seen = self.signature, matched.seen
+        path = signature.options.refused(call.options)
         if path is not None:
             return Refused(reasons.BlockOption(".".join(path)))
-        sizes = self._sizes(leaves)
-        if sizes is None:
+        if seen.sizes is None:
             return Refused(reasons.BlockSizes(self.name))
-        inputs: list[Any] = [*leaves]
-        for number in self._tensors:
-            tensor = inputs[number]
-            if tensor.device != graph.device:
-                return Refused(reasons.BlockElsewhere(self.name, str(tensor.device)))
-            inputs[number] = _plain(tensor)
+        if seen.elsewhere is not None:
+            return Refused(reasons.BlockElsewhere(self.name, str(seen.elsewhere)))
+        addresses = list(map(_ADDRESS, matched.tensors))
+        if signature.mutated and self._shares(addresses, seen.extents):
+            return Refused(reasons.BlockShared(self.name))
+        inputs: list[Any] = [*matched.leaves]
+        if not seen.as_they_are or any([address % 16 for address in addresses]):
+            for number in self._tensors:
+                inputs[number] = _plain(inputs[number])
         for number in self._numbers:
             inputs[number] = torch.empty(inputs[number], 0, device=graph.device)
-        if signature.mutated and self._shares(leaves):
-            return Refused(reasons.BlockShared(self.name))
+        if signature.attention == "called":
+            result = self._attending(call, tuple(inputs), seen.sizes, counters, compared)
+        else:
 
-        def eager(*given: torch.Tensor) -> Output:
-            return self._eager(call, given)
+            def eager(*given: torch.Tensor) -> Output:
+                return self._eager(call, given, call.options)
 
-        result = graph.call(call.module, tuple(inputs), sizes, eager, counters, whole, held)
-        if isinstance(result, Refused):
+            result = graph.call(call.module, tuple(inputs), seen.sizes, eager, counters, call.whole, call.held)
+        if not isinstance(result, Result):
             return result
         # A result that is eager's after all is right, too: of the same tensors.
         if result.refusal is not None:
             self.refusal = result.refusal
-        return (signature.finish(leaves, tensors_of(result.output)),)
+        return (self._finish(matched.leaves, tensors_of(result.output)),)
 
-    def _sizes(self, leaves: Sequence[Leaf]) -> Mapping[str, int] | None:
-        """The values of the graph's symbols by names; None: it does not serve these sizes."""
-        sizes = tuple([leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
+    def _attending(
+        self,
+        call: BlockCall,
+        inputs: tuple[torch.Tensor, ...],
+        sizes: Mapping[str, int],
+        counters: Counters,
+        compared: Callable[[Any], Any],
+    ) -> Result | Raised | Refused:
+        """The call of a graph that calls attention functions."""
+        assert self.graph is not None
+        if not attention.can_be_called():
+            return Refused(reasons.ChosenAttention("another attention"))
+        plain = compared(call.options)
+
+        def eager(*given: torch.Tensor) -> Output:
+            return self._eager(call, given, plain)
+
+        def comparing() -> contextlib.AbstractContextManager[None]:
+            return attention.attending(attention.Call(plain, self._packages))
+
+        own = attention.Call(call.options, self._packages)
         try:
-            return self._fitting[sizes]
-        except KeyError:
-            pass
-        if len(self._fitting) >= _MOST_SIZES:
-            self._fitting.clear()
-        rules = self.signature.sizes
-        by_leaf = [tuple(one) if isinstance(one, torch.Size) else (one,) for one in sizes]
-        found = None
-        if rules.fits(by_leaf):
-            found = {f"size {n}": by_leaf[leaf][dim] for n, (leaf, dim) in enumerate(rules.symbols)}
-        self._fitting[sizes] = found
-        return found
+            with attention.attending(own):
+                result = self.graph.call(call.module, inputs, sizes, eager, counters, call.whole, call.held, comparing)
+        except Exception:
+            if own.error is None:
+                raise
+            return self._failed(own.error)
+        if isinstance(result, Result) and result.refusal is not None:  # its output is that of a comparison
+            self.refusal = result.refusal
+            return Refused(result.refusal)
+        return result
 
-    def _shares(self, leaves: Sequence[Any]) -> bool:
-        """Whether a tensor that the block changes shares memory with another one of the call."""
-        memory = [leaves[number].untyped_storage().data_ptr() for number in self._tensors]
-        changed = {leaves[number].untyped_storage().data_ptr() for number in self.signature.mutated}
-        return len(changed) != len(self.signature.mutated) or sum(one in changed for one in memory) != len(changed)
+    def _failed(self, error: BaseException) -> Raised | Refused:
+        """What follows from what an attention function raised, or returned."""
+        if isinstance(error, torch.OutOfMemoryError):  # eager may need less
+            return Refused(reasons.MemoryRanOut())
+        if isinstance(error, attention.OtherResultError):
+            self.refusal = reasons.AttentionResult(str(error), self.name)
+            return Refused(self.refusal)
+        return Raised(error)
 
-    def _eager(self, call: BlockCall, given: Sequence[torch.Tensor]) -> Output:
+    def _shares(self, addresses: Sequence[int], extents: Sequence[int]) -> bool:
+        """Whether a tensor that the block changes lies where another one of the call does."""
+        for number in self._changed:
+            begin = addresses[number]
+            end = begin + extents[number]
+            for other, address in enumerate(addresses):
+                if address < end and begin < address + extents[other] and other != number:
+                    return True
+        return False
+
+    def _eager(self, call: BlockCall, given: Sequence[torch.Tensor], options: Any) -> Output:
         """The block's own forward as a function of a graph's inputs, which it leaves as they are."""
         signature = self.signature
         leaves: list[Any] = [*given]
@@ -145,7 +268,7 @@ class KindGraph:
             leaves[number] = given[number].shape[0]
         for number in signature.mutated:
             leaves[number] = given[number].clone()
-        named = call_tree.rebuild(self.form, leaves, options_of(call.named))
+        named = call_tree.rebuild(self.form, leaves, options)
         args, kwargs = as_call(named)
         result = type(call.block).forward(call.block, *args, **kwargs)
         form, found = call_tree.flatten(result, self._packages)
@@ -155,9 +278,17 @@ class KindGraph:
         return output_of([*fresh, *(leaves[number] for number in signature.mutated)])  # type: ignore[list-item]
 
 
+def _extent(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    if not tensor.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (1 + last) * tensor.element_size()
+
+
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Contiguous, aligned and with its values in memory, as compiled code expects."""
-    if tensor.is_contiguous() and not tensor.data_ptr() % 16 and not tensor.is_neg():
+    if tensor.is_contiguous() and not tensor.data_ptr() % 16 and not tensor.is_neg() and not tensor.is_conj():
         return tensor
-    tensor = tensor.resolve_neg().contiguous()
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
     return tensor.clone() if tensor.data_ptr() % 16 else tensor

@@ -15,6 +15,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
+from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to_json
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import OuterCall, plain_options
@@ -25,7 +26,7 @@ from ..registry import registry
 from ..request import Request
 from ..run import Run
 from .client import Client
-from .kind import KindGraph
+from .kind import KindGraph, Matched
 from .obtaining import obtain_all
 from .requests import block_request
 
@@ -79,14 +80,21 @@ class Kinds:
                 one.seen.append(sizes_of(leaves))
 
     def find(
-        self, among: list[KindGraph], name: str, block: torch.nn.Module, architecture: str, named: Mapping[str, Any]
-    ) -> tuple[KindGraph, list[Leaf]] | Refused:
+        self,
+        among: list[KindGraph],
+        name: str,
+        block: torch.nn.Module,
+        architecture: str,
+        named: Mapping[str, Any],
+        attention: Attention,
+    ) -> tuple[KindGraph, Matched] | Refused:
         """Make the kind of a call that is none of the known ones; its graph is restored, if there is one.
 
         Args:
             among: the known ones, to which it is added.
             name: the block's.
             named: its arguments.
+            attention: how the call attends.
         """
         try:
             form, leaves = flatten(named, self._client.packages)
@@ -98,16 +106,18 @@ class Kinds:
         if like is None:
             return Refused(reasons.NotPlainInputs())
         started = time.perf_counter()
+        shapes = {"form": to_json(form), **({"attention": attention} if attention == "called" else {})}
         dtype = str(like.dtype).removeprefix("torch.")
-        request = block_request(self._client, block, architecture, to_json(form), dtype, like.device)
+        request = block_request(self._client, block, architecture, shapes, dtype, like.device)
         found: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
-        kind = KindGraph(type(block).__name__, form, found, self._client.packages)
+        kind = KindGraph(type(block).__name__, form, found, self._client.packages, attention)
         among.insert(0, kind)
         if isinstance(found, LoadedGraph):
             self._run.report.blocks.found(found, time.perf_counter() - started)
         elif isinstance(request, Request) and found.reason == reasons.BlockRecorded():
             self._pending.append(_Pending(request, kind, among, name, like, plain_options(options_of(named))))
-        return kind, leaves
+        matched = kind.match(named)
+        return (kind, matched) if matched is not None else Refused(reasons.UnusualInputs())
 
     def _obtained(self, request: Request) -> LoadedGraph | Refused:
         """The graph, if there is one; `BlockRecorded` where one is to be compiled after this call."""
@@ -138,7 +148,7 @@ class Kinds:
         found = obtain_all(requests, client.when_missing, client.follow(f"{len(pending)} kinds of blocks ({names})"))
         seconds = time.perf_counter() - started
         for one, graph in zip(pending, found, strict=True):
-            made = KindGraph(one.kind.name, one.kind.form, graph, client.packages)
+            made = KindGraph(one.kind.name, one.kind.form, graph, client.packages, one.kind.attention)
             one.among[one.among.index(one.kind)] = made
             if isinstance(graph, LoadedGraph):
                 run.report.blocks.found(graph, seconds)
@@ -158,7 +168,15 @@ class Kinds:
             skeleton = run.skeleton(model)
             requests: list[Request] = []
             for one in pending:
-                calls = KindCalls(one.block, one.kind.form, tuple(one.seen), described, one.options, client.packages)
+                calls = KindCalls(
+                    one.block,
+                    one.kind.form,
+                    tuple(one.seen),
+                    described,
+                    one.options,
+                    client.packages,
+                    one.kind.attention,
+                )
                 asked = dataclasses.replace(one.request, calls=calls, model=skeleton)
                 requests.append(client.with_memory(run, asked, one.like))
             return requests

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
 from ...backends import Backend, ServesBlocks
 from ...common import reasons
 from ...common.shapes import Refused, ShapeRange
-from ...compiler.blocks.call_tree import JSON
 from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.key import GraphKey
 from .. import choice
@@ -20,16 +20,17 @@ from ..request import PREFIX, Request
 from .client import Client
 
 COMPONENT = "block"
+_LABELS: Mapping[Any, str] = {"called": ", attention called"}
 
 
 def block_request(
-    client: Client, block: torch.nn.Module, architecture: str, form: JSON, dtype: str, device: torch.device
+    client: Client, block: torch.nn.Module, architecture: str, shapes: dict[str, Any], dtype: str, device: torch.device
 ) -> Request | Refused:
     """Make the request for the graph that serves a block's calls of one form, at any size.
 
     Args:
         architecture: the block's digest.
-        form: of the arguments by name, JSON-ready.
+        shapes: of the key: the form of the arguments by name, and how it attends where the graph calls that.
         dtype: of the first tensor among them, without `torch.`.
     """
     context = client.context()
@@ -39,10 +40,10 @@ def block_request(
             return Refused(reasons.BackendCannotServe(candidate.name, "block graphs"))
         target = candidate.target(device)
         return Request(
-            key=GraphKey(COMPONENT, architecture, {"form": form}, dtype, candidate.name, target),
+            key=GraphKey(COMPONENT, architecture, shapes, dtype, candidate.name, target),
             source=context.source,
             shapes=ShapeRange((), ()),
-            label=f"{type(block).__name__}, any size",
+            label=f"{type(block).__name__}, any size" + _LABELS.get(shapes.get("attention"), ""),
             module=block,
             prefix=PREFIX,
             backend=candidate,
@@ -70,7 +71,7 @@ def stored_requests(
         block_of[architecture] = block
     context = client.context()
     for key in registry().store.keys(COMPONENT, counts.keys(), context.source, context.neighbours):
-        architecture, form, dtype = key["architecture"], key["shapes"].get("form"), key["dtype"]
-        request = block_request(client, block_of[architecture], architecture, form, dtype, device)
+        architecture, shapes, dtype = key["architecture"], key["shapes"], key["dtype"]
+        request = block_request(client, block_of[architecture], architecture, shapes, dtype, device)
         if isinstance(request, Request) and request.key.fields() == key:
             yield request, counts[architecture]

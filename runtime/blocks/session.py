@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..module_guard import PARTS, GuardCache, ModuleGuard
 from ..registry import registry
 from ..run import Run
 from .client import Client
-from .kind import BlockCall, KindGraph
+from .kind import BlockCall, KindGraph, Matched, Raised
 from .kinds import Kinds
 from .routing import is_taken, routed
 
@@ -190,11 +190,13 @@ class BlockRun:
         if isinstance(served, tuple):
             self._served += 1
             return served[0]
+        if isinstance(served, Raised):
+            raise served.error
         self._eager[served.reason] += 1
         registry().counters.count_eager(served.reason)
         return type(block).forward(block, *args, **kwargs)
 
-    def _serve(self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | Refused:
+    def _serve(self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | Raised | Refused:
         if not self._alone:
             self._look_at(one)
         if one.refusal is not None:
@@ -203,28 +205,29 @@ class BlockRun:
             named = one.parameters.bind(args, kwargs)
         except TypeError:  # the class's own forward says what is wrong
             return Refused(reasons.UnusualInputs())
+        options = options_of(named)
+        attention = self._client.attention(options)
         for number, kind in enumerate(one.kinds):
-            leaves = kind.match(named)
-            if leaves is not None:
+            matched = kind.match(named) if kind.attention == attention else None
+            if matched is not None:
                 if number:
                     one.kinds.insert(0, one.kinds.pop(number))
-                return self._serve_by(kind, one, named, leaves)
-        found = self._kinds.find(one.kinds, one.name, one.block, one.guard.architecture(one.block), named)
-        return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, found[1])
+                return self._serve_by(kind, one, named, options, matched)
+        found = self._kinds.find(one.kinds, one.name, one.block, one.guard.architecture(one.block), named, attention)
+        return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, options, found[1])
 
     def _serve_by(
-        self, kind: KindGraph, one: _Block, named: Mapping[str, Any], leaves: Sequence[Any]
-    ) -> tuple[Any] | Refused:
+        self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched
+    ) -> tuple[Any] | Raised | Refused:
         run, graph = self._run, kind.graph
         if kind.replaced is not None:
             return Refused(kind.replaced)
         if graph is None or kind.refusal is not None:
-            self._kinds.note(kind, leaves)
+            self._kinds.note(kind, matched.leaves)
             return Refused(kind.refusal or reasons.NoGraph())
         differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if not self._ambient_known or (self._ambient is None and (differentiates or not self._alone)):
-            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            self._ambient, self._ambient_known = ambient_modes.refusal(one.block, tensors), True
+            self._ambient, self._ambient_known = ambient_modes.refusal(one.block, matched.tensors), True
         if self._ambient is not None:
             return Refused(self._ambient)
         whole = not self._alone or run.check_slice is None or one.checked.get(id(graph)) != run.full_checks
@@ -232,10 +235,12 @@ class BlockRun:
         if id(graph) not in one.checked:
             graph.start_run(module, run.weights_version)
         one.checked[id(graph)] = run.full_checks
-        call = BlockCall(one.block, module, named, leaves)
-        served = kind.serve(call, options_of(named), whole, run.held, registry().counters)
+        call = BlockCall(one.block, module, named, options, whole, run.held)
+        served = kind.serve(call, matched, registry().counters, self._client.compared)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name)
+        elif not isinstance(served, Refused):
+            return served
         elif isinstance(served.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
             kind.refusal = served.reason
         return served

@@ -57,7 +57,7 @@ def test_a_usual_speed_is_believed_at_once(clock: Any, checked: FirstUseCheck) -
     told = clock((900, 40), (10, 30))
     checked.check(comparison())
     assert (checked.result.compiled_ms, checked.result.eager_ms) == (10, 30) and told.told == 4
-    assert not checked.due(comparison())
+    assert not checked.due(comparison().sizes)
 
 
 @pytest.mark.parametrize("busy", [(500, 30), (10, 5000)])
@@ -65,16 +65,16 @@ def test_a_busy_moment_decides_nothing(clock: Any, checked: FirstUseCheck, busy:
     """All pairs of one call were measured while something else had the processor: the graph seems slow, or 500x."""
     clock(*[busy] * 4)
     checked.check(comparison())
-    assert checked.slower() is None and checked.result.speedup is None and checked.due(comparison())
+    assert checked.slower() is None and checked.result.speedup is None and checked.due(comparison().sizes)
     clock((11, 33), (12, 31))
     checked.check(comparison())
     assert checked.result.speedup is not None and 2 < checked.result.speedup < 4
-    assert not checked.due(comparison())
+    assert not checked.due(comparison().sizes)
 
 
 def test_a_slow_graph_is_found_slow_by_several_calls(clock: Any, checked: FirstUseCheck) -> None:
     for call in range(3):
-        assert checked.slower() is None and checked.due(comparison())
+        assert checked.slower() is None and checked.due(comparison().sizes)
         told = clock(*[(30, 10)] * 4)
         checked.check(comparison())
         assert told.told == (8 if call == 0 else 4)
@@ -103,7 +103,7 @@ def test_a_call_without_finite_values_is_no_comparison(tmp_path: Path) -> None:
         x = torch.full((2, 4, 8, 8), value)
         comparison = Comparison((x,), {"batch": 2}, lambda given: given[0] + error, lambda x: x)
         first = FirstUseCheck(store, entry, ANY_SPEED, torch.device("cpu"), "")
-        assert first.due(comparison)
+        assert first.due(comparison.sizes)
         return first.check(comparison), first
 
     output, first = check(math.nan, 1.0)

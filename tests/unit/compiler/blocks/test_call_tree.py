@@ -20,10 +20,10 @@ from onegraph.compiler.blocks.call_tree import (
     flatten,
     from_json,
     leaf_forms,
-    matcher,
     rebuild,
     to_json,
 )
+from onegraph.compiler.blocks.matching import matcher
 from onegraph.compiler.blocks.parameters import Parameters, as_call, options_of
 
 OWN = (__name__.partition(".")[0],)

@@ -12,8 +12,9 @@ import torch
 from support.models import toy_blocks
 
 from onegraph.common.errors import CaptureError
-from onegraph.compiler.blocks.call_tree import flatten, matcher, rebuild
+from onegraph.compiler.blocks.call_tree import flatten, rebuild
 from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock, Settings, capture_block, fits
+from onegraph.compiler.blocks.matching import matcher
 from onegraph.compiler.blocks.parameters import as_call, parameters_of
 from onegraph.compiler.blocks.records import Kind, Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
