@@ -121,6 +121,11 @@ MINIMAX = (
     Use("comfy.ldm.minimax.model._mod_scale_shift", ("h", "shift", "scale", "segments")),
     Use("comfy.ldm.minimax.model._mod_gate", ("x", "gate", "other", "segments")),
 )
+# ComfyUI's own compiler: from 0.34 on it records what a model's call allocates and gives it the same memory again, and
+# captures blocks as CUDA graphs. What block graphs allocate once (weights' buffers, comparisons) must not be in there:
+# while a plan is made or followed, blocks run eager. Where a host plans in a way that cannot be seen, all of them do.
+PLANNING = (Use("comfy.model_prefetch.malloc_graph_begin"),)
+PLANS = (Use("comfy.model_prefetch.MALLOC_GRAPHS"),)
 _AS_SERVER = ("server", "nodes")  # modules that only a server has loaded; nothing of ours loads them
 
 
@@ -164,6 +169,8 @@ def missing(used: tuple[Use, ...]) -> tuple[str, ...]:
 def refusal(feature: Feature, of_family: tuple[Use, ...] = ()) -> Reason | None:
     """Why a feature is off under this ComfyUI, or None. `of_family`: what a family of models needs besides."""
     names = missing(USES[feature]) + missing(of_family)
+    if feature == "blocks" and not missing(PLANNING):
+        names += missing(PLANS)
     return reasons.HostLacks(feature, names) if names else None
 
 

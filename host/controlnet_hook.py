@@ -163,8 +163,9 @@ class ControlBlocksHook(ControlNetHook):
 
     @override
     def _start(self, module: torch.nn.Module) -> HostRun:
-        client = BlockClient(self._component, self.options, module, "")
-        return start_blocks(client, self._patcher(), module, self._guards)
+        patcher = self._patcher()
+        client = BlockClient(self._component, self.options, module, "", patcher.load_device)
+        return start_blocks(client, patcher, module, self._guards)
 
 
 def _alone(run: HostRun) -> bool:

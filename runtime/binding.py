@@ -74,7 +74,10 @@ class Binding:
 
     def holds_part(self, module: torch.nn.Module, number: int) -> bool:
         """The same as `holds` of some weights, others for each number."""
-        return self.parts[number % len(self.parts)].holds(module)
+        part = self.parts[number % len(self.parts)]
+        if not part.identities and not part.elsewhere:
+            return self.module() is module
+        return part.holds(module)
 
     def holds(self, module: torch.nn.Module) -> bool:
         """Whether every weight is still the same object at the same address, and looks the same.

@@ -14,6 +14,7 @@ from ..common import reasons
 from ..common.outputs import Output
 from ..common.reasons import Reason
 from ..graph_cache.entry import Entry
+from ..graph_cache.first_use_results import FirstUse
 from ..graph_cache.store import Store
 from . import faithfulness
 from .policy import Policy
@@ -86,8 +87,9 @@ class FirstUseCheck:
         self._entry = entry
         self._policy = policy
         self._device = device
-        self._compared: Mapping[str, int] | None = None  # sizes that nothing is due for
         self._timings: dict[tuple[tuple[str, int], ...], _Timing] = {}
+        self._compared: Mapping[str, int] | None = None  # sizes that nothing is due for
+        self._slower: Reason | None = None
         self.result = store.first_use(entry)
         if self.result.environment != environment:
             self.result = self.result.model_copy(update={"environment": environment, "checked": {}})
@@ -95,15 +97,23 @@ class FirstUseCheck:
             # Measured on a busy machine, perhaps: a fast graph is trusted at once, a slow one after some processes.
             self.result = self.result.model_copy(update={"eager_ms": None, "compiled_ms": None})
 
+    @property
+    def result(self) -> FirstUse:
+        """What is known."""
+        return self._result
+
+    @result.setter
+    def result(self, found: FirstUse) -> None:
+        self._result, self._compared, speedup = found, None, found.speedup
+        slow = speedup is not None and speedup < self._policy.slower
+        self._slower = reasons.SlowerThanEager(round(speedup, 3)) if slow and speedup is not None else None
+
     def slower(self) -> Reason | None:
         """Why eager is kept although the graph is right, or None."""
-        speedup = self.result.speedup
-        if speedup is not None and speedup < self._policy.slower:
-            return reasons.SlowerThanEager(round(speedup, 3))
-        return None
+        return self._slower
 
     def due(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a call of these sizes was not compared or timed yet. A mapping that is asked for often stays as it is."""
+        """Whether a call of these sizes was not compared or timed yet. A mapping that was asked for must not change."""
         if sizes is self._compared:
             return False
         if _group(sizes) not in self.result.checked or self.result.compiled_ms is None:
@@ -120,7 +130,6 @@ class FirstUseCheck:
             The graph's result, or why it is wrong.
         """
         started = time.perf_counter()
-        self._compared = None
         compiled_ms, output = timed(lambda: comparison.run(comparison.inputs), self._device)
         eager_ms, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
         verdict = faithfulness.compare(output, reference)

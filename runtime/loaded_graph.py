@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -37,12 +37,14 @@ log = logging.getLogger("onegraph.runtime")
 Origin = Literal["compiled", "restored"]
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What a call of a graph gave. `refusal` is set when the output is eager's after all."""
 
     output: Output
     refusal: Reason | None = None
+
+
+_UNMARKED = contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,8 @@ class LoadedGraph:
                             return made
                         counters.binds += 1
                         held.put(id(bound), *made)
-                    if self.first_use.due(sizes):
+                    due = self.first_use.due(sizes)
+                    if due:
                         comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
                         with self._comparing(compared):
                             checked = self.first_use.check(comparison)
@@ -233,7 +236,9 @@ class LoadedGraph:
                             counters.spot_checks += 1
                             with self._comparing(compared):
                                 other = result.output if compared is None else self._run(bound.runner, inputs)
-                                comparison = Comparison(inputs, sizes, bound.runner, eager)
+                                comparison = Comparison(
+                                    inputs, sizes, functools.partial(self._run, bound.runner), eager
+                                )
                                 found = self._spot_check(bound.runner, comparison, other)
                             result = found if compared is None or found.refusal is not None else result
             except torch.OutOfMemoryError as error:
@@ -245,10 +250,11 @@ class LoadedGraph:
                     result = self._with_all_outputs(inputs, eager, result)
                 if self.retired is None:
                     self._store.note_success(self.entry)
-            slower = self.first_use.slower()
-            if slower is not None and self.held_bytes:
-                self.retired = slower  # not used in this process, so its memory goes back as far as it does
-                self._runners.close()
+            if due:
+                slower = self.first_use.slower()
+                if slower is not None and self.held_bytes:
+                    self.retired = slower  # not used in this process, so its memory goes back as far as it does
+                    self._runners.close()
             if result.refusal is None:
                 counters.compiled_calls += 1
             return result
@@ -300,7 +306,7 @@ class LoadedGraph:
             return self._store.loading(self.entry)
         if self._cuda_graphs is not None and self._cuda_graphs.due(inputs):
             return self._store.capturing(self.entry)
-        return contextlib.nullcontext()
+        return _UNMARKED
 
     @contextlib.contextmanager
     def _comparing(self, compared: Callable[[], contextlib.AbstractContextManager[object]] | None) -> Iterator[None]:

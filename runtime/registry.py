@@ -23,6 +23,7 @@ from ..common.errors import LoadError, MemoryShortError
 from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ..common.shapes import Refused
 from ..compiler import export
+from ..compiler.blocks.attention import Zeros, attending
 from ..compiler.blocks.signature import BlockSignature
 from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
@@ -243,7 +244,8 @@ class Registry:
             with torch.inference_mode(), on_device:  # both are a thread's own
                 restored = self._preloaded(request)
                 if restored is not None and memory.unused_bytes(device) >= room:
-                    restored.warm(_example_inputs(request, restored.entry.manifest.signature), modules)
+                    with attending(Zeros()):
+                        restored.warm(_example_inputs(request, restored.entry.manifest.signature), modules)
                     self.counters.preloads += 1
         except Exception:  # the first call does without
             log.debug("a graph could not be preloaded", exc_info=True)

@@ -52,7 +52,8 @@ class Schedule:
     def due(self) -> bool:
         """Count a call; whether it is to be checked."""
         now = time.perf_counter()
-        self._busy_s += min(now - self._last, _LONGEST_STEP)
+        gap = now - self._last
+        self._busy_s += gap if gap < _LONGEST_STEP else _LONGEST_STEP
         self._last = now
         self._calls += 1
         return 0 < self.every <= self._calls and self.cost_s <= self.share * self._busy_s

@@ -54,6 +54,7 @@ def of_blocks(rounds: int) -> dict[str, Any]:
 
     from onegraph.graph_cache.store import Store
     from onegraph.runtime import registry as registries
+    from onegraph.runtime.binding import Held
     from onegraph.runtime.blocks.session import BlockRun
     from onegraph.runtime.module_guard import GuardCache
     from onegraph.runtime.policy import ANY_SPEED
@@ -65,7 +66,7 @@ def of_blocks(rounds: int) -> dict[str, Any]:
     x, text, options = block_model.call()
     with registries.using(Registry(Store(OUT / "blocks-store"), policy=ANY_SPEED)), torch.inference_mode():
         client: Any = block_model.Client()
-        run = Run(inspected=True)
+        run = Run(inspected=True, held=Held())
         blocks = BlockRun(client, run, model, GuardCache())
         calls: dict[str, tuple[Any, dict[str, Any]]] = {}
 
@@ -119,6 +120,7 @@ class Stub:
     def __init__(self, runner: Any) -> None:
         self._runner = runner
         self._output: Any = None
+        self.cuda_graphs, self.reads_in_place = runner.cuda_graphs, runner.reads_in_place
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)

@@ -66,6 +66,16 @@ class OuterReplaced(Reason):
     model: str
 
 
+class MemoryPlanned(Reason):
+    """ComfyUI records what a call allocates, to give it the same memory again (its model compiler)."""
+
+    sentence = "ComfyUI plans the memory of this call (--disable-comfy-compiler turns that off)"
+
+
+class CallCaptured(Reason):
+    sentence = "the call is captured as a CUDA graph, outside of which no check of a block graph would be made"
+
+
 class ChosenAttention(Reason):
     """The user chose an attention, and no graph of this process can call it.
 

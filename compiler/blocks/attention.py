@@ -238,4 +238,4 @@ def _function(name: str) -> Callable[..., Any]:
     """What a name of a module refers to now."""
     module, _, attribute = name.partition(":")
     found: Any = getattr(sys.modules[module], attribute)
-    return found  # type: ignore[no-any-return]
+    return found

@@ -63,9 +63,11 @@ def matcher(form: Form) -> Callable[[Any], list[Leaf] | None]:
     return matched
 
 
-def builder(form: Form) -> Callable[[Sequence[Leaf]], Any]:
-    """Return a function that puts a value together from its leaves, as `call_tree.rebuild` does. No options."""
-    return _Building().function(form)
+def finisher(
+    form: Form, aliases: Sequence[int | None], mutated: Sequence[int]
+) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
+    """Return `BlockSignature.finish` of a signature with such results."""
+    return _Building().finisher(form, aliases, mutated)
 
 
 def has_class(value: Any, name: str) -> bool:
@@ -151,17 +153,26 @@ class _Matching(_Code):
 
 @dataclass
 class _Building(_Code):
-    leaves: int = 0
+    leaves: list[str] = field(default_factory=list)
 
-    def function(self, form: Form) -> Callable[[Sequence[Leaf]], Any]:
-        found: Callable[[Sequence[Leaf]], Any] = self.made(f"def made(leaves):\n    return {self._value(form)}\n")
+    def finisher(
+        self, form: Form, aliases: Sequence[int | None], mutated: Sequence[int]
+    ) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
+        own = [f"new{number}" for number, one in enumerate(aliases) if one is None]
+        values = [f"value{number}" for number in mutated]
+        new = iter(own)
+        self.leaves = [next(new) if one is None else f"leaves[{one:d}]" for one in aliases]
+        names = ", ".join([*own, *values])
+        lines = [f"{names}, = outputs" if names else "() = outputs"]
+        lines += (f"leaves[{one:d}].copy_({value})" for one, value in zip(mutated, values, strict=True))
+        body = "".join(f"    {line}\n" for line in (*lines, f"return {self._value(form)}"))
+        found: Callable[[Sequence[Any], Sequence[torch.Tensor]], Any] = self.made(f"def made(leaves, outputs):\n{body}")
         return found
 
     def _value(self, form: Form) -> str:
         match form:
             case TensorForm() | NumberForm():
-                self.leaves += 1
-                return f"leaves[{self.leaves - 1}]"
+                return self.leaves.pop(0)
             case ConstantForm(value):
                 return self.name(value)
             case SequenceForm(kind, items):

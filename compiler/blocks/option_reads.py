@@ -35,7 +35,10 @@ class OptionGuards:
 
     def refused(self, options: Any) -> Path | None:
         """Return the first path at which a call's options are not as they were, or None."""
+        plain = type(options) is dict
         for path in self.absent:
+            if plain and path[0] not in options:
+                continue
             if looked_up(options, path) is not _MISSING:
                 return path
         for path in self.present:

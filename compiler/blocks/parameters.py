@@ -37,9 +37,11 @@ class Parameters:
             TypeError: the function cannot be called so.
         """
         if not self._open:
-            if len(args) > len(self._names) or not kwargs.keys() <= self._defaults.keys():
+            first = dict(zip(self._names, args, strict=False)) if args else {}
+            named = {**self._defaults, **first, **kwargs}
+            if len(named) != len(self._names) or len(args) > len(self._names) or not first.keys().isdisjoint(kwargs):
                 raise TypeError("other arguments than the function has")
-            return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
+            return named
         bound = self._signature.bind(None, *args, **kwargs)
         bound.apply_defaults()
         named = {}

@@ -11,7 +11,7 @@ import torch
 from . import call_tree
 from .attention import Attention
 from .call_tree import Form, NumberForm, leaf_forms
-from .matching import builder
+from .matching import finisher
 from .option_reads import OptionGuards
 from .size_rules import SizeRules
 
@@ -69,19 +69,9 @@ class BlockSignature:
         return self.finisher()(leaves, outputs)
 
     def finisher(self) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
-        """Return `finish` as a function, for one that is called often."""
-        build, aliases, mutated = builder(self.results), self.aliases, self.mutated
-        own = sum(one is None for one in aliases)
-
-        def finish(leaves: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Any:
-            if len(outputs) != own + len(mutated):
-                raise ValueError(f"a graph returned {len(outputs)} tensors")
-            for number, value in zip(mutated, outputs[own:], strict=True):
-                leaves[number].copy_(value)  # whoever else holds the tensor sees it, too; the block returns this one
-            new = iter(outputs)
-            return build([next(new) if one is None else leaves[one] for one in aliases])
-
-        return finish
+        """Return `finish` as a function: the values are written into the caller's own tensors, whoever else holds them
+        sees that, too, and the block returns these."""
+        return finisher(self.results, self.aliases, self.mutated)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""

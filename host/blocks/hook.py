@@ -32,6 +32,7 @@ from ..families.family import Family
 from ..run import HostRun
 from ..sampling_hook import SamplingHook, active
 from .attention import ChosenAttention, compared
+from .memory_plans import MemoryPlans
 
 if TYPE_CHECKING:
     from ..model_hook import Options
@@ -61,7 +62,8 @@ class BlockHook(SamplingHook):
 
     @override
     def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:
-        return start_blocks(BlockClient(self._component, self.options, module, _PREFIX), patcher, module, self._guards)
+        client = BlockClient(self._component, self.options, module, _PREFIX, patcher.load_device)
+        return start_blocks(client, patcher, module, self._guards)
 
     @override
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -85,7 +87,7 @@ def preload_blocks(
     """Begin to restore the graphs that the store has for a model's blocks."""
 
     def requests() -> Iterator[tuple[Request, int]]:
-        client = BlockClient(component, options, module, prefix)
+        client = BlockClient(component, options, module, prefix, patcher.load_device)
         return stored_requests(client, module, patcher.load_device, guards)
 
     component.preload_requests(patcher, requests)
@@ -130,13 +132,16 @@ class BlockClient:
         prefix: of the patcher's keys that belong to the model.
     """
 
-    def __init__(self, component: Component, options: Options, model: torch.nn.Module, prefix: str) -> None:
+    def __init__(
+        self, component: Component, options: Options, model: torch.nn.Module, prefix: str, device: torch.device
+    ) -> None:
         self._component = component
         self._model = model
         self.backend = options.backend
         self.when_missing = options.when_missing
         self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
         self._attention = ChosenAttention(model, self.packages)
+        self._plans = MemoryPlans(device)
         self.prefix = prefix
         self._prefixes = tuple(f"{prefix}{name}" for name in repeated_blocks(model))
 
@@ -158,6 +163,9 @@ class BlockClient:
 
     def block_refusal(self, run: HostRun, name: str, guard: ModuleGuard) -> Reason | None:
         return eligibility.placement_refusal(run.patcher, guard)
+
+    def call_refusal(self) -> Reason | None:
+        return self._plans.refusal()
 
     def attention(self, options: Any) -> Attention:
         return self._attention.of_call(options)

@@ -39,6 +39,9 @@ class Client(Protocol):
     def block_refusal(self, run: Any, name: str, guard: ModuleGuard) -> Reason | None:
         """Why no graph serves one of the blocks now, or None."""
 
+    def call_refusal(self) -> Reason | None:
+        """Why no graph may run just now, or None. Asked at each call of a block."""
+
     def attention(self, options: Any) -> Attention:
         """How a call with these options attends: as graphs that have torch's attention in them, or by a function of the
         user's choice, which a graph calls. Asked at each call of a block."""

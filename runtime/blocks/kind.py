@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,19 @@ from ..loaded_graph import LoadedGraph, Result
 
 _ADDRESS = torch.Tensor.data_ptr
 _MOST_SEEN = 8  # looks of calls that are remembered
+_MOST_PLACES = 64  # and addresses of calls of one look
+
+
+class _Memory(NamedTuple):
+    """Where a call's tensors are.
+
+    Attributes:
+        shared: whether one that the block changes lies where another one does.
+        as_expected: whether all are as compiled code expects them.
+    """
+
+    shared: bool
+    as_expected: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +51,9 @@ class _Seen:
         numbers: whole numbers among the leaves.
         sizes: the values of the graph's symbols by names; None: it does not serve them.
         elsewhere: a device that is not the graph's, or None.
-        as_they_are: whether all tensors are as compiled code expects them, but for their addresses.
+        as_they_are: whether all tensors are as compiled code expects them, whatever their addresses.
         extents: bytes from the first to the last element of each tensor.
+        memory: what is known of calls by their tensors' addresses.
     """
 
     looks: TensorLooks
@@ -47,6 +62,7 @@ class _Seen:
     elsewhere: torch.device | None
     as_they_are: bool
     extents: list[int]
+    memory: dict[tuple[int, ...], _Memory] = field(default_factory=dict)
 
 
 class Matched(NamedTuple):
@@ -184,11 +200,12 @@ class KindGraph:
             return Refused(reasons.BlockSizes(self.name))
         if seen.elsewhere is not None:
             return Refused(reasons.BlockElsewhere(self.name, str(seen.elsewhere)))
-        addresses = list(map(_ADDRESS, matched.tensors))
-        if signature.mutated and self._shares(addresses, seen.extents):
+        addresses = tuple(map(_ADDRESS, matched.tensors))
+        memory = seen.memory.get(addresses) or self._looked_at(addresses, seen)
+        if memory.shared:
             return Refused(reasons.BlockShared(self.name))
         inputs: list[Any] = [*matched.leaves]
-        if not seen.as_they_are or any([address % 16 for address in addresses]):
+        if not memory.as_expected:
             for number in self._tensors:
                 inputs[number] = _plain(inputs[number])
         for number in self._numbers:
@@ -250,14 +267,22 @@ class KindGraph:
             return Refused(self.refusal)
         return Raised(error)
 
+    def _looked_at(self, addresses: tuple[int, ...], seen: _Seen) -> _Memory:
+        """Look at where a call's tensors are, and remember it: most of a step's calls have them in the same places."""
+        if len(seen.memory) >= _MOST_PLACES:
+            seen.memory.clear()
+        aligned = not any(address % 16 for address in addresses)
+        found = _Memory(self._shares(addresses, seen.extents), seen.as_they_are and aligned)
+        seen.memory[addresses] = found
+        return found
+
     def _shares(self, addresses: Sequence[int], extents: Sequence[int]) -> bool:
         """Whether a tensor that the block changes lies where another one of the call does."""
+        spans = [*zip(addresses, map(operator.add, addresses, extents), strict=True)]
         for number in self._changed:
-            begin = addresses[number]
-            end = begin + extents[number]
-            for other, address in enumerate(addresses):
-                if address < end and begin < address + extents[other] and other != number:
-                    return True
+            begin, end = spans[number]
+            if sum([other < end and begin < its_end for other, its_end in spans]) > 1:
+                return True
         return False
 
     def _eager(self, call: BlockCall, given: Sequence[torch.Tensor], options: Any) -> Output:

@@ -66,6 +66,7 @@ class BlockRun:
         self._ambient: Reason | None = None
         self._ambient_known = False
         self._alone = True
+        self._counters = registry().counters
         self._served = 0
         self._eager: Counter[Reason] = Counter()
         rules = client.rules()
@@ -90,6 +91,7 @@ class BlockRun:
         """
         run, report = self._run, self._run.report
         report.call_starts()
+        self._counters = registry().counters
         refusal = self._inspected(alone)
         if refusal is not None:
             report.eager[refusal] += 1
@@ -193,7 +195,7 @@ class BlockRun:
         if isinstance(served, Raised):
             raise served.error
         self._eager[served.reason] += 1
-        registry().counters.count_eager(served.reason)
+        self._counters.count_eager(served.reason)
         return type(block).forward(block, *args, **kwargs)
 
     def _serve(self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | Raised | Refused:
@@ -228,15 +230,16 @@ class BlockRun:
         differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if not self._ambient_known or (self._ambient is None and (differentiates or not self._alone)):
             self._ambient, self._ambient_known = ambient_modes.refusal(one.block, matched.tensors), True
-        if self._ambient is not None:
-            return Refused(self._ambient)
+        now = self._ambient or self._client.call_refusal()
+        if now is not None:
+            return Refused(now)
         whole = not self._alone or run.check_slice is None or one.checked.get(id(graph)) != run.full_checks
         module = one.block if self._held is self._model else self._held.get_submodule(one.name)
         if id(graph) not in one.checked:
             graph.start_run(module, run.weights_version)
         one.checked[id(graph)] = run.full_checks
         call = BlockCall(one.block, module, named, options, whole, run.held)
-        served = kind.serve(call, matched, registry().counters, self._client.compared)
+        served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name)
         elif not isinstance(served, Refused):

@@ -185,7 +185,7 @@ def test_results_that_no_graph_takes_are_eager(counters: Counters) -> None:
         return function(*args, **kwargs).as_subclass(Own)
 
     report = check(overridden(model, own), "flux")
-    assert (report["calls"], report["eager_codes"]) == (0, {"attention_result": served})
+    assert report["calls"] == 0 and {*report["eager_codes"]} == {"attention_result", "block_argument"}, report
     for fast in (False, True):
         changed = overridden(model, double)
         with pytest.raises(RuntimeError, match="dtype"):  # of eager's own linear layer, in either
@@ -237,6 +237,7 @@ def test_the_hosts_own_choice_is_called(name: str, counters: Counters, sage: lis
     model = dits.load(name)
     dits.sample(compiled(model), name, steps=1)
     compiles = counters.compiles
+    sage.clear()
     dits.sample(model, name)
     calls = len(sage)
     sage.clear()

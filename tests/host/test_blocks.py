@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from headless import host
 from support.models import dits
 
-from onegraph.host import model_hook, status
+from onegraph.host import contract, model_hook, status
 from onegraph.runtime import registry
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.policy import ANY_SPEED
@@ -79,6 +78,8 @@ def test_loras_and_another_model(name: str, counters: Counters) -> None:
     model = known(name, counters)
     compiles, served = counters.compiles, blocks()["calls"]
     weights = {key: one for key, one in model.model.state_dict().items() if one.ndim == 2 and "block" in key}
+    if name == "ltx 2":  # others are of its connectors, some of which no prompt of these samplings goes through
+        weights = {key: one for key, one in weights.items() if ".transformer_blocks." in key}
     weights = weights or {key: one for key, one in model.model.state_dict().items() if one.ndim == 2}
     for strength in (0.3, 1.0):
         adapted = model.clone()
@@ -95,7 +96,7 @@ def test_loras_and_another_model(name: str, counters: Counters) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=() if one == "flux" else pytest.mark.full) for one in REPLACED]
 )
-def test_replaced_blocks_and_attention(name: str, counters: Counters) -> None:
+def test_replaced_blocks(name: str, counters: Counters) -> None:
     model = known(name, counters)
     served = blocks()["calls"]
 
@@ -110,14 +111,6 @@ def test_replaced_blocks_and_attention(name: str, counters: Counters) -> None:
         changed = model.clone()
         changed.set_model_patch_replace(replacement, "dit", REPLACED[name], 1)
         assert check(changed, name)["calls"] == served - fewer
-
-    def attention(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) * 0.7
-
-    changed = model.clone()
-    changed.model_options["transformer_options"]["optimized_attention_override"] = attention
-    report = check(changed, name)
-    assert (report["calls"], report["eager_codes"]) == (0, {"block_option": served}), report
 
 
 def test_step_caches_skip_calls_and_change_none(counters: Counters) -> None:
@@ -244,3 +237,29 @@ def test_the_node_says_what_it_will_do(counters: Counters) -> None:
     assert text == "ready: block graphs for 5 blocks, inductor; starts with the first sampling step"
     text = model_hook.compile_model(dits.load("flux"), model_hook.Options(backend="off"), NODE)[1]
     assert text == "off: the model runs eager"
+
+
+def test_while_the_host_plans_memory_blocks_are_eager(counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from ComfyUI 0.34 on, whose compiler records what each call allocates: by threads, while a plan is active."""
+    import threading
+
+    from comfy import model_prefetch
+
+    class Plan:
+        _comfy_active = True
+
+    model, plans = known("flux", counters), {threading.get_ident(): Plan()}
+    monkeypatch.setattr(model_prefetch, "malloc_graph_begin", lambda device: None, raising=False)
+    monkeypatch.setattr(model_prefetch, "MALLOC_GRAPHS", plans, raising=False)
+    contract.missing.cache_clear()
+    report = check(model, "flux")
+    assert (report["calls"], report["eager_codes"]) == (0, {"memory_planned": 10})
+    plans[threading.get_ident()]._comfy_active = False
+    assert check(model, "flux")["calls"] == 10
+    monkeypatch.delattr(model_prefetch, "MALLOC_GRAPHS")
+    contract.missing.cache_clear()
+    text = model_hook.compile_model(model, model_hook.Options(backend="inductor"), NODE)[1]
+    assert "comfy.model_prefetch.MALLOC_GRAPHS" in text
+    monkeypatch.undo()
+    contract.missing.cache_clear()
+    assert check(model, "flux")["calls"] == 10

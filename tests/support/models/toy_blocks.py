@@ -151,6 +151,9 @@ class Client:
     def block_refusal(self, run: Any, name: str, guard: Any) -> Reason | None:
         return None
 
+    def call_refusal(self) -> Reason | None:
+        return None
+
     def attention(self, options: Any) -> Attention:
         return "captured"
 

@@ -13,7 +13,13 @@ HOST = Path(__file__).parents[3] / "host"
 MODULES = ("comfy", "comfy_execution", "comfyui_version", "folder_paths", "nodes", "server")
 LISTED = {
     use.name
-    for uses in (*contract.USES.values(), contract.MINIMAX, *(one.uses for one in families.known()))
+    for uses in (
+        *contract.USES.values(),
+        contract.MINIMAX,
+        contract.PLANNING,
+        contract.PLANS,
+        *(one.uses for one in families.known()),
+    )
     for use in uses
 }
 
