@@ -124,7 +124,7 @@ class _Matching(_Code):
                 self._unless(f"type({v}) is {tensor} or {plain}({v})")
                 self.leaves.append(v)
             case NumberForm():
-                self._unless(f"type({v}) is {self.name(int)}")
+                self._unless(f"type({v}) is {self.name(int)} and {v} >= 0")
                 self.leaves.append(v)
             case ConstantForm(None):
                 self._unless(f"{v} is None")

@@ -199,3 +199,11 @@ def test_options_are_no_part_of_the_form() -> None:
     assert leaves == [1]
     assert matcher(form)({"x": 2, "transformer_options": None}) == [2]
     assert call_tree.OPTIONS == "transformer_options" and sys.getrefcount(form) > 0
+
+
+def test_arguments_that_no_function_takes_are_refused() -> None:
+    parameters = Parameters(lambda self, x, y=2: None)
+    assert parameters.bind((1,), {"y": 3}) == {"x": 1, "y": 3}
+    for args, kwargs in [((1, 2, 3), {}), ((1,), {"x": 1}), ((1,), {"z": 1}), ((1, 2), {"y": 3})]:
+        with pytest.raises(TypeError):
+            parameters.bind(args, kwargs)
