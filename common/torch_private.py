@@ -177,6 +177,12 @@ def hook_tables(module: torch.nn.Module) -> tuple[Hooks, Hooks]:
         raise LoadError(_ELSEWHERE) from error
 
 
+def drop_hooks(module: torch.nn.Module) -> None:
+    """Take a module's hooks of all kinds from it, without changing tables that another module may share."""
+    hooks = {name: type(table)() for name, table in vars(module).items() if "_hooks" in name and isinstance(table, dict)}
+    vars(module).update(hooks)
+
+
 def every_modules_hooks() -> tuple[Hooks, Hooks]:
     """Return what runs before and after the forward of every module there is.
 

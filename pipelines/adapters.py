@@ -151,6 +151,19 @@ def as_compiled(module: torch.nn.Module) -> tuple[torch.nn.Module, AdapterScales
     return made, strengths
 
 
+def plain(module: torch.nn.Module) -> torch.nn.Module:
+    """What computes a module's sizes: the layer inside of adapters, or the module itself."""
+    return getattr(module, _INNER) if _is_adapter(module) else module
+
+
+def own_weights(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    """The weights of a module without those of adapters."""
+    found = plain(module)
+    yield from found.parameters(recurse=False)
+    for child in found.children():
+        yield from own_weights(child)
+
+
 def _replaced(module: torch.nn.Module, known: Callable[[Any], torch.nn.Module]) -> torch.nn.Module:
     if _is_adapter(module):
         return known(module)

@@ -1,6 +1,6 @@
 """How the compiling process rebuilds diffusers' models: the `Client` of pipelines.
 
-`client` and `environment` run in the user's process, `prepare` and `wrap` in the worker.
+`client` and `environment` run in the user's process, the others in the worker.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from ..compiler.blocks.capture import Settings
 from ..compiler.fingerprint import Rules
 from ..compiler.job import Client
 from ..runtime.family import ModuleCall, modules_of
-from . import module_facts
+from . import capturing, module_facts
 from .families import FAMILIES, family_of
 
 
@@ -51,3 +52,8 @@ def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torc
     family = family_of(module)
     assert family is not None
     return ModuleCall(family, module, inputs)
+
+
+def block_settings() -> Settings:
+    """How diffusers' blocks are captured."""
+    return capturing.settings()

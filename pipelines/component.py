@@ -118,16 +118,16 @@ class Component(component.Component):
     ) -> Any:
         """Run a call of the module: by a graph where one serves it, else by `original`."""
         caller = None if self.family.each_call_is_a_run else callers.calling()
-        run = self._run(module, caller)
+        run = self.run_of(module, caller)
         run.look(alone=run.libraries and caller is not None and caller.direct)
         prepare = functools.partial(self._prepare, run, module, args, kwargs)
         result = self.dispatcher.call(run, prepare, lambda: _Eager(original(*args, **kwargs)))
         if isinstance(result, _Eager):
             return result.result
-        self._after_first()
+        self.after_first()
         return self.family.output(result, args, kwargs)
 
-    def _after_first(self) -> None:
+    def after_first(self) -> None:
         """Do what waits for a graph. Never raises."""
         then, self.then = self.then, None
         if then is not None:
@@ -136,18 +136,23 @@ class Component(component.Component):
             except Exception:  # never into the pipeline
                 log.exception("what was to follow the first compiled call of %s failed", self.name)
 
-    def _run(self, module: torch.nn.Module, caller: Caller | None) -> PipeRun:
+    def run_of(self, module: torch.nn.Module, caller: Caller | None) -> PipeRun:
         """The run that a call of this thread belongs to."""
         state, thread = state_of(module), threading.get_ident()
         mark = self._mark(caller)
         known = state.runs.get(thread)
         if known is not None and mark is not None and _is_same(known[0], mark):
             return known[1]
-        run = start_run(module)
+        run = self.start_run(module)
         run.refusal = run.refusal or self.interception.refusal
-        run.report = self.report
         run.libraries = caller is not None and mark is not None and not caller.runs_foreign_code(module)
         state.keep(thread, mark or (), run)
+        return run
+
+    def start_run(self, module: torch.nn.Module) -> PipeRun:
+        """Inspect a module at the start of a run. Never raises."""
+        run = start_run(module)
+        run.report = self.report
         return run
 
     def _mark(self, caller: Caller | None) -> tuple[Any, ...] | None:
@@ -200,9 +205,13 @@ class Component(component.Component):
             return request
         if self._is_one_too_many(request):
             return Refused(reasons.TooManyExactSizes(self.most_sizes or 0, request.label))
+        self.note(request)
+        return request
+
+    def note(self, request: Request) -> None:
+        """Remember what was asked for, to be saved."""
         if request.key.digest not in self.used:
             self.used[request.key.digest] = request.without_module()
-        return request
 
     def _is_one_too_many(self, request: Request) -> bool:
         if self.most_sizes is None or not request.shapes.exact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from ..common import config_text, reasons
 from ..common.reasons import Reason
-from ..common.torch_private import COMPILED_CALL
+from ..common.torch_private import COMPILED_CALL, Tables, drop_hooks, set_tables, tables
 from ..compiler.fingerprint import Rules
 from . import adapters, attention_backends
 
@@ -53,13 +53,25 @@ def _is_placement(attribute: str) -> bool:
 
 
 def _is_processor(value: Any) -> bool:
-    return type(value).__module__ in _PROCESSORS and "Processor" in type(value).__name__
+    own = type(value).__module__.partition(".")[0] == "diffusers" and not isinstance(value, torch.nn.Module | type)
+    return own and "Processor" in type(value).__name__
 
 
-def _is_usual(processor: Any) -> bool:
+def is_usual(processor: Any) -> bool:
     """Whether a graph follows an attention processor. One may be told to use kernels that no compiler sees into."""
     known = type(processor).__name__ in _PROCESSORS.get(type(processor).__module__, ())
     return known and attention_backends.of(processor) in (None, attention_backends.USUAL)
+
+
+def is_own(processor: Any) -> bool:
+    """Whether a processor is one of diffusers' own that computes with torch's attention, and nothing but plain values.
+
+    Its code is captured as it stands, so that it need not be known here.
+    """
+    if not _is_processor(processor) or attention_backends.of(processor) not in (None, attention_backends.USUAL):
+        return False
+    own = {name: one for name, one in vars(processor).items() if name != attention_backends.ATTRIBUTE}
+    return all(config_text.describe(one) is not None for one in own.values())
 
 
 def describe(value: Any) -> str | None:
@@ -122,9 +134,13 @@ class ModuleFacts:
         return attention_backends.refusal() if self.dispatches else None
 
 
-def read(module: torch.nn.Module) -> ModuleFacts:
-    """Look at all parts of a module. To be done again when it has changed."""
-    bare, own_weights, reason, strengths = _bare(module), False, None, None
+def read(module: torch.nn.Module, follows: Callable[[Any], bool] = is_usual) -> ModuleFacts:
+    """Look at all parts of a module. To be done again when it has changed.
+
+    Args:
+        follows: tells whether a graph follows an attention processor.
+    """
+    bare, own_weights, reason, strengths = bare_of(module), False, None, None
     if adapters.first_of(module) is not None:
         reason = adapters.refusal(module)
         if reason is None:
@@ -136,7 +152,7 @@ def read(module: torch.nn.Module) -> ModuleFacts:
     return ModuleFacts(
         bare,
         own_weights,
-        reason or next(_refusals(module), None),
+        reason or next(_refusals(module, follows), None),
         dropouts,
         tuple((vars(one), dict(vars(one))) for one in processors if hasattr(one, "__dict__")),
         any(attention_backends.follows(one) for one in processors),
@@ -144,7 +160,7 @@ def read(module: torch.nn.Module) -> ModuleFacts:
     )
 
 
-def _refusals(module: torch.nn.Module) -> Iterator[Reason]:
+def _refusals(module: torch.nn.Module, follows: Callable[[Any], bool]) -> Iterator[Reason]:
     for name, child in module.named_modules():
         state = vars(child)
         if child is not module:
@@ -152,14 +168,25 @@ def _refusals(module: torch.nn.Module) -> Iterator[Reason]:
                 if state.get(attribute) is not None:
                     yield reasons.LibraryHook(what, name)
         processor = getattr(child, "processor", None)
-        if processor is not None and not _is_usual(processor):
+        if processor is not None and not follows(processor):
             yield reasons.AttentionProcessor(type(processor).__name__, name)
 
 
-def _bare(module: torch.nn.Module) -> torch.nn.Module:
+def bare_of(module: torch.nn.Module) -> torch.nn.Module:
     """The same children and weights in another object."""
     bare: torch.nn.Module = object.__new__(type(module))
     leave_out = rules().intercepted | _ON_TOP
     state = {name: value for name, value in vars(module).items() if name not in leave_out}
     object.__setattr__(bare, "__dict__", state)
+    return bare
+
+
+def with_children(
+    module: torch.nn.Module, made: Callable[[torch.nn.Module], torch.nn.Module]
+) -> torch.nn.Module:
+    """The same weights in another object, with children of its own and without hooks."""
+    bare, own = bare_of(module), tables(module)
+    drop_hooks(bare)
+    children = {name: None if child is None else made(child) for name, child in own.children.items()}
+    set_tables(bare, Tables(own.parameters, own.buffers, children))
     return bare

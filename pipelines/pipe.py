@@ -15,14 +15,16 @@ from ..common.reasons import Reason
 from ..common.torch_private import is_compiled_by_torch, unwrapped
 from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
+from .blocks import BlockComponent
 from .component import Component, Options
 from .families import Family, family_of
+from .families.blocks import Blocks
 from .interception import interception_of
 from .report import ComponentReport, PipeReport
 
 HANDLE = "onegraph"  # the attribute of a pipeline
 _HALVES = ("decoder", "encoder")
-_SEVERAL = "MultiControlNetModel"  # of diffusers, which calls each of its ControlNets
+_SEVERAL = "MultiControlNetModel"  # how diffusers' classes end that call each of their ControlNets
 
 
 def modules_of(owner: Any) -> dict[str, torch.nn.Module]:
@@ -44,13 +46,18 @@ def _parts(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
     plain = unwrapped(module)
     family = family_of(plain)
     if family is not None:
-        return {name or family.component: module}
+        return {name or _name_of(plain, family): module}
     found: dict[str, Any] = {half: getattr(plain, half, None) for half in _HALVES}
-    if type(plain).__name__ == _SEVERAL:
+    if type(plain).__name__.endswith(_SEVERAL):
         found = {f"nets.{number}": net for number, net in enumerate(plain.nets)}  # type: ignore[arg-type]
     parts = {f"{name}.{part}" if name else part: m for part, m in found.items() if isinstance(m, torch.nn.Module)}
     compiled = any(family_of(part) is not None for part in parts.values())
     return parts if compiled else {name or type(plain).__name__: module}
+
+
+def _name_of(module: torch.nn.Module, family: Family) -> str:
+    """The name of a module that no pipeline names."""
+    return type(module).__name__ if isinstance(family, Blocks) else family.component
 
 
 class Handle:
@@ -247,7 +254,8 @@ def _attach(name: str, module: torch.nn.Module, family: Family, options: Options
     """Take the calls of a module, unless they are taken already."""
     component = _component_of(module)
     if component is None:
-        component = Component(name, module, family, options)
+        made = BlockComponent if isinstance(family, Blocks) else Component
+        component = made(name, module, family, options)
     elif component.owners:
         known(component, options)
     else:

@@ -22,6 +22,9 @@ class ComponentReport:
         compile_s, restore_s: seconds, where this process compiled or restored the graph.
         instead_of: why a graph that was there could not be loaded, so that this process compiled another.
         speedup: against eager, measured at the graph's first use on this machine.
+        blocks: of a model whose blocks are compiled, what happened to them; empty for others. A call of such a model
+            is compiled if one of its blocks is.
+        blocks_text: the same as text.
     """
 
     name: str
@@ -32,6 +35,8 @@ class ComponentReport:
     restore_s: float | None = None
     speedup: float | None = None
     instead_of: Reason | None = None
+    blocks: Mapping[str, Any] = field(default_factory=dict)
+    blocks_text: str = ""
 
     @classmethod
     def of(cls, name: str, report: RunReport, standing: Iterable[Reason]) -> ComponentReport:
@@ -43,8 +48,11 @@ class ComponentReport:
         eager: dict[Reason, int] = dict(report.eager)
         for reason in standing:
             eager.setdefault(reason, 0)
-        times = (report.compile_s, report.restore_s, report.speedup)
-        return cls(name, report.compiled_calls, eager, report.label, *times, report.instead_of)
+        counted = report.blocks if report.blocks.of else report
+        times = (counted.compile_s, counted.restore_s, counted.speedup)
+        blocks = report.blocks.to_json() or {}
+        text = report.blocks.text() if blocks else ""
+        return cls(name, report.compiled_calls, eager, report.label, *times, report.instead_of, blocks, text)
 
     @property
     def codes(self) -> dict[str, int]:
@@ -60,7 +68,9 @@ class ComponentReport:
         why = "; ".join(dict.fromkeys(reason.text for reason in self.eager))
         if not self.compiled_calls:
             return f"eager: {why}" if why else "not called yet"
-        parts = [f"{self.compiled_calls} calls compiled", self.label]
+        parts = [f"{self.compiled_calls} calls compiled", self.blocks_text or self.label]
+        if self.blocks:
+            return ", ".join(parts) + self._eager_text(why)
         if self.compile_s is not None:
             parts.append(f"compiled in {self.compile_s:.0f} s")
         elif self.restore_s is not None:
@@ -70,7 +80,10 @@ class ComponentReport:
         text = ", ".join(parts)
         if self.instead_of is not None:
             text += f"; compiled anew: {self.instead_of.text}"
-        return f"{text}; {sum(self.eager.values())} calls eager: {why}" if why else text
+        return text + self._eager_text(why)
+
+    def _eager_text(self, why: str) -> str:
+        return f"; {sum(self.eager.values())} calls eager: {why}" if why else ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for programs."""
@@ -82,6 +95,7 @@ class ComponentReport:
             "compile_s": self.compile_s,
             "restore_s": self.restore_s,
             "speedup": self.speedup,
+            "blocks": dict(self.blocks) or None,
             "text": self.text,
         }
 

@@ -30,12 +30,16 @@ class ModuleState:
     Attributes:
         runs: the run under way in each thread, and by what the next one is told from it.
         facts: what the module is to a graph, by its version.
+        blocks: the same of its blocks, where those are compiled.
         lock: held while the module is inspected; several threads may call it.
     """
 
     guards: GuardCache = field(default_factory=GuardCache)
     runs: dict[int, tuple[tuple[Any, ...], PipeRun]] = field(default_factory=dict)
     facts: tuple[int, ModuleFacts] | None = None
+    blocks: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, ModuleFacts]] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def keep(self, thread: int, mark: tuple[Any, ...], run: PipeRun) -> None:

@@ -87,7 +87,7 @@ def capture_kind(
     if kind.block not in blocks:
         raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs eager instead.")
     with torch.no_grad(), recording({kind.block: blocks[kind.block]}, rules, kind.packages) as recorded:
-        made = outer_call.repeat(model, kind.outer, device)
+        made = outer_call.repeat(model, kind.outer, device, recorded)
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
     found = [*kind.seen, *(same.records if same is not None else ())]
     log.debug("%s: %d sizes from %d further calls", kind.block, len(found), made)

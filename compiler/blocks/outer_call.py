@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from . import call_tree
+from . import call_tree, other_sizes
 from .call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
+from .records import Mark, Recording
 from .parameters import as_call, options_of, parameters_of
 
 log = logging.getLogger("onegraph.compiler")
@@ -77,7 +78,12 @@ class OuterCall:
                 _Resized(main, *sizes, which, batched)
                 for batched, which in itertools.product((True, False), get_args(_Sides))
             ]
-            yield [lambda way=way: self._call(way, leaves) for way in ways]  # type: ignore[misc]
+            named = call_tree.rebuild(self.form, leaves, {**self.options})
+            others = other_sizes.ways(named, other_sizes.NewSizes(*sizes))
+            yield [
+                *(lambda way=way: self._call(way, leaves) for way in ways),  # type: ignore[misc]
+                *(lambda way=way: as_call(way()) for way in others),  # type: ignore[misc]
+            ]
 
     def _call(self, resized: _Resized, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         tokens = {one.shape[1] for one in leaves if isinstance(one, torch.Tensor) and one.ndim == 3}
@@ -140,23 +146,32 @@ class _Resized:
         return max(2, wanted + (4 if from_end == 1 else -4))
 
 
-def repeat(model: torch.nn.Module, call: OuterCall, device: torch.device) -> int:
+def repeat(model: torch.nn.Module, call: OuterCall, device: torch.device, recorded: Recording) -> int:
     """Call a model at other sizes.
+
+    Args:
+        recorded: what these calls show. What those show that fail counts only where none went well.
 
     Returns:
         How many of the calls went well.
     """
     made, preferred = 0, 0
+    failed: list[tuple[Mark, Mark]] = []
     for ways in call.others(device):
         for number in sorted(range(len(ways)), key=lambda one: one != preferred):
+            before = recorded.mark()
             try:
                 args, kwargs = ways[number]()
                 type(model).forward(model, *args, **kwargs)
             except Exception as error:
                 log.debug("no call at other sizes: %s", error)
+                failed.append((before, recorded.mark()))
                 continue
             made, preferred = made + 1, number
             break
+    if made:
+        for span in reversed(failed):
+            recorded.forget(*span)
     return made
 
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -15,6 +15,8 @@ from .call_tree import Form, UnknownArgumentError, flatten
 from .parameters import options_of, parameters_of
 from .repeated import structures
 from .size_rules import Sizes, sizes_of
+
+Mark: TypeAlias = tuple[int, ...]  # the number of records of each kind
 
 _lock = threading.Lock()  # one recording at a time: they stand on the same instances
 
@@ -71,6 +73,16 @@ class Recording:
         sizes = sizes_of(leaves)
         if sizes not in kind.records:
             kind.records.append(sizes)
+
+
+    def mark(self) -> Mark:
+        """Return how much was noted so far."""
+        return tuple(len(kind.records) for kind in self.kinds)
+
+    def forget(self, start: Mark, end: Mark) -> None:
+        """Forget what was noted between two marks; to be called for later ones first."""
+        for number, stop in enumerate(end):
+            del self.kinds[number].records[start[number] if number < len(start) else 0 : stop]
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...compiler.blocks.attention import Attention
+from ...common.shapes import Refused
 from ...compiler.blocks.repeated import repeated_blocks
 from ...compiler.fingerprint import Rules
 from ...compiler.progress import Progress
@@ -161,8 +162,15 @@ class BlockClient:
         self._attention.look()
         return eligibility.patcher_refusal(run.patcher, self._prefixes)
 
-    def block_refusal(self, run: HostRun, name: str, guard: ModuleGuard) -> Reason | None:
-        return eligibility.placement_refusal(run.patcher, guard)
+    def skeleton(self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard) -> torch.nn.Module | Refused:
+        refusal = eligibility.placement_refusal(run.patcher, guard)
+        return block if refusal is None else Refused(refusal)
+
+    def before_call(self, run: HostRun, block: torch.nn.Module) -> None:
+        """Nothing: graphs read weights alone."""
+
+    def requested(self, request: Request) -> None:
+        """Nothing: a checkpoint's graphs are saved beside it."""
 
     def call_refusal(self) -> Reason | None:
         return self._plans.refusal()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from . import controlnet, flux, sd3, unet, vae, video
+from . import blocks, controlnet, flux, sd3, unet, vae, video
 from .family import Family
 
 FAMILIES: list[Family] = [
@@ -17,6 +17,7 @@ FAMILIES: list[Family] = [
     vae.Encoder(),
     video.VideoDecoder(),
 ]
+_BLOCKS = blocks.Blocks()  # of what no family serves as a whole
 
 __all__ = ["FAMILIES", "Family", "family_of", "register"]
 
@@ -28,4 +29,5 @@ def register(family: Family) -> None:
 
 def family_of(module: torch.nn.Module) -> Family | None:
     """The family that a module belongs to, or None: it is not compiled."""
-    return next((family for family in FAMILIES if family.serves(module)), None)
+    found = next((family for family in FAMILIES if family.serves(module)), None)
+    return found or (_BLOCKS if _BLOCKS.serves(module) else None)

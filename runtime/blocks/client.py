@@ -9,6 +9,7 @@ import torch
 
 from ...common.reasons import Reason
 from ...compiler.blocks.attention import Attention
+from ...common.shapes import Refused
 from ...compiler.fingerprint import Rules
 from ...compiler.progress import Progress
 from ..module_guard import ModuleGuard
@@ -36,8 +37,16 @@ class Client(Protocol):
     def refusal(self, run: Any) -> Reason | None:
         """Why no block of the model can be served by a graph now, or None."""
 
-    def block_refusal(self, run: Any, name: str, guard: ModuleGuard) -> Reason | None:
-        """Why no graph serves one of the blocks now, or None."""
+    def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: ModuleGuard) -> torch.nn.Module | Refused:
+        """One of the blocks as graphs are compiled for it, with the weights that they read: the block itself, or another
+        module that computes the same; the same one as long as nothing changes. Or why no graph serves the block now.
+        """
+
+    def before_call(self, run: Any, block: torch.nn.Module) -> None:
+        """Told of each call of a block that a graph is about to serve: what it reads besides weights may be stale."""
+
+    def requested(self, request: Request) -> None:
+        """Told of each graph that is asked for."""
 
     def call_refusal(self) -> Reason | None:
         """Why no graph may run just now, or None. Asked at each call of a block."""

@@ -111,6 +111,7 @@ class Kinds:
         request = block_request(self._client, block, architecture, shapes, dtype, like.device)
         found: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
         kind = KindGraph(type(block).__name__, form, found, self._client.packages, attention)
+        kind.replaced = found.replaced() if isinstance(found, LoadedGraph) else None
         among.insert(0, kind)
         if isinstance(found, LoadedGraph):
             self._run.report.blocks.found(found, time.perf_counter() - started)
@@ -121,6 +122,7 @@ class Kinds:
 
     def _obtained(self, request: Request) -> LoadedGraph | Refused:
         """The graph, if there is one; `BlockRecorded` where one is to be compiled after this call."""
+        self._client.requested(request)
         found = registry().obtain(request, "eager", self._client.follow(request.label))
         if isinstance(found, LoadedGraph) or self._client.when_missing == "eager":
             return found

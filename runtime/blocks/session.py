@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ class _Block:
     """One block in a run.
 
     Attributes:
+        skeleton: the block as graphs are compiled for it.
         kinds: of its structure, the one that was called last first.
         refusal: why no graph serves it now, or None.
         checked: by ids of graphs, the run's `full_checks` when its weights were last checked in full.
@@ -43,6 +46,7 @@ class _Block:
     block: torch.nn.Module
     guard: ModuleGuard
     parameters: Parameters
+    skeleton: torch.nn.Module
     version: int = 0
     kinds: list[KindGraph] = field(default_factory=list)
     refusal: Reason | None = None
@@ -52,15 +56,27 @@ class _Block:
 class BlockRun:
     """A run of one model: what its blocks are, and by what they are served. A call is served within `call`.
 
+    It does not keep the model alive.
+
     Args:
         run: the client's, which keeps what is checked and what is reported.
         guards: of earlier runs.
+        lock: held while blocks are inspected, where several threads may call the model.
     """
 
-    def __init__(self, client: Client, run: Run, model: torch.nn.Module, guards: GuardCache) -> None:
+    def __init__(
+        self,
+        client: Client,
+        run: Run,
+        model: torch.nn.Module,
+        guards: GuardCache,
+        lock: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
         self._client = client
         self._run = run
-        self._model = self._held = model
+        self._model = weakref.ref(model)
+        self._held: torch.nn.Module | None = None  # in a call, what has all weights, where that is not the model
+        self._lock = threading.RLock() if lock is None else lock
         self._kinds = Kinds(client, run)
         self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._ambient: Reason | None = None
@@ -74,7 +90,7 @@ class BlockRun:
         for name, block in repeated_blocks(model).items():
             guard = guards.of(block, rules)
             cls: Any = type(block)
-            made = _Block(name, block, guard, parameters_of(cls))
+            made = _Block(name, block, guard, parameters_of(cls), block)
             self._blocks[id(block)] = made
             self._look_at(made)
         run.report.blocks.of = len(self._blocks)
@@ -110,9 +126,11 @@ class BlockRun:
                 with self._reported():
                     lasting.close()
             with self._reported():
-                self._kinds.compile_pending(self._model, self._outer)
+                model = self._model()
+                if model is not None:
+                    self._kinds.compile_pending(model, self._outer)
         finally:
-            self._outer, self._held = None, self._model  # the tensors of a call are not kept until the next one
+            self._outer, self._held = None, None  # the tensors of a call are not kept until the next one
         run.served = bool(self._served)
         if self._served:
             report.compiled_calls += 1
@@ -122,12 +140,14 @@ class BlockRun:
 
     def _prepare(self, lasting: contextlib.ExitStack) -> None:
         """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
-        held = lasting.enter_context(self._run.weights(self._model))
+        model = self._model()
+        assert model is not None  # it is called
+        held = lasting.enter_context(self._run.weights(model))
         if isinstance(held, Refused):
             self._ambient, self._ambient_known = held.reason, True
-        else:
+        elif held is not model:
             self._held = held
-        lasting.enter_context(routed([*(one.block for one in self._blocks.values()), self._model], self))
+        lasting.enter_context(routed([*(one.block for one in self._blocks.values()), model], self))
         for one in self._blocks.values():
             if is_taken(one.block):  # its calls do not come here
                 source = code_guard.custom_node(vars(one.block)["forward"])
@@ -168,11 +188,14 @@ class BlockRun:
 
     def _look_at(self, one: _Block, fully: bool = False) -> None:
         """Take down what a block is now. `fully`: with its weights' shapes."""
-        (one.guard.refresh_fully if fully else one.guard.refresh)(one.block)
-        if one.guard.version != one.version:
-            one.version, one.checked = one.guard.version, {}
-            one.kinds = self._kinds.of(one.guard.architecture(one.block))
-        one.refusal = one.guard.patched or self._client.block_refusal(self._run, one.name, one.guard)
+        with self._lock:
+            (one.guard.refresh_fully if fully else one.guard.refresh)(one.block)
+            found = self._client.skeleton(self._run, one.name, one.block, one.guard)
+            one.refusal = one.guard.patched or (found.reason if isinstance(found, Refused) else None)
+            skeleton = one.block if isinstance(found, Refused) else found
+            if one.guard.version != one.version or skeleton is not one.skeleton:
+                one.version, one.skeleton, one.checked = one.guard.version, skeleton, {}
+                one.kinds = self._kinds.of(one.guard.architecture(skeleton))
 
     # A call of a block --------------------------------------------------------------------------------------
 
@@ -180,7 +203,7 @@ class BlockRun:
         """Run a call of a block or of the model: by a graph, or by the class's own forward."""
         one = self._blocks.get(id(block))
         if one is None:
-            if block is self._model and self._outer is None:
+            if self._outer is None and block is self._model():
                 self._outer = args, kwargs
             return type(block).forward(block, *args, **kwargs)
         try:
@@ -215,7 +238,9 @@ class BlockRun:
                 if number:
                     one.kinds.insert(0, one.kinds.pop(number))
                 return self._serve_by(kind, one, named, options, matched)
-        found = self._kinds.find(one.kinds, one.name, one.block, one.guard.architecture(one.block), named, attention)
+        with self._lock:
+            architecture = one.guard.architecture(one.skeleton)
+        found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention)
         return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, options, found[1])
 
     def _serve_by(
@@ -234,10 +259,11 @@ class BlockRun:
         if now is not None:
             return Refused(now)
         whole = not self._alone or run.check_slice is None or one.checked.get(id(graph)) != run.full_checks
-        module = one.block if self._held is self._model else self._held.get_submodule(one.name)
+        module = one.skeleton if self._held is None else self._held.get_submodule(one.name)
         if id(graph) not in one.checked:
             graph.start_run(module, run.weights_version)
         one.checked[id(graph)] = run.full_checks
+        self._client.before_call(run, one.block)
         call = BlockCall(one.block, module, named, options, whole, run.held)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):

@@ -148,8 +148,14 @@ class Client:
     def refusal(self, run: Any) -> Reason | None:
         return self.refused
 
-    def block_refusal(self, run: Any, name: str, guard: Any) -> Reason | None:
-        return None
+    def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: Any) -> torch.nn.Module:
+        return block
+
+    def before_call(self, run: Any, block: torch.nn.Module) -> None:
+        pass
+
+    def requested(self, request: Request) -> None:
+        pass
 
     def call_refusal(self) -> Reason | None:
         return None

@@ -1,0 +1,199 @@
+"""A call's arguments at other sizes where tensors alone do not say which of their sides vary.
+
+Images may come as tokens [B, N, C], with their sides as numbers beside them; channels may be the last side or the
+second; an image of a batch may be an entry of a list. Each way to read a call gives other arguments, and the model
+itself tells which are right: it can be called with those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+Arguments: TypeAlias = dict[str, Any]
+
+# Which sides of the main tensor are those of an image or a video, or its tokens; by the number of its dimensions.
+_SIDES: Mapping[int, tuple[tuple[int, ...], ...]] = {
+    3: ((1,), (2,)),
+    4: ((2, 3), (1, 2)),
+    5: ((2, 3, 4), (1, 3, 4), (1, 2, 3)),
+}
+_LISTED_SIDES: Mapping[int, tuple[tuple[int, ...], ...]] = {3: ((1, 2),), 4: ((2, 3), (1, 2, 3))}
+_TEXTS_DIFFER = 3  # in length, those of several prompts
+_PATCH = 4  # pixels of a token of an image
+
+
+@dataclass(frozen=True)
+class NewSizes:
+    """What a call is to have."""
+
+    batch: int
+    tokens: int
+    frames: int
+    height: int
+    width: int
+
+
+def ways(named: Mapping[str, Any], sizes: NewSizes) -> Iterator[Callable[[], Arguments]]:
+    """Yield the ways to have a call at other sizes, each of which makes the arguments by name."""
+    found = _Leaves()
+    found.walk(named, False)
+    if found.main is None:
+        return
+    sides = (_LISTED_SIDES if found.listed else _SIDES).get(found.main.ndim, ())
+    for batched in (True, False):
+        for some in sides:
+            yield lambda some=some, batched=batched: _Reading(found, some, sizes, batched).arguments(named)  # type: ignore[misc]
+
+
+@dataclass
+class _Leaves:
+    """What a call consists of, in order.
+
+    Attributes:
+        main: the tensor that is an image or a video.
+        listed: whether it is one of a list, and has no batch.
+    """
+
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    main: torch.Tensor | None = None
+    listed: bool = False
+    length: int = 0
+
+    def walk(self, value: Any, listed: bool, length: int = 0) -> None:
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            if self.main is None and value.is_floating_point() and value.ndim >= 3:
+                self.main, self.listed, self.length = value, listed, length
+        elif type(value) is int:
+            self.numbers.append(value)
+        elif type(value) is dict or isinstance(value, Mapping):
+            for one in value.values():
+                self.walk(one, False)
+        elif type(value) in (list, tuple):
+            for one in value:
+                self.walk(one, type(value) is list, len(value))
+
+    @property
+    def batch(self) -> int:
+        assert self.main is not None
+        return self.length if self.listed else self.main.shape[0]
+
+
+class _Reading:
+    """One way to read a call, and what is made of it."""
+
+    def __init__(self, leaves: _Leaves, sides: tuple[int, ...], sizes: NewSizes, batched: bool) -> None:
+        main = leaves.main
+        assert main is not None
+        self._main = main.shape
+        self._listed = leaves.listed
+        self._batch = leaves.batch
+        self._new_batch = sizes.batch if batched else leaves.batch
+        old = [main.shape[side] for side in sides]
+        self._numbers: dict[int, int] = {}
+        if len(sides) == 1:
+            new = [self._tokens(leaves.numbers, old[0], sizes)]
+        else:
+            new = [sizes.frames, sizes.height, sizes.width][-len(sides) :]
+        self._sides = dict(zip(sides, new, strict=True))
+        texts = self._texts(leaves, old[0] if len(sides) == 1 else 0)
+        self._map: dict[int, int] = {}
+        for was, now in [*zip(old, new, strict=True), *_counts(old, new)]:
+            self._map.setdefault(was, now)
+        images = dict(self._map)
+        for number, text in enumerate(texts):
+            other = sizes.tokens + _TEXTS_DIFFER * number
+            self._map.setdefault(text, other)
+            for was, now in images.items():
+                self._map.setdefault(text + was, other + now)
+        for was, now in zip(old, new, strict=True):
+            if not was % 2 and not now % 2:
+                self._map.setdefault(was // 2, now // 2)
+        self._map.pop(1, None)
+
+    def _tokens(self, numbers: list[int], count: int, sizes: NewSizes) -> int:
+        """How many tokens an image is to have, of whose sides a call may tell as two or three numbers in a row."""
+        for length, new in ((3, (sizes.frames, sizes.height // 2, sizes.width // 2)), (2, (sizes.height // 2, sizes.width // 2))):
+            start = 0
+            total = 0
+            while start + length <= len(numbers):
+                sides = numbers[start : start + length]
+                if math.prod(sides) != count or count <= 1:
+                    start += 1
+                    continue
+                made = [1 if side == 1 and length == 3 else other for side, other in zip(sides, new, strict=True)]
+                self._numbers |= {start + n: other for n, other in enumerate(made)}
+                total = math.prod(made)
+                start += length
+            if total:
+                return total
+        return sizes.height * sizes.width // _PATCH
+
+    def _texts(self, leaves: _Leaves, tokens: int) -> list[int]:
+        """The lengths of prompts, each once."""
+        found: dict[int, None] = {}
+        for tensor in leaves.tensors:
+            dim = 0 if self._listed else 1
+            prompt = tensor.ndim == 2 if self._listed else tensor.ndim in (3, 4) and tensor.shape[0] == self._batch
+            if tensor.is_floating_point() and prompt and tensor.shape != self._main:
+                found[tensor.shape[dim]] = None
+        return [one for one in found if one > 1 and one != tokens]
+
+    def arguments(self, named: Mapping[str, Any]) -> Arguments:
+        """The arguments at other sizes."""
+        self._seen = 0
+        return {name: self._made(value) for name, value in named.items()}
+
+    def _made(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if type(value) is int:
+            number, self._seen = self._seen, self._seen + 1
+            return self._numbers.get(number, self._map.get(value, value) if value > 2 else value)
+        if type(value) is dict:
+            return {name: self._made(one) for name, one in value.items()}
+        if type(value) is list and len(value) == self._batch and value and self._is_batch(value[0]):
+            made = [self._made(one) for one in value]
+            return [made[number % len(made)] for number in range(self._new_batch)]
+        if type(value) in (list, tuple):
+            return type(value)(self._made(one) for one in value)
+        return value
+
+    def _is_batch(self, first: Any) -> bool:
+        return type(first) in (list, tuple) or (self._listed and isinstance(first, torch.Tensor))
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        for dim, size in enumerate(tensor.shape):
+            wanted = self._size(tensor, dim, size)
+            if wanted != size:
+                tensor = tensor.index_select(dim, torch.arange(wanted, device=tensor.device) % size)
+        return tensor
+
+    def _size(self, tensor: torch.Tensor, dim: int, size: int) -> int:
+        same = tensor.ndim == len(self._main) and all(tensor.shape[side] == self._main[side] for side in self._sides)
+        if same and dim in self._sides and (self._listed or tensor.shape[0] == self._main[0]):
+            return self._sides[dim]
+        if dim == 0 and size == self._batch and (not self._listed or tensor.ndim == 1):
+            return self._new_batch
+        if tensor.is_floating_point() and dim == tensor.ndim - 1 and dim >= (1 if self._listed else 2):
+            return size  # channels
+        return self._map.get(size, size)
+
+
+def _counts(old: list[int], new: list[int]) -> Iterator[tuple[int, int]]:
+    """Numbers of tokens, before and after: of a video or an image, with and without patches of two by two."""
+    if len(old) == 1:
+        if not old[0] % _PATCH and not new[0] % _PATCH:
+            yield old[0] // _PATCH, new[0] // _PATCH
+        return
+    for some in (slice(None), slice(-2, None)):
+        was, now = math.prod(old[some]), math.prod(new[some])
+        yield was, now
+        if not was % _PATCH and not now % _PATCH:
+            yield was // _PATCH, now // _PATCH

@@ -1,0 +1,154 @@
+"""A model of diffusers whose blocks are compiled: its own forward runs, and its blocks' calls go through graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from typing_extensions import override
+
+from ..common import reasons
+from ..common.errors import in_brief
+from ..common.reasons import Reason
+from ..common.shapes import Refused
+from ..compiler.blocks.attention import Attention
+from ..compiler.fingerprint import Rules
+from ..compiler.progress import Progress
+from ..runtime import registrations
+from ..runtime.blocks.session import BlockRun
+from ..runtime.dispatch import count_eager
+from ..runtime.module_guard import ModuleGuard
+from ..runtime.registry import registry
+from ..runtime.request import Request, RequestContext
+from . import adapters, callers, module_facts
+from .component import Component
+from .module_facts import ModuleFacts
+from .run import PipeRun, state_of
+
+_PACKAGE = "diffusers"  # whose objects blocks' arguments are taken apart by
+
+
+class BlockComponent(Component):
+    """The calls of one model whose blocks are compiled."""
+
+    @override
+    def serve(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], original: Callable[..., Any]
+    ) -> Any:
+        caller = callers.calling()
+        run = self.run_of(module, caller)
+        if not isinstance(run, _BlocksRun) or run.blocks is None:
+            run.report.call_starts()
+            count_eager(run, run.refusal or reasons.NoGraph())
+            return original(*args, **kwargs)
+        alone = run.libraries and caller is not None and caller.direct
+        with run.blocks.call(alone, (args, dict(kwargs))):
+            result = original(*args, **kwargs)
+        if run.served:
+            self.after_first()
+        return result
+
+    @override
+    def start_run(self, module: torch.nn.Module) -> PipeRun:
+        run = _BlocksRun(inspected=True, report=self.report, live=weakref.ref(module))
+        run.stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
+        try:
+            registry().release_orphans()
+            state = state_of(module)
+            run.blocks = BlockRun(_Client(self, module), run, module, state.guards, state.lock)
+        except Exception as error:  # never into the pipeline
+            run.refusal = reasons.NotInspected("model", type(error).__name__, in_brief(error))
+        return run
+
+
+class _BlocksRun(PipeRun):
+    """A run of a model whose blocks are compiled."""
+
+    blocks: BlockRun | None = None
+
+    @override
+    def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
+        known = {block: facts.bare for block, (_, facts) in state_of(module).blocks.items()}
+        return _skeleton(module, known)
+
+    @override
+    @contextlib.contextmanager
+    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
+        refusal: Reason | None = None
+        for _, facts in [*state_of(module).blocks.values()]:
+            refusal = refusal or (reasons.Dropout() if facts.drops_out() else facts.backend_refusal())
+        yield module if refusal is None else Refused(refusal)
+
+
+def _skeleton(module: torch.nn.Module, known: Mapping[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
+    """A copy of a model that shares its weights, without what sits on its modules.
+
+    Args:
+        known: skeletons of its blocks. Adapters elsewhere are left out: they change no sizes.
+    """
+    found = known.get(module)
+    return module_facts.with_children(
+        found if found is not None else adapters.plain(module), lambda child: _skeleton(child, known)
+    )
+
+
+class _Client:
+    """What a run of blocks asks pipelines."""
+
+    def __init__(self, component: BlockComponent, model: torch.nn.Module) -> None:
+        self._component = component
+        self._model = weakref.ref(model)
+        self.backend = component.options.backend
+        self.when_missing = component.options.when_missing
+        self.packages = tuple(dict.fromkeys((_PACKAGE, type(model).__module__.partition(".")[0])))
+
+    def _live(self) -> torch.nn.Module:
+        model = self._model()
+        assert model is not None  # it is called
+        return model
+
+    def context(self) -> RequestContext:
+        return self._component.context(self._live())
+
+    def rules(self) -> Rules:
+        return module_facts.rules()
+
+    def refusal(self, run: PipeRun) -> Reason | None:
+        return None  # what holds for all blocks is seen when their weights are asked for: a block may just have changed
+
+    def skeleton(self, run: PipeRun, name: str, block: torch.nn.Module, guard: ModuleGuard) -> torch.nn.Module | Refused:
+        known = state_of(self._live()).blocks
+        version, facts = known.get(block, (None, None))
+        if facts is None or version != guard.version or (run.check_slice is None and not facts.holds()):
+            facts = module_facts.read(block, module_facts.is_own)
+            known[block] = guard.version, facts
+        if facts.refusal is not None:
+            return Refused(facts.refusal)
+        return facts.bare if facts.own_weights else block
+
+    def before_call(self, run: PipeRun, block: torch.nn.Module) -> None:
+        """The scale of a call's LoRAs is set within the model's forward."""
+        known = state_of(self._live()).blocks.get(block)
+        if known is not None and known[1].strengths is not None:
+            known[1].strengths.sync()
+
+    def requested(self, request: Request) -> None:
+        self._component.note(request)
+
+    def call_refusal(self) -> Reason | None:
+        return None
+
+    def attention(self, options: Any) -> Attention:
+        return "captured"  # a chosen backend or processor is a fact of the block
+
+    def compared(self, options: Any) -> Any:
+        return options
+
+    def with_memory(self, run: PipeRun, request: Request, x: torch.Tensor) -> Request:
+        return request
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        return self._component.follow(label)

@@ -1,0 +1,10 @@
+"""What is changed of diffusers while a block is captured, in the compiling process only."""
+
+from __future__ import annotations
+
+from ..compiler.blocks.capture import Settings
+
+
+def settings() -> Settings:
+    """How diffusers' blocks are captured: as they stand, with torch's own attention."""
+    return Settings()
