@@ -94,7 +94,13 @@ def describe(value: Any) -> str | None:
 @functools.cache
 def rules() -> Rules:
     """How diffusers' modules are to be read."""
-    return Rules(placement=_is_placement, roots=("diffusers",), intercepted=frozenset({"forward"}), describe=describe)
+    return Rules(
+        placement=_is_placement,
+        roots=("diffusers",),
+        intercepted=frozenset({"forward"}),
+        numbers=frozenset({"layer_id"}),
+        describe=describe,
+    )
 
 
 @dataclass(frozen=True)

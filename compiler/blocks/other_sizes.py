@@ -7,8 +7,10 @@ itself tells which are right: it can be called with those.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -38,16 +40,27 @@ class NewSizes:
     width: int
 
 
-def ways(named: Mapping[str, Any], sizes: NewSizes) -> Iterator[Callable[[], Arguments]]:
-    """Yield the ways to have a call at other sizes, each of which makes the arguments by name."""
+def ways(named: Mapping[str, Any], sizes: NewSizes) -> tuple[list[Callable[[], Arguments]], bool]:
+    """Return the ways to have a call at other sizes.
+
+    Returns:
+        What makes the arguments by name, for each way; and whether the call has its images in a list, one an entry.
+    """
     found = _Leaves()
-    found.walk(named, False)
+    found.walk(named)
     if found.main is None:
-        return
+        return [], False
     sides = (_LISTED_SIDES if found.listed else _SIDES).get(found.main.ndim, ())
-    for batched in (True, False):
-        for some in sides:
-            yield lambda some=some, batched=batched: _Reading(found, some, sizes, batched).arguments(named)  # type: ignore[misc]
+    made: list[Callable[[], Arguments]] = []
+    for batched, some in itertools.product((True, False), sides):
+        made.append(functools.partial(_arguments, found, some, sizes, batched, named))
+    return made, found.listed
+
+
+def _arguments(
+    leaves: _Leaves, sides: tuple[int, ...], sizes: NewSizes, batched: bool, named: Mapping[str, Any]
+) -> Arguments:
+    return _Reading(leaves, sides, sizes, batched).arguments(named)
 
 
 @dataclass
@@ -65,19 +78,22 @@ class _Leaves:
     listed: bool = False
     length: int = 0
 
-    def walk(self, value: Any, listed: bool, length: int = 0) -> None:
+    def walk(self, value: Any, among: Sequence[Any] = ()) -> None:
+        """Take a value down. `among`: the list that it is an entry of."""
         if isinstance(value, torch.Tensor):
             self.tensors.append(value)
             if self.main is None and value.is_floating_point() and value.ndim >= 3:
-                self.main, self.listed, self.length = value, listed, length
+                alike = all(isinstance(one, torch.Tensor) and one.shape == value.shape for one in among)
+                self.main, self.length = value, len(among)
+                self.listed = bool(among) and alike and value.ndim in _LISTED_SIDES
         elif type(value) is int:
             self.numbers.append(value)
-        elif type(value) is dict or isinstance(value, Mapping):
+        elif isinstance(value, Mapping):
             for one in value.values():
-                self.walk(one, False)
+                self.walk(one)
         elif type(value) in (list, tuple):
             for one in value:
-                self.walk(one, type(value) is list, len(value))
+                self.walk(one, value if type(value) is list else ())
 
     @property
     def batch(self) -> int:
@@ -107,11 +123,14 @@ class _Reading:
         for was, now in [*zip(old, new, strict=True), *_counts(old, new)]:
             self._map.setdefault(was, now)
         images = dict(self._map)
+        self._joined: dict[int, tuple[int, int]] = {}  # lengths of a prompt and an image, and of the prompt, then and now
         for number, text in enumerate(texts):
             other = sizes.tokens + _TEXTS_DIFFER * number
             self._map.setdefault(text, other)
             for was, now in images.items():
-                self._map.setdefault(text + was, other + now)
+                if text + was not in self._map:
+                    self._map[text + was] = other + now
+                    self._joined[text + was] = text, other
         for was, now in zip(old, new, strict=True):
             if not was % 2 and not now % 2:
                 self._map.setdefault(was // 2, now // 2)
@@ -169,21 +188,29 @@ class _Reading:
         return type(first) in (list, tuple) or (self._listed and isinstance(first, torch.Tensor))
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        made = tensor
         for dim, size in enumerate(tensor.shape):
             wanted = self._size(tensor, dim, size)
             if wanted != size:
-                tensor = tensor.index_select(dim, torch.arange(wanted, device=tensor.device) % size)
-        return tensor
+                made = made.index_select(dim, self._indices(size, wanted).to(tensor.device))
+        return made
 
     def _size(self, tensor: torch.Tensor, dim: int, size: int) -> int:
-        same = tensor.ndim == len(self._main) and all(tensor.shape[side] == self._main[side] for side in self._sides)
-        if same and dim in self._sides and (self._listed or tensor.shape[0] == self._main[0]):
-            return self._sides[dim]
         if dim == 0 and size == self._batch and (not self._listed or tensor.ndim == 1):
             return self._new_batch
+        same = tensor.ndim == len(self._main) and all(tensor.shape[side] == self._main[side] for side in self._sides)
+        if same and (self._listed or tensor.shape[0] == self._main[0]):
+            return self._sides.get(dim, size)
         if tensor.is_floating_point() and dim == tensor.ndim - 1 and dim >= (1 if self._listed else 2):
             return size  # channels
         return self._map.get(size, size)
+
+    def _indices(self, size: int, wanted: int) -> torch.Tensor:
+        """Which entries of so many make up those wanted: the prompt's and then the image's, where both are there."""
+        text, other = self._joined.get(size, (0, 0))
+        if not text:
+            return torch.arange(wanted) % size
+        return torch.cat([torch.arange(other) % text, text + torch.arange(wanted - other) % (size - text)])
 
 
 def _counts(old: list[int], new: list[int]) -> Iterator[tuple[int, int]]:

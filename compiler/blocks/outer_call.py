@@ -79,11 +79,10 @@ class OuterCall:
                 for batched, which in itertools.product((True, False), get_args(_Sides))
             ]
             named = call_tree.rebuild(self.form, leaves, {**self.options})
-            others = other_sizes.ways(named, other_sizes.NewSizes(*sizes))
-            yield [
-                *(lambda way=way: self._call(way, leaves) for way in ways),  # type: ignore[misc]
-                *(lambda way=way: as_call(way()) for way in others),  # type: ignore[misc]
-            ]
+            others, listed = other_sizes.ways(named, other_sizes.NewSizes(*sizes))
+            usual = [lambda way=way: self._call(way, leaves) for way in ways]  # type: ignore[misc]
+            more = [lambda way=way: as_call(way()) for way in others]  # type: ignore[misc]
+            yield [*more, *usual] if listed else [*usual, *more]
 
     def _call(self, resized: _Resized, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         tokens = {one.shape[1] for one in leaves if isinstance(one, torch.Tensor) and one.ndim == 3}
