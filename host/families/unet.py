@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -130,14 +131,24 @@ class Unet(Family):
         return [plain_call, Arguments((), {**plain_call.kwargs, "control": residuals.control_of(steering)})]
 
 
+_videos: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
+
+
 def is_video(module: torch.nn.Module) -> bool:
-    """Whether this is a UNet that computes the frames of a video together."""
+    """Whether this is a UNet that computes the frames of a video together, as it was when it was first asked about.
+
+    Each call asks. A UNet whose blocks are exchanged later has another architecture, so no graph of either kind.
+    """
     from comfy.ldm.modules.attention import SpatialVideoTransformer
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel, VideoResBlock
 
     if type(module) is not UNetModel:
         return False
-    return any(isinstance(child, VideoResBlock | SpatialVideoTransformer) for child in module.modules())
+    known = _videos.get(module)
+    if known is None:
+        blocks = VideoResBlock | SpatialVideoTransformer
+        known = _videos[module] = any(isinstance(child, blocks) for child in module.modules())
+    return known
 
 
 def options_refusal(options: Mapping[str, Any]) -> Reason | None:
