@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 import contextlib
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
