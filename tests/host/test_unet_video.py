@@ -31,9 +31,8 @@ def svd(checkpoint: Callable[..., Path], graphs_home: Path, shared_graphs: Share
 
 
 def sample(model: Any, frames: int, **call: Any) -> torch.Tensor:
-    given = {"height": 64, "width": 64, "tokens": 1, "context_width": 1024, **call}
-    prompts = host.conditioning(1, 1024, 11), host.conditioning(1, 1024, 12)
-    result: torch.Tensor = host.sample(model, batch=frames, positive=prompts[0], negative=prompts[1], **given)
+    prompts = {name: host.conditioning(1, 1024, seed) for name, seed in (("positive", 11), ("negative", 12))}
+    result: torch.Tensor = host.sample(model, batch=frames, **{"height": 64, "width": 64, **prompts, **call})
     return result
 
 

@@ -35,7 +35,8 @@ def _video(path: Path) -> None:
     from onegraph.host import model_hook
 
     model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
-    host.sample(model, batch=5, steps=1, height=64, width=80, tokens=1, context_width=1024)
+    prompts = {name: host.conditioning(1, 1024, seed) for name, seed in (("positive", 11), ("negative", 12))}
+    host.sample(model, batch=5, steps=1, height=64, width=80, **prompts)
 
 
 def _conditioning(net: Path, family: str) -> Any:
