@@ -218,10 +218,6 @@ class SeveralFrames(Reason):
     frames: int
 
 
-class PartOfVideo(Reason):
-    sentence = "the first and the last parts of a video are decoded in ways of their own"
-
-
 class UnusualVae(Reason):
     sentence = "{type} has an unusual encoder or decoder"
     type: str

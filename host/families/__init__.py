@@ -54,8 +54,7 @@ def register(family: Family) -> None:
 
 def known() -> list[Family]:
     """All families."""
-    parts = [family.of_parts for family in VAES if family.of_parts is not None]
-    return [*MODELS, *CONTROLNETS, *VAES, *parts]
+    return [*MODELS, *CONTROLNETS, *VAES]
 
 
 def family_of(module: Any, among: Sequence[Family], name: str = "") -> Family | Reason:

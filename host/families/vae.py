@@ -43,11 +43,9 @@ class VaeHalf(Family):
 
     Attributes:
         half: which of the two.
-        of_parts: for videos, which the host computes part by part; None: no graph serves these.
     """
 
     half: ClassVar[Half]
-    of_parts: ClassVar[VaeHalf | None] = None
     feature = "VAE"
     chunk = 1
     uses: ClassVar[tuple[Use, ...]] = (
@@ -89,10 +87,6 @@ class VaeHalf(Family):
         if layout.dims == 5 and x.shape[2] != 1:
             return Refused(reasons.SeveralFrames(x.shape[2]))
         return {"x": x}
-
-    def is_in_parts(self, x: Any) -> bool:
-        """Whether the host computes this input part by part."""
-        return type(x) is torch.Tensor and x.ndim == 5 and x.shape[2] > 1
 
     def regularization(self, module: Any) -> Any:
         """What follows an encoder's graph, which may draw random numbers and is the host's own; None: nothing does."""

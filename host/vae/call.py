@@ -87,14 +87,6 @@ def resolve_not_finite(chunk: Chunk, request: Request, image: torch.Tensor, refe
     return Substituted(exact, reason)
 
 
-def resolve_part(request: Request, reference: Output) -> Accepted:
-    """A part's result that must not leave. `reference` is eager's, which is right where it is not finite, too."""
-    if is_finite(reference):
-        registry().retire(request, reasons.GraphNotFinite())
-        return Refused(reasons.GraphNotFinite())
-    return Substituted(reference, reasons.VaeOverflows(str(reference[0].dtype).removeprefix("torch."), rescued=False))
-
-
 def call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
     """What decoding or encoding one image takes by the host's own estimate; 0: it has none."""
     try:

@@ -21,7 +21,7 @@ import torch
 
 from ...common import reasons
 from ...common.errors import NoEncoderError
-from ...common.outputs import Output, is_finite
+from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...graph_cache.model_hash import ModelSource
@@ -34,13 +34,11 @@ from ...runtime.request import Request, WhenMissing
 from .. import contract, model_source
 from ..component import Component, eager_text, wait_for
 from ..families import VaeHalf
-from ..families.vae_wan import PartDecoder
 from ..module_proxy import plain, stand_in
 from ..run import HostRun, start_run
-from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite, resolve_part
+from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite
 from .eligibility import changed, halves_of, has_encoder, replaced
 from .finite import Part, gather, not_finite, random_state, recomputed_in_float32, set_random_state
-from .parts import in_parts
 from .proxy import Calls, VaeProxy, vae_class_for
 from .resolutions import DynamicResolution, Plan, sizes_of
 
@@ -70,11 +68,6 @@ class VaeHook:
         self._source = source
         self._halves = halves
         self._components = {part: Component(family, node_id, source, part) for part, family in halves.items()}
-        self._of_parts = {
-            part: Component(family.of_parts, node_id, source, part)
-            for part, family in halves.items()
-            if family.of_parts is not None and contract.refusal("VAE", family.of_parts.uses) is None
-        }
         self._has_encoder = has_encoder(source.path)
         self._guards = GuardCache()
         self._active = threading.local()
@@ -212,52 +205,33 @@ class VaeHook:
             return self._without_graph(chunk, call.rerun, x, own)
         started = time.perf_counter()
         component = self._components[part]
-        prepare = functools.partial(self._prepare, chunk, component, (x,), {})
-        if part in self._of_parts and chunk.family.is_in_parts(x):
-            served = self._in_parts(chunk, self._of_parts[part], x)
-        else:
-            served = component.dispatcher.call(run, prepare, lambda: Served(own(x), whole=True))
+        prepare = functools.partial(self._prepare, chunk, component, x)
+        served = component.dispatcher.call(run, prepare, lambda: Served(own(x), whole=True))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
         return served if isinstance(served, Served) else Served(served, whole=False)
 
-    def _in_parts(self, chunk: Chunk, component: Component, x: torch.Tensor) -> Served:
-        """A video that the host's own loop decodes part by part, each part by a graph or eager."""
-        family, run = component.family, chunk.run
-        assert isinstance(family, PartDecoder)
-
-        def serve(own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            prepare = functools.partial(self._prepare, chunk, component, args, kwargs)
-            served = component.dispatcher.call(run, prepare, lambda: Served(own(*args, **kwargs), whole=True))
-            return served.tensor if isinstance(served, Served) else family.returned(served, args, kwargs)
-
-        module: Any = chunk.module
-        return Served(type(module).decode(in_parts(module, serve), x), whole=True)
-
-    def _prepare(
-        self, chunk: Chunk, component: Component, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call | Refused:
-        """What to run through a graph for one chunk, tile or part, or why not."""
+    def _prepare(self, chunk: Chunk, component: Component, x: torch.Tensor) -> Call | Refused:
+        """What to run through a graph for one chunk or tile, or why not."""
         refusal = chunk.run.inspect(chunk.module)
         if refusal is not None:
             return Refused(refusal)
 
         def plan(any_size: bool) -> Shapes | Reason:
             """By the rule for changing resolutions, which is decided once for each call."""
-            decided = self._plan(chunk.call, component, args[0], any_size)
+            decided = self._plan(chunk.call, component, x, any_size)
             chunk.run.report.rule = decided.why.text
             return decided.why if decided.shapes == "none" else decided.shapes
 
         when_missing = "eager" if chunk.call.tiles else self.options.when_missing
-        call = component.call(chunk.run, chunk.module, args, kwargs, self.options.backend, plan, when_missing)
+        call = component.call(chunk.run, chunk.module, (x,), {}, self.options.backend, plan, when_missing)
         if isinstance(call, Refused):
             return call
         request, eager = call.request, call.eager
 
         def accept(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
-            if not isinstance(output, torch.Tensor):
-                return output if is_finite(output) else resolve_part(request, eager(*inputs))
+            assert isinstance(output, torch.Tensor)
             if chunk.call.tiles:
                 gather(chunk.call.finite, request, output)
                 return output

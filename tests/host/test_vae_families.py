@@ -27,7 +27,6 @@ SAME = 1e-5  # relative L2, of latents; images differ by less than one step of 8
 DEFAULT = ("flux.2", "wan 2.1")  # of which `make test` compiles both halves
 ALL = [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.full) for name in vaes.VAES]
 VIDEO = [name for name, small in vaes.VAES.items() if small.dims == 3]
-IN_PARTS = ["wan 2.1", pytest.param("wan 2.2", marks=pytest.mark.full)]
 
 
 @pytest.fixture(autouse=True)
@@ -89,32 +88,6 @@ def test_images_of_any_size_and_batch(name: str, counters: Counters, graphs_home
     as_new_process(graphs_home, others)
 
 
-@pytest.mark.parametrize("name", IN_PARTS)
-def test_a_video_is_decoded_part_by_part(name: str, counters: Counters, graphs_home: Path) -> None:
-    """All parts but the first two, and a last one that is shorter, are calls of one graph."""
-    vae = loaded(name)
-    fast = compiled(vae, parts="decoder")
-    check_decode(fast, vae, vaes.latents(name, 6, 8, frames=7))
-    served = counters.compiled_calls
-    assert served == (2 if name == "wan 2.1" else 5)
-    assert (counters.compiles, counters.eager_calls) == (1, 2), counters.reasons
-    assert {reason.code for reason in counters.reasons} == {"part_of_video"}
-    check_decode(fast, vae, vaes.latents(name, 5, 11, frames=8, batch=2))
-    assert counters.compiled_calls == served + (2 if name == "wan 2.1" else 6)
-    assert (counters.compiles, counters.eager_calls) == (1, 4 + (name == "wan 2.1")), counters.reasons
-    tiled = {"tile_x": 4, "tile_y": 4, "overlap": 1, "tile_t": 7, "overlap_t": 1}
-    z = vaes.latents(name, 6, 6, frames=7)
-    assert relative_l2(fast.decode_tiled(z, **tiled), vae.decode_tiled(z, **tiled)) < SAME
-    assert counters.compiles == 1 and counters.compiled_calls > 3 * served
-
-    def others(counters: Counters) -> None:
-        other = vaes.load(name, seed=6)
-        check_decode(compiled(other), other, vaes.latents(name, 4, 9, frames=7))
-        assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 2), counters.reasons
-
-    as_new_process(graphs_home, others)
-
-
 @pytest.mark.parametrize("name", VIDEO)
 def test_frames_that_no_graph_serves_run_eager_with_the_reason(name: str, counters: Counters) -> None:
     vae = loaded(name)
@@ -122,10 +95,9 @@ def test_frames_that_no_graph_serves_run_eager_with_the_reason(name: str, counte
     video = torch.rand(5, 4 * vaes.VAES[name].pixels, 4 * vaes.VAES[name].pixels, 3)
     assert torch.equal(fast.encode(video), vae.encode(video))
     assert node_text("encoder").startswith("eager: this VAE computes 5 frames one part after the other")
-    if name not in ("wan 2.1", "wan 2.2"):
-        z = vaes.latents(name, 4, 4, frames=3)
-        assert torch.equal(fast.decode(z), vae.decode(z))
-        assert node_text().startswith("eager: this VAE computes 3 frames one part after the other")
+    z = vaes.latents(name, 4, 4, frames=3)
+    assert torch.equal(fast.decode(z), vae.decode(z))
+    assert node_text().startswith("eager: this VAE computes 3 frames one part after the other")
     assert counters.compiles == counters.compiled_calls == 0
 
 
@@ -150,10 +122,3 @@ def test_tiles_never_compile(name: str, fresh_process: Registry, monkeypatch: py
     monkeypatch.setattr(hook.VaeHook, "serve", limited)
     assert bool(torch.isfinite(fast.decode(z)).all()) and whole
     assert fresh_process.counters.compiles == fresh_process.counters.compiled_calls == 0
-
-
-def test_the_input_vae_is_not_changed_by_parts(counters: Counters) -> None:
-    vae = loaded("wan 2.1")
-    module, decoder = vae.first_stage_model, dict(vars(vae.first_stage_model.decoder))
-    compiled(vae, when_missing="eager").decode(vaes.latents("wan 2.1", 4, 4, frames=5))
-    assert vars(module.decoder) == decoder and "decoder" not in vars(module)
