@@ -131,6 +131,11 @@ class Held:
             self.put(owner, binding, storages)
         return True
 
+    def of(self, owner: int) -> list[torch.UntypedStorage]:
+        """What is held for a graph now."""
+        known = self._storages.get(owner)
+        return [] if known is None else known[1]
+
     def put(self, owner: int, binding: Binding, storages: list[torch.UntypedStorage]) -> None:
         """Hold these, which a graph was just bound to."""
         self._storages[owner] = binding, storages

@@ -222,6 +222,8 @@ class LoadedGraph:
                             return made
                         counters.binds += 1
                         held.put(id(bound), *made)
+                    # Functions that the graph calls may have the host let go of weights that it goes on to read.
+                    kept = held.of(id(bound)) if compared is not None else ()
                     due = self.first_use.due(sizes)
                     if due:
                         comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
@@ -241,6 +243,7 @@ class LoadedGraph:
                                 )
                                 found = self._spot_check(bound.runner, comparison, other)
                             result = found if compared is None or found.refusal is not None else result
+                    del kept
             except torch.OutOfMemoryError as error:
                 log.info("a compiled call ran out of memory: %s", str(error).partition("\n")[0])
                 return Refused(reasons.MemoryRanOut())

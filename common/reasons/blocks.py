@@ -87,6 +87,11 @@ class ChosenAttention(Reason):
     name: str
 
 
+class AttentionCallsModel(Reason):
+    sentence = "the attention function that a block calls runs a model itself ({kind})"
+    kind: str
+
+
 class AttentionResult(Reason):
     """The attention function that the user chose returned something else than torch's does.
 

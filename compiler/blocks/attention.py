@@ -57,6 +57,11 @@ def attending(by: Attending) -> Iterator[None]:
         _attending.reset(before)
 
 
+def is_attending() -> bool:
+    """Whether this thread is in the midst of a graph that may call functions, or in one of these functions."""
+    return _attending.get() is not None
+
+
 def _attend(
     tensors: list[torch.Tensor], function: str, call: str, numbers: Sequence[int], shape: Sequence[int]
 ) -> torch.Tensor:
@@ -106,12 +111,11 @@ class Zeros:
 
 @dataclass
 class _Captured:
-    """The calls that one capture has met. `without_options`: how many of these give the function no options."""
+    """The calls that one capture has met."""
 
     options: RecordedOptions
     packages: tuple[str, ...]
     calls: int = 0
-    without_options: int = 0
 
 
 _capture: ContextVar[_Captured | None] = ContextVar("onegraph_captured_attention", default=None)
@@ -153,7 +157,6 @@ class StandIn:
         numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         capture.calls += 1
-        capture.without_options += not (isinstance(options, list) and options[0] == "call's")
         operation = getattr(torch.ops, OPERATIONS).attend
         return operation(tensors, self.name, call, numbers, [*self.shape(*args, **given)])
 
@@ -197,16 +200,7 @@ class Call:
     def attend(
         self, tensors: list[torch.Tensor], function: str, call: str, numbers: Sequence[int], shape: Sequence[int]
     ) -> torch.Tensor:
-        """Call the function of that name. Whatever it raises is kept in `error`, for no graph passes it on whole."""
-        try:
-            return self._attend(tensors, function, call, numbers, shape)
-        except BaseException as error:
-            self.error = error
-            raise
-
-    def _attend(
-        self, tensors: list[torch.Tensor], function: str, call: str, numbers: Sequence[int], shape: Sequence[int]
-    ) -> torch.Tensor:
+        """Call the function of that name. What it raises is kept in `error`, for no graph passes it on whole."""
         form, is_number, options, own = _parsed(call, self.packages)
         of_tensors, of_numbers = iter(tensors), iter(numbers)
         leaves = [int(next(of_numbers)) if one else next(of_tensors) for one in is_number]
@@ -217,13 +211,21 @@ class Call:
             kwargs[OPTIONS] = None if options == "none" else {}
         memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         like = tensors[0].dtype, tensors[0].device
-        found = _function(function)(*args, **kwargs)
-        if type(found) not in (torch.Tensor, torch.nn.Parameter):
-            raise OtherResultError(f"a {type(found).__name__}")
-        if tuple(found.shape) != tuple(shape) or (found.dtype, found.device) != like:
-            raise OtherResultError(f"{list(found.shape)} {str(found.dtype).removeprefix('torch.')} on {found.device}")
+        try:
+            found = _function(function)(*args, **kwargs)
+            _check(found, tuple(shape), *like)
+        except BaseException as error:
+            self.error = error
+            raise
         found = found.resolve_neg().contiguous()  # as compiled code expects it; it writes to no tensor of a function's
         return found.clone() if found.data_ptr() % 16 or found.untyped_storage().data_ptr() in memory else found
+
+
+def _check(found: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    if type(found) not in (torch.Tensor, torch.nn.Parameter):
+        raise OtherResultError(f"a {type(found).__name__}")
+    if (tuple(found.shape), found.dtype, found.device) != (shape, dtype, device):
+        raise OtherResultError(f"{list(found.shape)} {str(found.dtype).removeprefix('torch.')} on {found.device}")
 
 
 @functools.lru_cache(maxsize=256)

@@ -111,7 +111,6 @@ class _Seen:
         self.aliases: tuple[int | None, ...] = ()
         self.options = OptionGuards()
         self.attention: Attention = "captured"
-        self.gives_options = True  # to every function of attention that it calls
 
     def call(
         self, forward: Callable[..., Any], block: torch.nn.Module, inputs: Sequence[torch.Tensor]
@@ -126,7 +125,6 @@ class _Seen:
         with attention.capturing(options, calls.packages) as attended:
             result = forward(block, *args, **kwargs)
         self.attention = "called" if attended.calls else "captured"
-        self.gives_options = not attended.without_options
         self.changed = tuple(number for number, tensor in tensors.items() if tensor._version != versions[number])
         self.options = options.guards()
         self.results, found = flatten(result, calls.packages)
@@ -215,7 +213,6 @@ def capture_block(
         seen.results,
         seen.aliases,
         seen.attention,
-        seen.gives_options,
     )
     return CapturedBlock(program, signature, call)
 

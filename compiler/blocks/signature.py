@@ -32,7 +32,6 @@ class BlockSignature:
         results: the form of what the block returns.
         aliases: of each leaf of the results: the number of the argument's leaf that it is, or None.
         attention: whether the graph has the attention in it, or calls a function.
-        gives_options: whether it calls every such function with the model's options.
     """
 
     arguments: Form
@@ -42,7 +41,6 @@ class BlockSignature:
     results: Form
     aliases: tuple[int | None, ...]
     attention: Attention = "captured"
-    gives_options: bool = True
 
     def trial_inputs(self, device: torch.device) -> list[torch.Tensor]:
         """Return what the graph takes for some small call, with ones for values."""
@@ -82,7 +80,7 @@ class BlockSignature:
             "mutated": [*self.mutated],
             "results": call_tree.to_json(self.results),
             "aliases": [*self.aliases],
-            **({"attention": {"gives_options": self.gives_options}} if self.attention == "called" else {}),
+            **({"attention": "called"} if self.attention == "called" else {}),
         }
 
     @classmethod
@@ -104,7 +102,6 @@ class BlockSignature:
                 call_tree.from_json(data["results"], packages),
                 tuple(None if one is None else int(one) for one in data["aliases"]),
                 "called" if "attention" in data else "captured",
-                bool(data["attention"]["gives_options"]) if "attention" in data else True,
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no signature of a block: {error}") from error

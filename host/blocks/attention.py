@@ -20,6 +20,7 @@ from ..families.family import attention as torch_attention
 
 OVERRIDE = "optimized_attention_override"
 _NAMES = ("optimized_attention", "optimized_attention_masked")
+_ATTENTION = "comfy.ldm.modules.attention"
 _EXACT = ("attention_basic", "attention_sub_quad", "attention_split", "attention_pytorch")  # of softmax(q k) v
 _INSIDE = "_inside_attn_wrapper"  # the host's note to itself that an override was asked
 
@@ -99,7 +100,7 @@ def overridden(func: Any, *args: Any, **kwargs: Any) -> Any:
     given = {name: value for name, value in kwargs.items() if name != _INSIDE}
     for name, value in vars(attention).items():
         if getattr(value, "__wrapped__", None) is func:
-            return _stand_in(f"{attention.__name__}:{name}")(*args, **given)
+            return _stand_in(f"{_ATTENTION}:{name}")(*args, **given)
     raise TypeError("an attention function that is not ComfyUI's")
 
 

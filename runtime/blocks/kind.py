@@ -190,6 +190,8 @@ class KindGraph:
         graph = self.graph
         if self.refusal is not None or graph is None:
             return Refused(self.refusal or reasons.NoGraph())
+        if attention.is_attending():  # its graph may be this one, which runs once at a time
+            return Refused(reasons.AttentionCallsModel(self.name))
         if call.options is not None and type(call.options) is not dict:
             return Refused(reasons.BlockArgument(f"options of type {type(call.options).__name__}"))
         signature, seen = self.signature, matched.seen

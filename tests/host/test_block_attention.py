@@ -273,3 +273,46 @@ def test_one_modules_attention_is_called(counters: Counters, monkeypatch: pytest
     assert float((dits.sample(model, "flux") - plain).norm()) > 0.01
     monkeypatch.undo()
     assert check(model, "flux")["calls"] == served
+
+
+def test_an_override_that_runs_the_model_itself(counters: Counters) -> None:
+    """The same blocks again, in the midst of one: they run eager there, for a graph runs once at a time."""
+    model, served = known("flux", counters)
+    block, inputs = model.model.diffusion_model.single_blocks[2], []
+
+    def again(function: Override, q: Any, *args: Any, **kwargs: Any) -> Any:
+        found = function(q, *args, **kwargs)
+        if not inputs:
+            generator = torch.Generator().manual_seed(1)
+            inputs.append([torch.randn(*shape, generator=generator) for shape in ((1, 6, 128), (1, 128))])
+            pe = torch.eye(2).repeat(1, 1, 6, 16, 1, 1)
+            other = block(inputs[0][0], vec=inputs[0][1], pe=pe, attn_mask=None, transformer_options={})
+            inputs.append(other.mean())
+        return found * inputs[1]
+
+    wanted = dits.sample(overridden(model, again), "flux")
+    inputs.clear()
+    found = dits.sample(compiled(overridden(model, again)), "flux")
+    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert blocks()["calls"] == served and blocks()["eager_codes"] == {"attention_calls_model": 1}, blocks()
+
+
+def test_weights_that_an_override_moves_are_read_to_the_end(counters: Counters) -> None:
+    """It makes room on the device, as some do, in the midst of a block whose weights then lie elsewhere."""
+    from onegraph.runtime import binding
+
+    model, served = known("flux", counters)
+    weights = [*model.model.diffusion_model.single_blocks.parameters()]
+
+    def moves(function: Override, *args: Any, **kwargs: Any) -> Any:
+        for weight in weights:
+            weight.data = weight.data.clone()
+        binding.release_held(torch.device("cpu"))
+        torch.full((1 << 16,), float("nan"))
+        return function(*args, **kwargs) * 0.5
+
+    changed = overridden(model, moves)
+    wanted = dits.sample(changed, "flux")
+    found = dits.sample(compiled(changed), "flux")
+    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert blocks()["calls"] == served
