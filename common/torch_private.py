@@ -218,20 +218,25 @@ class TensorLooks:
 
     Compared by torch's own guards of compiled code, 0.06 us a tensor; where this torch has none, in Python (1 us).
     Holds no tensor.
+
+    Attributes:
+        same_as: of as many tensors, one by one: whether they look as those at first did, to a thread in the same modes.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._count = len(tensors)
         try:
             guards = require("torch._C._dynamo.guards.TensorGuards")
-            self._same = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+            self.same_as: Callable[..., bool] = guards(
+                *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+            ).check
         except (LoadError, TypeError, RuntimeError, ValueError):  # another torch's, or there is no tensor
             known = _looks(tensors)
-            self._same = lambda *given: _looks(given) == known
+            self.same_as = lambda *given: _looks(given) == known
 
     def same(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Tell whether the tensors look as those at first did, one by one, to a thread in the same modes."""
-        return len(tensors) == self._count and bool(self._same(*tensors))
+        return len(tensors) == self._count and bool(self.same_as(*tensors))
 
 
 def dict_writes() -> Callable[[Any], Any]:

@@ -105,6 +105,7 @@ class LoadedGraph:
         self._lock = threading.Lock()
         worked = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
         may_capture = options.policy.captures and worked
+        self._may_capture = runner.cuda_graphs is not None and may_capture
         if runner.cuda_graphs is not None and not may_capture:
             runner.cuda_graphs.forbid()
         self._schedule = spot_check.Schedule(spot_check.every(), options.policy.checks_share)
@@ -307,7 +308,7 @@ class LoadedGraph:
         """A crash marker around the calls that could take the process down."""
         if self.fresh:
             return self._store.loading(self.entry)
-        if self._cuda_graphs is not None and self._cuda_graphs.due(inputs):
+        if self._may_capture and self._cuda_graphs is not None and self._cuda_graphs.due(inputs):
             return self._store.capturing(self.entry)
         return _UNMARKED
 

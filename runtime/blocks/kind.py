@@ -160,7 +160,7 @@ class KindGraph:
             tensors = [leaves[number] for number in self._tensors]
             numbers = [leaves[number] for number in self._numbers]
         for seen in self._seen:
-            if seen.numbers == numbers and seen.looks.same(tensors):  # type: ignore[arg-type]
+            if seen.looks.same_as(*tensors) and seen.numbers == numbers:
                 return Matched(leaves, tensors, seen)  # type: ignore[arg-type]
         if not self._is_of_form(leaves):
             return None
