@@ -179,7 +179,9 @@ def hook_tables(module: torch.nn.Module) -> tuple[Hooks, Hooks]:
 
 def drop_hooks(module: torch.nn.Module) -> None:
     """Take a module's hooks of all kinds from it, without changing tables that another module may share."""
-    hooks = {name: type(table)() for name, table in vars(module).items() if "_hooks" in name and isinstance(table, dict)}
+    hooks = {
+        name: type(table)() for name, table in vars(module).items() if "_hooks" in name and isinstance(table, dict)
+    }
     vars(module).update(hooks)
 
 

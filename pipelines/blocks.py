@@ -25,7 +25,6 @@ from ..runtime.registry import registry
 from ..runtime.request import Request, RequestContext
 from . import adapters, callers, module_facts
 from .component import Component
-from .module_facts import ModuleFacts
 from .run import PipeRun, state_of
 
 _PACKAGE = "diffusers"  # whose objects blocks' arguments are taken apart by
@@ -119,7 +118,9 @@ class _Client:
     def refusal(self, run: PipeRun) -> Reason | None:
         return None  # what holds for all blocks is seen when their weights are asked for: a block may just have changed
 
-    def skeleton(self, run: PipeRun, name: str, block: torch.nn.Module, guard: ModuleGuard) -> torch.nn.Module | Refused:
+    def skeleton(
+        self, run: PipeRun, name: str, block: torch.nn.Module, guard: ModuleGuard
+    ) -> torch.nn.Module | Refused:
         known = state_of(self._live()).blocks
         version, facts = known.get(block, (None, None))
         if facts is None or version != guard.version or (run.check_slice is None and not facts.holds()):

@@ -187,9 +187,7 @@ def bare_of(module: torch.nn.Module) -> torch.nn.Module:
     return bare
 
 
-def with_children(
-    module: torch.nn.Module, made: Callable[[torch.nn.Module], torch.nn.Module]
-) -> torch.nn.Module:
+def with_children(module: torch.nn.Module, made: Callable[[torch.nn.Module], torch.nn.Module]) -> torch.nn.Module:
     """The same weights in another object, with children of its own and without hooks."""
     bare, own = bare_of(module), tables(module)
     drop_hooks(bare)

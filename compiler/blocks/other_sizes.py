@@ -123,7 +123,9 @@ class _Reading:
         for was, now in [*zip(old, new, strict=True), *_counts(old, new)]:
             self._map.setdefault(was, now)
         images = dict(self._map)
-        self._joined: dict[int, tuple[int, int]] = {}  # lengths of a prompt and an image, and of the prompt, then and now
+        self._joined: dict[
+            int, tuple[int, int]
+        ] = {}  # lengths of a prompt and an image, and of the prompt, then and now
         for number, text in enumerate(texts):
             other = sizes.tokens + _TEXTS_DIFFER * number
             self._map.setdefault(text, other)
@@ -138,7 +140,10 @@ class _Reading:
 
     def _tokens(self, numbers: list[int], count: int, sizes: NewSizes) -> int:
         """How many tokens an image is to have, of whose sides a call may tell as two or three numbers in a row."""
-        for length, new in ((3, (sizes.frames, sizes.height // 2, sizes.width // 2)), (2, (sizes.height // 2, sizes.width // 2))):
+        for length, new in (
+            (3, (sizes.frames, sizes.height // 2, sizes.width // 2)),
+            (2, (sizes.height // 2, sizes.width // 2)),
+        ):
             start = 0
             total = 0
             while start + length <= len(numbers):

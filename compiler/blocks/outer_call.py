@@ -17,8 +17,8 @@ import torch
 
 from . import call_tree, other_sizes
 from .call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
-from .records import Mark, Recording
 from .parameters import as_call, options_of, parameters_of
+from .records import Mark, Recording
 
 log = logging.getLogger("onegraph.compiler")
 
@@ -80,8 +80,8 @@ class OuterCall:
             ]
             named = call_tree.rebuild(self.form, leaves, {**self.options})
             others, listed = other_sizes.ways(named, other_sizes.NewSizes(*sizes))
-            usual = [lambda way=way: self._call(way, leaves) for way in ways]  # type: ignore[misc]
-            more = [lambda way=way: as_call(way()) for way in others]  # type: ignore[misc]
+            usual = [lambda way=way: self._call(way, leaves) for way in ways]
+            more = [lambda way=way: as_call(way()) for way in others]
             yield [*more, *usual] if listed else [*usual, *more]
 
     def _call(self, resized: _Resized, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -74,7 +74,6 @@ class Recording:
         if sizes not in kind.records:
             kind.records.append(sizes)
 
-
     def mark(self) -> Mark:
         """Return how much was noted so far."""
         return tuple(len(kind.records) for kind in self.kinds)

@@ -14,8 +14,8 @@ from typing_extensions import override
 from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
-from ...compiler.blocks.attention import Attention
 from ...common.shapes import Refused
+from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.repeated import repeated_blocks
 from ...compiler.fingerprint import Rules
 from ...compiler.progress import Progress
@@ -162,7 +162,9 @@ class BlockClient:
         self._attention.look()
         return eligibility.patcher_refusal(run.patcher, self._prefixes)
 
-    def skeleton(self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard) -> torch.nn.Module | Refused:
+    def skeleton(
+        self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard
+    ) -> torch.nn.Module | Refused:
         refusal = eligibility.placement_refusal(run.patcher, guard)
         return block if refusal is None else Refused(refusal)
 

@@ -303,7 +303,11 @@ def _kandinsky(sizes: Sizes, noise: Noise) -> dict[str, Any]:
         "encoder_hidden_states": _text(sizes, noise),
         "timestep": _steps(sizes),
         "pooled_projections": noise(sizes.batch, 8),
-        "visual_rope_pos": [torch.arange(sizes.frames), torch.arange(sizes.height // 2), torch.arange(sizes.width // 2)],
+        "visual_rope_pos": [
+            torch.arange(sizes.frames),
+            torch.arange(sizes.height // 2),
+            torch.arange(sizes.width // 2),
+        ],
         "text_rope_pos": torch.arange(sizes.tokens),
     }
 
