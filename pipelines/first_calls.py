@@ -1,9 +1,13 @@
-"""Calls of a pipeline's modules with noise, at its usual size, so that there are graphs before its first image."""
+"""Calls of a pipeline's modules with noise, at its usual size, so that there are graphs before its first image.
+
+A model whose blocks are compiled is left out: only its pipeline knows what it is called with.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +15,9 @@ from typing import Any
 import torch
 
 from .component import Component
+from .families.blocks import Blocks
+
+log = logging.getLogger("onegraph.pipelines")
 
 _HALVES = (".encoder", ".decoder")  # of a VAE
 
@@ -21,6 +28,9 @@ def first_calls(pipe: Any, components: Mapping[str, Component]) -> None:
     for name, component in components.items():
         owner = getattr(pipe, name.partition(".")[0])
         if name.endswith(".encoder") and not _encodes(pipe):
+            continue
+        if isinstance(component.family, Blocks):
+            log.warning("%s has no graphs to save yet: run the pipeline once, then save it", name)
             continue
         module = operator.attrgetter(name)(pipe)
         with _as_it_runs(owner) if name.endswith(_HALVES) else contextlib.nullcontext():

@@ -21,12 +21,15 @@ class CompileBar:
         self._label = label
         self._config = config
         self._bar: Any = None
+        self._shown = 0  # percent; a bar that diffusers has turned off counts nothing
 
     def __call__(self, progress: Progress) -> None:
         if self._bar is None:
             self._bar = self._start()
         self._bar.set_postfix_str(f"{progress.stage}, about {progress.remaining:.0f} s left", refresh=False)
-        self._bar.update(round(100 * progress.share) - self._bar.n)
+        share = round(100 * progress.share)
+        self._bar.update(share - self._shown)
+        self._shown = share
 
     def _start(self) -> Any:
         from diffusers.utils import logging as diffusers_logging

@@ -123,6 +123,8 @@ class _Reading:
         for was, now in [*zip(old, new, strict=True), *_counts(old, new)]:
             self._map.setdefault(was, now)
         images = dict(self._map)
+        # Of a table [x, y] of fractions, y may be channels: no side of an image, though a number of frames or tokens.
+        self._sides_alone = {*old[-2:]} if len(sides) > 1 else set()
         self._joined: dict[
             int, tuple[int, int]
         ] = {}  # lengths of a prompt and an image, and of the prompt, then and now
@@ -134,8 +136,9 @@ class _Reading:
                     self._map[text + was] = other + now
                     self._joined[text + was] = text, other
         for was, now in zip(old, new, strict=True):
-            if not was % 2 and not now % 2:
-                self._map.setdefault(was // 2, now // 2)
+            if not was % 2 and not now % 2 and was // 2 not in self._map:
+                self._map[was // 2] = now // 2
+                self._sides_alone.add(was // 2)
         self._map.pop(1, None)
 
     def _tokens(self, numbers: list[int], count: int, sizes: NewSizes) -> int:
@@ -208,6 +211,8 @@ class _Reading:
             return self._sides.get(dim, size)
         if tensor.is_floating_point() and dim == tensor.ndim - 1 and dim >= (1 if self._listed else 2):
             return size  # channels
+        if tensor.is_floating_point() and (tensor.ndim, dim) == (2, 1) and size in self._sides_alone:
+            return size
         return self._map.get(size, size)
 
     def _indices(self, size: int, wanted: int) -> torch.Tensor:

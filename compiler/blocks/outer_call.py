@@ -7,6 +7,7 @@ a block graph then serves fewer sizes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,14 +81,18 @@ class OuterCall:
             ]
             named = call_tree.rebuild(self.form, leaves, {**self.options})
             others, listed = other_sizes.ways(named, other_sizes.NewSizes(*sizes))
-            usual = [lambda way=way: self._call(way, leaves) for way in ways]
-            more = [lambda way=way: as_call(way()) for way in others]
+            usual = [functools.partial(self._call, way, leaves) for way in ways]
+            more = [functools.partial(_called, way) for way in others]
             yield [*more, *usual] if listed else [*usual, *more]
 
     def _call(self, resized: _Resized, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         tokens = {one.shape[1] for one in leaves if isinstance(one, torch.Tensor) and one.ndim == 3}
         made = [resized(one, tokens) if isinstance(one, torch.Tensor) else one for one in leaves]
         return as_call(call_tree.rebuild(self.form, made, {**self.options}))
+
+
+def _called(way: Callable[[], Mapping[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return as_call(way())
 
 
 @dataclass(frozen=True)

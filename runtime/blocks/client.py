@@ -38,8 +38,10 @@ class Client(Protocol):
         """Why no block of the model can be served by a graph now, or None."""
 
     def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: ModuleGuard) -> torch.nn.Module | Refused:
-        """One of the blocks as graphs are compiled for it, with the weights that they read: the block itself, or
-        another module that computes the same; the same one as long as nothing changes. Or why no graph serves it now.
+        """One of the blocks as graphs are compiled for it, with the weights that they read.
+
+        The block itself, or another module that computes the same: the same one as long as nothing changes. Or why no
+        graph serves the block now.
         """
 
     def before_call(self, run: Any, block: torch.nn.Module) -> None:

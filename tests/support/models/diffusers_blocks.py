@@ -46,12 +46,19 @@ class Case:
         config: of a small model.
         call: its arguments.
         blocks: how many blocks run in a call.
+        eager: how many calls of blocks run eager in a call of each of the sizes, by the code of the reason.
     """
 
     name: str
     config: Mapping[str, Any] = field(repr=False)
     call: Call = field(repr=False)
     blocks: int = 2
+    eager: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def calls(self) -> int:
+        """How many calls of blocks graphs serve in a call of each of the sizes."""
+        return self.blocks * (1 + len(OTHERS)) - sum(self.eager.values())
 
     def model(self, seed: int = 0) -> Any:
         """A model with seeded weights, none of them zero: blocks of new models would change nothing."""

@@ -13,7 +13,7 @@ from onegraph.common.errors import CaptureError
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.blocks.kind import KindCalls, capture_kind
 from onegraph.compiler.blocks.outer_call import OuterCall, repeat
-from onegraph.compiler.blocks.records import recording
+from onegraph.compiler.blocks.records import Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ class Calls(torch.nn.Module):
 def shapes(refused: Any, *given: Any, **more: Any) -> Any:
     model = Calls(refused)
     described = json.loads(json.dumps(OuterCall.of(model, given, more).to_json()))
-    made = repeat(model, OuterCall.from_json(described), CPU)
+    made = repeat(model, OuterCall.from_json(described), CPU, Recording())
     assert made == len(model.shapes)
     return model.shapes
 

@@ -1,0 +1,98 @@
+"""Small models of diffusers' classes with repeated blocks: compiled, every call is eager's result, at all sizes.
+
+Each case writes its row into build/diffusers_blocks.json, of which tools/diffusers_blocks.py makes the table in
+docs/diffusers.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.models.diffusers_blocks import CASES, Case, judged
+
+from onegraph.graph_cache.store import Store
+from onegraph.pipelines import compile_module
+from onegraph.pipelines.families import family_of
+from onegraph.pipelines.families.blocks import Blocks
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry, using
+
+REPORT = Path(__file__).resolve().parents[2] / "build" / "diffusers_blocks.json"
+EXACT = 1e-6
+DEFAULT = ("QwenImageTransformer2DModel", "WanTransformer3DModel")
+WHOLE = ("FluxTransformer2DModel", "SD3Transformer2DModel")  # have families of their own
+# Classes that diffusers names blocks of and that have no case, and why.
+UNTRIED = {
+    "AnyFlowFARTransformer3DModel": "its forward takes caches of keys and values that its pipeline builds",
+    "AutoencoderKLMiniMaxH3": "a VAE, whose calls are taken of its halves",
+    "Cosmos3OmniTransformer": "its calls are lists of indices that its pipeline builds",
+    "Ideogram4Transformer2DModel": "its calls are packed sequences that its pipeline builds",
+    "JoyImageEditPlusTransformer3DModel": "its calls are padded lists of shapes that its pipeline builds",
+    "MiniMaxH3Transformer3DModel": "its calls are packed sequences that its pipeline builds",
+    "UNet2DConditionModel": "served as a whole",
+    "UNetDreamLiteModel": "its blocks stand within levels of a UNet",
+    "WanAnimate2Transformer3DModel": "its forward takes caches of keys and values that its pipeline builds",
+    "WanAnimateTransformer3DModel": "its forward takes faces and poses as encoders of its own make them",
+}
+
+
+def _params() -> Iterator[Any]:
+    for name, case in CASES.items():
+        if name not in WHOLE:
+            yield pytest.param(case, id=name, marks=() if name in DEFAULT else pytest.mark.full)
+
+
+@pytest.mark.parametrize("case", _params())
+def test_every_call_is_eagers(case: Case, tmp_path_factory: pytest.TempPathFactory, request: Any) -> None:
+    kept: Path | None = request.config.getoption("--pipelines-home")
+    home = (kept or tmp_path_factory.getbasetemp()) / "classes"
+    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
+        found = judged(case)
+        assert registry is not None
+        note = {**asdict(found), "eager_calls": sum(found.eager.values())}
+    rows = json.loads(REPORT.read_text()) if REPORT.exists() else {}
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(json.dumps({**rows, case.name: note}, indent=1))
+    assert found.worst < EXACT, found
+    assert (found.calls, dict(found.eager)) == (case.calls, dict(case.eager)), found
+
+
+def test_every_class_with_named_blocks_has_a_case() -> None:
+    import diffusers
+    from diffusers import ModelMixin
+
+    found = {name: getattr(diffusers, name, None) for name in dir(diffusers)}
+    named = {
+        cls.__name__
+        for cls in found.values()
+        if isinstance(cls, type) and issubclass(cls, ModelMixin) and cls._repeated_blocks
+    }
+    assert len(named) >= 17
+    assert named <= {*CASES, *UNTRIED}, named - {*CASES, *UNTRIED}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_are_offered(name: str) -> None:
+    model = CASES[name].model()
+    compile_module(model, when_missing="eager")
+    assert isinstance(family_of(model), Blocks) is (name not in WHOLE)
+    with torch.no_grad():
+        model(**CASES[name].arguments())
+    (report,) = model.onegraph.report().components
+    assert report.compiled_calls == 0 and set(report.codes) <= {"no_graph", "not_admitted"}
+
+
+def test_several_models_in_a_list_are_no_blocks() -> None:
+    from diffusers import ControlNetModel, MultiControlNetModel
+    from support.models import pipes
+
+    nets = [ControlNetModel.from_unet(pipes.unet()) for _ in range(2)]
+    assert family_of(MultiControlNetModel(nets)) is None
+    assert not isinstance(family_of(pipes.unet()), Blocks)
+    assert family_of(pipes.vae()) is None and family_of(pipes.text_encoder()) is None

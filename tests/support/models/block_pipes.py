@@ -1,0 +1,49 @@
+"""A small pipeline whose transformer's blocks are compiled: QwenImagePipeline without text encoder and VAE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .diffusers_blocks import CASES, WIDTH
+
+CASE = CASES["QwenImageTransformer2DModel"]
+BLOCKS = 2
+
+
+def qwen(seed: int = 0, transformer: Any = None) -> Any:
+    """The pipeline. Prompts are given as embeddings and images taken as latents."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
+
+    pipe = QwenImagePipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=None,
+        text_encoder=None,
+        tokenizer=None,
+        transformer=transformer or CASE.model(seed),
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def latents(pipe: Any, *, side: int = 64, tokens: int = 7, steps: int = 3, **given: Any) -> torch.Tensor:
+    """The latents of an image for seeded noise and a seeded prompt."""
+    prompt = torch.randn(1, tokens, WIDTH, generator=torch.Generator().manual_seed(tokens))
+    found: torch.Tensor = pipe(
+        prompt_embeds=prompt,
+        prompt_embeds_mask=torch.ones(1, tokens, dtype=torch.int64),
+        height=side,
+        width=side,
+        num_inference_steps=steps,
+        true_cfg_scale=1.0,
+        output_type="latent",
+        generator=torch.Generator().manual_seed(1),
+        **given,
+    ).images
+    return found
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Relative L2."""
+    return float((found - wanted).norm() / wanted.norm())

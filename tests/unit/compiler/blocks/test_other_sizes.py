@@ -1,0 +1,65 @@
+"""Calls whose sizes tensors alone do not tell: the numbers beside them, prompts joined with images, lists of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from onegraph.compiler.blocks.other_sizes import NewSizes, ways
+
+SIZES = NewSizes(batch=3, tokens=29, frames=5, height=24, width=40)
+
+
+def made(number: int = 0, **named: Any) -> dict[str, Any]:
+    return ways(named, SIZES)[0][number]()
+
+
+def test_an_image_as_tokens_and_its_sides_as_numbers() -> None:
+    found = made(
+        hidden=torch.ones(2, 48, 16),
+        text=torch.ones(2, 7, 24),
+        mask=torch.ones(2, 7, dtype=torch.long),
+        img_shapes=[[(1, 8, 6)], [(1, 8, 6)]],
+        img_ids=torch.ones(48, 3),
+    )
+    assert found["hidden"].shape == (3, 240, 16) and found["img_ids"].shape == (240, 3)
+    assert found["text"].shape == (3, 29, 24) and found["mask"].shape == (3, 29)
+    assert found["img_shapes"] == [[(1, 12, 20)]] * 3
+
+
+def test_a_video_as_tokens() -> None:
+    found = made(
+        hidden=torch.ones(2, 240, 4), text=torch.ones(2, 7, 24), num_frames=5, height=8, width=6, return_dict=False
+    )
+    assert found["hidden"].shape == (3, 1200, 4)
+    assert (found["num_frames"], found["height"], found["width"], found["return_dict"]) == (5, 12, 20, False)
+
+
+def test_a_mask_of_prompt_and_image_keeps_its_two_parts() -> None:
+    mask = torch.cat([torch.zeros(2, 7), torch.ones(2, 48)], 1).bool()
+    found = made(hidden=torch.ones(2, 48, 16), text=torch.ones(2, 7, 24), mask=mask)
+    assert found["mask"].shape == (3, 29 + 240)
+    assert not found["mask"][:, :29].any() and found["mask"][:, 29:].all()
+
+
+def test_channels_may_be_the_last_side_or_the_second() -> None:
+    video = torch.ones(2, 5, 8, 6, 4)
+    shapes = [tuple(way()["hidden"].shape) for way in ways({"hidden": video, "rope": torch.ones(60, 16)}, SIZES)[0]]
+    assert (3, 5, 24, 40, 4) in shapes and (2, 5, 24, 40, 4) in shapes  # with the batch, and without
+    found = made(number=2, hidden=video, rope=torch.ones(60, 16), rows=torch.arange(4), pooled=torch.ones(2, 8))
+    assert found["rope"].shape == (1200, 16) and found["rows"].shape == (12,) and found["pooled"].shape == (3, 8)
+
+
+def test_images_in_a_list() -> None:
+    found, listed = ways(
+        {"x": [torch.ones(4, 1, 8, 6)] * 2, "t": torch.ones(2), "text": [torch.ones(7, 24)] * 2}, SIZES
+    )
+    assert listed
+    named = found[0]()
+    assert [one.shape for one in named["x"]] == [(4, 1, 24, 40)] * 3
+    assert [one.shape for one in named["text"]] == [(29, 24)] * 3 and named["t"].shape == (3,)
+
+
+def test_a_call_without_an_image_has_no_other_sizes() -> None:
+    assert ways({"x": torch.ones(3), "n": 4}, SIZES) == ([], False)
