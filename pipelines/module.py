@@ -21,8 +21,9 @@ def compile_module(
     """Run a single module through graphs, as `compile_pipe` does a pipeline's.
 
     Args:
-        module: a UNet, ControlNet, transformer or VAE of diffusers (docs/diffusers.md), or a VAE's decoder or encoder.
-            Another module stays as it is, and `module.onegraph.report()` says so.
+        module: a UNet, ControlNet, transformer or VAE of diffusers (docs/diffusers.md), a VAE's decoder or encoder, or
+            another model of diffusers whose blocks repeat. Any other module stays as it is, and
+            `module.onegraph.report()` says so.
         backend, shapes, when_missing: as for `compile_pipe`.
 
     Returns:

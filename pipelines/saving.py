@@ -35,7 +35,8 @@ log = logging.getLogger("onegraph.pipelines")
 def save_pipe(pipe: Any, dir: str | Path, *, overwrite: bool = False) -> None:
     """Write the graphs that a compiled pipeline uses into a folder, for `load_pipe`.
 
-    Before the pipeline has run there are none yet; then they are compiled for the pipeline's usual size.
+    Before the pipeline has run there are none yet; then they are compiled for the pipeline's usual size, but for models
+    whose blocks are compiled: their graphs come with their first call.
 
     Args:
         pipe: from `compile_pipe` or `load_pipe`.

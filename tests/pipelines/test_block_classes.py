@@ -36,7 +36,7 @@ UNTRIED = {
     "JoyImageEditPlusTransformer3DModel": "its calls are padded lists of shapes that its pipeline builds",
     "MiniMaxH3Transformer3DModel": "its calls are packed sequences that its pipeline builds",
     "UNet2DConditionModel": "served as a whole",
-    "UNetDreamLiteModel": "its blocks stand within levels of a UNet",
+    "DreamLiteUNetModel": "its blocks stand within levels of a UNet",
     "WanAnimate2Transformer3DModel": "its forward takes caches of keys and values that its pipeline builds",
     "WanAnimateTransformer3DModel": "its forward takes faces and poses as encoders of its own make them",
 }
@@ -48,7 +48,7 @@ def _params() -> Iterator[Any]:
             yield pytest.param(case, id=name, marks=() if name in DEFAULT else pytest.mark.full)
 
 
-@pytest.mark.parametrize("case", _params())
+@pytest.mark.parametrize("case", [*_params()])
 def test_every_call_is_eagers(case: Case, tmp_path_factory: pytest.TempPathFactory, request: Any) -> None:
     kept: Path | None = request.config.getoption("--pipelines-home")
     home = (kept or tmp_path_factory.getbasetemp()) / "classes"
