@@ -2,8 +2,8 @@
 
 A small model of each class, in two processes one after the other that share the folders of graphs and of torch's
 compiler: the first one compiles, the second one restores what the first left. In each: the first two calls, in which
-everything is compiled; the first call at another size; the median of many calls in turns with eager. Machines are noisy:
-only ratios within a run count. Prints a table and writes build/benchmarks/repeated_blocks.json.
+everything is compiled; the first call at another size; the median of many calls in turns with eager. Machines are
+noisy: only ratios within a run count. Prints a table and writes build/benchmarks/repeated_blocks.json.
 """
 
 from __future__ import annotations
