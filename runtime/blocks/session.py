@@ -17,6 +17,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
+from ...common.torch_private import is_compiled_by_torch
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
 from .. import ambient_modes, code_guard
@@ -31,7 +32,7 @@ from .routing import is_taken, routed
 log = logging.getLogger("onegraph.runtime")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Block:
     """One block in a run.
 
@@ -147,9 +148,14 @@ class BlockRun:
             self._ambient, self._ambient_known = held.reason, True
         elif held is not model:
             self._held = held
-        lasting.enter_context(routed([*(one.block for one in self._blocks.values()), model], self))
-        for one in self._blocks.values():
-            if is_taken(one.block):  # its calls do not come here
+        # torch.compile would trace through a route.
+        left = [one for one in self._blocks.values() if is_compiled_by_torch(one.block)]
+        own = [one.block for one in self._blocks.values() if one not in left]
+        lasting.enter_context(routed([*own, model], self))
+        for one in self._blocks.values():  # some calls do not come here
+            if one in left:
+                self._eager[reasons.TorchCompiled()] += 1
+            elif is_taken(one.block):
                 source = code_guard.custom_node(vars(one.block)["forward"])
                 self._eager[reasons.BlockReplaced(one.name, source)] += 1
 
@@ -191,7 +197,7 @@ class BlockRun:
         with self._lock:
             (one.guard.refresh_fully if fully else one.guard.refresh)(one.block)
             found = self._client.skeleton(self._run, one.name, one.block, one.guard)
-            one.refusal = one.guard.patched or (found.reason if isinstance(found, Refused) else None)
+            one.refusal = found.reason if isinstance(found, Refused) else one.guard.patched
             skeleton = one.block if isinstance(found, Refused) else found
             if one.guard.version != one.version or skeleton is not one.skeleton:
                 one.version, one.skeleton, one.checked = one.guard.version, skeleton, {}
