@@ -4,6 +4,7 @@
 * What a module owns: its own tables of parameters, buffers, children and hooks, and other tables for it.
 * What torch.compile did to a module.
 * What is in effect: hooks of every module, modes through which operations go.
+* Which memory a tensor's values are in.
 * What many tensors look like, at once; whether somebody wrote to a dictionary.
 * Captures with symbolic sizes: relations that hold, and inputs that must not be asked whether they are contiguous.
 """
@@ -51,6 +52,12 @@ def require(what: str) -> Any:
                 f"torch {torch.__version__} has no {what}, which AOTInductor graphs need; "
                 "use a torch version named in the README or set backend to off."
             )
+    return found
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return what tells a tensor's memory from others', also that of one which stands for others in a capture."""
+    found: int = tensor.untyped_storage()._cdata
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...common.errors import CaptureError, in_brief
-from ...common.torch_private import assume, contiguous_where_asked
+from ...common.torch_private import assume, contiguous_where_asked, memory_of
 from . import attention, call_tree
 from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
@@ -131,8 +131,14 @@ class _Seen:
         given = {id(tensor): number for number, tensor in tensors.items()}
         self.aliases = tuple(given.get(id(one)) for one in found)
         fresh = [one for one, alias in zip(found, self.aliases, strict=True) if alias is None]
-        if not all(isinstance(one, torch.Tensor) for one in fresh):
+        results = [one for one in fresh if isinstance(one, torch.Tensor)]
+        if len(results) < len(fresh):
             raise UnknownArgumentError("a result that is a number")
+        known = {memory_of(one) for one in (*tensors.values(), *block.parameters(), *block.buffers())}
+        for memory in map(memory_of, results):
+            if memory in known:  # whoever changes one in place would change the other, too
+                raise UnknownArgumentError("a result that shares memory with another tensor")
+            known.add(memory)
         return (*fresh, *(tensors[number] for number in self.mutated))  # type: ignore[arg-type]
 
     def _recorded_options(self) -> RecordedOptions:

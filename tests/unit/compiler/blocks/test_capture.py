@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -205,8 +206,43 @@ class Telling(toy_blocks.Single):
         return x + 1, x.shape[0]
 
 
+class Returning(toy_blocks.Single):
+    """Whoever changes one of its results in place changes another tensor as well."""
+
+    results: Callable[[torch.nn.Module, Any, Any], Any]
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        return type(self).results(self, x, self.second(self.first(x)))
+
+
+class OneTwice(Returning):
+    results = staticmethod(lambda block, x, y: (y, y))
+
+
+class AndAView(Returning):
+    results = staticmethod(lambda block, x, y: (y, y[:, 1:]))
+
+
+class Halves(Returning):
+    results = staticmethod(lambda block, x, y: y.chunk(2, dim=-1))
+
+
+class OfAnArgument(Returning):
+    results = staticmethod(lambda block, x, y: (y, x[:, 1:]))
+
+
+class OfAWeight(Returning):
+    results = staticmethod(lambda block, x, y: (y, block.second.weight.t()))
+
+
 @pytest.mark.parametrize(
-    ("cls", "why"), [(Branching, "as one graph"), (Writing, "changes the options"), (Telling, "number")]
+    ("cls", "why"),
+    [
+        (Branching, "as one graph"),
+        (Writing, "changes the options"),
+        (Telling, "number"),
+        *((cls, "shares memory") for cls in (OneTwice, AndAView, Halves, OfAnArgument, OfAWeight)),
+    ],
 )
 def test_blocks_that_no_graph_can_stand_for(cls: type[toy_blocks.Single], why: str) -> None:
     block = cls(16).requires_grad_(False)
