@@ -1,6 +1,7 @@
-"""Write the table of docs/faithfulness.md from build/faithfulness.json: `.venv/bin/python tools/faithfulness.py`.
+"""Write the tables of docs/faithfulness.md: `.venv/bin/python tools/faithfulness.py`.
 
-The tests in tests/workflows write that file; `run_tests.py --full workflows` gives all rows.
+The tests in tests/workflows write build/faithfulness.json, tests/host/test_families.py writes build/families.json;
+`run_tests.py --full workflows host` gives all rows of both.
 """
 
 from __future__ import annotations
@@ -14,8 +15,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 REPORT, PAGE = ROOT / "build" / "faithfulness.json", ROOT / "docs" / "faithfulness.md"
 BEGIN, END = "<!-- written by tools/faithfulness.py: begin -->", "<!-- end -->"
+OF_FAMILIES = ROOT / "build" / "families.json"
+BEGIN_FAMILIES = "<!-- written by tools/faithfulness.py: families begin -->"
 HEAD = (
     "| case | backend | compiled | eager | reasons | apart | effect | reported by others |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- |",
+)
+
+
+HEAD_FAMILIES = (
+    "| what is added | compiled | kinds | eager | reasons | relative L2 | apart | effect |",
     "| --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 
@@ -46,27 +55,58 @@ def tables(rows: list[dict[str, Any]], cases: Any) -> str:
     return "\n".join([*lines, ""])
 
 
-def written(page: str, table: str) -> str:
+def family_cells(row: dict[str, Any]) -> str:
+    """A row of a family as Markdown."""
+    effect = "" if row["effect"] is None else f"{row['effect']:.1e}"
+    reasons = ", ".join(f"`{code}`" for code in row["reasons"])
+    calls = [row["case"], row["compiled_calls"], row["kinds"] or "", row["eager_calls"], reasons]
+    shown = [*calls, f"{row['relative_l2']:.0e}", row["max_abs_diff_255"], effect]
+    return "| " + " | ".join(map(str, shown)) + " |"
+
+
+def family_tables(rows: list[dict[str, Any]], cases: Any) -> str:
+    """The rows in one table for each family.
+
+    Raises:
+        KeyError: a case has no row.
+    """
+    found = {(row["family"], row["case"]): row for row in rows}
+    lines: list[str] = []
+    family = ""
+    for case in cases:
+        if case.family != family:
+            family = case.family
+            lines += ["", f"### {family}", "", *HEAD_FAMILIES]
+        lines.append(family_cells(found[case.family, case.name]))
+    return "\n".join([*lines, ""])
+
+
+def written(page: str, table: str, begin: str = BEGIN) -> str:
     """The page with another table."""
-    head, _, rest = page.partition(BEGIN)
+    head, _, rest = page.partition(begin)
     _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{table}\n{END}{tail}"
+    return f"{head}{begin}\n{table}\n{END}{tail}"
 
 
 def main() -> int:
     sys.path.insert(0, str(ROOT / "tests"))
-    cases = importlib.import_module("support.matrix.table").CASES
-    try:
-        table = tables(json.loads(REPORT.read_text()), cases)
-    except OSError as error:
-        print(f"{REPORT} cannot be read: {error}. Run tools/run_tests.py --no-lint --full workflows first.")
-        return 1
-    except KeyError as error:
-        print(f"{REPORT} has no row for {error}. Run tools/run_tests.py --no-lint --full workflows first.")
-        return 1
-    PAGE.write_text(written(PAGE.read_text(), table))
+    tables_of = (
+        (REPORT, BEGIN, tables, "support.matrix.table", "workflows"),
+        (OF_FAMILIES, BEGIN_FAMILIES, family_tables, "support.dit_matrix.table", "host"),
+    )
+    page = PAGE.read_text()
+    done = 1
+    for report, begin, make, module, layer in tables_of:
+        try:
+            page = written(page, make(json.loads(report.read_text()), importlib.import_module(module).CASES), begin)
+            done = 0
+        except OSError as error:
+            print(f"{report} cannot be read: {error}. Run tools/run_tests.py --no-lint --full {layer} first.")
+        except KeyError as error:
+            print(f"{report} has no row for {error}. Run tools/run_tests.py --no-lint --full {layer} first.")
+    PAGE.write_text(page)
     print(f"{PAGE} is written")
-    return 0
+    return done
 
 
 if __name__ == "__main__":

@@ -157,8 +157,6 @@ class BlockClient:
         if epoch != run.epoch:
             run.epoch, run.check_slice = epoch, None
             run.full_checks += 1
-        if run.check_slice is not None:
-            return None
         self._attention.look()
         return eligibility.patcher_refusal(run.patcher, self._prefixes)
 

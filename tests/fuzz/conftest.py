@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 from headless import host, models, server
 from support.comfyui import controlnet
-from support.comfyui.shared_graphs import SharedGraphs
+from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
+from support.dit_matrix.weights import lora_of
 from support.fuzz import cases
 from support.fuzz.judge import Bench
 from support.fuzz.report import Tally
 from support.fuzz.workflow import (
     FAMILIES,
     LORAS,
+    TRANSFORMERS,
     Case,
+    Family,
     Ingredient,
     Settings,
     checkpoint_file,
@@ -28,6 +31,7 @@ from support.fuzz.workflow import (
 REPORT = host.ROOT / "build" / "fuzz" / "report.json"
 RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order
 DEFAULT_CASES, DEFAULT_SEED = 20, 1
+SHORT = ("flux", "z-image")  # transformers of a short run, whose graphs tests/host needs as well
 COMPILING = 1200  # seconds
 _tally = pytest.StashKey[Tally]()
 _drawn = pytest.StashKey[list[Case]]()
@@ -60,7 +64,8 @@ def _draw(seed: int, number: int) -> list[Case]:
     """The cases of a seed; a short run leaves out those that need a graph which no other test of `make test` needs."""
     drawn = (cases.draw(seed, each) for each in itertools.count())
     if number <= DEFAULT_CASES:
-        drawn = (case for case in drawn if not _steers_sd15(case))
+        left_out = {*TRANSFORMERS} - {*SHORT}
+        drawn = (case for case in drawn if not _steers_sd15(case) and case.settings.family not in left_out)
     return list(itertools.islice(drawn, number))
 
 
@@ -97,6 +102,22 @@ def _graphs(drawn: list[Case]) -> dict[str, tuple[str, ...]]:
     return needed
 
 
+def _transformers(drawn: list[Case]) -> list[Family]:
+    """The transformers of the drawn cases."""
+    return [family for family in TRANSFORMERS if any(case.settings.family == family for case in drawn)]
+
+
+def _write_loras(folder: Path, family: Family) -> None:
+    """LoRAs of a transformer."""
+    from safetensors.torch import save_file
+    from support.models import dits
+
+    folder.mkdir(parents=True, exist_ok=True)
+    model = dits.load(family)
+    for number in range(LORAS):
+        save_file(lora_of(model, seed=3 + number), folder / lora_file(family, number))
+
+
 def _warm_up(drawn: list[Case]) -> list[Case]:
     """Cases that use all of these once; a tile never compiles what is missing."""
     found = [Case("warm-up", Settings(vae_node="both"), (Ingredient("img2img"),))]
@@ -104,7 +125,7 @@ def _warm_up(drawn: list[Case]) -> list[Case]:
         found.append(Case("warm-up of sd15", Settings(family="sd15")))
     if any(i.kind == "refiner" for case in drawn for i in case.ingredients):
         found.append(Case("warm-up of the refiner", Settings(), (Ingredient("refiner"),)))
-    return found
+    return found + [Case(f"warm-up of {family}", Settings(family=family)) for family in _transformers(drawn)]
 
 
 @pytest.fixture(scope="session")
@@ -132,6 +153,9 @@ def bench(
     drawn = pytestconfig.stash[_drawn]
     for file, kinds in _graphs(drawn).items():
         graphs.give(root / "home", folder / "checkpoints" / file, *kinds)
+    for family in _transformers(drawn):
+        _write_loras(folder / "loras", family)
+        graphs.give(root / "home", None, *dit_graphs(family))
     env = {"ONEGRAPH_HOME": str(root / "home"), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
     bench = Bench(base, host.comfyui_path(), env)
     try:

@@ -1,4 +1,4 @@
-"""Families of diffusion transformers with what people add to them: the latent is eager's, and blocks run as promised."""
+"""Families of diffusion transformers with what people add: the latent is eager's, and blocks run as promised."""
 
 from __future__ import annotations
 

@@ -75,3 +75,12 @@ def decoder(vae_compiled_once: None, checkpoint: Callable[..., Path]) -> Subject
 @pytest.fixture(scope="session")
 def encoder(vae_compiled_once: None, checkpoint: Callable[..., Path]) -> Subject:
     return subjects.vae(checkpoint(vae="both"), "encoder")
+
+
+@pytest.fixture(scope="session")
+def transformer(graphs_home: Path, shared_graphs: object) -> Subject:
+    from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
+
+    assert isinstance(shared_graphs, SharedGraphs)
+    shared_graphs.give(graphs_home, None, *dit_graphs("flux"))
+    return subjects.transformer()

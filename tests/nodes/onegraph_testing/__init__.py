@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import torch
 
-from . import patches, steering
+from . import patches, steering, transformers
 
 _spec = importlib.util.spec_from_file_location(
     "onegraph_test_models", Path(__file__).resolve().parents[3] / "tools" / "headless" / "models.py"
@@ -25,11 +25,18 @@ _models.register()
 WORDS_PER_CHUNK = 75
 
 
-def _trust_slow_graphs():
-    """Tiny models gain little and machines are noisy: no graph is refused as slower than eager in tests."""
+def trust_slow_graphs():
+    """Tiny models gain little and machines are noisy: no graph is refused as slower than eager in some tests."""
+    if not os.environ.get("ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS"):
+        return
     for name, module in list(sys.modules.items()):
         if name.endswith(".runtime.registry"):
             module.registry().policy = sys.modules[name.replace(".registry", ".policy")].ANY_SPEED
+
+
+def seed_of(text):
+    """A number for a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
 
 class TestTextEncode:
@@ -44,10 +51,8 @@ class TestTextEncode:
     CATEGORY = "testing"
 
     def encode(self, text, width):
-        if os.environ.get("ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS"):
-            _trust_slow_graphs()
-        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
-        generator = torch.Generator().manual_seed(seed)
+        trust_slow_graphs()
+        generator = torch.Generator().manual_seed(seed_of(text))
         chunks = max(1, -(-len(text.split()) // WORDS_PER_CHUNK))
         tokens = torch.randn(1, 77 * chunks, width, generator=generator)
         pooled = torch.randn(1, 1280, generator=generator)
@@ -100,6 +105,7 @@ class TestClipVision:
 NODE_CLASS_MAPPINGS = {
     **patches.NODES,
     **steering.NODES,
+    **transformers.NODES,
     "OneGraphTestTextEncode": TestTextEncode,
     "OneGraphTestImage": TestImage,
     "OneGraphTestClipVision": TestClipVision,

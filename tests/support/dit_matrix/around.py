@@ -26,15 +26,17 @@ def easy_cache(threshold: float = 0.9) -> Addition:
 
 
 def lazy_cache(sampling: Sampling) -> None:
-    node(
-        "nodes_easycache", "LazyCacheNode", reuse_threshold=0.9, start_percent=0.1, end_percent=0.95, verbose=False
-    )(sampling)
+    node("nodes_easycache", "LazyCacheNode", reuse_threshold=0.9, start_percent=0.1, end_percent=0.95, verbose=False)(
+        sampling
+    )
     sampling.steps = 6
 
 
 def context_windows(sampling: Sampling) -> None:
     """Windows of three latent frames, of seven."""
-    node("nodes_context_windows", "WanContextWindowsManualNode", context_length=9, context_overlap=4, **WINDOWS)(sampling)
+    node("nodes_context_windows", "WanContextWindowsManualNode", context_length=9, context_overlap=4, **WINDOWS)(
+        sampling
+    )
     sampling.frames = 7
 
 
@@ -111,3 +113,14 @@ def diffusion_wrapper(sampling: Sampling) -> None:
         return [one * 0.8 for one in found] if isinstance(found, list) else found * 0.8
 
     patched(lambda model: model.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "a pack", wrapper))(sampling)
+
+
+def dual_model(sampling: Sampling) -> None:
+    """One model for the positive text, another for the negative one, in turns."""
+    from ..models import dits
+
+    sampling.second = dits.load(sampling.name, seed=9)
+    sampling.guider = lambda one: result_of(
+        "nodes_custom_sampler", "DualModelGuider", model=one.model, model_negative=one.second, positive=one.positive,
+        negative=one.negative, cfg=one.cfg,
+    )  # fmt: skip

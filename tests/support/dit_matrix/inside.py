@@ -1,4 +1,4 @@
-"""What other code does between blocks and inside of them: the host's model patches, other packs' attention and caches."""
+"""What other code does between and inside of blocks: the host's model patches, other packs' attention and caches."""
 
 from __future__ import annotations
 
@@ -180,16 +180,15 @@ def _mixed(output: Any) -> Any:
     return tuple(map(_mixed, output)) if isinstance(output, tuple) else output + output.roll(1, -1)
 
 
-class Halved(torch.nn.Module):
-    """A layer with half its result."""
+class Mixed(torch.nn.Module):
+    """A layer whose result is mixed with itself."""
 
     def __init__(self, original: torch.nn.Module) -> None:
         super().__init__()
         self.original = original
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.original(x) * 0.5
-        return result
+    def forward(self, x: torch.Tensor) -> Any:
+        return _mixed(self.original(x))
 
 
 def object_patch(sampling: Sampling) -> None:
@@ -202,21 +201,23 @@ def object_patch(sampling: Sampling) -> None:
 
     there: Any = model.get_submodule(f"{name}.{inner}".removesuffix(".original"))
     inner = inner.removesuffix(".original")
-    made = Halved(there.original if isinstance(there, Halved) else there)  # the last MODEL's patches are there still
+    made = Mixed(there.original if isinstance(there, Mixed) else there)  # the last MODEL's patches are there still
     patched(lambda one: one.add_object_patch(f"diffusion_model.{name}.{inner}", made))(sampling)
 
 
 # Attention --------------------------------------------------------------------------------------------------------
 
 
-def attention_override(factor: float) -> Addition:
+def attention_override(sampling: Sampling) -> None:
+    """Another attention by the host's own option for it."""
+
     def attention(function: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) * factor
+        return _mixed(function(*args, **kwargs))
 
     def put(model: Any) -> None:
         model.model_options["transformer_options"]["optimized_attention_override"] = attention
 
-    return patched(put)
+    patched(put)(sampling)
 
 
 def attention_patch(name: str) -> Addition:
@@ -226,7 +227,7 @@ def attention_patch(name: str) -> Addition:
         return {"q": q * 0.7, "k": k, "v": v, **{key: one for key, one in kwargs.items() if key in ("pe", "attn_mask")}}
 
     def output(found: Any, extra: Any) -> Any:
-        return found * 0.7
+        return _mixed(found)
 
     return patched(lambda model: model.set_model_patch(output if "output" in name else given, name))
 
@@ -334,7 +335,11 @@ def block_merge(sampling: Sampling) -> None:
     import comfy_extras.nodes_model_merging_model_specific as specific
 
     other = dits.load(sampling.name, seed=9)
-    ratios = {name: 0.3 for name in ("double_blocks.0.", "single_blocks.1.", "img_in.")}
+    ratios = dict.fromkeys(("double_blocks.0.", "single_blocks.1.", "img_in."), 0.3)
     sampling.model = result_of(
-        specific.__name__.removeprefix("comfy_extras."), "ModelMergeFlux1", model1=sampling.model, model2=other, **ratios
+        specific.__name__.removeprefix("comfy_extras."),
+        "ModelMergeFlux1",
+        model1=sampling.model,
+        model2=other,
+        **ratios,
     )

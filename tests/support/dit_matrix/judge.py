@@ -147,9 +147,11 @@ class Families:
                 undo()
 
     def write(self, path: Path) -> None:
-        """Write the rows."""
+        """Write the rows; those of other cases that are there stay."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([asdict(row) for row in self.rows], indent=1) + "\n")
+        before = json.loads(path.read_text()) if path.exists() else []
+        rows = {(row["family"], row["case"]): row for row in [*before, *map(asdict, self.rows)]}
+        path.write_text(json.dumps([*rows.values()], indent=1) + "\n")
 
 
 def compiled(model: Any, node: str = NODES[0]) -> Any:

@@ -69,7 +69,9 @@ def by_timestep(sampling: Sampling) -> None:
     """Another text of another length in the first half."""
 
     def both(text: Texts) -> Texts:
-        first = result_of("nodes", "ConditioningSetTimestepRange", conditioning=sampling.text(5, 20), start=0.0, end=0.5)
+        first = result_of(
+            "nodes", "ConditioningSetTimestepRange", conditioning=sampling.text(5, 20), start=0.0, end=0.5
+        )
         then = result_of("nodes", "ConditioningSetTimestepRange", conditioning=text, start=0.5, end=1.0)
         return [*first, *then]
 
@@ -110,7 +112,12 @@ def style(count: int, strength: float = 1.0, kind: str = "multiply") -> Addition
         features = drawn(1, count, sampling.dit.width)
         model = SimpleNamespace(get_cond=lambda output: features.clone())
         on_text(
-            "nodes", "StyleModelApply", style_model=model, clip_vision_output=None, strength=strength, strength_type=kind
+            "nodes",
+            "StyleModelApply",
+            style_model=model,
+            clip_vision_output=None,
+            strength=strength,
+            strength_type=kind,
         )(sampling)
 
     return add
@@ -126,7 +133,9 @@ def references(count: int, method: str = "") -> Addition:
             channels, *frames = sampling.dit.latent
             shapes = [(1, channels, *frames[:1], sampling.height - 2 * n, sampling.width + 4 * n) for n in range(count)]
             values: dict[str, Any] = {"reference_latents": [drawn(*shape, seed=n) for n, shape in enumerate(shapes)]}
-            return node_helpers.conditioning_set_values(text, values | ({"reference_latents_method": method} if method else {}))
+            return node_helpers.conditioning_set_values(
+                text, values | ({"reference_latents_method": method} if method else {})
+            )
 
         sampling.adding.append(more)
 
@@ -210,8 +219,8 @@ def flux_controlnet(strength: float) -> Addition:
             extra_conds=["y", "guidance"],
         )
         hint = picture(sampling).movedim(-1, 1)
-        conditioned(
-            control=net.copy().set_cond_hint(hint, strength, (0.0, 1.0)), control_apply_to_uncond=True
-        )(sampling)
+        conditioned(control=net.copy().set_cond_hint(hint, strength, (0.0, 1.0)), control_apply_to_uncond=True)(
+            sampling
+        )
 
     return add

@@ -17,17 +17,13 @@ _ONE_AT_A_TIME = ("minimax h3",)  # takes batches of one
 
 def _of_every_family(family: str) -> Iterator[Case]:
     full = {"full": family not in SHORT}
-    yield Case(
-        family, "LoRA on, stronger, off", ((weights.lora(0.6),), (weights.lora(1.2),), ()), **full
-    )
+    yield Case(family, "LoRA on, stronger, off", ((weights.lora(0.6),), (weights.lora(1.2),), ()), **full)
     yield one(family, "LoRA after the node", weights.lora(-0.8), node="before", **full)
     yield one(family, "another model of its architecture", weights.another_model, **full)
     sizes = ((settings(height=24, width=16),), (settings(height=12, width=40),))
     yield Case(family, "two other sizes", sizes, changes=False, **full)
     if family not in _ONE_AT_A_TIME:
-        yield Case(
-            family, "batches of 2 and 3", ((settings(batch=2),), (settings(batch=3),)), changes=False, **full
-        )
+        yield Case(family, "batches of 2 and 3", ((settings(batch=2),), (settings(batch=3),)), changes=False, **full)
     prompts = ((settings(tokens=(77, 9)),), (settings(tokens=(30, 226)),))
     yield Case(family, "prompts of 30 to 226 tokens", prompts, **full)
     yield Case(family, "CFG 1, then 5", ((settings(cfg=1.0),), (settings(cfg=5.0),)), **full)
@@ -58,7 +54,8 @@ _FLUX: tuple[Case, ...] = (
     one("flux", "two texts combined", steering.combined(21)),
     one("flux", "another text in the beginning", steering.by_timestep),
     one("flux", "inpainting mask", steering.inpainted()),
-    one("flux", "differential diffusion", steering.inpainted(0.6), node("nodes_differential_diffusion", "DifferentialDiffusion")),
+    one("flux", "differential diffusion", steering.inpainted(0.6),
+        node("nodes_differential_diffusion", "DifferentialDiffusion")),
     one("flux", "image to image", steering.image_to_image),
     one("flux", "two references", steering.references(2)),
     one("flux", "two references by index", steering.references(2, "index")),
@@ -69,7 +66,7 @@ _FLUX: tuple[Case, ...] = (
     one("flux", "skip layer guidance, simple", inside.skip_layers("1", "1", simple=True)),
     one("flux", "normalized attention guidance", inside.normalized_attention, **eager("block_option")),
     one("flux", "perturbed attention", around.perturbed_attention, **partly("block_option")),
-    one("flux", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("flux", "attention override", inside.attention_override, **eager("block_option")),
     one("flux", "attn1 patch", inside.attention_patch("attn1_patch"), **eager("block_option")),
     one("flux", "attn1 output patch", inside.attention_patch("attn1_output_patch"), **eager("block_option")),
     one("flux", "post-input patch", inside.between("post_input")),
@@ -90,8 +87,9 @@ _FLUX: tuple[Case, ...] = (
     one("flux", "PerpNeg guider", around.perp_neg_guider),
     one("flux", "basic guider", around.basic_guider),
     one("flux", "dual CFG guider", around.dual_guider),
-    one("flux", "another shift of noise", node(
-        "nodes_model_advanced", "ModelSamplingFlux", max_shift=1.15, base_shift=0.5, width=2048, height=2048), settings(steps=3)),
+    one("flux", "two models in one step", around.dual_model),
+    one("flux", "another shift of noise", settings(steps=3), node(
+        "nodes_model_advanced", "ModelSamplingFlux", max_shift=1.15, base_shift=0.5, width=2048, height=2048)),
     one("flux", "ancestral sampler", settings(sampler="euler_ancestral", steps=3)),
     one("flux", "multistep sampler", settings(sampler="dpmpp_2m", scheduler="beta", steps=4)),
     one("flux", "res_multistep sampler", settings(sampler="res_multistep", steps=4)),
@@ -105,13 +103,14 @@ _Z: tuple[Case, ...] = (
     one("z-image", "Fun ControlNet 2 with a mask", inside.fun_control_2),
     one("z-image", "patch after noise refiners", inside.in_place("noise_refiner")),
     one("z-image", "patch after each block", inside.in_place("double_block")),
-    one("z-image", "shift of AuraFlow", node("nodes_model_advanced", "ModelSamplingAuraFlow", shift=6.0), settings(steps=3)),
+    one("z-image", "shift of AuraFlow", settings(steps=3),
+        node("nodes_model_advanced", "ModelSamplingAuraFlow", shift=6.0)),
     one("z-image", "RenormCFG", node("nodes_lumina2", "RenormCFG", cfg_trunc=100.0, renorm_cfg=0.7), settings(cfg=9.0)),
     one("z-image", "inpainting mask", steering.inpainted()),
     one("z-image", "a second text in an area", steering.combined(
         9, module="nodes", name="ConditioningSetArea", width=128, height=64, x=0, y=64, strength=1.2)),
     one("z-image", "EasyCache", around.easy_cache()),
-    one("z-image", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("z-image", "attention override", inside.attention_override, **eager("block_option")),
     one("z-image", "perturbed attention", around.perturbed_attention, **partly("block_option")),
     one("z-image", "blocks swapped by hooks", inside.swapped_by_hooks, changes=False, **eager("forward_hook")),
     one("z-image", "one block with a hook", inside.one_block_hooked, **partly("forward_hook")),
@@ -126,8 +125,7 @@ _QWEN: tuple[Case, ...] = (
     one("qwen-image", "skip layer guidance", inside.skip_layers("0, 2")),
     one("qwen-image", "block replaced", inside.replaced_block("double_block", 1)),
     one("qwen-image", "first block cache", inside.first_block_cache("double_block", 3)),
-    one("qwen-image", "normalized attention guidance", inside.normalized_attention, **eager("block_option")),
-    one("qwen-image", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("qwen-image", "attention override", inside.attention_override, **eager("block_option")),
     one("qwen-image", "patch after each block", inside.between("double_block")),
     one("qwen-image", "CFGNorm", node("nodes_cfg", "CFGNorm", strength=1.0), settings(cfg=8.0)),
     one("qwen-image", "inpainting mask", steering.inpainted()),
@@ -145,12 +143,12 @@ _OTHERS: tuple[Case, ...] = (
     one("flux 2", "two references", steering.references(2)),
     one("flux 2", "reference with timestep zero", steering.references(1, "index_timestep_zero"), **eager("no_graph")),
     one("flux 2", "skip layer guidance", inside.skip_layers("1", "1")),
-    one("flux 2", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("flux 2", "attention override", inside.attention_override, **eager("block_option")),
     one("flux 2", "KV cache of references", steering.references(1), inside.kv_cache, settings(steps=3), changes=False,
         **eager("block_option")),
     one("krea 2", "two references", steering.references(2)),
     one("krea 2", "post-input patch", inside.between("post_input")),
-    one("krea 2", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("krea 2", "attention override", inside.attention_override, **eager("block_option")),
     one("wan 2.1 t2v", "two experts in one sampling", weights.two_experts),
     one("wan 2.1 t2v", "two experts, a LoRA each", weights.two_experts_with_loras),
     one("wan 2.1 t2v", "more frames", settings(frames=7), changes=False),
@@ -165,7 +163,7 @@ _OTHERS: tuple[Case, ...] = (
     one("wan 2.1 t2v", "LazyCache", around.lazy_cache),
     one("wan 2.1 t2v", "attn1 patch", inside.attention_patch("attn1_patch"), **eager("block_option")),
     one("wan 2.1 t2v", "attn2 patch", inside.attention_patch("attn2_patch"), **eager("block_option")),
-    one("wan 2.1 t2v", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("wan 2.1 t2v", "attention override", inside.attention_override, **eager("block_option")),
     one("wan 2.1 t2v", "shift of SD3", node("nodes_model_advanced", "ModelSamplingSD3", shift=9.0), settings(steps=3)),
     one("wan 2.1 t2v", "inpainting mask", steering.inpainted()),
     one("wan 2.1 i2v", "first frame", steering.image_to_video),
@@ -173,19 +171,19 @@ _OTHERS: tuple[Case, ...] = (
     one("wan 2.2 5B", "first frame kept, with timesteps of its own", steering.first_frame_kept, settings(steps=3)),
     one("wan 2.2 5B", "context windows", around.context_windows),
     one("ltx 2", "first frame kept, with timesteps of its own", steering.first_frame_kept, settings(steps=3)),
-    one("ltx 2", "attention override", inside.attention_override(0.7), **eager("block_option")),
-    one("minimax h3", "attention override", inside.attention_override(0.7), **eager("block_option")),
-    one("anima", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("ltx 2", "attention override", inside.attention_override, **eager("block_option")),
+    one("minimax h3", "attention override", inside.attention_override, **eager("block_option")),
+    one("anima", "attention override", inside.attention_override, **eager("block_option")),
     one("anima", "inpainting mask", steering.inpainted()),
     one("chroma", "skip layer guidance", inside.skip_layers("1", "1")),
     one("chroma", "another pack's ControlNet", steering.residuals(128)),
-    one("chroma", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("chroma", "attention override", inside.attention_override, **eager("block_option")),
     one("hunyuan video 1.5", "block replaced", inside.replaced_block("double_block", 1)),
-    one("hunyuan video 1.5", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("hunyuan video 1.5", "attention override", inside.attention_override, **eager("block_option")),
     one("sd 3.5", "skip layer guidance", inside.skip_layers_sd3),
     one("sd 3.5", "another pack's ControlNet", steering.residuals(256, ("output",))),
     one("sd 3.5", "block replaced", inside.replaced_block("double_block", 1)),
-    one("sd 3.5", "attention override", inside.attention_override(0.7), **eager("block_option")),
+    one("sd 3.5", "attention override", inside.attention_override, **eager("block_option")),
     one("sd 3.5", "inpainting mask", steering.inpainted()),
 )  # fmt: skip
 

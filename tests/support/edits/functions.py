@@ -112,7 +112,11 @@ def vendored(original: ModuleType) -> ModuleType:
 
 
 # What a block's method of the host refers to by name in its file.
-_REFERRED = {"ResBlock": "checkpoint", "ResnetBlock": "conv_carry_causal_3d"}
+_REFERRED = {
+    "ResBlock": "checkpoint",
+    "ResnetBlock": "conv_carry_causal_3d",
+    "SingleStreamBlock": "apply_mod",
+}
 
 
 @undoing

@@ -33,6 +33,7 @@ def compiled_fully(subject: Subject, run: Run, what: str) -> torch.Tensor:
     with counted(subject, subject.calls):
         result = run(None, nothing)
     assert subject.report().compiled_calls == subject.calls, f"{what}: {subject.report().text()}"
+    assert not subject.report().blocks.eager, f"{what}: {subject.report().text()}"
     return result
 
 
@@ -63,7 +64,12 @@ def counted(subject: Subject, calls: int) -> Iterator[None]:
     assert reports
     now = counters.compiled_calls - before[0], counters.eager_calls - before[1]
     texts = [report.text() for report in reports]
-    assert now == (sum(one.compiled_calls for one in reports), sum(sum(one.eager.values()) for one in reports)), texts
+    if reports[0].blocks.of:  # counted block by block
+        assert now[0] == sum(one.blocks.calls for one in reports), texts
+        assert now[1] >= sum(sum(one.blocks.eager.values()) for one in reports), texts
+    else:
+        eager = sum(sum(one.eager.values()) for one in reports)
+        assert now == (sum(one.compiled_calls for one in reports), eager), texts
     assert sum(report.calls for report in reports) == calls, texts
     assert all(bool(one.compiled_calls) != one.text().startswith("eager: ") for one in reports), texts
 

@@ -13,6 +13,7 @@ import torch
 from headless import host
 
 from ..comfyui import controlnet
+from ..models import dits
 from .places import Act, Place, Sampling, once
 
 NODE = "7"
@@ -57,6 +58,14 @@ ROLES: Mapping[str, Mapping[str, str]] = {
         "quant": "quant_conv",
         "square": "encoder.mid.attn_1.v",
         "norm": "encoder.down.0.block.0.norm1",
+    },
+    "transformer": {
+        "block": "single_blocks.1",
+        "layer": "single_blocks.1.linear2",
+        "deep": "double_blocks.1.img_mlp.2",
+        "square": "double_blocks.0.img_attn.proj",
+        "sequence": "double_blocks.1.img_mlp",
+        "norm": "single_blocks.1.pre_norm",
     },
 }
 
@@ -131,6 +140,42 @@ def unet(path: Path) -> Subject:
 
     return Subject(
         "unet", patcher.model.diffusion_model, STEPS, lambda place, act: run(patcher, place, act), compiled, _report("")
+    )
+
+
+def transformer() -> Subject:
+    """The small Flux, whose blocks are compiled one by one; they do more than seeded ones usually do."""
+    from onegraph.host.model_hook import Options, compile_model
+
+    patcher = dits.load("flux")
+    for name, weight in patcher.model.diffusion_model.named_parameters():
+        if name.endswith(".lin.weight") or name == "final_layer.linear.weight":
+            weight.data.mul_(3.0)
+    sigmas = torch.tensor([1.0, 0.8, 0.5, 0.0])
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(1, 16, _SIDE // 8, _SIDE // 8, generator=generator)
+    conditioning = tuple(
+        [[torch.randn(1, 9, dits.WIDTH, generator=generator), dits.DITS["flux"].conds(generator, (1, 8, 8))]]
+        for _ in range(2)
+    )
+
+    def run(model: Any, place: Place | None, act: Act) -> torch.Tensor:
+        sampling = Sampling(model.clone(), sigmas, conditioning, noise)  # type: ignore[arg-type]
+        if place is not None:
+            place(sampling, act)
+        return sampling.run()
+
+    def compiled() -> Run:
+        fast = compile_model(patcher, Options(backend="inductor", when_missing="eager"), NODE)[0]
+        return lambda place, act: run(fast, place, act)
+
+    return Subject(
+        "transformer",
+        patcher.model.diffusion_model,
+        STEPS,
+        lambda place, act: run(patcher, place, act),
+        compiled,
+        _report(""),
     )
 
 

@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from random import Random
 
 from .ingredients import KINDS, SINGLE, SMALLEST, WORDS
-from .workflow import FAMILIES, Case, Family, Ingredient, Settings
+from .transformers import OF_TRANSFORMERS
+from .workflow import FAMILIES, TRANSFORMERS, Case, Family, Ingredient, Settings
 
 SAMPLERS = (
     "euler", "euler", "euler", "euler_ancestral", "euler_ancestral", "heun", "dpm_2", "dpm_2_ancestral", "lms",
@@ -15,14 +16,20 @@ SAMPLERS = (
     "lcm", "ddpm", "res_multistep", "euler_cfg_pp", "deis", "er_sde",
 )  # fmt: skip
 SCHEDULERS = ("normal", "karras", "exponential", "simple", "sgm_uniform", "ddim_uniform", "beta")
+FLOW_SAMPLERS = ("euler", "euler", "euler_ancestral", "heun", "dpmpp_2m", "res_multistep", "lcm", "er_sde", "uni_pc")
 HOW_MANY = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
 NODES = ("loader", "model_node", "vae_node")  # settings for where OneGraph's nodes are
 LARGEST = 200  # pixels
 LARGEST_ENCODED = 136  # the same, of images that are encoded: the VAE's encoder is as wide as a full-size one
 
 
+TRANSFORMERS_SHARE = 1 / 3
+
+
 def _ingredients(rng: Random, family: Family) -> tuple[Ingredient, ...]:
-    kinds = [kind for kind in KINDS.values() if kind.family in (None, family)]
+    kinds = [kind for kind in KINDS.values() if kind.family in (None, family) and not kind.of_transformers]
+    if family in TRANSFORMERS:
+        kinds = [kind for kind in KINDS.values() if kind.of_transformers or kind.name in OF_TRANSFORMERS]
     chosen: list[Ingredient] = []
     taken: set[str] = set()
     for _ in range(rng.choice(HOW_MANY)):
@@ -37,6 +44,8 @@ def _ingredients(rng: Random, family: Family) -> tuple[Ingredient, ...]:
 
 def draw(seed: int, number: int) -> Case:
     """The case of that number under a seed; it does not depend on other numbers."""
+    if Random(f"{seed}:{number}:family").random() < TRANSFORMERS_SHARE:
+        return _transformer(seed, number)
     rng = Random(f"{seed}:{number}")
     family = rng.choice(FAMILIES)
     ingredients = _ingredients(rng, family)
@@ -74,6 +83,32 @@ def draw(seed: int, number: int) -> Case:
     return Case(f"{seed}-{number}", settings, ingredients)
 
 
+def _transformer(seed: int, number: int) -> Case:
+    """A case of a diffusion transformer."""
+    rng = Random(f"{seed}:{number}:transformer")
+    family = rng.choice(TRANSFORMERS)
+    ingredients = _ingredients(rng, family)
+    sides = range(SMALLEST, LARGEST + 1, 8)
+    perpendicular = any("perp_neg" in i.kind for i in ingredients)  # see `draw`
+    settings = Settings(
+        family=family,
+        width=rng.choice(sides),
+        height=rng.choice(sides),
+        batch=rng.choice([1, 1, 1, 2, 3]),
+        steps=rng.choice([2, 3, 4, 6]),
+        cfg=rng.choice([2.5, 5.0] if perpendicular else [1.0, 1.0, 2.5, 4.0, 7.0]),
+        sampler=rng.choice(FLOW_SAMPLERS),
+        scheduler=rng.choice(["simple", "normal", "beta", "sgm_uniform"]),
+        denoise=rng.choice([1.0, 1.0, 0.7]),
+        noise=rng.randrange(2**32),
+        positive_words=rng.choice(WORDS),
+        negative_words=rng.choice(WORDS),
+        model_node=rng.randint(0, sum(KINDS[i.kind].stage == "model" for i in ingredients)),
+        order=rng.choice(["plain first", "plain first", "nodes first", "nodes first", "apart"]),
+    )
+    return Case(f"{seed}-{number}", settings, ingredients)
+
+
 def served(case: Case) -> bool:
     """Whether every call of the components that the case compiles is known to go through a graph."""
     return all(KINDS[i.kind].served(i.values) for i in case.ingredients)
@@ -91,7 +126,7 @@ def plainer(case: Case) -> Iterator[Case]:
         for number in range(len(case.ingredients)):
             yield case.without(number)
     bound = any(KINDS[i.kind].family is not None for i in case.ingredients)
-    if bound:
+    if bound or settings.family in TRANSFORMERS:
         plainest = replace(plainest, family=settings.family)
     plain = replace(plainest, **{name: getattr(settings, name) for name in NODES})
     candidates = [plain]

@@ -30,6 +30,7 @@ class Kind:
         served: whether every call that it causes is known to go through a graph.
         weight: how often it is chosen, relative to others.
         family: the only family of models that it works with; None: all.
+        of_transformers: whether it works with diffusion transformers alone.
         traces: `stays`: it changes modules in place, which is another architecture for as long as they are loaded; no
             graph is compiled for that in this case, and everything is unloaded after each run.
     """
@@ -42,6 +43,7 @@ class Kind:
     weight: float = 1.0
     family: Family | None = None
     traces: Traces = "none"
+    of_transformers: bool = False
 
 
 KINDS: dict[str, Kind] = {}

@@ -12,8 +12,9 @@ from headless import workflows
 if TYPE_CHECKING:
     from .ingredients import Kind
 
-Family = Literal["sdxl", "sd15", "inpaint", "ip2p"]
+Family = Literal["sdxl", "sd15", "inpaint", "ip2p", "flux", "z-image", "qwen-image", "wan 2.1 t2v"]
 FAMILIES: tuple[Family, ...] = ("sdxl", "sd15")  # of random workflows
+TRANSFORMERS: tuple[Family, ...] = ("flux", "z-image", "qwen-image", "wan 2.1 t2v")  # of `models.dits`, also of these
 CONTEXT = {"sdxl": 2048, "sd15": 768, "inpaint": 768, "ip2p": 768, "refiner": 1280}  # widths of the texts' encodings
 LORAS = 2  # of each family
 Link = list[Any]  # [node id, output]
@@ -27,7 +28,7 @@ def checkpoint_file(name: str) -> str:
 
 def lora_file(family: str, number: int) -> str:
     """The file of one of a family's LoRAs."""
-    return f"fuzz_{family}_{number}.safetensors"
+    return f"fuzz_{family.replace(' ', '_')}_{number}.safetensors"
 
 
 def controlnet_file(family: str) -> str:
@@ -174,6 +175,10 @@ class Workflow:
         """The MODEL of another checkpoint of the same architecture."""
         return self.add("CheckpointLoaderSimple", ckpt_name=checkpoint_file(f"{self.settings.family}_second"))
 
+    def save(self, latent: Link) -> None:
+        """Decode and save."""
+        self.add("SaveImage", images=self.add("VAEDecode", samples=latent, vae=self.vae), filename_prefix="fuzz")
+
     def sample(self, **changes: Any) -> None:
         """KSampler with the case's settings."""
         s = self.settings
@@ -183,6 +188,38 @@ class Workflow:
             "latent_image": self.latent, "denoise": s.denoise, **changes,
         }  # fmt: skip
         self.latent = self.add("KSampler", **inputs)
+
+
+class TransformerWorkflow(Workflow):
+    """The same for a small diffusion transformer, by nodes of tests/nodes; it has no VAE."""
+
+    def __init__(self, settings: Settings, when_missing: str = "wait") -> None:
+        self.settings = settings
+        self.choices = {"backend": "inductor", "when_missing": when_missing}
+        self.prompt = {}
+        self.width, self.height = settings.width, settings.height
+        self.loaded = self.model = self.add("OneGraphTestLoadTransformer", family=settings.family, seed=0)
+        self.positive = self.text("lighthouse", settings.positive_words)
+        self.negative = self.text("blurry", settings.negative_words)
+        self.latent = self.empty("empty" if settings.denoise == 1.0 else "picture")
+
+    def empty(self, content: str) -> Link:
+        """A latent of the case's size."""
+        s = self.settings
+        sizes = {"width": s.width, "height": s.height, "batch_size": s.batch}
+        return self.add("OneGraphTestTransformerLatent", family=s.family, content=content, **sizes)
+
+    def text(self, topic: str, words: int = 3, family: str = "") -> Link:
+        text = " ".join([topic, *["x"] * (words - 1)])
+        sizes = {"width": self.width, "height": self.height}
+        return self.add("OneGraphTestTransformerText", text=text, family=self.settings.family, **sizes)
+
+    def second_model(self) -> Link:
+        return self.add("OneGraphTestLoadTransformer", family=self.settings.family, seed=9)
+
+    def save(self, latent: Link) -> None:
+        image = self.add("OneGraphTestTransformerDecode", samples=latent)
+        self.add("SaveImage", images=image, filename_prefix="fuzz")
 
 
 def output(link: Link, number: int) -> Link:
@@ -196,11 +233,12 @@ def prompt_of(case: Case, kinds: Mapping[str, Kind] | None = None) -> workflows.
     Args:
         kinds: of ingredients, by name; those of random workflows when left out.
     """
-    from .ingredients import KINDS
+    from .transformers import KINDS  # theirs and all others
 
     known = KINDS if kinds is None else kinds
     chosen = [(known[i.kind], i.values) for i in case.ingredients]
-    work = Workflow(case.settings, "eager" if any(kind.traces == "stays" for kind, _ in chosen) else "wait")
+    made = TransformerWorkflow if case.settings.family in TRANSFORMERS else Workflow
+    work = made(case.settings, "eager" if any(kind.traces == "stays" for kind, _ in chosen) else "wait")
     patches = [(kind, values) for kind, values in chosen if kind.stage == "model"]
     for number in range(len(patches) + 1):
         if number == min(case.settings.model_node, len(patches)):
@@ -224,7 +262,7 @@ def prompt_of(case: Case, kinds: Mapping[str, Kind] | None = None) -> workflows.
     for kind, values in decode:
         kind.wire(work, values)
     if not decode:
-        work.add("SaveImage", images=work.add("VAEDecode", samples=work.latent, vae=work.vae), filename_prefix="fuzz")
+        work.save(work.latent)
     return work.prompt
 
 
