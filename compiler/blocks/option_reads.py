@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 Path: TypeAlias = tuple[str, ...]
 _PLAIN = (bool, int, float, str)
 _MISSING: Any = object()
+_UNREADABLE: Any = object()
 
 
 class UnreadableOptionsError(TypeError):
@@ -82,9 +83,13 @@ def _path(keys: Any) -> Path:
 
 
 def looked_up(options: Any, path: Iterable[str]) -> Any:
-    """Return what lies behind a path of keys; a value of this module's own where nothing does."""
+    """Return what lies behind a path of keys; a value of this module's own where nothing does, or nobody can tell."""
     for key in path:
-        options = dict.get(options, key, _MISSING) if isinstance(options, dict) else _MISSING
+        if options is None:
+            return _MISSING
+        if type(options) not in (dict, RecordedOptions, _OwnOptions):  # its `get` may be its own
+            return _UNREADABLE
+        options = dict.get(options, key, _MISSING)
         if options is _MISSING:
             return _MISSING
     return _MISSING if options is None or (isinstance(options, dict | list | tuple) and not options) else options
@@ -106,6 +111,7 @@ class RecordedOptions(dict[str, Any]):
     def __init__(self, options: Mapping[str, Any], replaced: Iterable[str] = (), followed: Iterable[str] = ()) -> None:
         super().__init__(options)
         self._reads: dict[Path, bool] = {}  # whether the value was read, not only its presence
+        self._opened: set[Path] = set()  # of dictionaries that were given out: what is read in them counts
         self._prefix: Path = ()
         self._replaced = frozenset(replaced)
         self._followed = frozenset(followed)
@@ -122,7 +128,7 @@ class RecordedOptions(dict[str, Any]):
         absent: list[Path] = [(key,) for key in sorted(self._replaced_reads)]
         present: list[Path] = []
         values: list[tuple[Path, bool | int | float | str]] = []
-        for path in sorted(self._reads.keys() - inner):
+        for path in sorted(self._reads.keys() - inner - self._opened):
             found = looked_up(self, path)
             if found is _MISSING:
                 absent.append(path)
@@ -145,7 +151,8 @@ class RecordedOptions(dict[str, Any]):
             self._reads[path] = self._reads.get(path, False) or read
         if type(value) is dict and read:
             below = RecordedOptions(value)
-            below._reads, below._prefix = self._reads, (*self._prefix, str(key))
+            below._reads, below._opened, below._prefix = self._reads, self._opened, (*self._prefix, str(key))
+            self._opened.add(below._prefix)
             return below
         return value
 
@@ -166,6 +173,7 @@ class RecordedOptions(dict[str, Any]):
         """A copy whose reads are this one's; changes of a copy are nobody's business but the block's."""
         made = _OwnOptions(dict(dict.items(self)), self._replaced, self._followed)
         made._reads, made._prefix, made._replaced_reads = self._reads, self._prefix, self._replaced_reads
+        made._opened = self._opened
         made._own = {*self._own}
         return made
 

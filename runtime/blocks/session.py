@@ -267,7 +267,8 @@ class BlockRun:
         whole = not self._alone or run.check_slice is None or one.checked.get(id(graph)) != run.full_checks
         module = one.skeleton if self._held is None else self._held.get_submodule(one.name)
         if id(graph) not in one.checked:
-            graph.start_run(module, run.weights_version)
+            # The run's version is of no block: a layer that was exchanged is another version of its block alone.
+            graph.start_run(module, None if run.weights_version is None else one.version)
         one.checked[id(graph)] = run.full_checks
         self._client.before_call(run, one.block)
         call = BlockCall(one.block, module, named, options, whole, run.held)

@@ -88,11 +88,11 @@ def first_block_cache(kind: str, count: int) -> Addition:
     return add
 
 
-def between(name: str, factor: float = 1.2) -> Addition:
+def between(name: str) -> Addition:
     """A function of a pack after the input or after each block, as `post_input` and `double_block` patches are."""
 
     def after(args: dict[str, Any]) -> dict[str, Any]:
-        return {**args, "img": args["img"] * factor}
+        return {**args, "img": _mixed(args["img"])}
 
     return patched(lambda model: model.set_model_patch(after, name))
 
@@ -101,7 +101,7 @@ def in_place(name: str) -> Addition:
     """The same in the tensor that it is given."""
 
     def after(args: dict[str, Any]) -> dict[str, Any]:
-        args["img"] *= 1.2
+        args["img"] += args["img"].roll(1, -1)
         return args
 
     return patched(lambda model: model.set_model_patch(after, name))
@@ -163,7 +163,7 @@ def swapped_between_blocks(name: str) -> Addition:
             for block in blocks:
                 for one in block.parameters():
                     one.data = one.data.clone()
-            return {**args, "img": args["img"] * 1.1}
+            return {**args, "img": _mixed(args["img"])}
 
         patched(lambda model: model.set_model_patch(move, name))(sampling)
 
@@ -223,7 +223,9 @@ def attention_override(sampling: Sampling) -> None:
 def attention_patch(name: str) -> Addition:
     """A pack's function on queries, keys and values, or on what attention gives."""
 
-    def given(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
+    def given(q: Any, k: Any = None, v: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(q, dict):  # as Wan gives it
+            return _mixed(q["x"])
         return {"q": q * 0.7, "k": k, "v": v, **{key: one for key, one in kwargs.items() if key in ("pe", "attn_mask")}}
 
     def output(found: Any, extra: Any) -> Any:

@@ -31,7 +31,7 @@ class Vae:
     def encode(self, image: torch.Tensor) -> torch.Tensor:
         small = torch.nn.functional.avg_pool2d(image.movedim(-1, 1), PIXELS) * 4 - 2
         found = small.repeat(1, 6, 1, 1)[:, :16]
-        return found.movedim(0, 1)[None] if self._frames else found
+        return found[::4].movedim(0, 1)[None] if self._frames else found  # the first frame, then each fourth
 
     def spacial_compression_encode(self) -> int:
         return PIXELS

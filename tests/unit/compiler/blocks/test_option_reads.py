@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,6 +27,13 @@ def guards_of(options: dict[str, Any], function: Callable[[Any], Any] = block) -
     return recorded.guards()
 
 
+class Patches(dict[str, Any]):
+    """Holds what its own methods give."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
 GUARDS = guards_of({"patches": {}, "sigmas": object(), "optimized_attention_override": block, "heads": 8})
 
 
@@ -37,6 +45,9 @@ GUARDS = guards_of({"patches": {}, "sigmas": object(), "optimized_attention_over
         ({"patches": {"post_input": [1]}, "heads": 8, "sigmas": 3}, None),
         ({"patches": {"attn1_patch": []}, "heads": 8}, None),
         ({"patches": {"attn1_patch": [1]}, "heads": 8}, ("patches", "attn1_patch")),
+        ({"patches": MappingProxyType({"attn1_patch": [1]}), "heads": 8}, ("patches", "attn1_patch")),
+        ({"patches": Patches(), "heads": 8}, ("patches", "attn1_patch")),
+        ({"patches": None, "heads": 8}, None),
         ({"heads": 8, "block": ("input", 1)}, ("block",)),
         ({"heads": 4}, ("heads",)),
         ({"heads": 8.0}, ("heads",)),
@@ -53,6 +64,13 @@ def test_presence_alone() -> None:
     guards = guards_of({"given": object()}, lambda options: "given" in options)
     assert guards == OptionGuards(present=(("given",),))
     assert guards.refused({"given": 5}) is None and guards.refused({}) == ("given",)
+
+
+def test_a_dictionary_in_which_nothing_was_read_may_hold_anything() -> None:
+    """Krea's blocks ask for patches before they know whether they need any."""
+    guards = guards_of({"patches": {}}, lambda options: options.get("patches", {}) is not None and "more" in options)
+    assert guards == OptionGuards(absent=(("more",),))
+    assert guards.refused({"patches": {"post_input": [1]}}) is None
 
 
 def test_what_is_no_plain_value_cannot_be_kept() -> None:
