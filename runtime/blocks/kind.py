@@ -131,7 +131,7 @@ class KindGraph:
         self._leaves_of = matching.structured(form)
         self._is_of_form = matching.of_form(form)
         self.graph = found if isinstance(found, LoadedGraph) else None
-        self.replaced: Reason | None = None
+        self.replaced: Reason | None = self.graph.replaced() if self.graph is not None else None
         self.refusal: Reason | None = found.reason if isinstance(found, Refused) else None
         self._numbers = [n for n, one in enumerate(leaf_forms(form)) if isinstance(one, NumberForm)]
         self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]

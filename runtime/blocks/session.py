@@ -253,6 +253,8 @@ class BlockRun:
         self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched
     ) -> tuple[Any] | Raised | Refused:
         run, graph = self._run, kind.graph
+        if not self._alone and graph is not None:  # others' code ran since the model was called
+            kind.replaced = graph.replaced()
         if kind.replaced is not None:
             return Refused(kind.replaced)
         if graph is None or kind.refusal is not None:
