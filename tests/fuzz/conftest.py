@@ -93,7 +93,9 @@ def tally(pytestconfig: pytest.Config) -> Tally:
 
 def _graphs(drawn: list[Case]) -> dict[str, tuple[str, ...]]:
     """The graphs that the drawn cases need, by checkpoint."""
-    needed: dict[str, tuple[str, ...]] = {checkpoint_file("sdxl"): ("sdxl", "sdxl steered", "decoder", "encoder")}
+    needed: dict[str, tuple[str, ...]] = {}
+    if not _transformers_alone(drawn):
+        needed[checkpoint_file("sdxl")] = ("sdxl", "sdxl steered", "decoder", "encoder")
     sd15 = [case for case in drawn if case.settings.family == "sd15"]
     if sd15:
         needed[checkpoint_file("sd15")] = ("sd15", "sd15 steered") if any(map(_steers_sd15, sd15)) else ("sd15",)
@@ -105,6 +107,11 @@ def _graphs(drawn: list[Case]) -> dict[str, tuple[str, ...]]:
 def _transformers(drawn: list[Case]) -> list[Family]:
     """The transformers of the drawn cases."""
     return [family for family in TRANSFORMERS if any(case.settings.family == family for case in drawn)]
+
+
+def _transformers_alone(drawn: list[Case]) -> bool:
+    """Whether recipes of nothing else are run again."""
+    return all(case.settings.family in TRANSFORMERS for case in drawn)
 
 
 def _write_loras(folder: Path, family: Family) -> None:
@@ -121,6 +128,8 @@ def _write_loras(folder: Path, family: Family) -> None:
 def _warm_up(drawn: list[Case]) -> list[Case]:
     """Cases that use all of these once; a tile never compiles what is missing."""
     found = [Case("warm-up", Settings(vae_node="both"), (Ingredient("img2img"),))]
+    if _transformers_alone(drawn):
+        found = []
     if any(case.settings.family == "sd15" for case in drawn):
         found.append(Case("warm-up of sd15", Settings(family="sd15")))
     if any(i.kind == "refiner" for case in drawn for i in case.ingredients):

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.dit_matrix import judge as families
+from support.dit_matrix.table import CASES as OF_FAMILIES
 from support.matrix.judge import Row, name_of, problems
 from support.matrix.table import CASES
+from support.models.dits import DITS
 
 ROOT = Path(__file__).parents[2]
 # Of other compilers' users, in a ComfyUI workflow. What is about pipelines is in tests/pipelines.
@@ -34,6 +37,41 @@ def test_the_published_table_has_every_case(tool: Any) -> None:
     shown = re.findall(r"^\| ([^|]+) \| (inductor|oneflow) \|", page.partition(tool.BEGIN)[2], re.MULTILINE)
     assert shown == [(case.name, backend) for case in CASES for backend in case.backends]
     assert len(shown) >= 60
+
+
+def test_the_published_table_of_families_has_every_case(tool: Any) -> None:
+    page = (ROOT / "docs" / "faithfulness.md").read_text().partition(tool.BEGIN_FAMILIES)[2].partition(tool.END)[0]
+    shown = []
+    for part in page.split("### ")[1:]:
+        family, *lines = part.splitlines()
+        shown += [(family, line.split(" | ")[0].removeprefix("| ")) for line in lines if line.count("|") == 9][2:]
+    assert shown == [(case.family, case.name) for case in OF_FAMILIES]
+    assert len({*shown}) == len(shown) >= 240
+    assert {case.family for case in OF_FAMILIES} == {*DITS}
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({}, 0),
+        ({"relative_l2": 2e-5}, 1),
+        ({"relative_l2": float("nan")}, 1),
+        ({"max_abs_diff_255": 2}, 1),
+        ({"effect": 1e-4}, 1),
+        ({"compiled_calls": 0}, 1),
+        ({"eager_calls": 1, "reasons": ["block_sizes"]}, 2),
+    ],
+)
+def test_what_is_wrong_with_a_row_of_a_family(changed: dict[str, Any], wrong: int, tool: Any) -> None:
+    case = next(case for case in OF_FAMILIES if case.promised == "all" and case.changes)
+    right = {
+        "family": case.family, "case": case.name, "compiled_calls": 5, "kinds": 2, "eager_calls": 0, "reasons": [],
+        "relative_l2": 4e-7, "max_abs_diff_255": 0, "effect": 0.2,
+    }  # fmt: skip
+    row = families.Row(**{**right, **changed})
+    assert len(list(families.problems(case, row))) == wrong
+    if not changed:
+        assert tool.family_cells(right) == f"| {case.name} | 5 | 2 | 0 |  | 4e-07 | 0 | 2.0e-01 |"
 
 
 def test_cases_have_names_of_their_own() -> None:
