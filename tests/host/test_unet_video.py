@@ -32,7 +32,9 @@ def svd(checkpoint: Callable[..., Path], graphs_home: Path, shared_graphs: Share
 
 def sample(model: Any, frames: int, **call: Any) -> torch.Tensor:
     prompts = {name: host.conditioning(1, 1024, seed) for name, seed in (("positive", 11), ("negative", 12))}
-    result: torch.Tensor = host.sample(model, batch=frames, **{"height": 64, "width": 64, "cfg": 2.5, **prompts, **call})
+    result: torch.Tensor = host.sample(
+        model, batch=frames, **{"height": 64, "width": 64, "cfg": 2.5, **prompts, **call}
+    )
     return result
 
 
