@@ -73,6 +73,7 @@ USES: dict[Feature, tuple[Use, ...]] = {
         *uses("comfy.model_base.BaseModel", "get_dtype_inference", "memory_required"),
     ),
     "blocks": (
+        Use("comfy.model_management.get_torch_device"),
         *uses("comfy.patcher_extension", "WrappersMP.APPLY_MODEL"),
         Use(
             "comfy.model_base.BaseModel.apply_model",

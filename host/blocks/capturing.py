@@ -11,6 +11,7 @@ import torch
 from ...compiler.blocks.capture import Settings
 from .. import contract
 from ..families.family import attention as torch_attention
+from ..families.family import one_path
 from .attention import OVERRIDE, overridden, standing_in
 
 
@@ -26,7 +27,10 @@ def settings() -> Settings:
 
 @contextlib.contextmanager
 def _rewrites() -> Iterator[None]:
-    with plain_rotations(), gathered_modulation():
+    from comfy import model_management
+
+    like = torch.empty(0, device=model_management.get_torch_device())
+    with plain_rotations(), gathered_modulation(), one_path(like):
         yield
 
 

@@ -263,3 +263,20 @@ def test_while_the_host_plans_memory_blocks_are_eager(counters: Counters, monkey
     monkeypatch.undo()
     contract.missing.cache_clear()
     assert check(model, "flux")["calls"] == 10
+
+
+def test_captures_take_one_path_through_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA ComfyUI 0.33 asks how large the inputs are: the answer would be right for sizes like a capture's alone."""
+    import comfy.ops
+
+    from onegraph.host.blocks import capturing
+
+    of_torch = torch.nn.functional.scaled_dot_product_attention
+
+    def by_size(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
+        return of_torch(q, k, v, *args, **kwargs) if q.nelement() < 1024 * 128 else None
+
+    monkeypatch.setattr(comfy.ops, "scaled_dot_product_attention", by_size)
+    with capturing.settings().rewrites():
+        assert comfy.ops.scaled_dot_product_attention is of_torch
+    assert comfy.ops.scaled_dot_product_attention is by_size
