@@ -316,3 +316,19 @@ def test_weights_that_an_override_moves_are_read_to_the_end(counters: Counters) 
     found = dits.sample(compiled(changed), "flux")
     assert float((found - wanted).norm() / wanted.norm()) < CLOSE
     assert blocks()["calls"] == served
+
+
+@pytest.mark.full
+def test_sixty_runs_in_turns_keep_nothing(counters: Counters) -> None:
+    """Two models, ever new overrides, and none: nothing is compiled or loaded again, and no memory is kept."""
+    import psutil
+
+    first, served = known("flux", counters)
+    models, compiles, resident = (first, dits.load("flux", seed=9)), counters.compiles, []
+    for number in range(60):
+        model = models[number % 2]
+        changed = overridden(model, Halving(0.5 + 0.01 * number)) if number % 3 else model
+        assert check(changed, "flux")["calls"] == served
+        resident.append(psutil.Process().memory_info().rss)
+    assert counters.compiles == compiles
+    assert max(resident[40:]) - max(resident[10:20]) < 16 << 20

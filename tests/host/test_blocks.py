@@ -266,7 +266,7 @@ def test_while_the_host_plans_memory_blocks_are_eager(counters: Counters, monkey
 
 
 def test_captures_take_one_path_through_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On CUDA ComfyUI 0.33 asks how large the inputs are: the answer would be right for sizes like a capture's alone."""
+    """On CUDA ComfyUI 0.33 asks how large the inputs are: which holds for a capture's alone."""
     import comfy.ops
 
     from onegraph.host.blocks import capturing
