@@ -128,7 +128,7 @@ class _Client:
             known[block] = guard.version, facts
         if facts.refusal is not None:
             return Refused(facts.refusal)
-        return facts.bare if facts.own_weights else block
+        return facts.bare  # another one when the facts change: an attention processor may, and no guard sees that
 
     def before_call(self, run: PipeRun, block: torch.nn.Module) -> None:
         """The scale of a call's LoRAs is set within the model's forward."""

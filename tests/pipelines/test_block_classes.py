@@ -88,6 +88,20 @@ def test_all_are_offered(name: str) -> None:
     assert report.compiled_calls == 0 and set(report.codes) <= {"no_graph", "not_admitted"}
 
 
+def test_a_processor_changed_in_place_asks_for_another_graph(fresh: Registry) -> None:
+    """Nothing of the module's own has changed then."""
+    case = CASES["QwenImageTransformer2DModel"]
+    model: Any = compile_module(case.model(), when_missing="eager")
+    (component,) = model.onegraph.components.values()
+    with torch.no_grad():
+        for _ in range(2):
+            model(**case.arguments())
+            assert len(component.used) == 1
+        model.transformer_blocks[1].attn.processor.scale = 0.25
+        model(**case.arguments())
+    assert len(component.used) == 2
+
+
 def test_several_models_in_a_list_are_no_blocks() -> None:
     from diffusers import ControlNetModel, MultiControlNetModel
     from support.models import pipes
