@@ -111,7 +111,6 @@ class Kinds:
         request = block_request(self._client, block, architecture, shapes, dtype, like.device)
         found: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
         kind = KindGraph(type(block).__name__, form, found, self._client.packages, attention)
-        kind.replaced = found.replaced() if isinstance(found, LoadedGraph) else None
         among.insert(0, kind)
         if isinstance(found, LoadedGraph):
             self._run.report.blocks.found(found, time.perf_counter() - started)

@@ -98,6 +98,18 @@ def _dits(*names: str) -> Callable[[Path], None]:
     return use
 
 
+def _dit_calling_attention(path: Path) -> None:
+    """Flux with another attention than the host's, which graphs call."""
+    from onegraph.host import model_hook
+
+    def attention(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    model = model_hook.compile_model(dits.load("flux"), model_hook.Options(backend="inductor"))[0]
+    model.model_options["transformer_options"]["optimized_attention_override"] = attention
+    dits.sample(model, "flux")
+
+
 @dataclass(frozen=True)
 class Kind:
     """What can be shared.
@@ -131,6 +143,7 @@ KINDS: Mapping[str, Kind] = {
     "decoder": Kind("tiny_sdxl", lambda path: _vae(path, "decoder"), vae="both"),
     "encoder": Kind("tiny_sdxl", lambda path: _vae(path, "encoder"), vae="both"),
     "dit flux": Kind("", _dits("flux"), graphs=2),
+    "dit flux calling attention": Kind("", _dit_calling_attention, graphs=2),
     "dit flux 2": Kind("", _dits("flux 2"), graphs=2),
     "dit z-image": Kind("", _dits("z-image"), graphs=2),
     "dit qwen-image": Kind("", _dits("qwen-image")),
@@ -152,6 +165,8 @@ _LIKE = {"flux schnell": "flux", "flux kontext": "flux", "flux fill": "flux", "w
 
 def dit_graphs(family: str) -> tuple[str, ...]:
     """The kinds of graphs that a family of diffusion transformers needs; some have the same blocks."""
+    if family == "flux":
+        return ("dit flux", "dit flux calling attention")
     if family.startswith("qwen-image"):
         return ("dit qwen-image", "dit qwen-image-edit 2511")
     return (f"dit {_LIKE.get(family, family)}",)
