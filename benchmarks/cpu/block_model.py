@@ -161,8 +161,12 @@ class Client:
     def refusal(self, run: Any) -> None:
         return None
 
-    def block_refusal(self, run: Any, name: str, guard: Any) -> None:
-        return None
+    def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: Any) -> torch.nn.Module:
+        return block
+
+    def requested(self, request: Any) -> None: ...
+
+    def before_call(self, run: Any, block: torch.nn.Module) -> None: ...
 
     def call_refusal(self) -> None:
         return None
