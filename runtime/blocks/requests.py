@@ -69,9 +69,11 @@ def stored_requests(
         architecture = guards.of(block, rules).architecture(block)
         counts[architecture] += 1
         block_of[architecture] = block
-    context = client.context()
+    context, attends = client.context(), client.attention({})
     for key in registry().store.keys(COMPONENT, counts.keys(), context.source, context.neighbours):
         architecture, shapes, dtype = key["architecture"], key["shapes"], key["dtype"]
+        if shapes.get("attention", "captured") != attends:
+            continue
         request = block_request(client, block_of[architecture], architecture, shapes, dtype, device)
         if isinstance(request, Request) and request.key.fields() == key:
             yield request, counts[architecture]
