@@ -17,10 +17,12 @@ from onegraph.host.families.unet import Unet
 from onegraph.host.families.unet_video import VideoUnet
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.registry import Registry
 
 from .conftest import compiled, node_text
 
-SAME = 1e-5  # relative L2 of latents after two steps
+SAME = 1e-4  # relative L2 of latents after two steps, as for an image; eager itself differs by 1e-5 with the batch
+CLOSE = 1e-5  # relative L2 of a call
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def check(model: Any, fast: Any, frames: int, **call: Any) -> None:
     assert relative_l2(sample(fast, frames, **call), sample(model, frames, **call)) < SAME, node_text()
 
 
-def test_sizes_frames_and_guidance_need_no_new_compile(svd: Any, counters: Counters) -> None:
+def test_sizes_frames_and_guidance_need_no_new_compile(svd: Any, counters: Counters, fresh_process: Registry) -> None:
     """With guidance the host joins two videos in one batch; their frames stay together."""
     fast = compiled(svd, backend="inductor")
     for frames, call in (
@@ -54,6 +56,9 @@ def test_sizes_frames_and_guidance_need_no_new_compile(svd: Any, counters: Count
         check(svd, fast, frames, **call)
     assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 1, 0), counters.reasons
     assert node_text().startswith("compiled, any size 64-2048, up to 32 frames"), node_text()
+    (graph,) = fresh_process.graphs()
+    calls = graph.first_use.result.checked  # how far calls of some sizes were from eager's
+    assert calls and max(calls.values()) < CLOSE, calls
 
 
 def test_the_frames_of_a_video_matter_to_each_other(svd: Any, counters: Counters) -> None:
@@ -70,7 +75,7 @@ def test_other_numbers_of_frames_run_eager_with_the_reason(frames: int, svd: Any
     call = {"steps": 1, "cfg": 1.0}
     assert torch.equal(sample(fast, frames, **call), sample(svd, frames, **call))
     assert counters.compiled_calls == 0 < counters.eager_calls
-    assert [reason.code for reason in counters.reasons] == ["out_of_range"], counters.reasons
+    assert [reason.code for reason in counters.reasons] == ["not_admitted"], counters.reasons
 
 
 def test_a_patch_runs_eager_with_the_reason(svd: Any, counters: Counters) -> None:
