@@ -48,7 +48,9 @@ def family_for(control_net: Any) -> Family | Reason:
     family = family_of(module, CONTROLNETS, type(module).__module__.rpartition(".")[2])
     if isinstance(family, Reason):
         lacking = contract.refusal("blocks")
-        return family if lacking is not None or not repeated_blocks(module) else Blocks()
+        # Not a kind that is compiled as a whole and that this host has changed.
+        other = isinstance(family, reasons.NotCompilable) and lacking is None
+        return Blocks() if other and repeated_blocks(module) else family
     return family.refusal(module) or family
 
 
