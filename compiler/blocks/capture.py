@@ -251,6 +251,7 @@ def _ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tup
     names = [one for one in program.graph_signature.user_inputs if isinstance(one, str)]
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     found: list[tuple[int, int]] = []
+    never_one = _never_one(program)
     for leaf, dim in sizes.symbols:
         size = values[names[leaf]].shape[dim]
         if isinstance(size, int):  # fixed by the block's code
@@ -258,7 +259,18 @@ def _ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tup
             continue
         constraint = program.range_constraints.get(size.node.expr)
         low, high = (1, MOST) if constraint is None else (int(constraint.lower), min(int(constraint.upper), MOST))
-        found.append((max(low, 1), high))
+        found.append((max(low, 2 if size.node.expr in never_one else 1), high))
+    return found
+
+
+def _never_one(program: torch.export.ExportedProgram) -> set[Any]:
+    """The symbols that an assertion of the graph does not let be 1: it would raise at each such call."""
+    found: set[Any] = set()
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
+        condition = getattr(node.args[0], "meta", {}).get("val")
+        if isinstance(condition, torch.SymBool):
+            expression = condition.node.expr
+            found |= {one for one in expression.free_symbols if str(expression.subs(one, 1)) == "False"}
     return found
 
 
