@@ -13,8 +13,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 REPORT, PAGE = ROOT / "build" / "diffusers_blocks.json", ROOT / "docs" / "diffusers.md"
 BEGIN, END = "<!-- written by tools/diffusers_blocks.py: begin -->", "<!-- end -->"
-INTRODUCTION = """This table is written by a test: small models with seeded weights, float32 on a CPU, four calls of other batches,
-sizes, numbers of frames and prompt lengths after the one that compiles, the relative L2 of the worst call against eager.
+INTRODUCTION = """This table is written by a test: small models with seeded weights, float32 on a CPU, four calls of
+other batches, sizes, numbers of frames and prompt lengths after the one that compiles, the relative L2 of the worst
+call against eager.
 """
 HEAD = ("| class | blocks compiled | apart from eager | eager block calls |", "| --- | --- | --- | --- |")
 
