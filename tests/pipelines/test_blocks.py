@@ -102,8 +102,8 @@ def test_images_of_all_sizes_run_compiled(engine: Registry) -> None:
 def test_a_module_by_itself_runs_compiled(engine: Registry, tmp_path: Path) -> None:
     model: Any = compile_module(block_pipes.CASE.model(), when_missing="eager")
     with torch.no_grad():
-        found = model(**block_pipes.CASE.arguments())[0]
-        assert distance(found, block_pipes.CASE.model()(**block_pipes.CASE.arguments())[0]) < EXACT
+        found = model(**block_pipes.arguments())[0]
+        assert distance(found, block_pipes.CASE.model()(**block_pipes.arguments())[0]) < EXACT
     (report,) = model.onegraph.report().components
     assert (report.name, report.blocks["calls"]) == ("QwenImageTransformer2DModel", BLOCKS)
     model.save_graph(tmp_path / "saved")
@@ -377,11 +377,11 @@ def test_hooks_of_accelerate(engine: Registry) -> None:
 def test_gradients_and_autocast_run_eager(engine: Registry) -> None:
     model: Any = compile_module(block_pipes.CASE.model(), when_missing="eager")
     model.requires_grad_(True)
-    loss = model(**block_pipes.CASE.arguments())[0].sum()
+    loss = model(**block_pipes.arguments())[0].sum()
     loss.backward()
     assert model.transformer_blocks[0].attn.to_q.weight.grad.abs().sum() > 0
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        model(**block_pipes.CASE.arguments())
+        model(**block_pipes.arguments())
     (report,) = model.onegraph.report().components
     assert report.blocks["eager_codes"] == {"gradients": BLOCKS, "autocast": BLOCKS}
 
@@ -436,7 +436,7 @@ def _raising(error: type[BaseException]) -> Callable[..., None]:
 
 def test_threads_that_call_one_model(engine: Registry) -> None:
     model: Any = compile_module(block_pipes.CASE.model(), when_missing="eager")
-    arguments = block_pipes.CASE.arguments()
+    arguments = block_pipes.arguments()
     with torch.no_grad():
         wanted = block_pipes.CASE.model()(**arguments)[0]
     far: list[float] = []
@@ -459,7 +459,7 @@ def test_a_model_is_freed_at_once(engine: Registry) -> None:
     """Called without a pipeline: diffusers' own make a model refer to itself."""
     model: Any = compile_module(block_pipes.CASE.model(), when_missing="eager")
     with torch.no_grad():
-        model(**block_pipes.CASE.arguments())
+        model(**block_pipes.arguments())
     gone = [weakref.ref(model), weakref.ref(model.transformer_blocks[0])]
     with _without_collector():
         del model

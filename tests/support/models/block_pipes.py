@@ -27,6 +27,11 @@ def qwen(seed: int = 0, transformer: Any = None) -> Any:
     return pipe
 
 
+def arguments() -> dict[str, Any]:
+    """What the pipeline calls its transformer with, at another size: in the same form, so that its graphs serve."""
+    return {**CASE.arguments(), "attention_kwargs": {}, "encoder_hidden_states_mask": None}
+
+
 def latents(pipe: Any, *, side: int = 64, tokens: int = 7, steps: int = 3, **given: Any) -> torch.Tensor:
     """The latents of an image for seeded noise and a seeded prompt."""
     prompt = torch.randn(1, tokens, WIDTH, generator=torch.Generator().manual_seed(tokens))
