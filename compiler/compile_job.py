@@ -116,7 +116,7 @@ def _compile(
 ) -> _Built:
     """Rebuild the module, capture and compile it."""
     client = _prepared(job.client)
-    module = skeleton.load(job.skeleton, device)
+    module = skeleton.load(job.skeleton, device, getattr(client, "class_of", skeleton.no_class))
     report(Stage("capturing"))
     with backend.capture_settings():
         with _stand_ins(job, client):

@@ -20,6 +20,7 @@ import torch
 from blake3 import blake3
 
 from ..common.config_text import describe
+from .composite import NONE, PLAIN, Composites
 
 # Every module has these; they hold its weights, children and hooks, or say what it is used for.
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
@@ -41,6 +42,7 @@ class Rules:
             the Python modules of the model's classes reads them.
         describe: the text of an attribute's value where that is configuration, else None. Empty: the same as if the
             attribute were not there.
+        composites: weights that consist of several plain tensors.
     """
 
     placement: Callable[[str], bool] = lambda name: False
@@ -50,6 +52,7 @@ class Rules:
     intercepted: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
     describe: Callable[[Any], str | None] = describe
+    composites: Composites = NONE
 
 
 @dataclass(frozen=True)
@@ -161,4 +164,9 @@ def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:
             h.update(f"\n {attribute.name}={attribute.text}".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         h.update(f"\ntensor {name} {list(tensor.shape)} {list(tensor.stride())} {tensor.dtype}".encode())
+        parts = rules.composites.parts(tensor) if type(tensor) not in PLAIN else None
+        if parts is not None:
+            h.update(f"\n {parts.facts}".encode())
+            for path, one in parts.tensors.items():
+                h.update(f"\n part {path} {list(one.shape)} {list(one.stride())} {one.dtype}".encode())
     return h.hexdigest()

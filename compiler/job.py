@@ -30,7 +30,8 @@ LOG_FILE = "compile.log"
 @dataclass(frozen=True)
 class Client:
     """Who rebuilds the module in the worker, by `prepare(state)`, `wrap(component, module, inputs)`, `rules()`
-    and `block_settings()`, the `Settings` to capture a block with.
+    and `block_settings()`, the `Settings` to capture a block with. Where its modules may be of classes inside of
+    functions, `class_of(name)` gives these.
 
     `module` is a dotted name; with a leading dot it is relative to the pack, whatever the pack is called here. `inputs`
     are the names of the graph's inputs in order: a component may be called with and without some of them.

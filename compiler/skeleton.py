@@ -10,6 +10,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,17 +19,21 @@ from ..common.errors import CaptureError, in_brief
 from ..common.tensor_meta import TensorMeta
 from ..common.zeros import Zeros
 from . import fingerprint
+from .composite import NONE, PLAIN, Composites, class_name
 
 
 class _Pickler(pickle.Pickler):
     """Leaves out what custom nodes left behind on modules and no code of the model's classes refers to."""
 
-    def __init__(self, file: io.BytesIO, module: torch.nn.Module) -> None:
+    def __init__(self, file: io.BytesIO, module: torch.nn.Module, composites: Composites) -> None:
         super().__init__(file, protocol=4)
         self._referenced = fingerprint.referenced_names(module)
+        self._composites = composites
 
     def reducer_override(self, obj: Any) -> Any:
         cls = type(obj)
+        if isinstance(obj, torch.Tensor):
+            return self._composite(obj)
         # Since torch 2.14 every module has a `__getstate__` of torch's own.
         usual = all(
             getattr(cls, name, None) in (getattr(object, name, None), getattr(torch.nn.Module, name, None))
@@ -45,27 +50,39 @@ class _Pickler(pickle.Pickler):
         # Not a function of the pack: the compiling process knows the pack by another name.
         return copyreg.__newobj__, (cls,), state  # type: ignore[attr-defined]
 
-    def persistent_id(self, obj: Any) -> Any:
-        if not isinstance(obj, torch.Tensor):
-            return None
-        kind = "parameter" if isinstance(obj, torch.nn.Parameter) else "tensor"
-        if type(obj) not in (torch.Tensor, torch.nn.Parameter):
+    def _composite(self, weight: torch.Tensor) -> Any:
+        """How a weight that is no plain tensor is made again: from its parts, which travel as tensors do."""
+        arguments = self._composites.arguments(weight)
+        if arguments is None:
             raise CaptureError(
-                f"A weight is a {type(obj).__name__}, which only its own library can compute with; "
+                f"A weight is a {type(weight).__name__}, which only its own library can compute with; "
                 "load the model in a plain dtype to compile it."
             )
+        if isinstance(weight, torch.nn.Parameter):
+            return torch.nn.Parameter, (type(weight)(*arguments), False)
+        return type(weight), arguments
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, type) and class_name(obj) in self._composites.classes:
+            return "class", class_name(obj)
+        if not isinstance(obj, torch.Tensor) or type(obj) not in PLAIN:
+            return None
+        kind = "parameter" if isinstance(obj, torch.nn.Parameter) else "tensor"
         # Plain values: the compiling process knows the pack, and so the class, by another name.
         return kind, TensorMeta.of(str(id(obj)), obj).to_json()
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, device: torch.device) -> None:
+    def __init__(self, data: bytes, device: torch.device, class_of: Callable[[str], type]) -> None:
         super().__init__(io.BytesIO(data))
+        self._class_of = class_of
         self._zeros = Zeros(device)
         self._seen: dict[str, torch.Tensor] = {}
 
-    def persistent_load(self, pid: Any) -> torch.Tensor:
+    def persistent_load(self, pid: Any) -> Any:
         kind, described = pid
+        if kind == "class":
+            return self._class_of(described)
         meta = TensorMeta.from_json(described)
         if meta.name not in self._seen:
             # zeros, not empty: the trial run in the compiling process must be finite.
@@ -76,15 +93,18 @@ class _Unpickler(pickle.Unpickler):
         return self._seen[meta.name]
 
 
-def dump(module: torch.nn.Module) -> bytes:
+def dump(module: torch.nn.Module, composites: Composites = NONE) -> bytes:
     """Return the skeleton of a module.
+
+    Args:
+        composites: weights of several plain tensors that may be in it.
 
     Raises:
         CaptureError: the module holds something that cannot travel, e.g. a function local to another pack.
     """
     buffer = io.BytesIO()
     try:
-        _Pickler(buffer, module).dump(module)
+        _Pickler(buffer, module, composites).dump(module)
     except CaptureError:
         raise
     except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError and whatever __reduce__ raises
@@ -95,11 +115,19 @@ def dump(module: torch.nn.Module) -> bytes:
     return buffer.getvalue()
 
 
-def load(data: bytes, device: torch.device) -> torch.nn.Module:
+def no_class(name: str) -> type:
+    """Refuse every class that stands inside of a function. Raises CaptureError."""
+    raise CaptureError(f"The model has a class that the compiling process cannot make again ({name}).")
+
+
+def load(data: bytes, device: torch.device, class_of: Callable[[str], type] = no_class) -> torch.nn.Module:
     """Rebuild a dumped module on a device with zeros for weights (same shapes, strides, dtypes and sharing).
 
     The weights are to be read only: on a GPU they share memory.
+
+    Args:
+        class_of: gives the client's classes that stand inside of functions, by `module:name`.
     """
-    module = _Unpickler(data, device).load()
+    module = _Unpickler(data, device, class_of).load()
     assert isinstance(module, torch.nn.Module)
     return module

@@ -68,6 +68,13 @@ def prepare(state: Mapping[str, Any]) -> None:
         importlib.import_module(name)
 
 
+def class_of(name: str) -> type:
+    """One of ComfyUI's classes that stand in a function, by `module:name`. After `prepare`."""
+    from .weights import quantised
+
+    return quantised.class_of(name)
+
+
 def block_settings() -> Settings:
     """How ComfyUI's blocks are captured. After `prepare`."""
     from .blocks import capturing

@@ -10,6 +10,7 @@ from ..common.reasons import Reason
 from ..compiler.fingerprint import Rules
 from ..runtime.module_guard import ModuleGuard
 from . import dynamic_vram, vram_copies
+from .weights.quantised import composites
 
 # Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
 # half on the model itself, which for a VAE is the very module that is compiled.
@@ -44,6 +45,7 @@ def rules() -> Rules:
         interchangeable=frozenset({"optimized_attention", *(f"{_ATTENTION}:{name}" for name in names)}),
         options=tuple(upcasts),
         roots=("comfy",),
+        composites=composites(),
     )
 
 

@@ -9,9 +9,10 @@ the host wants back; whoever calls the graph holds what it reads (`Held`), or fi
 from __future__ import annotations
 
 import dataclasses
+import operator
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..common import reasons
 from ..common.shapes import Refused
 from ..common.tensor_meta import TensorMeta
 from ..common.torch_private import TensorLooks, own_parameters, parameter_tables
+from ..compiler.composite import PLAIN
 
 
 def weight_table(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
@@ -35,7 +37,11 @@ _PARTS = 32
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """A weight that is no parameter of its module: a buffer, or a plain attribute."""
+    """A weight that is no parameter of its module: a buffer, a plain attribute, or one tensor of a composite weight.
+
+    Attributes:
+        key: below the module; dotted for a part of a weight.
+    """
 
     owner: weakref.ref[torch.nn.Module]
     key: str
@@ -43,7 +49,7 @@ class _Elsewhere:
     address: int
 
     def tensor(self) -> Any:
-        return getattr(self.owner(), self.key, None)
+        return _attribute(self.owner(), self.key)
 
     def holds(self) -> bool:
         tensor = self.tensor()
@@ -170,6 +176,25 @@ def release_held(device: torch.device) -> None:
             held.release()
 
 
+def _attribute(owner: Any, path: str) -> Any:
+    """What a dotted path of attributes leads to, or None."""
+    if "." not in path:
+        return getattr(owner, path, None)
+    try:
+        return operator.attrgetter(path)(owner)
+    except AttributeError:
+        return None
+
+
+def _located(owners: Mapping[str, torch.nn.Module], name: str) -> tuple[torch.nn.Module | None, str]:
+    """The module that has a weight, and the path below it: a name, or that of a weight and of one of its tensors."""
+    path, _, key = name.rpartition(".")
+    while path and path not in owners:
+        path, _, last = path.rpartition(".")
+        key = f"{last}.{key}"
+    return owners.get(path), key
+
+
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -190,12 +215,11 @@ def bind(
     owners = dict(module.named_modules(remove_duplicate=False))
     for constant in constants:
         name = constant.name.removeprefix(prefix)
-        path, _, key = name.rpartition(".")
-        owner = owners.get(path)
-        tensor = getattr(owner, key, None)
+        owner, key = _located(owners, name)
+        tensor = _attribute(owner, key)
         if owner is None or not isinstance(tensor, torch.Tensor):
             return Refused(reasons.NoSuchWeight(name))
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        if type(tensor) not in PLAIN:
             return Refused(reasons.NotPlainWeight(type(tensor).__name__))
         if tensor.device != device:
             return Refused(reasons.WeightElsewhere(str(tensor.device), str(device)))

@@ -195,7 +195,9 @@ class Compiles:
             shapes=request.shapes,
             export_shapes=request.export_shapes or request.shapes,
             example_sizes=request.example_sizes,
-            skeleton=skeleton.dump(request.model or request.module) if rebuild_from is None else b"",
+            skeleton=skeleton.dump(request.model or request.module, request.composites)
+            if rebuild_from is None
+            else b"",
             client=request.client,
             niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
             sibling=rebuild_from,

@@ -14,6 +14,11 @@ from ..common.reasons import Reason
 # bfloat16 VAE 4.5e-2. float32 leaves room for TF32; a wrong constant, stale weight or wrong stride is above 0.1.
 BOUNDS = {torch.float64: 1e-9, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
+# Of quantised graphs, against the exact result: eager's distance varies by some percent with which values lie close to
+# a step. Beside it the result is rounded once more, where eager happens to be exact (float32: another order of sums).
+NEARNESS = 1.25
+ROUNDING = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+
 
 @dataclass(frozen=True)
 class Faithful:
@@ -59,6 +64,35 @@ def compare(result: Output, reference: Output) -> Faithful | Unfaithful:
             return verdict
         worst, telling = max(worst, verdict, key=lambda one: one.rel_l2), telling and verdict.telling
     return Faithful(worst.rel_l2, telling)
+
+
+def compare_quantised(result: Output, reference: Output, exact: Output) -> Faithful | Unfaithful:
+    """Judge a graph of quantised weights: it is right when it is as near to the exact result as eager is.
+
+    A quantiser makes a last bit of its input a step of its own size, and compiled code rounds less often than eager.
+    So two right results differ from each other by up to what each differs from the exact one, whatever the dtype; one
+    computed with a wrong scale or a stale weight is further from it than eager.
+
+    Args:
+        exact: in float32, of weights that were dequantised and inputs that nobody quantised.
+
+    Returns:
+        The worst tensor's distance to eager, or the first that is wrong.
+    """
+    found, wanted, right = tensors_of(result), tensors_of(reference), tensors_of(exact)
+    same = len(found) == len(wanted) == len(right) and all(
+        a.shape == b.shape == c.shape and a.dtype == b.dtype for a, b, c in zip(found, wanted, right, strict=True)
+    )
+    if not same or not all(bool(torch.isfinite(one).all()) for one in (*found, *wanted, *right)):
+        return compare(result, reference)
+    worst = 0.0
+    for a, b, c in zip(found, wanted, right, strict=True):
+        graphs, eagers = relative_l2(a, c), relative_l2(b, c)
+        bound = NEARNESS * eagers + ROUNDING.get(b.dtype, 0.0)
+        if graphs > bound:
+            return Unfaithful(reasons.TooFarFromExact(graphs, eagers), relative_l2(a, b))
+        worst = max(worst, relative_l2(a, b))
+    return Faithful(worst)
 
 
 def _compare(result: torch.Tensor, reference: torch.Tensor) -> Faithful | Unfaithful:

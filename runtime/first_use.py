@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from ..common import reasons
+from ..common.errors import in_brief
 from ..common.outputs import Output
 from ..common.reasons import Reason
 from ..graph_cache.entry import Entry
@@ -20,9 +22,25 @@ from . import faithfulness
 from .policy import Policy
 
 T = TypeVar("T")
+log = logging.getLogger("onegraph.runtime")
 
 _PAIRS = 3  # at most, besides the one that is compared, of a first call; one of each later one
 _CALLS = 3  # that must give an unlikely speed before it is believed: a busy machine is one for seconds
+
+
+@dataclass(frozen=True)
+class QuantisingEager:
+    """A function without a graph whose weights are quantised.
+
+    Attributes:
+        exact: the same function in float32, with weights that were dequantised and inputs that are not quantised.
+    """
+
+    run: Callable[..., Output]
+    exact: Callable[..., Output]
+
+    def __call__(self, *inputs: torch.Tensor) -> Output:
+        return self.run(*inputs)
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,17 @@ class Comparison:
     sizes: Mapping[str, int]
     run: Callable[[tuple[torch.Tensor, ...]], Output]
     eager: Callable[..., Output]
+
+    def verdict(self, output: Output, reference: Output) -> faithfulness.Faithful | faithfulness.Unfaithful:
+        """Judge the graph's output beside eager's, both for all of the inputs."""
+        if not isinstance(self.eager, QuantisingEager):
+            return faithfulness.compare(output, reference)
+        try:
+            exact = self.eager.exact(*self.inputs)
+        except Exception as error:  # there is no room for it, or the model's code takes no float32
+            log.debug("no exact result to judge a quantised graph by: %s", in_brief(error))
+            return faithfulness.compare(output, reference)
+        return faithfulness.compare_quantised(output, reference, exact)
 
     @property
     def group(self) -> str:
@@ -132,7 +161,7 @@ class FirstUseCheck:
         started = time.perf_counter()
         compiled_ms, output = timed(lambda: comparison.run(comparison.inputs), self._device)
         eager_ms, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
-        verdict = faithfulness.compare(output, reference)
+        verdict = comparison.verdict(output, reference)
         if isinstance(verdict, faithfulness.Unfaithful):
             return CheckFailed(reasons.FirstUseFailed(verdict.reason), reference)
         if not verdict.telling:  # a broken latent says nothing of the graph: the next call is compared

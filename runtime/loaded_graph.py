@@ -28,7 +28,7 @@ from ..graph_cache.store import Store
 from . import binding, code_guard, faithfulness, out_of_memory, spot_check
 from .bound_runners import BoundRunner, BoundRunners
 from .counters import Counters
-from .first_use import CheckFailed, Comparison, FirstUseCheck, timed
+from .first_use import CheckFailed, Comparison, FirstUseCheck, QuantisingEager, timed
 from .policy import Policy
 from .request import Request
 
@@ -340,7 +340,8 @@ class LoadedGraph:
             lambda: spot_check.pair(self.shapes, comparison.inputs, output, runner, comparison.eager), self.device
         )
         self._schedule.checked(milliseconds / 1e3)
-        verdict = faithfulness.compare(found, reference)
+        of_all = isinstance(comparison.eager, QuantisingEager)  # of a block, which is compared as a whole
+        verdict = comparison.verdict(found, reference) if of_all else faithfulness.compare(found, reference)
         if isinstance(verdict, faithfulness.Unfaithful):
             return self._retire(
                 CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.eager(*comparison.inputs))

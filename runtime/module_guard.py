@@ -29,6 +29,7 @@ from ..common.torch_private import (
     tables,
 )
 from ..compiler import fingerprint
+from ..compiler.composite import PLAIN, WeightParts
 from ..compiler.fingerprint import Rules
 from .code_guard import custom_node, is_defined_in, is_what_its_name_says
 
@@ -62,6 +63,7 @@ class ModuleGuard:
         version: a number by what compiled code depends on, weights' values apart, and by which objects the children
             are; another one when that has changed, the same one when it is as it was.
         patched: why no graph can serve the module now, or None.
+        composite: whether some weights consisted of several tensors when they were last read.
     """
 
     def __init__(self, module: torch.nn.Module, rules: Rules) -> None:
@@ -69,6 +71,7 @@ class ModuleGuard:
         self._writes = dict_writes()
         self.version = 0
         self.patched: Patch | None = None
+        self.composite = False
         self._signature = 0
         self._metadata = 0
         self._looks: TensorLooks | None = None  # of all weights when the metadata was computed
@@ -108,7 +111,15 @@ class ModuleGuard:
         if self._looks is None or not self._looks.same(found):
             self._looks = TensorLooks(found)
             self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in found))
-        self.version = hash((self._signature, self._metadata, self._tree))
+            self.composite = any(type(t) not in PLAIN for t in found)
+        composite = hash(self._parts_of(found)) if self.composite else 0
+        self.version = hash((self._signature, self._metadata, self._tree, composite))
+
+    def _parts_of(self, weights: list[torch.Tensor]) -> tuple[Any, ...]:
+        """What is known of weights that consist of several tensors, their values apart."""
+        parts_of = self._rules.composites.parts
+        parts: list[WeightParts | None] = [parts_of(weight) for weight in weights if type(weight) not in PLAIN]
+        return tuple(one.metadata() for one in parts if one is not None)
 
     def where_set(self, attribute: str) -> str | None:
         """The first module on which an attribute is set to something, looked up on the modules themselves."""

@@ -14,6 +14,7 @@ from ..backends import Backend, rebuilder
 from ..common import reasons
 from ..common.shapes import Refused, ShapeRange
 from ..compiler.blocks.kind import KindCalls
+from ..compiler.composite import NONE, Composites
 from ..compiler.job import Client
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
@@ -45,6 +46,7 @@ class Request:
         packages: of a block: whose objects its arguments are taken apart by. The shape range says nothing then.
         calls: of a block: what its graph is compiled for. None: the graph is only looked up.
         model: that a block belongs to, which the compiling process calls at other sizes.
+        composites: weights of several plain tensors that may be in it.
     """
 
     key: GraphKey
@@ -68,6 +70,7 @@ class Request:
     packages: tuple[str, ...] = ()
     calls: KindCalls | None = None
     model: torch.nn.Module | None = None
+    composites: Composites = NONE
 
     @property
     def slot(self) -> Slot:

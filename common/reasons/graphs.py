@@ -69,6 +69,17 @@ class NotPlainWeight(Reason):
     type: str
 
 
+class WeightFormat(Reason):
+    sentence = "the weight of {where} is of the format {format}, with which no graph computes"
+    format: str
+    where: str
+
+
+class QuantisedLayer(Reason):
+    sentence = "{where} has a quantised weight, which no graph reads in such a layer"
+    where: str
+
+
 class WeightElsewhere(Reason):
     sentence = "part of the model is on {got}, not on {wanted}"
     got: str
@@ -110,6 +121,14 @@ class TooFarFromEager(Reason):
     sentence = "it differs from eager by {rel_l2:.2g} (relative L2, at most {bound:.2g} is rounding)"
     rel_l2: float
     bound: float
+
+
+class TooFarFromExact(Reason):
+    """A graph of quantised weights is further from the result in float32 than eager, by relative L2."""
+
+    sentence = "it differs from the exact result by {graph:.2g}, eager by {eager:.2g} (relative L2)"
+    graph: float
+    eager: float
 
 
 class FirstUseFailed(Reason):

@@ -52,6 +52,7 @@ class Settings:
         standing_in: has stand-ins (`attention.StandIn`) in place of the attention functions that blocks refer to.
         rewrites: of the model's package.
         fewest: operations of a block that is worth a graph: choosing and calling one costs as much as some.
+        plain: gives a block whose weights are all plain tensors, by the names of the parts of composite ones.
     """
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class Settings:
     standing_in: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     rewrites: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     fewest: int = 20
+    plain: Callable[[torch.nn.Module], torch.nn.Module] = lambda block: block
 
 
 @dataclass(frozen=True)

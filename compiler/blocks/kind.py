@@ -92,7 +92,7 @@ def capture_kind(
     found = [*kind.seen, *(same.records if same is not None else ())]
     log.debug("%s: %d sizes from %d further calls", kind.block, len(found), made)
     calls = BlockCalls(kind.form, tuple(found), kind.options, kind.packages, kind.attention)
-    captured = capture_block(blocks[kind.block], calls, device, settings)
+    captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings)
     if captured.operations < settings.fewest:
         raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")
     return captured

@@ -12,6 +12,7 @@ from ...compiler.blocks.capture import Settings
 from .. import contract
 from ..families.family import attention as torch_attention
 from ..families.family import one_path
+from ..weights.plain import plain_block
 from .attention import OVERRIDE, overridden, standing_in
 
 
@@ -22,6 +23,7 @@ def settings() -> Settings:
         stand_ins={OVERRIDE: overridden},
         standing_in=standing_in,
         rewrites=_rewrites,
+        plain=plain_block,
     )
 
 

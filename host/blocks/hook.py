@@ -32,6 +32,7 @@ from ..component import Component, eager_text
 from ..families.family import Family
 from ..run import HostRun
 from ..sampling_hook import SamplingHook, active
+from ..weights import plain
 from .attention import ChosenAttention, compared
 from .memory_plans import MemoryPlans
 
@@ -143,6 +144,7 @@ class BlockClient:
         self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
         self._attention = ChosenAttention(model, self.packages)
         self._plans = MemoryPlans(device)
+        self._weights: dict[str, tuple[tuple[int, int], Reason | None]] = {}  # of each block, when it was last checked
         self.prefix = prefix
         self._prefixes = tuple(f"{prefix}{name}" for name in repeated_blocks(model))
 
@@ -163,8 +165,18 @@ class BlockClient:
     def skeleton(
         self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard
     ) -> torch.nn.Module | Refused:
-        refusal = eligibility.placement_refusal(run.patcher, guard)
+        refusal = eligibility.placement_refusal(run.patcher, guard) or self._weights_refusal(run, name, block, guard)
         return block if refusal is None else Refused(refusal)
+
+    def _weights_refusal(self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard) -> Reason | None:
+        """Why no graph computes with a block's quantised weights, or None."""
+        if not guard.composite:
+            return None
+        checked = guard.version, run.full_checks
+        known = self._weights.get(name)
+        if known is None or known[0] != checked:
+            known = self._weights[name] = checked, plain.refusal(block)
+        return known[1]
 
     def before_call(self, run: HostRun, block: torch.nn.Module) -> None:
         """Nothing: graphs read weights alone."""

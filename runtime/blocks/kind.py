@@ -24,6 +24,7 @@ from ...compiler.blocks.signature import BlockSignature
 from ...compiler.blocks.size_rules import sizes_of
 from ..binding import Held
 from ..counters import Counters
+from ..first_use import QuantisingEager
 from ..loaded_graph import LoadedGraph, Result
 
 _ADDRESS = torch.Tensor.data_ptr
@@ -87,6 +88,7 @@ class BlockCall(NamedTuple):
         options: the model's.
         whole: see `LoadedGraph.call`.
         held: see `LoadedGraph.call`.
+        exact: gives a copy of the block in float32, where its weights are quantised.
     """
 
     block: torch.nn.Module
@@ -95,6 +97,7 @@ class BlockCall(NamedTuple):
     options: Any
     whole: bool
     held: Held | None
+    exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
 
 
 @dataclass(frozen=True)
@@ -219,7 +222,8 @@ class KindGraph:
             def eager(*given: torch.Tensor) -> Output:
                 return self._eager(call, given, call.options)
 
-            result = graph.call(call.module, tuple(inputs), seen.sizes, eager, counters, call.whole, call.held)
+            reference = self._judged(call, eager, call.options)
+            result = graph.call(call.module, tuple(inputs), seen.sizes, reference, counters, call.whole, call.held)
         if not isinstance(result, Result):
             return result
         # A result that is eager's after all is right, too: of the same tensors.
@@ -248,9 +252,12 @@ class KindGraph:
             return attention.attending(attention.Call(plain, self._packages))
 
         own = attention.Call(call.options, self._packages)
+        reference = self._judged(call, eager, plain)
         try:
             with attention.attending(own):
-                result = self.graph.call(call.module, inputs, sizes, eager, counters, call.whole, call.held, comparing)
+                result = self.graph.call(
+                    call.module, inputs, sizes, reference, counters, call.whole, call.held, comparing
+                )
         except Exception:
             if own.error is None:
                 raise
@@ -289,6 +296,26 @@ class KindGraph:
 
     def _eager(self, call: BlockCall, given: Sequence[torch.Tensor], options: Any) -> Output:
         """The block's own forward as a function of a graph's inputs, which it leaves as they are."""
+        form, output = self._computed(call.block, given, options)
+        if form != self.signature.results:
+            raise ValueError("a block returned something else than its graph")
+        return output
+
+    def _judged(self, call: BlockCall, eager: Callable[..., Output], options: Any) -> Callable[..., Output]:
+        """What a graph is compared with: where weights are quantised, with the exact result, too."""
+        copied = call.exact
+        if copied is None:
+            return eager
+
+        def exact(*given: torch.Tensor) -> Output:
+            floats = [one.float() if one.is_floating_point() else one for one in given]
+            with torch.no_grad():
+                return self._computed(copied(call.block), floats, options)[1]
+
+        return QuantisingEager(eager, exact)
+
+    def _computed(self, block: torch.nn.Module, given: Sequence[torch.Tensor], options: Any) -> tuple[Form, Output]:
+        """What a block returns: its form, and what a graph of it would return."""
         signature = self.signature
         leaves: list[Any] = [*given]
         for number in self._numbers:
@@ -297,12 +324,10 @@ class KindGraph:
             leaves[number] = given[number].clone()
         named = call_tree.rebuild(self.form, leaves, options)
         args, kwargs = as_call(named)
-        result = type(call.block).forward(call.block, *args, **kwargs)
+        result = type(block).forward(block, *args, **kwargs)
         form, found = call_tree.flatten(result, self._packages)
-        if form != signature.results:
-            raise ValueError("a block returned something else than its graph")
         fresh = [one for one, alias in zip(found, signature.aliases, strict=True) if alias is None]
-        return output_of([*fresh, *(leaves[number] for number in signature.mutated)])  # type: ignore[list-item]
+        return form, output_of([*fresh, *(leaves[number] for number in signature.mutated)])  # type: ignore[list-item]
 
 
 def _extent(tensor: torch.Tensor) -> int:

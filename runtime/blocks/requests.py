@@ -53,6 +53,7 @@ def block_request(
             neighbours=context.neighbours,
             environment=context.environment,
             packages=client.packages,
+            composites=client.rules().composites,
         )
 
     return choice.choose(client.backend, device, build)

@@ -87,6 +87,7 @@ class BlockRun:
         self._served = 0
         self._eager: Counter[Reason] = Counter()
         rules = client.rules()
+        self._exact = rules.composites.exact
         self._blocks: dict[int, _Block] = {}
         for name, block in repeated_blocks(model).items():
             guard = guards.of(block, rules)
@@ -273,7 +274,8 @@ class BlockRun:
             graph.start_run(module, None if run.weights_version is None else one.version)
         one.checked[id(graph)] = run.full_checks
         self._client.before_call(run, one.block)
-        call = BlockCall(one.block, module, named, options, whole, run.held)
+        exact = self._exact if one.guard.composite else None
+        call = BlockCall(one.block, module, named, options, whole, run.held, exact)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name)

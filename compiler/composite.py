@@ -1,0 +1,67 @@
+"""Weights that consist of several plain tensors, such as quantised values and their scales.
+
+A graph reads the plain tensors, each a constant of its own that is named by its attribute path: the module's, the
+weight's name, and the path below the weight, e.g. `attention.qkv.weight._params.scale`. What else there is to know of a
+weight is a fact of the architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+@dataclass(frozen=True)
+class WeightParts:
+    """A composite weight, taken apart.
+
+    Attributes:
+        tensors: the plain tensors by their attribute paths below the weight.
+        facts: all else that compiled code depends on, hashable and with a stable text.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    facts: tuple[Any, ...]
+
+    def metadata(self) -> tuple[Any, ...]:
+        """Everything about the weight but its values."""
+        tensors = ((path, t.dtype, t.shape, t.stride()) for path, t in self.tensors.items())
+        return (*self.facts, *tensors)
+
+
+def _none(weight: torch.Tensor) -> WeightParts | None:
+    return None
+
+
+def _no_arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Composites:
+    """What a client knows of composite weights; by default nothing, so that none is served.
+
+    Attributes:
+        parts: takes a weight apart; None where the client does not know it.
+        arguments: that make such a weight again when its class is called with them; None where it does not know it.
+        exact: gives a copy of a module in float32 whose weights are plain, which quantises nothing.
+        classes: classes inside of functions, as `module:name`, that the client makes again in the compiling process.
+    """
+
+    parts: Callable[[torch.Tensor], WeightParts | None] = _none
+    arguments: Callable[[torch.Tensor], tuple[Any, ...] | None] = _no_arguments
+    exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
+    classes: frozenset[str] = frozenset()
+
+
+NONE = Composites()
+
+
+def class_name(cls: type) -> str:
+    """Return `module:name` of a class."""
+    return f"{cls.__module__}:{cls.__qualname__}"

@@ -1,0 +1,86 @@
+"""A format of quantised weights: what a graph of it computes, written with plain tensors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from .quantised import parts
+
+
+class Parts(torch.nn.Module):
+    """The tensors of a quantised weight, as buffers by the attribute paths that they have in the weight."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        for path, tensor in tensors.items():
+            owner: torch.nn.Module = self
+            *outer, name = path.split(".")
+            for one in outer:
+                if not hasattr(owner, one):
+                    owner.add_module(one, torch.nn.Module())
+                owner = owner.get_submodule(one)
+            owner.register_buffer(name, tensor.reshape(()) if tensor.numel() == 1 else tensor)
+
+
+class PlainLinear(torch.nn.Module, ABC):
+    """A quantised Linear whose weight is plain tensors. It computes what the host's own layer does.
+
+    Args:
+        layer: the host's, with a quantised weight.
+
+    Attributes:
+        full_precision: whether the host multiplies by the dequantised weight.
+        stored: dtype that the weight has to the host.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        weight = layer.weight
+        found = parts(weight)
+        assert found is not None
+        self.weight: Any = Parts(found.tensors)
+        self.bias = layer.bias
+        self.input_scale: torch.Tensor | None = getattr(layer, "input_scale", None)
+        self.pre_quant_scale: torch.Tensor | None = getattr(layer, "pre_quant_scale", None)
+        self.full_precision = bool(layer._full_precision_mm)
+        self.stored: torch.dtype = weight.dtype
+        self.params = weight._params
+        self.train(layer.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.pre_quant_scale is not None:
+            x = x * self.pre_quant_scale.to(x.dtype)
+        return self.product(x, None if self.bias is None else self.bias.to(x.dtype))
+
+    @abstractmethod
+    def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """What the layer gives for an input of any number of dimensions."""
+
+    @abstractmethod
+    def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
+        """The weight in a plain dtype, as the host has it where no product of quantised values serves."""
+
+
+class WeightFormat(ABC):
+    """One format.
+
+    Attributes:
+        name: by which the host knows it.
+        layouts: names of comfy-kitchen's layouts that it may have.
+    """
+
+    name: ClassVar[str]
+    layouts: ClassVar[frozenset[str]]
+
+    @abstractmethod
+    def plain(self, layer: Any) -> PlainLinear:
+        """A layer of this format with plain weights. In the compiling process."""
+
+    def serves(self, layer: Any) -> bool:
+        """Whether a layer that the host says to be of this format is one that `plain` knows."""
+        weight = layer.weight
+        return weight._layout_cls in self.layouts and not getattr(weight._params, "transposed", False)

@@ -1,0 +1,86 @@
+"""Rotated values of four bits with a scale for each group ("convrot_w4a4"), multiplied as int4 or as int8 (w4a8).
+
+comfy-kitchen's product is a plain function that chooses a kernel by the device. Here it is an operation, so that a
+graph calls the same function as an eager call does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..format import PlainLinear, WeightFormat
+
+_NAMESPACE, _NAME = "onegraph", "convrot_w4a4_linear"
+
+
+def _product(
+    x: torch.Tensor,
+    qdata: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    rotated: int,
+    group: int,
+    dtype: str,
+) -> torch.Tensor:
+    from comfy_kitchen.tensor import convrot_w4a4_linear
+
+    found: torch.Tensor = convrot_w4a4_linear(
+        x, qdata, scales, bias=bias, convrot_groupsize=rotated, quant_group_size=group, linear_dtype=dtype
+    )
+    return found
+
+
+def _shape_of_product(
+    x: torch.Tensor,
+    qdata: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    rotated: int,
+    group: int,
+    dtype: str,
+) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], qdata.shape[0])
+
+
+if not hasattr(getattr(torch.ops, _NAMESPACE), _NAME):  # another copy of the pack may have made it
+    torch.library.custom_op(f"{_NAMESPACE}::{_NAME}", _product, mutates_args=()).register_fake(_shape_of_product)
+
+
+class ConvrotLinear(PlainLinear):
+    """The input is quantised by the operation, also where the host asks for full precision."""
+
+    def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if self.full_precision and x.dtype != self.stored:
+            return torch.nn.functional.linear(x, self.dequantised(x.dtype), bias)
+        found: torch.Tensor = getattr(getattr(torch.ops, _NAMESPACE), _NAME)(
+            x,
+            self.weight._qdata,
+            self.weight._params.scale,
+            bias,
+            self.params.convrot_groupsize,
+            self.params.quant_group_size,
+            self.params.linear_dtype,
+        )
+        return found
+
+    def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
+        from comfy_kitchen.tensor import dequantize_convrot_w4a4_weight
+
+        found: torch.Tensor = dequantize_convrot_w4a4_weight(
+            self.weight._qdata,
+            self.weight._params.scale,
+            self.params.convrot_groupsize,
+            self.params.quant_group_size,
+            dtype,
+        )
+        return found
+
+
+class ConvrotW4A4(WeightFormat):
+    name = "convrot_w4a4"
+    layouts = frozenset({"TensorCoreConvRotW4A4Layout"})
+
+    def plain(self, layer: Any) -> PlainLinear:
+        return ConvrotLinear(layer)

@@ -1,0 +1,47 @@
+"""float8_e4m3fn with one scale for the whole weight ("fp8 scaled")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..format import PlainLinear, WeightFormat
+
+
+class Float8Linear(PlainLinear):
+    """Where the device multiplies such values the input is quantised, too; elsewhere the weight is dequantised."""
+
+    def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        linear = torch.nn.functional.linear
+        if self.full_precision or x.ndim < 2:
+            return linear(x, self.dequantised(x.dtype), bias)
+        qdata, scale = self.weight._qdata, self.weight._params.scale
+        given = torch.ones((), dtype=torch.float32, device=x.device) if self.input_scale is None else self.input_scale
+        given = given.reshape(()).float()
+        flat = self._quantised(x.reshape(-1, x.shape[-1]), given, qdata.dtype)
+        if x.dtype == self.stored:
+            found = torch._scaled_mm(flat, qdata.t(), given, scale, bias=bias, out_dtype=x.dtype)
+        else:  # the host has cast the weight then, and with it all is dequantised
+            found = linear(flat.to(x.dtype) * given.to(x.dtype), self.dequantised(x.dtype), bias)
+        return found.reshape(*x.shape[:-1], found.shape[-1])
+
+    def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
+        found: torch.Tensor = self.weight._qdata.to(dtype) * self.weight._params.scale.to(dtype)
+        return found
+
+    def _quantised(self, x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        most = torch.finfo(dtype).max
+        if self.input_scale is not None:
+            # A graph is tried out with zeros for all weights.
+            inverse = torch.where(scale == 0, torch.ones_like(scale), 1.0 / scale)
+            x = x * inverse.to(x.dtype)
+        return x.clamp(-most, most).to(dtype)
+
+
+class Float8E4M3(WeightFormat):
+    name = "float8_e4m3fn"
+    layouts = frozenset({"TensorCoreFP8E4M3Layout", "TensorCoreFP8Layout"})
+
+    def plain(self, layer: Any) -> PlainLinear:
+        return Float8Linear(layer)

@@ -1,0 +1,51 @@
+"""int8 with one scale for the whole weight or one for each row, the second with rotated values, too ("convrot").
+
+The product is comfy-kitchen's own operation, which quantises each row of the input, rotates it where the weight is
+rotated, and chooses a kernel by the device when it is called: the same one as in an eager call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..format import PlainLinear, WeightFormat
+
+_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # of dtypes, to comfy-kitchen's operations
+
+
+class Int8Linear(PlainLinear):
+    """The input is quantised by the operation, also where the host asks for full precision."""
+
+    def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if self.full_precision and x.dtype != self.stored:
+            return torch.nn.functional.linear(x, self.dequantised(x.dtype), bias)
+        found: torch.Tensor = torch.ops.comfy_kitchen.int8_linear(
+            x.contiguous(),
+            self.weight._qdata,
+            self.weight._params.scale,
+            bias,
+            _CODES[x.dtype],
+            bool(self.params.convrot),
+            self.params.convrot_groupsize,
+        )
+        return found
+
+    def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
+        kitchen: Any = torch.ops.comfy_kitchen
+        qdata, scale, code = self.weight._qdata, self.weight._params.scale, _CODES[dtype]
+        found: torch.Tensor
+        if self.params.convrot:
+            found = kitchen.dequantize_int8_convrot_weight_dtype(qdata, scale, self.params.convrot_groupsize, code)
+        else:
+            found = kitchen.dequantize_int8_simple_dtype(qdata, scale, code)
+        return found
+
+
+class Int8(WeightFormat):
+    name = "int8_tensorwise"
+    layouts = frozenset({"TensorWiseINT8Layout"})
+
+    def plain(self, layer: Any) -> PlainLinear:
+        return Int8Linear(layer)

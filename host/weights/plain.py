@@ -1,0 +1,97 @@
+"""Blocks with plain weights in place of quantised ones, and why a block has none that a graph could read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ...common import reasons
+from ...common.errors import CaptureError
+from ...common.reasons import Reason
+from ...common.torch_private import Tables, set_tables, tables
+from ...compiler.composite import class_name
+from .formats import FORMATS
+from .quantised import LINEAR, is_quantised
+
+_METHODS = ("forward", "forward_comfy_cast_weights", "_forward")
+
+
+def plain_block(block: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a block whose quantised layers are plain ones; it shares everything else. In the compiling process.
+
+    Raises:
+        CaptureError: a layer is of a format that no graph serves.
+    """
+    return _copied(block, {})
+
+
+def _copied(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.nn.Module:
+    known = made.get(id(module))
+    if known is not None:
+        return known
+    if _has_quantised(module):
+        refused = _layer_refusal(module, "")
+        if refused is not None:
+            raise CaptureError(f"{refused.text}; the block runs eager.")
+        copied: torch.nn.Module = FORMATS[_format_of(module)].plain(module)
+    else:
+        copied = object.__new__(type(module))
+        vars(copied).update(vars(module))
+        parameters, buffers, children = tables(module)
+        set_tables(copied, Tables(parameters, buffers, {}))
+        made[id(module)] = copied
+        tables(copied).children.update(
+            {name: None if child is None else _copied(child, made) for name, child in children.items()}
+        )
+    made[id(module)] = copied
+    return copied
+
+
+def refusal(block: torch.nn.Module) -> Reason | None:
+    """Why no graph computes with the quantised weights of a block as they are now, or None."""
+    for name, module in block.named_modules():
+        if _has_quantised(module):
+            found = _layer_refusal(module, name)
+            if found is not None:
+                return found
+    return None
+
+
+def _has_quantised(module: torch.nn.Module) -> bool:
+    return any(is_quantised(one) for table in tables(module)[:2] for one in table.values())
+
+
+def _format_of(layer: Any) -> str:
+    return str(getattr(layer, "quant_format", None))
+
+
+def _layer_refusal(layer: Any, name: str) -> Reason | None:
+    where = f"{name or 'a layer'} ({type(layer).__name__})"
+    if class_name(type(layer)) != LINEAR:
+        return reasons.QuantisedLayer(where)
+    if not _is_hosts(type(layer)):
+        return reasons.ReplacedPart("class", where)
+    served = FORMATS.get(_format_of(layer))
+    if served is None or not is_quantised(layer.weight) or not served.serves(layer):
+        return reasons.WeightFormat(_format_of(layer), where)
+    if getattr(layer, "comfy_force_cast_weights", False):
+        return reasons.WeightCast(where)
+    return None
+
+
+def _is_hosts(cls: type) -> bool:
+    """Whether a class of layers computes by the host's own functions."""
+    import comfy.ops
+
+    own = set(_nested(comfy.ops.mixed_precision_ops.__code__))
+    return all(getattr(vars(cls).get(name), "__code__", None) in own for name in _METHODS)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)

@@ -1,0 +1,80 @@
+"""Reading the host's quantised weights: the plain tensors of each, and all else that compiled code depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from ...compiler.composite import Composites, WeightParts, class_name
+
+_LOCAL = "comfy.ops:mixed_precision_ops.<locals>.MixedPrecisionOps"
+LINEAR = f"{_LOCAL}.Linear"
+_CLASSES = frozenset({_LOCAL, LINEAR, f"{_LOCAL}.Embedding", f"{_LOCAL}.MoEExperts"})
+
+
+def composites() -> Composites:
+    """How quantised weights are read. They are those of comfy-kitchen, which ComfyUI may be without."""
+    from .exact import exact_block
+
+    return Composites(parts, _arguments, exact_block, _CLASSES)
+
+
+def is_quantised(weight: Any) -> bool:
+    """Whether a weight is one of the host's quantised tensors."""
+    from comfy.quant_ops import QuantizedTensor
+
+    return isinstance(weight, QuantizedTensor)
+
+
+def parts(weight: torch.Tensor) -> WeightParts | None:
+    """The tensors of a quantised weight: its values, and what they are scaled by."""
+    if not is_quantised(weight):
+        return None
+    found: Any = weight
+    tensors: dict[str, torch.Tensor] = {"_qdata": found._qdata}
+    facts: list[Any] = [found._layout_cls, class_name(found.layout_cls), _kitchen()]
+    for field in dataclasses.fields(found._params):
+        value = getattr(found._params, field.name)
+        if isinstance(value, torch.Tensor):
+            tensors[f"_params.{field.name}"] = value
+        else:
+            facts.append((field.name, tuple(value) if isinstance(value, torch.Size) else value))
+    return WeightParts(tensors, tuple(facts))
+
+
+def _arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
+    found: Any = weight
+    return (found._qdata, found._layout_cls, found._params) if is_quantised(weight) else None
+
+
+@functools.cache
+def _kitchen() -> str:
+    """The version of the library whose operations compute with such weights."""
+    try:
+        return f"comfy-kitchen {metadata.version('comfy-kitchen')}"
+    except metadata.PackageNotFoundError:
+        return "comfy-kitchen"
+
+
+@functools.cache
+def _made() -> Any:
+    import comfy.ops
+
+    return comfy.ops.mixed_precision_ops({}, torch.bfloat16)
+
+
+def class_of(name: str) -> type:
+    """One of the host's classes of layers that stand in a function, made again. In the compiling process.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if name not in _CLASSES:
+        raise ValueError(f"no class of ComfyUI's layers: {name}")
+    found = _made() if name == _LOCAL else getattr(_made(), name.rpartition(".")[2])
+    assert isinstance(found, type)
+    return found
