@@ -30,8 +30,13 @@ class WeightParts:
 
     def metadata(self) -> tuple[Any, ...]:
         """Everything about the weight but its values."""
-        tensors = ((path, t.dtype, t.shape, t.stride()) for path, t in self.tensors.items())
-        return (*self.facts, *tensors)
+        shaped = ((path, as_read(tensor)) for path, tensor in self.tensors.items())
+        return (*self.facts, *((path, t.dtype, tuple(t.shape), t.stride()) for path, t in shaped))
+
+
+def as_read(part: torch.Tensor) -> torch.Tensor:
+    """A part as graphs read it: of a single value it does not matter in how many dimensions it is given."""
+    return part.detach().reshape(()) if part.numel() == 1 else part.detach()
 
 
 def _none(weight: torch.Tensor) -> WeightParts | None:

@@ -166,7 +166,5 @@ def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:
         h.update(f"\ntensor {name} {list(tensor.shape)} {list(tensor.stride())} {tensor.dtype}".encode())
         parts = rules.composites.parts(tensor) if type(tensor) not in PLAIN else None
         if parts is not None:
-            h.update(f"\n {parts.facts}".encode())
-            for path, one in parts.tensors.items():
-                h.update(f"\n part {path} {list(one.shape)} {list(one.stride())} {one.dtype}".encode())
+            h.update(f"\n {parts.metadata()}".encode())
     return h.hexdigest()

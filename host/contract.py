@@ -127,6 +127,11 @@ MINIMAX = (
 # while a plan is made or followed, blocks run eager. Where a host plans in a way that cannot be seen, all of them do.
 PLANNING = (Use("comfy.model_prefetch.malloc_graph_begin"),)
 PLANS = (Use("comfy.model_prefetch.MALLOC_GRAPHS"),)
+# What graphs with quantised weights use. Without it a block with such weights runs eager.
+QUANTISED = (
+    Use("comfy.quant_ops.QuantizedTensor"),
+    Use("comfy.ops.mixed_precision_ops", ("quant_config", "compute_dtype")),
+)
 _AS_SERVER = ("server", "nodes")  # modules that only a server has loaded; nothing of ours loads them
 
 

@@ -23,7 +23,7 @@ from ..common import reasons
 from ..common.shapes import Refused
 from ..common.tensor_meta import TensorMeta
 from ..common.torch_private import TensorLooks, own_parameters, parameter_tables
-from ..compiler.composite import PLAIN
+from ..compiler.composite import PLAIN, as_read
 
 
 def weight_table(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
@@ -225,12 +225,13 @@ def bind(
             return Refused(reasons.WeightElsewhere(str(tensor.device), str(device)))
         if tensor.is_neg() or tensor.is_conj():  # its memory holds other values than it does
             return Refused(reasons.NotPlainWeight("view of negated or conjugated values"))
-        found = tuple(tensor.shape), tensor.stride(), _name_of(tensor.dtype)
+        read = as_read(tensor) if "." in key else tensor.detach()
+        found = tuple(read.shape), read.stride(), _name_of(read.dtype)
         if found != (constant.shape, constant.stride, constant.dtype):
             got = f"{found[2]} {list(found[0])} with strides {list(found[1])}"
             wanted = f"{constant.dtype} {list(constant.shape)} with {list(constant.stride)}"
             return Refused(reasons.WeightDiffers(name, got, wanted))
-        tensors[constant.name] = tensor.detach()
+        tensors[constant.name] = read
         entry = key, tensor
         if own_parameters(owner).get(key) is tensor:
             parameters.setdefault(owner, []).append(entry)

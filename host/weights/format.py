@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ...compiler.composite import as_read
 from .quantised import parts
 
 
@@ -23,7 +24,7 @@ class Parts(torch.nn.Module):
                 if not hasattr(owner, one):
                     owner.add_module(one, torch.nn.Module())
                 owner = owner.get_submodule(one)
-            owner.register_buffer(name, tensor.reshape(()) if tensor.numel() == 1 else tensor)
+            owner.register_buffer(name, as_read(tensor))
 
 
 class PlainLinear(torch.nn.Module, ABC):

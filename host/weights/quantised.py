@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...compiler.composite import Composites, WeightParts, class_name
+from .. import contract
 
 _LOCAL = "comfy.ops:mixed_precision_ops.<locals>.MixedPrecisionOps"
 LINEAR = f"{_LOCAL}.Linear"
@@ -25,9 +26,18 @@ def composites() -> Composites:
 
 def is_quantised(weight: Any) -> bool:
     """Whether a weight is one of the host's quantised tensors."""
+    cls = _tensor_class()
+    return cls is not None and isinstance(weight, cls)
+
+
+@functools.cache
+def _tensor_class() -> type[torch.Tensor] | None:
+    """comfy-kitchen's class; None where it is not installed, or this ComfyUI has other ways to quantise."""
+    if contract.missing(contract.QUANTISED):
+        return None
     from comfy.quant_ops import QuantizedTensor
 
-    return isinstance(weight, QuantizedTensor)
+    return QuantizedTensor if issubclass(QuantizedTensor, torch.Tensor) else None
 
 
 def parts(weight: torch.Tensor) -> WeightParts | None:

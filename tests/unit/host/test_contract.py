@@ -18,6 +18,7 @@ LISTED = {
         contract.MINIMAX,
         contract.PLANNING,
         contract.PLANS,
+        contract.QUANTISED,
         *(one.uses for one in families.known()),
     )
     for use in uses

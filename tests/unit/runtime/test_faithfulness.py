@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from onegraph.common.reasons import NotFinite, OtherResult
-from onegraph.runtime.faithfulness import Faithful, Unfaithful, compare, relative_l2
+from onegraph.common.reasons import NotFinite, OtherResult, TooFarFromExact
+from onegraph.runtime.faithfulness import Faithful, Unfaithful, compare, compare_quantised, relative_l2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -58,3 +58,39 @@ def test_each_of_several_outputs_must_be_right() -> None:
 
 def test_relative_l2_of_zeros() -> None:
     assert relative_l2(torch.zeros(4), torch.zeros(4)) == 0.0
+
+
+def quantised(exact: torch.Tensor, seed: int) -> torch.Tensor:
+    """A tensor in steps, as of a quantiser whose input has other last bits each time."""
+    noise = 1e-3 * torch.randn(exact.shape, generator=torch.Generator().manual_seed(seed))
+    return ((exact + noise) * 8).round() / 8
+
+
+def test_a_quantised_result_is_right_when_it_is_as_near_to_the_exact_one_as_eager() -> None:
+    exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    eager, graph = quantised(exact, 1), quantised(exact, 2)
+    assert isinstance(compare(graph, eager), Unfaithful), "as floats they are far from each other"
+    assert isinstance(compare_quantised(graph, eager, exact), Faithful)
+
+
+@pytest.mark.parametrize("wrong", [1.05, 0.9, -1.0])
+def test_a_wrong_scale_is_further_from_the_exact_result_than_eager(wrong: float) -> None:
+    exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    eager = quantised(exact, 1)
+    verdict = compare_quantised(eager * wrong, eager, exact)
+    assert isinstance(verdict, Unfaithful) and isinstance(verdict.reason, TooFarFromExact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_where_eager_is_exact_a_quantised_graph_may_round_once(dtype: torch.dtype) -> None:
+    exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    one_off = torch.nextafter(exact, torch.full_like(exact, 9.0))
+    assert isinstance(compare_quantised(one_off, exact, exact.float()), Faithful)
+    assert isinstance(compare_quantised(exact * 1.03, exact, exact.float()), Unfaithful)
+
+
+def test_an_exact_result_that_tells_nothing_leaves_eager_to_judge_by() -> None:
+    eager = torch.randn(64)
+    assert isinstance(compare_quantised(eager * 1.5, eager, torch.full_like(eager, math.inf)), Unfaithful)
+    assert isinstance(compare_quantised(eager, eager, torch.full_like(eager, math.inf)), Faithful)
+    assert isinstance(compare_quantised(eager, eager, eager[:3]), Faithful)

@@ -1,0 +1,123 @@
+"""Weights that consist of several tensors, bound to a graph part by part and watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.models import toy
+from support.models.toy_composite import COMPOSITES, Layer, Params, Scaled
+
+from onegraph.common.reasons import NoSuchWeight, NotPlainWeight, WeightDiffers
+from onegraph.common.shapes import Refused
+from onegraph.common.tensor_meta import TensorMeta
+from onegraph.compiler.fingerprint import Rules
+from onegraph.runtime.binding import Binding, bind
+from onegraph.runtime.module_guard import ModuleGuard
+
+CONSTANTS = (
+    TensorMeta("module.layer.weight._qdata", (6, 4), (4, 1), "int8"),
+    TensorMeta("module.layer.weight._params.scale", (), (), "float32"),
+    TensorMeta("module.layer.bias", (6,), (1,), "float32"),
+)
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.addresses: dict[str, int] = {}
+
+    def bind(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        assert all(tensor.shape == meta.shape for tensor, meta in zip(tensors.values(), CONSTANTS, strict=True))
+
+
+def model() -> Any:
+    made = torch.nn.Module()
+    made.layer = Layer()
+    return made
+
+
+def bound(module: Any, *constants: TensorMeta) -> tuple[Binding, dict[str, int]] | Refused:
+    runner = Recorder()
+    found = bind(runner, module, constants or CONSTANTS, toy.CPU, "module.")  # type: ignore[arg-type]
+    return found if isinstance(found, Refused) else (found[0], runner.addresses)
+
+
+def test_a_graph_reads_the_parts() -> None:
+    module = model()
+    found = bound(module)
+    assert not isinstance(found, Refused)
+    weight = module.layer.weight
+    tensors = (weight._qdata, weight._params.scale, module.layer.bias)
+    assert found[1] == {meta.name: one.data_ptr() for meta, one in zip(CONSTANTS, tensors, strict=True)}
+    assert found[0].holds(module) and all(found[0].holds_part(module, number) for number in range(32))
+
+
+def other_values(layer: Any) -> None:
+    layer.weight._qdata = layer.weight._qdata.clone()
+
+
+def other_memory(layer: Any) -> None:
+    layer.weight._qdata.data = layer.weight._qdata.clone()
+
+
+def other_scale(layer: Any) -> None:
+    layer.weight._params = replace(layer.weight._params, scale=layer.weight._params.scale * 2)
+
+
+def other_weight(layer: Any) -> None:
+    weight = layer.weight
+    scaled = Scaled(weight._qdata.clone(), Params(weight._params.scale * 2))
+    layer.weight = torch.nn.Parameter(scaled, requires_grad=False)
+
+
+def plain(layer: Any) -> None:
+    layer.weight = torch.nn.Parameter(torch.zeros(6, 4), requires_grad=False)
+
+
+def gone(layer: Any) -> None:
+    layer.weight = None
+
+
+@pytest.mark.parametrize("change", [other_values, other_memory, other_scale, other_weight, plain, gone])
+def test_a_change_of_any_part_is_noticed(change: Callable[[Any], None]) -> None:
+    module = model()
+    found = bound(module)
+    assert not isinstance(found, Refused)
+    change(module.layer)
+    assert not found[0].holds(module)
+    assert not all(found[0].holds_part(module, number) for number in range(32))
+    again = bound(module)
+    assert isinstance(again, Refused) == (change in (plain, gone))
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    module = model()
+    wrong = replace(CONSTANTS[0], dtype="uint8")
+    assert isinstance(bound(module, wrong).reason, WeightDiffers)  # type: ignore[union-attr]
+    missing = replace(CONSTANTS[0], name="module.layer.weight._params.zero")
+    assert bound(module, missing) == Refused(NoSuchWeight("layer.weight._params.zero"))
+    whole = replace(CONSTANTS[0], name="module.layer.weight")
+    assert bound(module, whole) == Refused(NotPlainWeight("Scaled"))
+    module.layer.weight._params = replace(module.layer.weight._params, scale=torch.rand(6))
+    assert isinstance(bound(module, CONSTANTS[1]).reason, WeightDiffers)  # type: ignore[union-attr]
+
+
+def test_the_guard_sees_facts_and_metadata_and_no_values() -> None:
+    layer: Any = Layer()
+    guard = ModuleGuard(layer, Rules(composites=COMPOSITES))
+    known = guard.version
+    assert guard.composite
+    other_weight(layer)
+    assert guard.refresh_fully(layer) == known
+    layer.weight._params = replace(layer.weight._params, group=2)
+    assert guard.refresh_fully(layer) != known
+    layer.weight._params = replace(layer.weight._params, group=4)
+    assert guard.refresh_fully(layer) == known
+    layer.weight._params = replace(layer.weight._params, scale=torch.rand(6))
+    assert guard.refresh_fully(layer) != known
+    plain(layer)
+    assert guard.refresh_fully(layer) != known and not guard.composite
