@@ -14,7 +14,7 @@ from ...common.reasons import Reason
 from ...common.torch_private import Tables, set_tables, tables
 from ...compiler.composite import class_name
 from .formats import FORMATS
-from .quantised import LINEAR, is_quantised
+from .quantised import LINEAR, computes_as_usual, is_quantised
 
 _METHODS = ("forward", "forward_comfy_cast_weights", "_forward")
 
@@ -77,6 +77,8 @@ def _layer_refusal(layer: Any, name: str) -> Reason | None:
     served = FORMATS.get(_format_of(layer))
     if served is None or not is_quantised(layer.weight) or not served.serves(layer):
         return reasons.WeightFormat(_format_of(layer), where)
+    if not computes_as_usual(layer.weight):
+        return reasons.ReplacedPart("product of weights", where)
     if getattr(layer, "comfy_force_cast_weights", False):
         return reasons.WeightCast(where)
     return None

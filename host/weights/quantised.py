@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...compiler.composite import Composites, WeightParts, class_name
+from ...runtime.code_guard import is_defined_in
 from .. import contract
 
 _LOCAL = "comfy.ops:mixed_precision_ops.<locals>.MixedPrecisionOps"
@@ -54,6 +55,16 @@ def parts(weight: torch.Tensor) -> WeightParts | None:
         else:
             facts.append((field.name, tuple(value) if isinstance(value, torch.Size) else value))
     return WeightParts(tensors, tuple(facts))
+
+
+def computes_as_usual(weight: Any) -> bool:
+    """Whether products with a weight are comfy-kitchen's own: others may register theirs, for it or for its layout."""
+    from comfy_kitchen.tensor import base
+
+    handlers = base._LAYOUT_DISPATCH_TABLE.get(torch.ops.aten.linear.default, {})
+    handler = next((handlers[cls] for cls in weight.layout_cls.__mro__ if cls in handlers), None)
+    own = weight.layout_cls.__module__.partition(".")[0] in ("comfy", "comfy_kitchen")
+    return own and handler is not None and is_defined_in(handler, "comfy_kitchen")
 
 
 def _arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:

@@ -26,7 +26,7 @@ from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
 
 NODE = "7"
-SERVED = [name for name in quantised.FORMATS if name not in ("mxfp8", "nvfp4")]
+SERVED = [*quantised.FORMATS]
 LAYERS = 128, 256
 SIZES = [(3, 10, 128), (5, 128), (2, 3, 4, 128)]
 
@@ -114,10 +114,28 @@ def test_a_plain_layer_computes_what_the_hosts_own_does(which: str, stored: torc
                 assert distance(found, wanted) < 2e-5, (more, shape)  # 0, but for the order of a product's sums
 
 
-def test_a_weight_of_an_unknown_format_is_refused() -> None:
+def test_a_format_that_no_graph_computes_with_is_refused() -> None:
+    block = torch.nn.Sequential(layer("int8", torch.bfloat16))
+    block[0].quant_format = "int3"
+    assert plain.refusal(block) == reasons.WeightFormat("int3", "0 (Linear)")
     for which in ("mxfp8", "nvfp4"):
         block = torch.nn.Sequential(layer(which, torch.bfloat16))
+        assert plain.refusal(block) is None
+        block[0]._full_precision_mm = False  # on a device that multiplies such values
         assert plain.refusal(block) == reasons.WeightFormat(which, "0 (Linear)")
+
+
+def test_a_product_of_somebody_elses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from comfy.quant_ops import TensorCoreFP8E4M3Layout, TensorWiseINT8Layout, register_layout_op
+    from comfy_kitchen.tensor import base
+
+    linear = torch.ops.aten.linear.default
+    monkeypatch.setitem(base._LAYOUT_DISPATCH_TABLE, linear, {**base._LAYOUT_DISPATCH_TABLE[linear]})
+    for which, layout in (("int8", TensorWiseINT8Layout), ("fp8 scaled", TensorCoreFP8E4M3Layout)):
+        block = torch.nn.Sequential(layer(which, torch.bfloat16))
+        assert plain.refusal(block) is None
+        register_layout_op(linear, layout)(lambda weight, args, kwargs: None)
+        assert isinstance(plain.refusal(block), reasons.ReplacedPart)
 
 
 def test_a_layer_that_computes_otherwise_is_refused() -> None:

@@ -62,6 +62,24 @@ def load(name: str, kind: str, seed: int = 0, dtype: torch.dtype = torch.bfloat1
     return model
 
 
+def stored(name: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """A MODEL of a family whose layers have plain weights of float8, which the host casts at each use."""
+    from comfy.ops import manual_cast
+
+    model = dits.load(name, seed, dtype)
+    module = model.model.diffusion_model
+    for path, layer in [*module.named_modules()]:
+        if isinstance(layer, torch.nn.Linear):
+            made = manual_cast.Linear(
+                layer.in_features, layer.out_features, layer.bias is not None, device="cpu", dtype=dtype
+            )
+            made.load_state_dict(layer.state_dict())
+            made.weight = torch.nn.Parameter(made.weight.to(torch.float8_e4m3fn), requires_grad=False)
+            parent, _, last = path.rpartition(".")
+            setattr(module.get_submodule(parent), last, made.eval())
+    return model
+
+
 def quantised(layer: torch.nn.Linear, wanted: Quantised, ops: Any, **more: torch.Tensor) -> torch.nn.Module:
     """The host's layer of a format with a layer's weights. `more`: further tensors of the file."""
     from comfy.quant_ops import QuantizedTensor
