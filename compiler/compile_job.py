@@ -103,8 +103,10 @@ def _trial_inputs(job: Job, signature: BlockSignature | None, device: torch.devi
 def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Done:
     """Load and call a graph that was compiled before."""
     try:
+        if job.block is not None:  # blocks call operations that the client's modules register
+            _prepared(job.client).block_settings()
         runner = backend.load(staging, inputs[0].device)
-    except LoadError as error:  # its files are right: what it lacks is here
+    except (LoadError, ImportError) as error:  # its files are right: what it lacks is here
         raise CompileError(str(error), lasting=False) from error
     built = _Built([*job.check_only], zeros(job.constants, inputs[0].device))
     constants, outputs = _check(built, runner, inputs)

@@ -9,7 +9,6 @@ the host wants back; whoever calls the graph holds what it reads (`Held`), or fi
 from __future__ import annotations
 
 import dataclasses
-import operator
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -40,20 +39,26 @@ class _Elsewhere:
     """A weight that is no parameter of its module: a buffer, a plain attribute, or one tensor of a composite weight.
 
     Attributes:
-        key: below the module; dotted for a part of a weight.
+        names: below the module: several for a part of a weight.
+        identities: of what they lead to, one after the other: what is between module and tensor holds facts.
     """
 
     owner: weakref.ref[torch.nn.Module]
-    key: str
-    identity: int
+    names: tuple[str, ...]
+    identities: tuple[int, ...]
     address: int
 
+    @classmethod
+    def of(cls, owner: torch.nn.Module, key: str, tensor: torch.Tensor) -> _Elsewhere:
+        names = tuple(key.split("."))
+        return cls(weakref.ref(owner), names, tuple(map(id, _path(owner, names))), tensor.data_ptr())
+
     def tensor(self) -> Any:
-        return _attribute(self.owner(), self.key)
+        return _path(self.owner(), self.names)[-1]
 
     def holds(self) -> bool:
-        tensor = self.tensor()
-        return tensor is not None and id(tensor) == self.identity and tensor.data_ptr() == self.address
+        found = _path(self.owner(), self.names)
+        return tuple(map(id, found)) == self.identities and found[-1].data_ptr() == self.address
 
 
 @dataclass(frozen=True)
@@ -176,14 +181,13 @@ def release_held(device: torch.device) -> None:
             held.release()
 
 
-def _attribute(owner: Any, path: str) -> Any:
-    """What a dotted path of attributes leads to, or None."""
-    if "." not in path:
-        return getattr(owner, path, None)
-    try:
-        return operator.attrgetter(path)(owner)
-    except AttributeError:
-        return None
+def _path(owner: Any, names: Iterable[str]) -> list[Any]:
+    """What attributes lead to, one below the other: None from where there is none."""
+    found = []
+    for name in names:
+        owner = getattr(owner, name, None)
+        found.append(owner)
+    return found
 
 
 def _located(owners: Mapping[str, torch.nn.Module], name: str) -> tuple[torch.nn.Module | None, str]:
@@ -216,7 +220,7 @@ def bind(
     for constant in constants:
         name = constant.name.removeprefix(prefix)
         owner, key = _located(owners, name)
-        tensor = _attribute(owner, key)
+        tensor = _path(owner, key.split("."))[-1]
         if owner is None or not isinstance(tensor, torch.Tensor):
             return Refused(reasons.NoSuchWeight(name))
         if type(tensor) not in PLAIN:
@@ -257,6 +261,6 @@ def _binding(
         tuple(tuple(key for key, _ in entries) for _, entries in parameters),
         [id(tensor) for tensor in flat],
         [tensor.data_ptr() for tensor in flat],
-        tuple(_Elsewhere(weakref.ref(owner), key, id(one), one.data_ptr()) for owner, key, one in elsewhere),
+        tuple(_Elsewhere.of(owner, key, one) for owner, key, one in elsewhere),
         TensorLooks([*flat, *(one for _, _, one in elsewhere)]),
     )

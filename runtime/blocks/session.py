@@ -230,7 +230,7 @@ class BlockRun:
 
     def _serve(self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | Raised | Refused:
         if not self._alone:
-            self._look_at(one)
+            self._look_at(one, fully=one.guard.composite)  # a binding sees new parts, not what they mean
         if one.refusal is not None:
             return Refused(one.refusal)
         try:

@@ -19,6 +19,7 @@ from onegraph.graph_cache.store import Store
 from onegraph.host import eligibility, model_hook, status
 from onegraph.host.weights import exact, plain
 from onegraph.host.weights.formats import FORMATS
+from onegraph.host.weights.quantised import is_quantised
 from onegraph.runtime import registry
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.module_guard import ModuleGuard
@@ -62,25 +63,24 @@ def blocks() -> dict[str, Any]:
     return found
 
 
-def exactly(model: Any) -> Any:
-    """A clone of a model that computes in float32 and quantises nothing."""
-    found = model.clone()
-    found.model = object.__new__(type(model.model))
-    vars(found.model).update(vars(model.model))
-    return found
+def own_error(model: Any, name: str) -> float:
+    """How far eager is from the same sampling in float32, of a model whose weights were dequantised."""
+    right = dits.load(name)
+    for path, made in right.model.diffusion_model.named_modules():
+        given: Any = model.model.diffusion_model.get_submodule(path)
+        for key, one in [*made.named_parameters(recurse=False)]:
+            weight = getattr(given, key).to(dtype=torch.float32)
+            one.data = weight.dequantize() if is_quantised(weight) else weight.detach()
+    return distance(dits.sample(model, name), dits.sample(right, name))
 
 
-def check(model: Any, name: str, *args: int, **options: Any) -> dict[str, Any]:
-    """A sampling of a compiled model is eager's as far as eager is exact; what its run says of its blocks."""
+def check(model: Any, name: str, error: float, *args: int, **options: int) -> dict[str, Any]:
+    """A sampling of a compiled model is as near to eager's as two results are that are both off by an error."""
     found, wanted = dits.sample(compiled(model), name, *args, **options), dits.sample(model, name, *args, **options)
     assert torch.isfinite(found).all()
     report = blocks()
-    assert distance(found, wanted) < CLOSE[wanted.dtype], status.last_runs[NODE].text()
+    assert distance(found, wanted) <= 2 * error, (distance(found, wanted), error, status.last_runs[NODE].text())
     return report
-
-
-# Of whole models after two steps, against eager: bfloat16 rounds at other places, and quantisers make steps of that.
-CLOSE = {torch.float32: 4e-2}
 
 
 def layer(which: str, dtype: torch.dtype, bias: bool = True, **more: torch.Tensor) -> Any:
@@ -195,29 +195,43 @@ def test_the_exact_layer_quantises_nothing(which: str) -> None:
 def test_lifecycle(name: str, which: str, counters: Counters, fresh_process: Registry) -> None:
     """Sizes; LoRA on, changed, off; another model; a part swapped behind its back; a new process: one compile."""
     model = quantised.load(name, which)
+    error = own_error(model, name)
+    assert 1e-4 < error < 0.2
     dits.sample(compiled(model), name, steps=1)
     compiles = counters.compiles
-    report = check(model, name)
+    report = check(model, name, error)
     served = report["calls"]
     assert served and not report["eager_codes"], report
     for batch, height, width, tokens in [(2, 12, 20, 30), (1, 24, 8, 77)]:
-        assert check(model, name, height, width, batch=batch, tokens=tokens)["calls"] == served
+        assert check(model, name, error, height, width, batch=batch, tokens=tokens)["calls"] == served
     plain_result = dits.sample(model, name)
     for strength in (0.3, 1.0):  # the host dequantises, adds and quantises anew: other values, other scales
         adapted = with_lora(model, strength)
-        report = check(adapted, name)
+        report = check(adapted, name, error)
         assert (report["calls"], report["eager_codes"]) == (served, {}), report
-        assert distance(dits.sample(adapted, name), plain_result) > 0.01
-    assert check(model, name)["calls"] == served
-    assert check(quantised.load(name, which, seed=9), name)["calls"] == served
+        assert distance(dits.sample(adapted, name), plain_result) > 4 * error
+    assert check(model, name, error)["calls"] == served
+    assert check(quantised.load(name, which, seed=9), name, error)["calls"] == served
     swap_behind(model)
-    assert check(model, name)["calls"] == served
-    assert distance(dits.sample(model, name), plain_result) > 0.01
+    assert check(model, name, error)["calls"] == served
+    assert distance(dits.sample(model, name), plain_result) > 4 * error
     assert counters.compiles == compiles
     with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
         assert process is not None
-        assert check(model, name)["calls"] == served
+        assert check(model, name, error)["calls"] == served
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
+
+
+@pytest.mark.full
+def test_weights_that_are_stored_in_float8_and_cast(counters: Counters) -> None:
+    model = quantised.stored("qwen-image")
+    error = own_error(model, "qwen-image")
+    dits.sample(compiled(model), "qwen-image", steps=1)
+    report = check(model, "qwen-image", error)
+    assert report["calls"] and not report["eager_codes"], report
+    compiles = counters.compiles
+    other = quantised.stored("qwen-image", seed=9)
+    assert check(other, "qwen-image", error)["calls"] == report["calls"] and counters.compiles == compiles
 
 
 def with_lora(model: Any, strength: float) -> Any:
@@ -235,4 +249,6 @@ def swap_behind(model: Any) -> None:
     """Give one weight other values and another one another scale, in place of the tensors that were there."""
     first, second = [one for one in model.model.modules() if getattr(one, "quant_format", None)][:2]
     first.weight._qdata = first.weight._qdata.flip(0).contiguous()
-    second.weight._params = replace(second.weight._params, scale=second.weight._params.scale * 3)
+    scale = second.weight._params.scale
+    other = scale * 3 if scale.dtype == torch.float32 else (scale.view(torch.uint8) + 1).view(scale.dtype)
+    second.weight._params = replace(second.weight._params, scale=other)

@@ -1,7 +1,7 @@
 """Formats with a scale for each block of values of a row: mxfp8 and nvfp4, on devices that cannot multiply them.
 
-There the host dequantises the weight at each use. Where the device multiplies such values (NVIDIA's Blackwell), the host
-quantises the input, too, and no graph does that.
+There the host dequantises the weight at each use. Where the device multiplies such values (NVIDIA's Blackwell), the
+host quantises the input, too, and no graph does that.
 """
 
 from __future__ import annotations

@@ -68,6 +68,10 @@ def other_scale(layer: Any) -> None:
     layer.weight._params = replace(layer.weight._params, scale=layer.weight._params.scale * 2)
 
 
+def other_fact(layer: Any) -> None:
+    layer.weight._params = replace(layer.weight._params, group=2)
+
+
 def other_weight(layer: Any) -> None:
     weight = layer.weight
     scaled = Scaled(weight._qdata.clone(), Params(weight._params.scale * 2))
@@ -82,7 +86,7 @@ def gone(layer: Any) -> None:
     layer.weight = None
 
 
-@pytest.mark.parametrize("change", [other_values, other_memory, other_scale, other_weight, plain, gone])
+@pytest.mark.parametrize("change", [other_values, other_memory, other_scale, other_fact, other_weight, plain, gone])
 def test_a_change_of_any_part_is_noticed(change: Callable[[Any], None]) -> None:
     module = model()
     found = bound(module)
