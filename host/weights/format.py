@@ -11,6 +11,8 @@ import torch
 from ...compiler.composite import as_read
 from .quantised import parts
 
+CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # of dtypes, to comfy-kitchen's operations
+
 
 class Parts(torch.nn.Module):
     """The tensors of a quantised weight, as buffers by the attribute paths that they have in the weight."""

@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 
-from ..format import PlainLinear, WeightFormat
-
-CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # of dtypes, to comfy-kitchen's operations
+from ..format import CODES, PlainLinear, WeightFormat
 
 
 class BlockScaledLinear(PlainLinear):

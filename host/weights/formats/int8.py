@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from ..format import PlainLinear, WeightFormat
-
-_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # of dtypes, to comfy-kitchen's operations
+from ..format import CODES, PlainLinear, WeightFormat
 
 
 class Int8Linear(PlainLinear):
@@ -26,7 +24,7 @@ class Int8Linear(PlainLinear):
             self.weight._qdata,
             self.weight._params.scale,
             bias,
-            _CODES[x.dtype],
+            CODES[x.dtype],
             bool(self.params.convrot),
             self.params.convrot_groupsize,
         )
@@ -34,7 +32,7 @@ class Int8Linear(PlainLinear):
 
     def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
         kitchen: Any = torch.ops.comfy_kitchen
-        qdata, scale, code = self.weight._qdata, self.weight._params.scale, _CODES[dtype]
+        qdata, scale, code = self.weight._qdata, self.weight._params.scale, CODES[dtype]
         found: torch.Tensor
         if self.params.convrot:
             found = kitchen.dequantize_int8_convrot_weight_dtype(qdata, scale, self.params.convrot_groupsize, code)
