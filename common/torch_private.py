@@ -263,6 +263,23 @@ def dict_writes() -> Callable[[Any], Any]:
         return lambda table: object()
 
 
+def scaled_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Return the product of two float8 matrices, each with one scale, plus a bias, in a dtype.
+
+    Raises:
+        LoadError: this torch has no such product.
+    """
+    found: torch.Tensor = require("torch._scaled_mm")(a, b, scale_a, scale_b, bias=bias, out_dtype=dtype)
+    return found
+
+
 def assume(relation: Any) -> None:
     """Tell a capture that a relation between symbolic sizes holds. Whoever calls the graph must see to it."""
     require("torch._check")(relation)

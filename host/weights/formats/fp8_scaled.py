@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ....common.torch_private import scaled_product
 from ..format import PlainLinear, WeightFormat
 
 
@@ -21,7 +22,7 @@ class Float8Linear(PlainLinear):
         given = given.reshape(()).float()
         flat = self._quantised(x.reshape(-1, x.shape[-1]), given, qdata.dtype)
         if x.dtype == self.stored:
-            found = torch._scaled_mm(flat, qdata.t(), given, scale, bias=bias, out_dtype=x.dtype)
+            found = scaled_product(flat, qdata.t(), given, scale, bias, x.dtype)
         else:  # the host has cast the weight then, and with it all is dequantised
             found = linear(flat.to(x.dtype) * given.to(x.dtype), self.dequantised(x.dtype), bias)
         return found.reshape(*x.shape[:-1], found.shape[-1])
