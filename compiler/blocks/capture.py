@@ -19,6 +19,7 @@ from .parameters import as_call
 from .signature import BlockSignature
 from .size_rules import MOST, SizeRules, Sizes, sizes_of
 
+_ASSERTION = "aten._assert_scalar.default"
 _PATCHES: Mapping[str, Any] = {"patches": {}}  # so that each patch that a block asks for is seen by its own name
 
 
@@ -268,7 +269,7 @@ def _ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tup
 def _never_one(program: torch.export.ExportedProgram) -> set[Any]:
     """The symbols that an assertion of the graph does not let be 1: it would raise at each such call."""
     found: set[Any] = set()
-    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
+    for node in (one for one in program.graph.nodes if str(one.target) == _ASSERTION):
         condition = getattr(node.args[0], "meta", {}).get("val")
         if isinstance(condition, torch.SymBool):
             expression = condition.node.expr
