@@ -98,11 +98,17 @@ class _Client:
     """What a run of blocks asks pipelines."""
 
     def __init__(self, component: BlockComponent, model: torch.nn.Module) -> None:
-        self._component = component
+        self._component_of = weakref.ref(component)
         self._model = weakref.ref(model)
         self.backend = component.options.backend
         self.when_missing = component.options.when_missing
         self.packages = tuple(dict.fromkeys((_PACKAGE, type(model).__module__.partition(".")[0])))
+
+    @property
+    def _component(self) -> BlockComponent:
+        component = self._component_of()
+        assert component is not None  # its run is under way
+        return component
 
     def _live(self) -> torch.nn.Module:
         model = self._model()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,9 +62,15 @@ class Kinds:
 
     def __init__(self, client: Client, run: Run) -> None:
         self._client = client
-        self._run = run
+        self._run_of = weakref.ref(run)
         self._kinds: dict[str, list[KindGraph]] = {}
         self._pending: list[_Pending] = []
+
+    @property
+    def _run(self) -> Run:
+        run = self._run_of()
+        assert run is not None  # whoever calls has it
+        return run
 
     def of(self, architecture: str) -> list[KindGraph]:
         """The kinds of blocks of an architecture: whoever asks may put them in another order."""

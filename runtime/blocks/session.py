@@ -74,7 +74,7 @@ class BlockRun:
         lock: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         self._client = client
-        self._run = run
+        self._run_of = weakref.ref(run)  # which has this: nothing waits for a collector that holds weights
         self._model = weakref.ref(model)
         self._held: torch.nn.Module | None = None  # in a call, what has all weights, where that is not the model
         self._lock = threading.RLock() if lock is None else lock
@@ -96,6 +96,12 @@ class BlockRun:
             self._blocks[id(block)] = made
             self._look_at(made)
         run.report.blocks.of = len(self._blocks)
+
+    @property
+    def _run(self) -> Run:
+        run = self._run_of()
+        assert run is not None  # whoever calls has it
+        return run
 
     # A call of the model ------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -223,6 +225,20 @@ def test_graphs_of_blocks_are_preloaded(counters: Counters, fresh_process: Regis
         compiled(dits.load("flux", dtype=torch.float64))  # there is nothing for it
         host.wait_for_preloads()
         assert seen.preloads == len(graphs)
+
+
+def test_a_model_is_freed_without_a_collector(counters: Counters) -> None:
+    known("flux", counters)
+    model = dits.load("flux")
+    check(model, "flux")
+    block = weakref.ref(model.model.diffusion_model.single_blocks[1])
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert block() is None
+    finally:
+        gc.enable()
 
 
 def test_a_dtype_is_kinds_of_its_own(counters: Counters) -> None:
