@@ -177,19 +177,20 @@ class _Reading:
         self._seen = 0
         return {name: self._made(value) for name, value in named.items()}
 
-    def _made(self, value: Any) -> Any:
+    def _made(self, value: Any, batched: bool = False) -> Any:
+        """A value at other sizes. `batched`: it belongs to one entry of a list that has one for each of the batch."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if type(value) is int:
             number, self._seen = self._seen, self._seen + 1
             return self._numbers.get(number, self._map.get(value, value) if value > 2 else value)
         if type(value) is dict:
-            return {name: self._made(one) for name, one in value.items()}
-        if type(value) is list and len(value) == self._batch and value and self._is_batch(value[0]):
-            made = [self._made(one) for one in value]
+            return {name: self._made(one, batched) for name, one in value.items()}
+        if type(value) is list and value and len(value) == self._batch and not batched and self._is_batch(value[0]):
+            made = [self._made(one, batched=True) for one in value]
             return [made[number % len(made)] for number in range(self._new_batch)]
         if type(value) in (list, tuple):
-            return type(value)(self._made(one) for one in value)
+            return type(value)(self._made(one, batched) for one in value)
         return value
 
     def _is_batch(self, first: Any) -> bool:

@@ -28,6 +28,12 @@ def test_an_image_as_tokens_and_its_sides_as_numbers() -> None:
     assert found["img_shapes"] == [[(1, 12, 20)]] * 3
 
 
+def test_a_batch_of_one_becomes_more_and_its_images_stay_one_each() -> None:
+    found = made(hidden=torch.ones(1, 48, 16), text=torch.ones(1, 7, 24), img_shapes=[[(1, 8, 6)]])
+    assert found["hidden"].shape == (3, 240, 16) and found["text"].shape == (3, 29, 24)
+    assert found["img_shapes"] == [[(1, 12, 20)]] * 3
+
+
 def test_a_video_as_tokens() -> None:
     found = made(
         hidden=torch.ones(2, 240, 4), text=torch.ones(2, 7, 24), num_frames=5, height=8, width=6, return_dict=False
