@@ -1,7 +1,7 @@
 """Write the tables of docs/faithfulness.md: `.venv/bin/python tools/faithfulness.py`.
 
-The tests in tests/workflows write build/faithfulness.json, tests/host/test_families.py writes build/families.json;
-`run_tests.py --full workflows host` gives all rows of both.
+The tests in tests/workflows write build/faithfulness.json, tests/host/blocks/test_families.py writes
+build/families.json; `run_tests.py --full workflows blocks` gives all rows of both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run the checks and all test layers, and print the totals in the last line: `.venv/bin/python tools/run_tests.py`.
 
 Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
-layer that crashes must not hide the results of the others. Five layers run at a time, each on its share of the cores:
+layer that crashes must not hide the results of the others. Six layers run at a time, each on its share of the cores:
 most of the time goes into compilers that use one core, and into waiting for servers. A layer's output is then printed
 when the layer has ended. Layers share graphs of small models, in a folder that goes when all have ended.
 
@@ -26,18 +26,24 @@ from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
-    "unit", "attacks", "integration", "faults", "pipelines", "host", "edits", "server", "workflows", "fuzz", "gpu",
+    "unit", "attacks", "integration", "faults", "pipelines", "host", "edits", "blocks", "server", "workflows", "fuzz",
+    "gpu",
 )  # fmt: skip
 # Side by side; each runs its layers in turn.
 LANES = (
-    ("host", "attacks"),
-    ("edits", "faults", "unit", "gpu"),
+    ("host",),
+    ("blocks", "attacks", "gpu"),
+    ("edits", "faults", "unit"),
     ("server",),
     ("integration", "fuzz"),
     ("pipelines", "workflows"),
 )
 # Where the tests of a layer are, if not in the folder of its name.
-PLACES = {"host": ("tests/host", "--ignore=tests/host/edits"), "edits": ("tests/host/edits",)}
+PLACES = {
+    "host": ("tests/host", "--ignore=tests/host/edits", "--ignore=tests/host/blocks"),
+    "edits": ("tests/host/edits",),
+    "blocks": ("tests/host/blocks",),
+}
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
