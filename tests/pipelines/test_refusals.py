@@ -274,6 +274,7 @@ def test_a_pipeline_of_unknown_parts_is_unharmed(registry: Registry) -> None:
         return pipe(generator=torch.Generator().manual_seed(0), num_inference_steps=2, output_type="np").images[0]
 
     before = draw()
-    compile_pipe(pipe)
+    compile_pipe(pipe, when_missing="eager")
     assert (draw() == before).all()
-    assert pipe.onegraph.report()["unet"].codes == {"not_compilable": 0}
+    blocks = pipe.onegraph.report()["unet"].blocks  # its levels are alike, so they are offered
+    assert blocks["calls"] == 0 and {*blocks["eager_codes"]} == {"no_graph"}
