@@ -55,10 +55,10 @@ def test_the_first_call_may_come_while_it_goes_on(
 ) -> None:
     warm, begun, go_on = LoadedGraph.warm, threading.Event(), threading.Event()
 
-    def slow(self: LoadedGraph, inputs: tuple[torch.Tensor, ...]) -> None:
+    def slow(self: LoadedGraph, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
         begun.set()
         go_on.wait(60)
-        warm(self, inputs)
+        warm(self, inputs, modules)
 
     monkeypatch.setattr(LoadedGraph, "warm", slow)
     fast = compiled(model)
@@ -76,7 +76,7 @@ def test_the_first_call_may_come_while_it_goes_on(
 def test_a_graph_that_cannot_warm_up_loads_later(
     model: Any, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: LoadedGraph, inputs: tuple[torch.Tensor, ...]) -> None:
+    def fails(self: LoadedGraph, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
         raise torch.OutOfMemoryError("none left")
 
     monkeypatch.setattr(LoadedGraph, "warm", fails)
@@ -177,14 +177,14 @@ def test_a_models_garbage_is_not_collected_in_our_thread(model: Any, monkeypatch
         def __init__(self) -> None:
             self.me = self
 
-    def busy(self: LoadedGraph, inputs: tuple[torch.Tensor, ...]) -> None:
+    def busy(self: LoadedGraph, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
         garbage = [Cycle() for _ in range(3)]
         for one in garbage:
             weakref.finalize(one, lambda: collected.append(threading.current_thread().name)).atexit = False
         del garbage, one
         kept = [[number] for number in range(200_000)]  # each is one that a collection looks at
         assert kept and not gc.isenabled()
-        warm(self, inputs)
+        warm(self, inputs, modules)
 
     monkeypatch.setattr(LoadedGraph, "warm", busy)
     compiled(model)
