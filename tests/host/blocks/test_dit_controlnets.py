@@ -55,7 +55,7 @@ def test_any_size_strength_and_model(name: str, counters: Counters, graphs_home:
     fast_net = compiled(net)
     steered(model, fast_net, name, steps=1)
     compiles = counters.compiles
-    assert compiles >= 1
+    assert compiles + counters.restores >= 1  # a block of the model may be of a kind with one of the net
     served = check(name, model, model, net, fast_net)["calls"]
     assert served and not blocks()["eager_codes"], blocks()
     for height, width, batch, tokens, cfg in ((12, 20, 2, 30, 1.0), (18, 10, 1, 5, 3.0)):
