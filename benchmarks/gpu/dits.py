@@ -1,8 +1,10 @@
-"""Diffusion transformers at full size: a step eager, by block graphs and by core's torch.compile, on this GPU.
+"""Diffusion transformers at full size: a step eager, by block graphs and by torch.compile, on this GPU.
 
 `python -m benchmarks.gpu.dits --model z-image --out FILE`, in an environment with ComfyUI (`COMFYUI_PATH`). Weights are
-seeded random numbers, made on the device. Each way is a process of its own; the one by block graphs runs twice, with
-empty caches and then with what the first one stored. One table and one JSON file.
+seeded random numbers, made on the device, quantised where `--format` names a format. Each way is a process of its own.
+Block graphs and torch.compile run twice, with empty caches and then with what the first one stored: torch.compile on
+the whole model, as core's node does it, and on each block. Then a LoRA is added and changed and, where the model takes
+one, a reference image. One table and one JSON file.
 """
 
 from __future__ import annotations
@@ -31,57 +33,75 @@ FULL: dict[str, dict[str, Any]] = {
     "flux": {
         "unet": {"hidden_size": 3072, "num_heads": 24, "depth": 19, "depth_single_blocks": 38, "context_in_dim": 4096,
                  "vec_in_dim": 768, "axes_dim": [16, 56, 56]},
-        "width": 4096, "tokens": 256, "pooled": 768,
+        "width": 4096, "tokens": 256, "pooled": 768, "reference": (16,),
     },
     "qwen-image": {
         "unet": {"num_layers": 60, "attention_head_dim": 128, "num_attention_heads": 24, "joint_attention_dim": 3584,
                  "axes_dims_rope": (16, 56, 56)},
-        "width": 3584, "tokens": 96,
+        "width": 3584, "tokens": 96, "reference": (16, 1),
     },
     "wan 2.1 t2v": {
         "unet": {"dim": 5120, "ffn_dim": 13824, "freq_dim": 256, "text_dim": 4096, "num_heads": 40, "num_layers": 40},
         "width": 4096, "tokens": 512, "frames": 13, "height": 60, "width_units": 104,
     },
 }  # fmt: skip
-WAYS = ("eager", "ours", "restored", "torch.compile")
+WAYS = (
+    "eager", "ours", "ours, restored", "torch.compile", "torch.compile, again", "torch.compile by block",
+    "torch.compile by block, again",
+)  # fmt: skip
 
 
-def _text(full: dict[str, Any]) -> list[Any]:
+def _text(full: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    extra: dict[str, Any] = {}
     if "pooled" in full:
-        extra = {"pooled_output": torch.randn(1, full["pooled"], generator=generator), "guidance": 3.5}
+        extra = {"pooled_output": torch.randn(1, full["pooled"], generator=generator), "guidance": 3.5, **extra}
     return [[torch.randn(1, full["tokens"], full["width"], generator=generator), extra]]
 
 
-def measure(name: str, way: str, side: int, steps: int) -> dict[str, Any]:
-    """Sample twice in this process; the first step's and the median step's milliseconds, peak bytes, what ran."""
+def _compiled(model: Any, way: str) -> Any:
+    """The MODEL as the node of a way makes it."""
+    if way.startswith("ours"):
+        from onegraph.host.model_hook import Options, compile_model
+
+        return compile_model(model, Options(backend="inductor"), "7")[0]
+    if way == "eager":
+        return model
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    from onegraph.compiler.blocks.repeated import repeated_blocks
+
+    names = [f"diffusion_model.{name}" for name in repeated_blocks(model.model.diffusion_model)]
+    chosen = model.clone()
+    set_torch_compile_wrapper(chosen, backend="inductor", keys=names if "by block" in way else ["diffusion_model"])
+    return chosen
+
+
+def measure(name: str, way: str, side: int, steps: int, layers: str) -> dict[str, Any]:
+    """Sample in this process; the first step's and the median step's milliseconds, peak bytes, what ran."""
     from headless import host
 
     host.boot(cpu=False)
+    host.import_pack()
     import comfy.sample
+    import comfy.sd
     import torch
-    from support.models import dits
+    from support.dit_matrix.weights import lora_of
+    from support.models import dits, quantised
 
     full = FULL[name]
     device = torch.device("cuda")
     began = time.perf_counter()
-    model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
+    with torch.inference_mode():
+        if layers:
+            model = quantised.load(name, layers, device=device, **full["unet"])
+        else:
+            model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
     torch.cuda.synchronize()
     made_s = time.perf_counter() - began
-    if way in ("ours", "restored"):
-        from onegraph.host.model_hook import Options, compile_model
-
-        chosen = compile_model(model, Options(backend="inductor"), "7")[0]
-    elif way == "torch.compile":
-        from comfy_api.torch_helpers import set_torch_compile_wrapper
-
-        chosen = model.clone()
-        set_torch_compile_wrapper(chosen, backend="inductor")
-    else:
-        chosen = model
+    weights_mib = torch.cuda.memory_allocated() / 2**20
+    chosen = _compiled(model, way)
     latent = dits.DITS[name].latent
     shape = [latent[0], *([full.get("frames", latent[1])] if len(latent) > 1 else [])]
     sizes = (full["height"], full["width_units"]) if "height" in full else (side // 8, side // 8)
@@ -92,29 +112,38 @@ def measure(name: str, way: str, side: int, steps: int) -> dict[str, Any]:
         torch.cuda.synchronize()
         times.append(time.perf_counter())
 
-    def sample(count: int) -> Any:
+    def sample(used: Any, count: int, **extra: Any) -> Any:
         times.clear()
         with torch.inference_mode():
             noise = comfy.sample.prepare_noise(zeros, 3)
-            text = _text(full)
+            text = _text(full, extra)
             ticked()
             return comfy.sample.sample(
-                chosen, noise, count, 1.0, "euler", "simple", text, text, zeros, seed=3, callback=ticked,
+                used, noise, count, 1.0, "euler", "simple", text, text, zeros, seed=3, callback=ticked,
                 disable_pbar=True,
             )  # fmt: skip
 
-    first = sample(2)
-    row: dict[str, Any] = {"way": way, "weights_s": round(made_s, 1), "first_s": round(times[1] - times[0], 2)}
-    row["second_s"] = round(times[2] - times[1], 2)
+    def gaps() -> list[float]:
+        return [1e3 * (b - a) for a, b in itertools.pairwise(times)]
+
+    first = sample(chosen, 2)
+    row: dict[str, Any] = {"way": way, "weights_s": round(made_s, 1), "weights_mib": round(weights_mib)}
+    row |= {"first_s": round(gaps()[0] / 1e3, 2), "second_s": round(gaps()[1] / 1e3, 2)}
+    torch.save(first.cpu(), Path(os.environ["BENCH_RESULTS"]) / f"{name}-{layers}-{way}.pt")
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()
-    result = sample(steps)
-    gaps = [1e3 * (b - a) for a, b in itertools.pairwise(times)]
-    row |= {"step_ms": round(statistics.median(gaps), 2), "least_ms": round(min(gaps), 2)}
+    sample(chosen, steps)
+    row |= {"step_ms": round(statistics.median(gaps()), 2), "least_ms": round(min(gaps()), 2)}
     row["peak_mib"] = round((torch.cuda.max_memory_allocated() - held) / 2**20)
-    torch.save(first.cpu(), Path(os.environ["BENCH_RESULTS"]) / f"{name}-{way}.pt")
-    del result
-    if way in ("ours", "restored"):
+    for strength in (1.0, 0.5):
+        lora = comfy.sd.load_lora_for_models(model, None, lora_of(model), strength, 0)[0]
+        sample(_compiled(lora, way), 4)
+        row[f"lora_{strength}_ms"] = [round(gap, 1) for gap in gaps()]
+    if "reference" in full:
+        reference = torch.randn(1, *full["reference"], *sizes, generator=torch.Generator().manual_seed(4))
+        sample(chosen, 4, reference_latents=[reference])
+        row["reference_ms"] = [round(gap, 1) for gap in gaps()]
+    if way.startswith("ours"):
         from onegraph.host import status
         from onegraph.runtime.registry import registry
 
@@ -131,32 +160,36 @@ def main() -> None:
     parser.add_argument("--model", choices=FULL, default="z-image")
     parser.add_argument("--side", type=int, default=1024, help="pixels")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--format", default="", help="of quantised layers, such as 'fp8 scaled'")
+    parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "benchmarks")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.environ["BENCH_RESULTS"] = str(given.work)
     os.environ.setdefault("ONEGRAPH_HOME", str(given.work / "graphs"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(given.work / "torch-compile"))  # empty, and of nobody else
     given.work.mkdir(parents=True, exist_ok=True)
     if given.one:
-        print(json.dumps(measure(given.model, given.one, given.side, given.steps)))
+        print(json.dumps(measure(given.model, given.one, given.side, given.steps, given.format)))
         return
     rows: list[dict[str, Any]] = []
-    for way in given.ways.split(","):
+    for way in given.ways.split(";"):
         command = [sys.executable, "-m", "benchmarks.gpu.dits", "--model", given.model, "--one", way]
         command += ["--side", str(given.side), "--steps", str(given.steps), "--work", str(given.work)]
+        command += ["--format", given.format]
         began = time.perf_counter()
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             print(f"{way}: {ended.stderr[-1500:]}", flush=True)
             continue
         row = json.loads(ended.stdout.strip().splitlines()[-1]) | {"process_s": round(time.perf_counter() - began, 1)}
-        row["distance"] = _distance(given.work, given.model, way)
+        row["distance"] = _distance(given.work, f"{given.model}-{given.format}", way)
         rows.append(row)
         print(json.dumps(row), flush=True)
         if given.out:
-            given.out.write_text(json.dumps({"model": given.model, "side": given.side, "rows": rows}, indent=1))
+            found = {"model": given.model, "format": given.format, "side": given.side, "rows": rows}
+            given.out.write_text(json.dumps(found, indent=1))
 
 
 def _distance(work: Path, name: str, way: str) -> float | None:

@@ -48,11 +48,18 @@ FORMATS = {
 }
 
 
-def load(name: str, kind: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Any:
-    """A MODEL of a family whose blocks have layers of a format."""
+def load(
+    name: str,
+    kind: str,
+    seed: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    device: torch.device | None = None,
+    **unet: Any,
+) -> Any:
+    """A MODEL of a family whose blocks have layers of a format; `unet` overrides its sizes."""
     from comfy.ops import mixed_precision_ops
 
-    wanted, model = FORMATS[kind], dits.load(name, seed, dtype)
+    wanted, model = FORMATS[kind], dits.load(name, seed, dtype, device, **unet)
     module = model.model.diffusion_model
     ops = mixed_precision_ops({}, dtype, disabled={wanted.format} if wanted.emulated else set())
     for path, layer in [*module.named_modules()]:
@@ -86,7 +93,8 @@ def quantised(layer: torch.nn.Linear, wanted: Quantised, ops: Any, **more: torch
 
     dtype = layer.weight.dtype
     weight = QuantizedTensor.from_float(layer.weight.data, wanted.layout, **wanted.how)
-    made: Any = ops.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="cpu", dtype=dtype)
+    sizes = layer.in_features, layer.out_features, layer.bias is not None
+    made: Any = ops.Linear(*sizes, device=layer.weight.device, dtype=dtype)
     said = json.dumps({"format": wanted.format, **wanted.file}).encode()
     state = {**weight.state_dict("weight"), "comfy_quant": torch.tensor([*said], dtype=torch.uint8), **more}
     if layer.bias is not None:
