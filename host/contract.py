@@ -132,6 +132,16 @@ QUANTISED = (
     Use("comfy.quant_ops.QuantizedTensor"),
     Use("comfy.ops.mixed_precision_ops", ("quant_config", "compute_dtype")),
 )
+# What brings the weights of one block after the other under DynamicVRAM. Without it a model has to fit as a whole.
+STREAMING = (
+    Use("comfy.ops.cast_modules_with_vbar", ("comfy_modules", "dtype", "device", "bias_dtype", "non_blocking")),
+    Use(
+        "comfy.ops.resolve_cast_module_with_vbar",
+        ("s", "dtype", "device", "bias_dtype", "compute_dtype", "want_requant"),
+    ),
+    Use("comfy.model_management.sync_stream", ("device", "stream")),
+    Use("comfy.model_prefetch.cleanup_prefetched_modules", ("comfy_modules",)),
+)
 _AS_SERVER = ("server", "nodes")  # modules that only a server has loaded; nothing of ours loads them
 
 

@@ -5,10 +5,11 @@ memory. What computes are pages of GPU memory: filled at a module's use, with Lo
 other work needs the room. Their addresses never change, so a graph bound to them is right as long as they are filled.
 
 A call of a graph therefore holds the pages of the whole model while it runs, by the host's own call that makes pages
-resident and pins them, or that says they do not fit: then the call is eager, which pages. Pages whose contents went
-or are to change (another LoRA) are filled by the host's own function, the one that every eager layer calls, and its
-result counts only where it lies in the pages themselves. Nothing stays pinned between calls, so that other models
-get room as they would without a graph; the host waits for the device before it takes a page away.
+resident and pins them, or that says they do not fit: then the call is eager, which pages, or blocks have their weights
+brought one by one (streamed.py). Pages whose contents went or are to change (another LoRA) are filled by the host's own
+function, the one that every eager layer calls, and its result counts only where it lies in the pages themselves.
+Nothing stays pinned between calls, so that other models get room as they would without a graph; the host waits for the
+device before it takes a page away.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import torch
 from ..common import reasons
 from ..common.shapes import Refused
 from ..common.torch_private import Tables, TensorLooks, copy_all, set_tables, tables
+from ..compiler.composite import PLAIN
 from . import contract
-from .vram_copies import copies_of, dtype_of, fill
+from .vram_copies import PagedCopies, copies_of, dtype_of, fill
+from .weights.quantised import is_quantised, tensors_of_weight
 
 _VBAR = ("base_addr", "offset", "fault", "unpin", "get_residency")  # used of comfy_aimdo's ModelVBAR
 _SMALL = 1 << 20  # bytes: a resident weight up to this size is copied for each call
@@ -35,10 +38,70 @@ def is_paged(patcher: Any) -> bool:
     return bool(getattr(patcher, "is_dynamic", lambda: False)())
 
 
-def _inside(tensor: torch.Tensor, slot: tuple[Any, int, int]) -> bool:
-    """Whether a tensor lies in a module's slot among the pages."""
-    _, start, size = slot
-    return start <= tensor.data_ptr() and tensor.data_ptr() + tensor.nbytes <= start + size
+def inside(weight: torch.Tensor, start: int, size: int) -> bool:
+    """Whether a weight, with all its parts, lies in some memory."""
+    return all(
+        start <= one.data_ptr() and one.data_ptr() + one.nbytes <= start + size for one in tensors_of_weight(weight)
+    )
+
+
+def cast_arguments(layer: torch.nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> dict[str, Any]:
+    """What a layer asks the host's function for its weights with, besides where to; a quantised weight stays so."""
+    dtype = dtype_of(layer, "weight", weight)
+    found: dict[str, Any] = {"dtype": dtype, "bias_dtype": None if bias is None else dtype_of(layer, "bias", bias)}
+    return found | ({"compute_dtype": dtype, "want_requant": True} if is_quantised(weight) else {})
+
+
+class Resident:
+    """Weights that the host does not page, as a copy of the model has them.
+
+    Args:
+        slots: by module and name, tensors for small ones: the host makes those anew for each run, and graphs want to
+            find them where they were.
+    """
+
+    def __init__(self, slots: dict[tuple[int, str], torch.Tensor], device: torch.device) -> None:
+        self._slots = slots
+        self._device = device
+        self._found: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._looks = TensorLooks([])  # of these
+        self._copied: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])  # targets, weights
+
+    def of(self, owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that a copy has in place of a module's."""
+        parameters, buffers, _ = tables(owner)
+        self._found.append((parameters if name in parameters else buffers, name, tensor, tensor.data_ptr()))
+        if tensor.device != self._device:
+            return tensor  # binding refuses it
+        # The host keeps small weights in the file's dtype and casts them at each use: the copy is that cast.
+        dtype = dtype_of(owner, name, tensor) if "comfy_cast_weights" in vars(owner) else tensor.dtype
+        if is_quantised(tensor) or (dtype == tensor.dtype and tensor.nbytes > _SMALL):
+            return tensor
+        slot = self._slots.get((id(owner), name))
+        if slot is None or slot.device != self._device:
+            with torch.inference_mode(False):
+                slot = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=self._device)
+                if isinstance(tensor, torch.nn.Parameter):
+                    slot = torch.nn.Parameter(slot, requires_grad=False)
+            self._slots[id(owner), name] = slot
+        for entry, one in zip(self._copied, (slot, tensor), strict=True):
+            entry.append(one)
+        return slot
+
+    def complete(self) -> None:
+        """All have been asked for: take down what they look like."""
+        self._looks = TensorLooks([tensor for _, _, tensor, _ in self._found])
+
+    def unchanged(self) -> bool:
+        """Whether all are the same objects at the same addresses, and look the same."""
+        return all(
+            tensors.get(name) is tensor and tensor.data_ptr() == address
+            for tensors, name, tensor, address in self._found
+        ) and self._looks.same([tensor for _, _, tensor, _ in self._found])
+
+    def copy(self) -> None:
+        """Bring the values of small ones to where graphs read them."""
+        copy_all(*self._copied)
 
 
 class Paged:
@@ -58,15 +121,12 @@ class Paged:
         self._device = device
         self._cast = cast
         self._uncast = uncast
-        copies = copies_of(module, version)
-        self._filled, self._small = copies.filled, copies.small
-        self.skeleton = copies.skeletons[0]
+        self.copies: PagedCopies = copies_of(module, version)
+        self.skeleton = self.copies.skeletons[0]
         self.filling_s = 0.0
         self._signature: bytes | None = None  # of all pages, when the weights were last loaded
         self._paged: list[tuple[dict[str, Any], Any, Any]] = []
-        self._resident: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
-        self._looks = TensorLooks([])  # of these
-        self._copied: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])  # targets, weights
+        self._resident = Resident(self.copies.small, device)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[torch.nn.Module | Refused]:
@@ -83,8 +143,8 @@ class Paged:
                 refused = self._load_weights(bytes(signature))
                 self.filling_s += time.perf_counter() - started
             if refused is None:
-                copy_all(*self._copied)
-            yield self._filled[0] if refused is None else refused
+                self._resident.copy()
+            yield self.copies.filled[0] if refused is None else refused
         finally:
             if size:
                 self._vbar.unpin(self._vbar.base_addr, size)
@@ -92,8 +152,8 @@ class Paged:
     def release(self) -> None:
         """The run is over: keep none of the tensors."""
         self._signature = None
-        self._paged, self._resident, self._copied = [], [], ([], [])
-        for copied in self._filled:
+        self._paged, self._resident = [], Resident(self.copies.small, self._device)
+        for copied in self.copies.filled:
             set_tables(copied, Tables({}, {}, tables(copied).children))
 
     def _unchanged(self, signature: bytes) -> bool:
@@ -108,11 +168,7 @@ class Paged:
                 state.get("_v") is slot and state.get("_v_signature") is filled and "_prefetch" not in state
                 for state, slot, filled in self._paged
             )
-            and all(
-                tensors.get(name) is tensor and tensor.data_ptr() == address
-                for tensors, name, tensor, address in self._resident
-            )
-            and self._looks.same([tensor for _, _, tensor, _ in self._resident])
+            and self._resident.unchanged()
         )
 
     def _load_weights(self, signature: bytes) -> Refused | None:
@@ -130,18 +186,13 @@ class Paged:
                 return Refused(reasons.WeightsMoving())
             weight, bias = (tables(child).parameters.get(key) for key in ("weight", "bias"))
             assert weight is not None
-            filled = self._cast(
-                child,
-                dtype=dtype_of(child, "weight", weight),
-                device=self._device,
-                bias_dtype=None if bias is None else dtype_of(child, "bias", bias),
-                offloadable=True,
-            )
+            arguments = cast_arguments(child, weight, bias)
+            filled = self._cast(child, device=self._device, offloadable=True, **arguments)
             self._uncast(child, *filled)
             for key, tensor in (("weight", filled[0]), ("bias", filled[1])):
                 if tensor is None:
                     continue
-                if not _inside(tensor, slot):
+                if not inside(tensor, *slot[1:]):
                     return Refused(reasons.DynamicVramMoves(key, name))
                 found[id(child), key] = torch.nn.Parameter(tensor, requires_grad=False)
             if state.get("_v_signature") is None:
@@ -150,29 +201,10 @@ class Paged:
 
         def give(owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
             paged = found.get((id(owner), name))
-            if paged is not None:
-                return paged
-            parameters, buffers, _ = tables(owner)
-            self._resident.append((parameters if name in parameters else buffers, name, tensor, tensor.data_ptr()))
-            if tensor.device != self._device:
-                return tensor  # binding refuses it
-            # The host keeps small weights in the file's dtype and casts them at each use: the copy is that cast.
-            dtype = dtype_of(owner, name, tensor) if "comfy_cast_weights" in vars(owner) else tensor.dtype
-            if dtype == tensor.dtype and tensor.nbytes > _SMALL:
-                return tensor
-            slot = self._small.get((id(owner), name))
-            if slot is None or slot.device != self._device:
-                with torch.inference_mode(False):
-                    slot = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=self._device)
-                    if isinstance(tensor, torch.nn.Parameter):
-                        slot = torch.nn.Parameter(slot, requires_grad=False)
-                self._small[id(owner), name] = slot
-            for entry, one in zip(self._copied, (slot, tensor), strict=True):
-                entry.append(one)
-            return slot
+            return self._resident.of(owner, name, tensor) if paged is None else paged
 
-        fill(self._filled, self._module, give)
-        self._looks = TensorLooks([tensor for _, _, tensor, _ in self._resident])
+        fill(self.copies.filled, self._module, give)
+        self._resident.complete()
         self._signature = signature
         return None
 
@@ -210,7 +242,7 @@ def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refuse
     if not isinstance(vbars, dict):
         return Refused(reasons.PagedWeights())
     for tensor in (*module.parameters(), *module.buffers()):
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        if type(tensor) not in PLAIN and not is_quantised(tensor):
             return Refused(reasons.NotPlainWeight(type(tensor).__name__))
     slots = [state["_v"] for state in map(vars, module.modules()) if state.get("_v") is not None]
     vbar = vbars.get(patcher.load_device)

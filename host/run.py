@@ -16,10 +16,11 @@ from ..common.shapes import Refused
 from ..runtime import registrations
 from ..runtime.binding import Held
 from ..runtime.blocks.session import BlockRun
+from ..runtime.blocks.weight_source import WeightSource
 from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.run import Run
-from . import custom_nodes, dynamic_vram, eligibility, host_memory
+from . import custom_nodes, dynamic_vram, eligibility, host_memory, streamed
 
 
 @dataclass
@@ -101,6 +102,12 @@ class HostRun(Run):
         else:
             with self.paged.held() as held:
                 yield held
+
+    def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
+        """DynamicVRAM's pages and buffers, block by block, where there is no room for all weights."""
+        if self.paged is None or not isinstance(refusal, reasons.NoRoomForWeights):
+            return None
+        return streamed.streamed(module, self.paged, self.patcher.load_device)
 
 
 def start_run(patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardCache | None = None) -> HostRun:

@@ -13,6 +13,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused
 from . import registrations
 from .binding import Held
+from .blocks.weight_source import WeightSource
 from .module_guard import ModuleGuard
 from .request import Request
 from .run_report import RunReport
@@ -84,3 +85,7 @@ class Run:
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
         """The module with all its weights where a graph can read them, as long as this lasts."""
         yield module
+
+    def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
+        """What brings the weights of blocks one by one, where `weights` refused to have all of them; None: nothing."""
+        return None

@@ -51,7 +51,7 @@ WAYS = (
 )  # fmt: skip
 
 
-def _text(full: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
+def text_of(full: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -60,7 +60,18 @@ def _text(full: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
     return [[torch.randn(1, full["tokens"], full["width"], generator=generator), extra]]
 
 
-def _compiled(model: Any, way: str) -> Any:
+def latent_of(name: str, side: int) -> Any:
+    """Zeros of a model's latent, its side in pixels."""
+    import torch
+    from support.models import dits
+
+    full, latent = FULL[name], dits.DITS[name].latent
+    frames = [full.get("frames", latent[1])] if len(latent) > 1 else []
+    sizes = (full["height"], full["width_units"]) if "height" in full else (side // 8, side // 8)
+    return torch.zeros(1, latent[0], *frames, *sizes)
+
+
+def compiled_by(way: str, model: Any) -> Any:
     """The MODEL as the node of a way makes it."""
     if way.startswith("ours"):
         from onegraph.host.model_hook import Options, compile_model
@@ -101,11 +112,8 @@ def measure(name: str, way: str, side: int, steps: int, layers: str) -> dict[str
     torch.cuda.synchronize()
     made_s = time.perf_counter() - began
     weights_mib = torch.cuda.memory_allocated() / 2**20
-    chosen = _compiled(model, way)
-    latent = dits.DITS[name].latent
-    shape = [latent[0], *([full.get("frames", latent[1])] if len(latent) > 1 else [])]
-    sizes = (full["height"], full["width_units"]) if "height" in full else (side // 8, side // 8)
-    zeros = torch.zeros(1, *shape, *sizes)
+    chosen = compiled_by(way, model)
+    zeros = latent_of(name, side)
     times: list[float] = []
 
     def ticked(*args: Any) -> None:
@@ -116,7 +124,7 @@ def measure(name: str, way: str, side: int, steps: int, layers: str) -> dict[str
         times.clear()
         with torch.inference_mode():
             noise = comfy.sample.prepare_noise(zeros, 3)
-            text = _text(full, extra)
+            text = text_of(full, extra)
             ticked()
             return comfy.sample.sample(
                 used, noise, count, 1.0, "euler", "simple", text, text, zeros, seed=3, callback=ticked,
@@ -137,10 +145,10 @@ def measure(name: str, way: str, side: int, steps: int, layers: str) -> dict[str
     row["peak_mib"] = round((torch.cuda.max_memory_allocated() - held) / 2**20)
     for strength in (1.0, 0.5):
         lora = comfy.sd.load_lora_for_models(model, None, lora_of(model), strength, 0)[0]
-        sample(_compiled(lora, way), 4)
+        sample(compiled_by(way, lora), 4)
         row[f"lora_{strength}_ms"] = [round(gap, 1) for gap in gaps()]
     if "reference" in full:
-        reference = torch.randn(1, *full["reference"], *sizes, generator=torch.Generator().manual_seed(4))
+        reference = torch.randn(1, *full["reference"], *zeros.shape[-2:], generator=torch.Generator().manual_seed(4))
         sample(chosen, 4, reference_latents=[reference])
         row["reference_ms"] = [round(gap, 1) for gap in gaps()]
     if way.startswith("ours"):

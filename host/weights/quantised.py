@@ -57,6 +57,12 @@ def parts(weight: torch.Tensor) -> WeightParts | None:
     return WeightParts(tensors, tuple(facts))
 
 
+def tensors_of_weight(weight: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a weight consists of: itself, unless it is quantised."""
+    found = parts(weight)
+    return [weight] if found is None else [*found.tensors.values()]
+
+
 def computes_as_usual(weight: Any) -> bool:
     """Whether products with a weight are comfy-kitchen's own: others may register theirs, for it or for its layout."""
     from comfy_kitchen.tensor import base

@@ -83,6 +83,7 @@ class BlockCall(NamedTuple):
     """One call of a block.
 
     Attributes:
+        block: what a graph is compared with: the block, or a copy of it that has all weights.
         module: the block with all its weights where a graph can read them.
         named: its arguments by name.
         options: the model's.
@@ -310,7 +311,7 @@ class KindGraph:
         def exact(*given: torch.Tensor) -> Output:
             floats = [one.float() if one.is_floating_point() else one for one in given]
             with torch.no_grad():
-                return self._computed(copied(call.block), floats, options)[1]
+                return self._computed(copied(call.module), floats, options)[1]
 
         return QuantisingEager(eager, exact)
 

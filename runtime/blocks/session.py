@@ -28,6 +28,7 @@ from .client import Client
 from .kind import BlockCall, KindGraph, Matched, Raised
 from .kinds import Kinds
 from .routing import is_taken, routed
+from .weight_source import Brought, WeightSource
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -77,6 +78,7 @@ class BlockRun:
         self._run_of = weakref.ref(run)  # which has this: nothing waits for a collector that holds weights
         self._model = weakref.ref(model)
         self._held: torch.nn.Module | None = None  # in a call, what has all weights, where that is not the model
+        self._source: WeightSource | None = None  # of weights that have no room together
         self._lock = threading.RLock() if lock is None else lock
         self._kinds = Kinds(client, run)
         self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
@@ -150,11 +152,14 @@ class BlockRun:
         """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
         model = self._model()
         assert model is not None  # it is called
-        held = lasting.enter_context(self._run.weights(model))
-        if isinstance(held, Refused):
-            self._ambient, self._ambient_known = held.reason, True
-        elif held is not model:
-            self._held = held
+        if self._source is None:
+            held = lasting.enter_context(self._run.weights(model))
+            if isinstance(held, Refused):
+                self._source = self._run.weight_source(model, held.reason)
+                if self._source is None:
+                    self._ambient, self._ambient_known = held.reason, True
+            elif held is not model:
+                self._held = held
         # torch.compile would trace through a route.
         left = [one for one in self._blocks.values() if is_compiled_by_torch(one.block)]
         own = [one.block for one in self._blocks.values() if one not in left]
@@ -259,7 +264,7 @@ class BlockRun:
     def _serve_by(
         self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched
     ) -> tuple[Any] | Raised | Refused:
-        run, graph = self._run, kind.graph
+        graph = kind.graph
         if not self._alone and graph is not None:  # others' code ran since the model was called
             kind.replaced = graph.replaced()
         if kind.replaced is not None:
@@ -273,18 +278,44 @@ class BlockRun:
         now = self._ambient or self._client.call_refusal()
         if now is not None:
             return Refused(now)
-        whole = not self._alone or run.check_slice is None or one.checked.get(id(graph)) != run.full_checks
-        module = one.skeleton if self._held is None else self._held.get_submodule(one.name)
-        if id(graph) not in one.checked:
+        source = self._source
+        if source is None:
+            module = one.skeleton if self._held is None else self._held.get_submodule(one.name)
+            return self._run_graph(kind, one, named, options, matched, Brought(module, 0))
+        slower = graph.first_use.slower()
+        if slower is not None:  # no weights are brought for it
+            return Refused(slower)
+        with source.weights(one.name) as brought:
+            if isinstance(brought, Refused):
+                return brought
+            return self._run_graph(kind, one, named, options, matched, brought)
+
+    def _run_graph(
+        self,
+        kind: KindGraph,
+        one: _Block,
+        named: Mapping[str, Any],
+        options: Any,
+        matched: Matched,
+        brought: Brought,
+    ) -> tuple[Any] | Raised | Refused:
+        """Run the graph of a kind for a block whose weights are on the device."""
+        run, graph, by_block = self._run, kind.graph, self._source is not None
+        assert graph is not None
+        checked = one.checked.get(id(graph))
+        whole = by_block or not self._alone or run.check_slice is None or checked != run.full_checks
+        if checked is None:
             # The run's version is of no block: a layer that was exchanged is another version of its block alone.
-            graph.start_run(module, None if run.weights_version is None else one.version)
+            graph.start_run(brought.module, None if run.weights_version is None else one.version)
         one.checked[id(graph)] = run.full_checks
         self._client.before_call(run, one.block)
         exact = self._exact if one.guard.composite else None
-        call = BlockCall(one.block, module, named, options, whole, run.held, exact)
+        # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
+        held, block = (None, brought.module) if by_block else (run.held, one.block)
+        call = BlockCall(block, brought.module, named, options, whole, held, exact)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
-            run.report.blocks.served(graph, one.name)
+            run.report.blocks.served(graph, one.name, brought.streamed)
         elif not isinstance(served, Refused):
             return served
         elif isinstance(served.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory

@@ -7,58 +7,12 @@ import weakref
 from typing import Any
 
 import torch
+from support.comfyui.pages import FakeVbar
 
 from onegraph.common.reasons import NoRoomForWeights, PagedWeights
 from onegraph.common.shapes import Refused
 from onegraph.compiler import fingerprint, skeleton
 from onegraph.host import dynamic_vram
-
-PAGE = 4096
-
-
-class FakeVbar:
-    """comfy_aimdo's ModelVBAR as the pack uses it: page residency, pins that nest, a serial number per residency."""
-
-    def __init__(self, pages: int, nesting: bool = True) -> None:
-        self.memory = torch.zeros((pages + 1) * PAGE, dtype=torch.uint8)
-        self.base_addr = -(-self.memory.data_ptr() // PAGE) * PAGE
-        self.offset = 0
-        self.pins = [0] * pages
-        self.serials = [0] * pages
-        self.resident = [False] * pages
-        self.room = True
-        self.nesting = nesting
-
-    def alloc(self, size: int) -> tuple[Any, int, int]:
-        self.offset = -(-self.offset // 512) * 512 + size
-        return self, self.base_addr + self.offset - size, size
-
-    def _pages(self, address: int, size: int) -> range:
-        start = address - self.base_addr
-        return range(start // PAGE, -(-(start + size) // PAGE))
-
-    def fault(self, address: int, size: int) -> bytes | None:
-        if not self.room:
-            return None
-        for page in self._pages(address, size):
-            self.serials[page] += not self.resident[page]
-            self.resident[page] = True
-            self.pins[page] += 1
-        return bytes(self.serials[page] for page in self._pages(address, size))
-
-    def unpin(self, address: int, size: int) -> None:
-        for page in self._pages(address, size):
-            self.pins[page] = self.pins[page] - 1 if self.nesting else 0
-
-    def get_residency(self) -> list[int]:
-        return [r + 2 * bool(p) for r, p in zip(self.resident, self.pins, strict=True)]
-
-    def evict(self) -> None:
-        self.resident = [r and bool(p) for r, p in zip(self.resident, self.pins, strict=True)]
-
-    def view(self, place: tuple[Any, int, int], like: torch.Tensor) -> torch.Tensor:
-        start = place[1] - self.memory.data_ptr()
-        return self.memory[start : start + like.nbytes].view(like.dtype).view(like.shape)
 
 
 class Host:
@@ -97,7 +51,7 @@ class Net(torch.nn.Module):
 
 def dynamic(nesting: bool = True) -> tuple[Net, FakeVbar]:
     net = Net().requires_grad_(False)
-    vbar = FakeVbar(8, nesting)
+    vbar = FakeVbar(8, nesting=nesting)
     net.big._v = vbar.alloc(net.big.weight.nbytes)  # type: ignore[assignment]
     net.big._v_signature = None  # type: ignore[assignment]
     net.big.seed_key = "big"  # type: ignore[assignment]
@@ -176,7 +130,7 @@ def test_a_replaced_resident_weight_keeps_its_address() -> None:
 
 def test_no_room_is_refused_and_nothing_stays_pinned() -> None:
     net, vbar = dynamic()
-    vbar.room = False
+    vbar.room = 0
     with paged(net, vbar, Host()).held() as held:
         assert held == Refused(NoRoomForWeights())
     assert not any(vbar.pins)

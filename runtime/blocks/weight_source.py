@@ -1,0 +1,39 @@
+"""Where blocks get their weights from, when those do not all stay on the device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ...common.shapes import Refused
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A block whose weights are on the device just now.
+
+    Attributes:
+        module: the block, or a copy of it that has them.
+        streamed: bytes that were brought for this call alone; 0: all of them stay for the next one.
+    """
+
+    module: torch.nn.Module
+    streamed: int
+
+
+class WeightSource(Protocol):
+    """Brings the weights of one block after the other.
+
+    Copies are enqueued on streams of their own, so the caller, who runs ahead of the device, has the next block's
+    weights brought while this one computes.
+    """
+
+    def weights(self, name: str) -> AbstractContextManager[Brought | Refused]:
+        """The block of a name with its weights on the device, while this lasts; or why they cannot be brought.
+
+        When it ends, their memory is for the next block, once the device has done what was enqueued so far. It ends
+        so whatever happens in between. Raises what the host raises, but for a lack of memory, which it refuses.
+        """
