@@ -84,8 +84,11 @@ def patcher_refusal(patcher: Any, prefix: str | tuple[str, ...]) -> Reason | Non
     return None
 
 
-def placement_refusal(patcher: Any, guard: ModuleGuard) -> Reason | None:
+def placement_refusal(patcher: Any, guard: ModuleGuard, whole: bool = True) -> Reason | None:
     """Why the weights of a module are not what its layers compute with, or None.
+
+    Args:
+        whole: whether the module is compiled as a whole. A block's layers that cast their weights do so in its graph.
 
     Where DynamicVRAM looks after the module, every layer asks for its weights, and only the class of a layer says
     whether they are cast, too. Elsewhere a layer casts its weights to the dtype of its input: because it lies in system
@@ -97,7 +100,7 @@ def placement_refusal(patcher: Any, guard: ModuleGuard) -> Reason | None:
         if where is not None:
             return reasons.WeightComputed(where)
     if dynamic_vram.is_paged(patcher):
-        where = guard.where_class_set("comfy_cast_weights")
+        where = guard.where_class_set("comfy_cast_weights") if whole else None
     else:
         where = None if getattr(patcher, "force_cast_weights", False) else guard.where_set("comfy_cast_weights")
     return reasons.WeightCast(where) if where is not None else None

@@ -11,6 +11,7 @@ import torch
 
 from ..common.torch_private import Tables, set_tables, tables
 from ..compiler.fingerprint import is_own_method
+from .weights.quantised import metadata_of, without_values
 
 # What the host keeps on the modules (and on the model itself) to page them; the model computes the same without.
 BOOKKEEPING = {
@@ -56,9 +57,8 @@ def plain_copies(module: torch.nn.Module) -> Copies:
             for name, value in vars(original).items()
             if name not in BOOKKEEPING and not is_own_method(original, name, value)
         }
-        for name in _ORDER:  # a missing bias is a plain attribute here, where torch has it among the parameters
-            if name in state and state[name] is None:
-                del state[name]
+        for name in _missing(original):
+            state.pop(name, None)
         children = {n: None if child is None else copy_of(child) for n, child in tables(original).children.items()}
         copied.__dict__.update(state)
         set_tables(copied, Tables({}, {}, children))
@@ -68,9 +68,19 @@ def plain_copies(module: torch.nn.Module) -> Copies:
     return tuple(made.values())
 
 
+def _missing(module: torch.nn.Module) -> list[str]:
+    """Weights that a module does without, and that torch has among its parameters: here they are plain attributes.
+
+    A norm by the root mean square has no bias in torch, either.
+    """
+    if isinstance(module, torch.nn.RMSNorm):
+        return []
+    return [name for name in _ORDER if vars(module).get(name, module) is None]
+
+
 def _weights_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor | None]]:
     """A module's own parameters in torch's order, with None for the missing ones."""
-    found: dict[str, torch.Tensor | None] = {n: None for n in _ORDER if vars(module).get(n, module) is None}
+    found: dict[str, torch.Tensor | None] = dict.fromkeys(_missing(module))
     found |= tables(module).parameters
     return sorted(found.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER)))
 
@@ -97,7 +107,7 @@ def _metadata(module: torch.nn.Module) -> _Metadata:
     for child in module.modules():
         rows.append((type(child), len(tables(child).children)))
         rows += [
-            (name, tensor.shape, tensor.stride(), dtype_of(child, name, tensor))
+            (name, tensor.shape, tensor.stride(), dtype_of(child, name, tensor), metadata_of(tensor))
             for name, tensor in [*_weights_of(child), *tables(child).buffers.items()]
             if tensor is not None
         ]
@@ -111,7 +121,9 @@ def _without_storage(module: torch.nn.Module) -> Copies:
     def give(owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in made:
             dtype = dtype_of(owner, name, tensor)
-            empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
+            empty = without_values(tensor)
+            if empty is None:
+                empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             made[id(tensor)] = torch.nn.Parameter(empty, requires_grad=False) if is_parameter else empty
         return made[id(tensor)]

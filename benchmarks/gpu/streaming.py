@@ -42,6 +42,7 @@ def enable() -> None:
     devices = [(device.index, 0) for device in comfy.model_management.get_all_torch_devices()]
     assert comfy_aimdo.control.init_devices(devices), "comfy-aimdo does not work here"
     comfy.model_patcher.CoreModelPatcher = comfy.model_patcher.ModelPatcherDynamic
+    comfy_aimdo.control.set_log_warning()
     comfy.memory_management.aimdo_enabled = True
 
 
@@ -58,11 +59,13 @@ def after_node() -> None:
 
 def loaded(name: str, layers: str, seed: int = 0, **unet: Any) -> Any:
     """A MODEL in system memory, as a loader gives it under DynamicVRAM."""
+    import comfy.memory_management
     import comfy.model_patcher
     import torch
     from support.models import dits, quantised
 
     device, wanted = torch.device("cuda", 0), {**FULL[name]["unet"], **unet}
+    comfy.memory_management.aimdo_enabled = False  # else layers wait for a file
     with torch.inference_mode():
         made = (
             quantised.load(name, layers, seed, device=device, **wanted)
@@ -71,6 +74,7 @@ def loaded(name: str, layers: str, seed: int = 0, **unet: Any) -> Any:
         )
         made.model.to("cpu")
     torch.cuda.empty_cache()
+    comfy.memory_management.aimdo_enabled = True
     return comfy.model_patcher.CoreModelPatcher(made.model, load_device=device, offload_device=torch.device("cpu"))
 
 

@@ -145,6 +145,7 @@ class BlockClient:
         self._attention = ChosenAttention(model, self.packages)
         self._plans = MemoryPlans(device)
         self._weights: dict[str, tuple[tuple[int, int], Reason | None]] = {}  # of each block, when it was last checked
+        self._paged_versions: dict[str, int] = {}  # of each block, when the run began
         self.prefix = prefix
         self._prefixes = tuple(f"{prefix}{name}" for name in repeated_blocks(model))
 
@@ -165,7 +166,12 @@ class BlockClient:
     def skeleton(
         self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard
     ) -> torch.nn.Module | Refused:
-        refusal = eligibility.placement_refusal(run.patcher, guard) or self._weights_refusal(run, name, block, guard)
+        refusal = eligibility.placement_refusal(run.patcher, guard, whole=False)
+        refusal = refusal or self._weights_refusal(run, name, block, guard)
+        if refusal is None and run.paged is not None:
+            if self._paged_versions.setdefault(name, guard.version) != guard.version:
+                return Refused(reasons.WeightsMoving())  # the copies that have its weights are of what it was
+            return run.paged.skeleton.get_submodule(name)
         return block if refusal is None else Refused(refusal)
 
     def _weights_refusal(self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard) -> Reason | None:

@@ -63,6 +63,28 @@ def tensors_of_weight(weight: torch.Tensor) -> list[torch.Tensor]:
     return [weight] if found is None else [*found.tensors.values()]
 
 
+def metadata_of(weight: torch.Tensor) -> tuple[Any, ...] | None:
+    """Everything about a quantised weight but its values; None: it is none."""
+    found = parts(weight)
+    return None if found is None else found.metadata()
+
+
+def without_values(weight: torch.Tensor) -> torch.Tensor | None:
+    """A quantised weight like another, on the meta device; None: it is none."""
+    arguments = _arguments(weight)
+    if arguments is None:
+        return None
+    values, layout, params = arguments
+    fields = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    empty = {name: _meta(one) for name, one in fields.items() if isinstance(one, torch.Tensor)}
+    made: torch.Tensor = type(weight)(_meta(values), layout, dataclasses.replace(params, **empty))
+    return made
+
+
+def _meta(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
 def computes_as_usual(weight: Any) -> bool:
     """Whether products with a weight are comfy-kitchen's own: others may register theirs, for it or for its layout."""
     from comfy_kitchen.tensor import base

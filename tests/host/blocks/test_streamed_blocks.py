@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import pages
-from support.models import dits
+from support.dit_matrix.weights import lora_of
+from support.models import dits, quantised
 
 from onegraph.host import model_hook, status
-from onegraph.runtime.registry import registry
+from onegraph.runtime.registry import Registry, registry
 
 NODE = "7"
 
@@ -73,3 +74,161 @@ def test_a_model_with_room_for_a_part_of_it(room: float, least: int, most: int, 
         vbar.evict()
     text = status.last_runs[NODE].text()
     assert (f"5 of 5 blocks compiled, {5 - streamed} resident, {streamed} streamed" in text) == (streamed > 0), text
+
+
+def test_a_streamed_block_has_the_graph_of_a_resident_one(flux: Any) -> None:
+    wanted = dits.sample(flux, "flux")
+    before = registry().counters.compiles
+    check(flux, pages.page(flux, 0.5), wanted)
+    assert registry().counters.compiles == before
+
+
+def test_loras_are_applied_to_what_is_streamed(flux: Any) -> None:
+    """On, stronger, off: to the pages as they are filled, and to each use of what has none."""
+    import comfy.sd
+
+    plain = dits.load("flux")
+    vbar = pages.page(flux, 0.4)
+    dits.sample(compiled(flux), "flux")
+    for strength in (0.8, 1.6, 0.0):
+        patched = comfy.sd.load_lora_for_models(plain, None, lora_of(plain), strength, 0)[0] if strength else plain
+        wanted = dits.sample(patched, "flux")
+        assert (pages.patch(flux, patched) > 0) == (strength > 0)
+        for _ in range(2):
+            assert check(flux, vbar, wanted) > 0
+            vbar.evict()
+
+
+class Stopped(BaseException):
+    """An interrupt."""
+
+
+@pytest.mark.parametrize("error", [ValueError, torch.OutOfMemoryError, Stopped])
+@pytest.mark.parametrize("where", ["fetch", "resolve", "run"])
+def test_nothing_stays_behind_an_error(
+    where: str, error: type[BaseException], flux: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the midst of bringing a block's weights, or of its run: the block is eager or the error is the user's, and no
+    page stays pinned."""
+    import comfy.ops
+
+    from onegraph.runtime.loaded_graph import LoadedGraph
+
+    wanted = dits.sample(flux, "flux")
+    vbar = pages.page(flux, 0.4)
+    owner, name = {
+        "fetch": (comfy.ops, "cast_modules_with_vbar"),
+        "resolve": (comfy.ops, "resolve_cast_module_with_vbar"),
+        "run": (LoadedGraph, "_run"),
+    }[where]
+    real, calls = getattr(owner, name), []
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 3:
+            raise error("no")
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patching:
+        patching.setattr(owner, name, failing)
+        if error is Stopped:
+            with pytest.raises(Stopped):
+                dits.sample(compiled(flux), "flux")
+        else:
+            assert distance(dits.sample(compiled(flux), "flux"), wanted) < 1e-6
+            assert blocks()["eager_codes"]
+    assert left_alone(flux, vbar)
+    check(flux, vbar, wanted)
+
+
+def test_a_layer_exchanged_in_mid_run_is_not_served_by_a_copy_of_the_old_one(flux: Any) -> None:
+    vbar = pages.page(flux, 0.4)
+    module = flux.model.diffusion_model
+    done: list[int] = []
+
+    def exchange(*args: Any) -> None:
+        if not done:
+            done.append(1)
+            old = module.single_blocks[0].linear1
+            new = type(old)(old.in_features, old.out_features, dtype=old.weight.dtype, device="cpu")
+            new.weight = torch.nn.Parameter(old.weight * -1.0, requires_grad=False)
+            new.bias = torch.nn.Parameter(old.bias * 2.0, requires_grad=False)
+            module.single_blocks[0].linear1 = new.eval()
+
+    fast = compiled(flux)
+    fast.set_model_sampler_post_cfg_function(lambda given: (exchange(), given["denoised"])[1])
+    found = dits.sample(fast, "flux", steps=3)
+    report = blocks()
+    assert report["eager_codes"] == {"weights_moving": 2}, status.last_runs[NODE].text()
+    done.clear()
+    module.single_blocks[0].linear1.weight.mul_(-1.0)
+    module.single_blocks[0].linear1.bias.mul_(0.5)
+    plain = flux.clone()
+    plain.set_model_sampler_post_cfg_function(lambda given: (exchange(), given["denoised"])[1])
+    assert distance(found, dits.sample(plain, "flux", steps=3)) < 1e-5
+    assert left_alone(flux, vbar)
+
+
+@pytest.mark.parametrize("fetched", ["all", "some"])
+def test_what_the_host_has_fetched_before_a_block(fetched: str, flux: Any) -> None:
+    """Some models' own code brings the next block's weights; those are used, and stay the host's to let go."""
+    from comfy.model_prefetch import cleanup_prefetched_modules
+    from comfy.ops import cast_modules_with_vbar
+
+    wanted = dits.sample(flux, "flux")
+    vbar = pages.page(flux, 0.4)
+    block = flux.model.diffusion_model.single_blocks[1]
+    layers = [layer for layer in block.modules() if vars(layer).get("_v") is not None]
+    own = layers if fetched == "all" else layers[:1]
+    cast_modules_with_vbar(own, None, torch.device("cpu"), None, True)
+    found = dits.sample(compiled(flux), "flux")
+    assert distance(found, wanted) < 1e-6
+    assert blocks()["eager_codes"] == ({} if fetched == "all" else {"weights_moving": 2})
+    assert all("_prefetch" in vars(layer) for layer in own)
+    cleanup_prefetched_modules(own)
+    assert left_alone(flux, vbar)
+
+
+def test_sixty_runs_hold_no_memory(flux: Any) -> None:
+    import gc
+
+    vbar = pages.page(flux, 0.4)
+    fast = compiled(flux)
+    counts = []
+    for number in range(60):
+        dits.sample(fast, "flux", steps=1)
+        if number % 20 == 19:
+            gc.collect()
+            counts.append(sum(isinstance(one, torch.Tensor) for one in gc.get_objects()))
+    assert counts[2] - counts[1] < 10 and counts[1] - counts[0] < 10, counts
+    assert left_alone(flux, vbar)
+
+
+@pytest.mark.parametrize("kind", ["int8 convrot", pytest.param("fp8 scaled", marks=pytest.mark.full)])
+def test_quantised_blocks_are_streamed(kind: str, fresh_process: Registry) -> None:
+    """With pages for a part and for none, and then with a LoRA, which the host merges and quantises anew."""
+    import comfy.sd
+
+    model = quantised.load("qwen-image", kind)
+    dits.sample(compiled(model), "qwen-image")
+    wanted = dits.sample(compiled(model), "qwen-image")
+    compiles = fresh_process.counters.compiles
+    vbar = pages.page(model, 0.5)
+    for _ in range(2):
+        check(model, vbar, wanted, "qwen-image", within=2e-3)
+        vbar.evict()
+    plain = quantised.load("qwen-image", kind)
+    patched = comfy.sd.load_lora_for_models(plain, None, lora_of(plain), 0.5, 0)[0]
+    merged = dits.sample(compiled(patched), "qwen-image")
+    assert pages.patch(model, patched)
+    assert distance(merged, wanted) > 1e-2
+    check(model, vbar, merged, "qwen-image", within=3e-2)
+    assert fresh_process.counters.compiles == compiles
+
+
+@pytest.mark.full
+def test_weights_that_are_cast_at_each_use_are_streamed() -> None:
+    model = quantised.stored("flux")
+    dits.sample(compiled(model), "flux")
+    wanted = dits.sample(compiled(model), "flux")
+    check(model, pages.page(model, 0.4), wanted, within=1e-6)
