@@ -162,7 +162,8 @@ def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:
         h.update(f"\nmodule {name} {cls.__module__}.{cls.__qualname__}".encode())
         for attribute in attributes(child, referenced, rules):
             h.update(f"\n {attribute.name}={attribute.text}".encode())
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+    # By name: not all that fill a module register its weights in one order.
+    for name, tensor in sorted([*module.named_parameters(), *module.named_buffers()], key=lambda one: one[0]):
         h.update(f"\ntensor {name} {list(tensor.shape)} {list(tensor.stride())} {tensor.dtype}".encode())
         parts = rules.composites.parts(tensor) if type(tensor) not in PLAIN else None
         if parts is not None:

@@ -59,7 +59,9 @@ class Component(component.Component):
         """The request with what the host knows of memory, for a graph that may have to be compiled."""
         try:
             call = run.call_bytes or host_memory.call_bytes(run.patcher, x)
-            planned = host_memory.planned_bytes(run.patcher, call)
+            planned = host_memory.inference_bytes(call)
+            if not run.can_stream:  # else pages go where a compile takes their room, and come back later
+                planned += host_memory.missing_bytes(run.patcher)
         except Exception:  # of the host's own estimates
             log.debug("the host's need of memory is not known", exc_info=True)
             call = planned = 0

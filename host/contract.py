@@ -97,6 +97,7 @@ USES: dict[Feature, tuple[Use, ...]] = {
     "DynamicVRAM": (
         Use("comfy.ops.cast_bias_weight", ("s", "input", "dtype", "device", "bias_dtype", "offloadable")),
         Use("comfy.ops.uncast_bias_weight", ("s", "weight", "bias", "offload_stream")),
+        *uses("comfy.model_management", "minimum_inference_memory", "get_free_memory"),
     ),
     "memory": (
         *uses("comfy.model_management", "current_loaded_models", "extra_reserved_memory", "minimum_inference_memory"),

@@ -5,18 +5,19 @@ memory. What computes are pages of GPU memory: filled at a module's use, with Lo
 other work needs the room. Their addresses never change, so a graph bound to them is right as long as they are filled.
 
 A call of a graph therefore holds the pages of the whole model while it runs, by the host's own call that makes pages
-resident and pins them, or that says they do not fit: then the call is eager, which pages, or blocks have their weights
-brought one by one (streamed.py). Pages whose contents went or are to change (another LoRA) are filled by the host's own
-function, the one that every eager layer calls, and its result counts only where it lies in the pages themselves.
-Nothing stays pinned between calls, so that other models get room as they would without a graph; the host waits for the
-device before it takes a page away.
+resident and pins them. That is done only where there is room for them and for what the call computes with: to ask for
+more than fits takes even those pages away that are there. Without room the call is eager, which pages, or blocks have
+their weights brought one by one (streamed.py). Pages whose contents went or are to change (another LoRA) are filled by
+the host's own function, the one that every eager layer calls, and its result counts only where it lies in the pages
+themselves. Nothing stays pinned between calls, so that other models get room as they would without a graph; the host
+waits for the device before it takes a page away.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from . import contract
 from .vram_copies import PagedCopies, copies_of, dtype_of, fill
 from .weights.quantised import is_quantised, tensors_of_weight
 
-_VBAR = ("base_addr", "offset", "fault", "unpin", "get_residency")  # used of comfy_aimdo's ModelVBAR
+_VBAR = ("base_addr", "offset", "fault", "unpin", "get_residency", "loaded_size")  # used of comfy_aimdo's ModelVBAR
 _SMALL = 1 << 20  # bytes: a resident weight up to this size is copied for each call
 
 
@@ -113,14 +114,24 @@ class Paged:
     """
 
     def __init__(
-        self, module: torch.nn.Module, version: int, vbar: Any, device: torch.device, cast: Any, uncast: Any
+        self,
+        module: torch.nn.Module,
+        version: int,
+        vbar: Any,
+        device: torch.device,
+        cast: Any,
+        uncast: Any,
+        has_room: Callable[[int, Any], bool] = lambda missing, vbar: True,
     ) -> None:
-        """`cast` and `uncast` are the host's functions by which an eager layer gets its weights and lets them go."""
+        """`cast` and `uncast` are the host's functions by which an eager layer gets its weights and lets them go;
+        `has_room` tells whether so many bytes of pages can become resident beside a call's activations.
+        """
         self._module = module
         self._vbar = vbar
         self._device = device
         self._cast = cast
         self._uncast = uncast
+        self._has_room = has_room
         self.copies: PagedCopies = copies_of(module, version)
         self.skeleton = self.copies.skeletons[0]
         self.filling_s = 0.0
@@ -132,7 +143,10 @@ class Paged:
     def held(self) -> Iterator[torch.nn.Module | Refused]:
         """While this lasts, a copy of the module has all weights on the device; or the reason why it has not."""
         size = self._vbar.offset
-        signature = self._vbar.fault(self._vbar.base_addr, size) if size else b""
+        missing = max(0, size - self._vbar.loaded_size()) if size else 0
+        signature: Any = None
+        if not size or self._has_room(missing, self._vbar):
+            signature = self._vbar.fault(self._vbar.base_addr, size) if size else b""
         if signature is None:
             yield Refused(reasons.NoRoomForWeights())
             return
@@ -151,10 +165,14 @@ class Paged:
 
     def release(self) -> None:
         """The run is over: keep none of the tensors."""
-        self._signature = None
+        self.forget()
         self._paged, self._resident = [], Resident(self.copies.small, self._device)
         for copied in self.copies.filled:
             set_tables(copied, Tables({}, {}, tables(copied).children))
+
+    def forget(self) -> None:
+        """Somebody else used the copy: put the weights there again."""
+        self._signature = None
 
     def _unchanged(self, signature: bytes) -> bool:
         """Whether every weight is still what was loaded.
@@ -220,6 +238,21 @@ class Paged:
         return 0 < pinned == sum(bool(page & 2) for page in self._vbar.get_residency())
 
 
+def room_on(device: torch.device) -> Callable[[int, Any], bool]:
+    """What tells whether pages of a model have room on a device: free memory, or pages of other models."""
+    import comfy.model_management as management
+    from comfy_aimdo import model_vbar
+
+    def has_room(missing: int, vbar: Any) -> bool:
+        wanted = missing + management.minimum_inference_memory()
+        if wanted <= torch.get_device_module(device).mem_get_info(device)[0]:
+            return True
+        free = management.get_free_memory(device)  # with what torch keeps for later tensors
+        return wanted <= free or wanted <= free + model_vbar.vbars_analyze(device.index) - vbar.loaded_size()
+
+    return has_room
+
+
 class _NoPages:
     """For a model so small that all its weights are resident."""
 
@@ -253,4 +286,4 @@ def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refuse
     for slot in slots:
         if not isinstance(slot, tuple) or len(slot) != 3 or slot[0] is not vbar:
             return Refused(reasons.PagedWeights())
-    return Paged(module, version, vbar, patcher.load_device, cast, uncast)
+    return Paged(module, version, vbar, patcher.load_device, cast, uncast, room_on(patcher.load_device))

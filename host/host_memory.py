@@ -56,17 +56,20 @@ def call_bytes(patcher: Any, x: torch.Tensor) -> int:
     return int(estimate(list(x.shape)))
 
 
-def planned_bytes(patcher: Any, call: int) -> int:
-    """Bytes of the device that the host will still take for a run that has begun.
+def inference_bytes(call: int) -> int:
+    """Bytes of the device that the host keeps free for a run, besides the weights.
 
     Args:
         call: of one eager call, by the host's estimate.
     """
     import comfy.model_management as management
 
-    # What the host itself keeps free for a run, and the weights that DynamicVRAM has yet to bring.
-    inference = max(management.minimum_inference_memory(), call + management.extra_reserved_memory())
-    return int(inference + max(0, patcher.model_size() - patcher.loaded_size()))
+    return int(max(management.minimum_inference_memory(), call + management.extra_reserved_memory()))
+
+
+def missing_bytes(patcher: Any) -> int:
+    """Bytes of the weights that the host has yet to bring for a run that has begun, as DynamicVRAM does."""
+    return int(max(0, patcher.model_size() - patcher.loaded_size()))
 
 
 def announce_run(device: torch.device) -> None:

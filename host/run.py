@@ -56,6 +56,11 @@ class HostRun(Run):
         """Seconds that DynamicVRAM took to bring the weights."""
         return 0.0 if self.paged is None else self.paged.filling_s
 
+    @property
+    def can_stream(self) -> bool:
+        """Whether graphs do without having all weights on the device."""
+        return self.blocks is not None and self.paged is not None and streamed.is_possible()
+
     def inspect(self, module: torch.nn.Module) -> Reason | None:
         """Check the module, and the weights when ComfyUI moved or patched them; why no graph serves this call."""
         if self.refusal is not None or self.guard is None:

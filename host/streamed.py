@@ -100,6 +100,7 @@ class StreamedBlocks:
                 self.refusal = reasons.MemoryRanOut()
             yield found
         finally:
+            self.paged.forget()
             for copied in block.copies:
                 set_tables(copied, Tables({}, {}, tables(copied).children))
             if stream is not None:
@@ -187,9 +188,14 @@ def _memory(buffer: torch.Tensor | None) -> tuple[int, int]:
     return (0, 0) if buffer is None else (buffer.data_ptr(), buffer.nbytes)
 
 
+def is_possible() -> bool:
+    """Whether this ComfyUI has what it takes to bring the weights of one block after the other."""
+    return not contract.missing(contract.STREAMING)
+
+
 def streamed(model: torch.nn.Module, paged: Paged, device: torch.device) -> StreamedBlocks | None:
     """Access block by block to the weights of a model; None where this ComfyUI lacks what that needs."""
-    if contract.missing(contract.STREAMING):
+    if not is_possible():
         return None
     import comfy.model_management
     import comfy.model_prefetch

@@ -88,7 +88,7 @@ class BlockReport:
             parts.append(f"compiled in {self.compile_s:.0f} s")
         elif self.restore_s is not None:
             parts.append(f"restored in {self.restore_s:.1f} s")
-        if self.speedup is not None:
+        if self.speedup is not None and not self.streamed:  # it was measured with all weights in place
             parts.append(f"{self.speedup:.1f}x eager")
         return ", ".join(parts) + self.eager_text()
 

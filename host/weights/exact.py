@@ -11,18 +11,19 @@ from .quantised import is_quantised
 
 
 class ExactLinear(torch.nn.Module):
-    """A Linear in float32 that quantises nothing."""
+    """A Linear in float32 that quantises nothing. It dequantises at each use: a whole block so takes four times its own
+    memory."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.register_buffer("weight", layer.weight.to(dtype=torch.float32).dequantize())
+        self._quantised = layer.weight.detach()
         self.bias = _float(layer.bias)
         self.pre_quant_scale = _float(getattr(layer, "pre_quant_scale", None))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.pre_quant_scale is not None:
             x = x * self.pre_quant_scale
-        return torch.nn.functional.linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+        return torch.nn.functional.linear(x, self._quantised.to(dtype=torch.float32).dequantize(), self.bias)
 
 
 def exact_block(module: torch.nn.Module) -> torch.nn.Module:

@@ -79,6 +79,8 @@ class BlockRun:
         self._model = weakref.ref(model)
         self._held: torch.nn.Module | None = None  # in a call, what has all weights, where that is not the model
         self._source: WeightSource | None = None  # of weights that have no room together
+        self._by_block = False  # whether a call has its weights from there
+        self._crowded = False  # a call ran out of memory with all weights in place
         self._lock = threading.RLock() if lock is None else lock
         self._kinds = Kinds(client, run)
         self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
@@ -152,11 +154,13 @@ class BlockRun:
         """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
         model = self._model()
         assert model is not None  # it is called
-        if self._source is None:
+        self._by_block = self._crowded
+        if not self._crowded:
             held = lasting.enter_context(self._run.weights(model))
             if isinstance(held, Refused):
-                self._source = self._run.weight_source(model, held.reason)
-                if self._source is None:
+                self._source = self._source or self._run.weight_source(model, held.reason)
+                self._by_block = self._source is not None
+                if not self._by_block:
                     self._ambient, self._ambient_known = held.reason, True
             elif held is not model:
                 self._held = held
@@ -279,7 +283,7 @@ class BlockRun:
         if now is not None:
             return Refused(now)
         source = self._source
-        if source is None:
+        if source is None or not self._by_block:
             module = one.skeleton if self._held is None else self._held.get_submodule(one.name)
             return self._run_graph(kind, one, named, options, matched, Brought(module, 0))
         slower = graph.first_use.slower()
@@ -300,7 +304,7 @@ class BlockRun:
         brought: Brought,
     ) -> tuple[Any] | Raised | Refused:
         """Run the graph of a kind for a block whose weights are on the device."""
-        run, graph, by_block = self._run, kind.graph, self._source is not None
+        run, graph, by_block = self._run, kind.graph, self._by_block
         assert graph is not None
         checked = one.checked.get(id(graph))
         whole = by_block or not self._alone or run.check_slice is None or checked != run.full_checks
@@ -318,6 +322,15 @@ class BlockRun:
             run.report.blocks.served(graph, one.name, brought.streamed)
         elif not isinstance(served, Refused):
             return served
-        elif isinstance(served.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
-            kind.refusal = served.reason
+        elif isinstance(served.reason, reasons.MemoryRanOut):
+            self._no_memory(kind, served.reason)
         return served
+
+    def _no_memory(self, kind: KindGraph, reason: Reason) -> None:
+        """Memory ran out in a call: no more of this in this run. The next one may have more."""
+        model = self._model()
+        if self._held is not None and model is not None:  # without all of its weights, there may be room
+            self._source = self._source or self._run.weight_source(model, reasons.NoRoomForWeights())
+            self._crowded = self._source is not None
+        if not self._crowded or self._by_block:
+            kind.refusal = reason

@@ -200,9 +200,9 @@ def test_what_the_host_plans(model: Any, checkpoint: Callable[..., Path]) -> Non
     call = host_memory.call_bytes(model, x)
     assert call == int(model.model.memory_required([2, 4, 128, 128])) > 1 << 20
     management.load_models_gpu([model])
-    loaded = host_memory.planned_bytes(model, 8 << 30)
+    loaded = host_memory.inference_bytes(8 << 30) + host_memory.missing_bytes(model)
     assert loaded == (8 << 30) + management.extra_reserved_memory() + max(0, model.model_size() - model.loaded_size())
-    assert host_memory.planned_bytes(model, 0) >= int(management.minimum_inference_memory())
+    assert host_memory.inference_bytes(0) >= int(management.minimum_inference_memory())
     vae = host.load_vae(checkpoint())
     assert host_memory.call_bytes(vae.patcher, x) == 0  # its estimate is the VAE object's
 

@@ -52,6 +52,9 @@ class FakeVbar:
         for page in self._pages(address, size):
             self.pins[page] = self.pins[page] - 1 if self.nesting else 0
 
+    def loaded_size(self) -> int:
+        return sum(self.resident) * PAGE
+
     def get_residency(self) -> list[int]:
         return [r + 2 * bool(p) for r, p in zip(self.resident, self.pins, strict=True)]
 
@@ -81,16 +84,15 @@ def page(model: Any, room: float) -> FakeVbar:
     from comfy.memory_management import vram_aligned_size
 
     layers = [
-        layer
-        for layer in model.model.diffusion_model.modules()
+        (name, layer, vram_aligned_size([layer.weight, layer.bias]))
+        for name, layer in model.model.named_modules()
         if hasattr(layer, "comfy_cast_weights") and getattr(layer, "weight", None) is not None
     ]
-    sizes = [vram_aligned_size([layer.weight, layer.bias]) for layer in layers]
-    layers, sizes = zip(*[pair for pair in zip(layers, sizes, strict=True) if pair[1] > PAGE], strict=True)  # type: ignore[assignment]
-    pages = sum(sizes) // PAGE + len(layers) + 1
-    vbar = FakeVbar(pages, None if room >= 1 else int(room * sum(sizes) / PAGE))
-    for layer, size in zip(layers, sizes, strict=True):
-        layer._v, layer._v_signature, layer._pin_state = vbar.alloc(size), None, None
+    layers = [one for one in layers if one[2] > PAGE]
+    total = sum(size for _, _, size in layers)
+    vbar = FakeVbar(total // PAGE + len(layers) + 1, None if room >= 1 else int(room * total / PAGE))
+    for name, layer, size in layers:
+        layer._v, layer._v_signature, layer._pin_state, layer.seed_key = vbar.alloc(size), None, None, name
         layer.weight_function, layer.bias_function = [], []
         layer.weight_lowvram_function = layer.bias_lowvram_function = None
     model.model.dynamic_vbars = {model.load_device: vbar}
@@ -116,6 +118,10 @@ def patch(model: Any, patched: Any) -> int:
     return found
 
 
+def _has_room(missing: int, vbar: FakeVbar) -> bool:
+    return vbar.room is None or missing <= vbar.room * PAGE - vbar.loaded_size()
+
+
 @contextlib.contextmanager
 def simulated(monkeypatch: Any) -> Iterator[None]:
     """The host's own functions bring weights to such pages, on a CPU."""
@@ -135,4 +141,5 @@ def simulated(monkeypatch: Any) -> Iterator[None]:
         patching.setattr(args, "disable_pinned_memory", True)
         patching.setattr(comfy_aimdo.torch, "aimdo_to_tensor", to_tensor)
         patching.setattr(dynamic_vram, "is_paged", is_paged)
+        patching.setattr(dynamic_vram, "room_on", lambda device: _has_room)
         yield

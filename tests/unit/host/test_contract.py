@@ -19,6 +19,7 @@ LISTED = {
         contract.PLANNING,
         contract.PLANS,
         contract.QUANTISED,
+        contract.STREAMING,
         *(one.uses for one in families.known()),
     )
     for use in uses
