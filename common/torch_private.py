@@ -285,11 +285,22 @@ def assume(relation: Any) -> None:
     require("torch._check")(relation)
 
 
+def surely(relation: Any) -> bool:
+    """Tell whether a relation between sizes holds for all values that symbolic ones may have; nothing is fixed by it.
+
+    Raises:
+        LoadError: this torch cannot tell without fixing a size.
+    """
+    found: bool = require("torch.fx.experimental.symbolic_shapes.statically_known_true")(relation)
+    return found
+
+
 @contextlib.contextmanager
 def contiguous_where_asked() -> Iterator[None]:
     """While this lasts, inputs of operations that ask whether they are contiguous are copied unless it is known.
 
-    Asking fixes a batch or a length of 1 in a graph that is captured with symbolic sizes.
+    Asking fixes a batch or a length of 1 in a graph that is captured with symbolic sizes. `rms_norm` asks tensors of
+    four dimensions whether their channels come last, so it gets their rows.
 
     Raises:
         LoadError: this torch cannot tell without asking.
@@ -299,13 +310,21 @@ def contiguous_where_asked() -> Iterator[None]:
     asking = {
         *(torch.Tensor.reshape, torch.Tensor.contiguous, torch.Tensor.flatten),
         *(functional.linear, functional.rms_norm, functional.layer_norm),
+        *(functional.conv1d, functional.conv2d, functional.conv3d),
     }
+
+    def rows_normed(func: Any, x: torch.Tensor, shape: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+        rows = x.view(-1, *x.shape[x.ndim - len(shape) :])
+        return func(rows, shape, *args, **kwargs).view(x.shape)
 
     class Copying(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             # Not by its class: while a graph is captured that is another one.
-            if func in asking and isinstance(args[0], torch.Tensor) and not known(args[0]):
-                args = (args[0].clone(memory_format=torch.contiguous_format), *args[1:])
+            if func in asking and args and isinstance(args[0], torch.Tensor):
+                if not known(args[0]):
+                    args = (args[0].clone(memory_format=torch.contiguous_format), *args[1:])
+                if func is functional.rms_norm and args[0].ndim > 3:
+                    return rows_normed(func, *args, **(kwargs or {}))
             return func(*args, **(kwargs or {}))
 
     with Copying(), _overlaps_unasked():

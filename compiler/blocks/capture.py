@@ -15,6 +15,7 @@ from . import attention, call_tree
 from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
+from .overlap import apart
 from .parameters import as_call
 from .signature import BlockSignature
 from .size_rules import MOST, SizeRules, Sizes, sizes_of
@@ -138,11 +139,7 @@ class _Seen:
         if len(results) < len(fresh):
             raise UnknownArgumentError("a result that is a number")
         known = {memory_of(one) for one in (*tensors.values(), *block.parameters(), *block.buffers())}
-        for memory in map(memory_of, results):
-            if memory in known:  # whoever changes one in place would change the other, too
-                raise UnknownArgumentError("a result that shares memory with another tensor")
-            known.add(memory)
-        return (*fresh, *(tensors[number] for number in self.mutated))  # type: ignore[arg-type]
+        return (*_separate(results, known), *(tensors[number] for number in self.mutated))
 
     def _recorded_options(self) -> RecordedOptions:
         plain = {**_PATCHES, **self.calls.options}
@@ -166,6 +163,26 @@ class _Seen:
             else tensor
             for number, (form, tensor) in enumerate(zip(forms, inputs, strict=True))
         ]
+
+
+def _separate(results: Sequence[torch.Tensor], known: set[int]) -> list[torch.Tensor]:
+    """A block's results, each in memory of its own.
+
+    Args:
+        known: memory of other tensors.
+
+    Raises:
+        UnknownArgumentError: whoever changes one in place would change another tensor, too.
+    """
+    memories = [memory_of(one) for one in results]
+    for memory in dict.fromkeys(memories):
+        among = [one for one, its_own in zip(results, memories, strict=True) if its_own == memory]
+        if memory in known or not apart(among):
+            raise UnknownArgumentError("a result that shares memory with another tensor")
+    return [
+        one.clone(memory_format=torch.contiguous_format) if memories.count(memory) > 1 else one
+        for one, memory in zip(results, memories, strict=True)
+    ]
 
 
 def capture_block(

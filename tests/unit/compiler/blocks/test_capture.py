@@ -19,6 +19,7 @@ from onegraph.compiler.blocks.parameters import as_call, parameters_of
 from onegraph.compiler.blocks.records import Kind, Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.compiler.blocks.signature import BlockSignature
+from onegraph.compiler.blocks.size_rules import MOST
 from onegraph.compiler.fingerprint import Rules
 
 PACKAGES = ("support",)
@@ -222,8 +223,16 @@ class AndAView(Returning):
     results = staticmethod(lambda block, x, y: (y, y[:, 1:]))
 
 
-class Halves(Returning):
-    results = staticmethod(lambda block, x, y: y.chunk(2, dim=-1))
+class Overlapping(Returning):
+    results = staticmethod(lambda block, x, y: (y[:, :2], y[:, 1:]))
+
+
+class InTurns(Returning):
+    results = staticmethod(lambda block, x, y: (y[..., ::2], y[..., 1::2]))
+
+
+class Transposed(Returning):
+    results = staticmethod(lambda block, x, y: (y, y.transpose(1, 2)))
 
 
 class OfAnArgument(Returning):
@@ -240,10 +249,19 @@ class OfAWeight(Returning):
         (Branching, "as one graph"),
         (Writing, "changes the options"),
         (Telling, "number"),
-        *((cls, "shares memory") for cls in (OneTwice, AndAView, Halves, OfAnArgument, OfAWeight)),
+        *(
+            (cls, "shares memory")
+            for cls in (OneTwice, AndAView, Overlapping, InTurns, Transposed, OfAnArgument, OfAWeight)
+        ),
     ],
 )
 def test_blocks_that_no_graph_can_stand_for(cls: type[toy_blocks.Single], why: str) -> None:
+    with pytest.raises(CaptureError, match=why):
+        captured_of(cls)
+
+
+def captured_of(cls: type[toy_blocks.Single]) -> tuple[torch.nn.Module, CapturedBlock]:
+    """A block of a class, captured for any batch and number of tokens."""
     block = cls(16).requires_grad_(False)
     named = parameters_of(cls).bind(
         (torch.zeros(2, 3, 16), toy_blocks.Modulation(*torch.zeros(2, 2, 16))), {"transformer_options": {}}
@@ -251,6 +269,77 @@ def test_blocks_that_no_graph_can_stand_for(cls: type[toy_blocks.Single], why: s
     form, leaves = flatten(named, PACKAGES)
     args, kwargs = as_call(rebuild(form, leaves, {}))
     assert len(args) + len(kwargs) == 4
-    calls = BlockCalls(form, (((2, 3, 16), (2, 16), (2, 16)), ((1, 5, 16), (1, 16), (1, 16))), {}, PACKAGES)
-    with pytest.raises(CaptureError, match=why):
-        capture_block(block, calls, torch.device("cpu"))
+    return block, captured_at(block, form, ((2, 3, 16), (2, 16), (2, 16)), ((1, 5, 16), (1, 16), (1, 16)))
+
+
+def captured_at(block: torch.nn.Module, form: Any, *records: Any) -> CapturedBlock:
+    import torch.fx.experimental._config as config
+
+    with config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        return capture_block(block, BlockCalls(form, records, {}, PACKAGES), torch.device("cpu"))
+
+
+class Halves(Returning):
+    results = staticmethod(lambda block, x, y: y.chunk(2, dim=-1))
+
+
+class Parts(Returning):
+    results = staticmethod(lambda block, x, y: y.split([4, 8, 4], dim=-1))
+
+
+class TextAndImage(Returning):
+    @staticmethod
+    def results(block: torch.nn.Module, x: Any, y: Any) -> Any:
+        both = torch.cat([y, x], 1)
+        return both[:, : y.shape[1]], both[:, y.shape[1] :], y
+
+
+@pytest.mark.parametrize("cls", [Halves, Parts, TextAndImage])
+def test_slices_that_have_nothing_in_common_are_results_of_their_own(cls: type[toy_blocks.Single]) -> None:
+    block, graph = captured_of(cls)
+    module = graph.program.module()
+    assert graph.signature.sizes.ranges == ((1, MOST), (1, MOST))
+    for batch, tokens in ((1, 1), (1, 9), (4, 2), (3, 5)):
+        x, vec = torch.randn(batch, tokens, 16), torch.randn(2, batch, 16)
+        wanted = block(x.clone(), toy_blocks.Modulation(*vec), transformer_options={})
+        found = module(x, *vec)
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            assert one.shape == other.shape and torch.allclose(one, other, atol=1e-6)
+        assert len({one.untyped_storage().data_ptr() for one in found}) == len(found)
+
+
+class NormedHeads(torch.nn.Module):
+    """The norm of queries asks whether channels come last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = torch.nn.Linear(16, 16)
+        self.norm = torch.nn.RMSNorm(4)
+
+    def forward(self, x: Any, other: Any) -> Any:
+        return self.norm(self.q(x).unflatten(-1, (4, 4))).flatten(2) + other.mean(1, keepdim=True)
+
+
+class Convolving(torch.nn.Module):
+    """So does a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(16, 4, 3, padding=1)
+
+    def forward(self, x: Any, other: Any) -> Any:
+        image = x[:, :, None].expand(-1, -1, 2, -1).permute(0, 3, 1, 2)
+        return self.conv(image).flatten(2).mean(2) + other.sum((1, 2))[:, None]
+
+
+@pytest.mark.parametrize("cls", [NormedHeads, Convolving])
+def test_whether_channels_come_last_is_not_asked(cls: type[torch.nn.Module]) -> None:
+    block = cls().requires_grad_(False)
+    form, _ = flatten({"x": torch.zeros(2, 3, 16), "other": torch.zeros(2, 7, 16)}, PACKAGES)
+    graph = captured_at(block, form, ((2, 3, 16), (2, 7, 16)), ((3, 5, 16), (3, 4, 16)))
+    assert graph.signature.sizes.ranges == ((1, MOST),) * 3
+    module = graph.program.module()
+    for batch, tokens, others in ((1, 1, 1), (1, 8, 1), (4, 1, 5), (2, 6, 7)):
+        given = torch.randn(batch, tokens, 16), torch.randn(batch, others, 16)
+        assert torch.allclose(module(*given)[0], block(*given), atol=1e-5)
