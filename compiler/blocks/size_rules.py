@@ -83,18 +83,22 @@ class SizeRules:
         """
         if not records or len({tuple(map(len, record)) for record in records}) != 1:
             raise ValueError("records of calls must be of one form, and there must be some")
+        columns = {
+            (leaf, dim): tuple(int(record[leaf][dim]) for record in records)
+            for leaf, shape in enumerate(records[0])
+            for dim in range(len(shape))
+        }
         symbols: list[Place] = []
-        columns: list[tuple[int, ...]] = []  # of the symbols
-        rules: dict[Place, Rule] = {}
-        for leaf, shape in enumerate(records[0]):
-            for dim in range(len(shape)):
-                column = tuple(int(record[leaf][dim]) for record in records)
-                rule = _fixed(column) or _following(column, columns)
-                if rule is None:
-                    rule = Rule("symbol", symbols=(len(symbols),))
-                    symbols.append((leaf, dim))
-                    columns.append(column)
-                rules[leaf, dim] = rule
+        for place, column in columns.items():
+            if _rule(column, [columns[one] for one in symbols]) is None:
+                symbols.append(place)
+        for place in tuple(symbols):  # those that follow from later ones, as tokens from the sides of an image
+            fewer = [one for one in symbols if one != place]
+            given = [columns[one] for one in fewer]
+            if all(_rule(column, given) is not None for column in columns.values()):
+                symbols = fewer
+        given = [columns[one] for one in symbols]
+        rules = {place: rule for place, column in columns.items() if (rule := _rule(column, given)) is not None}
         return cls(tuple(symbols), rules, ((1, MOST),) * len(symbols))
 
     def within(self, ranges: Sequence[tuple[int, int]]) -> SizeRules:
@@ -165,6 +169,10 @@ class SizeRules:
 
 
 _KINDS = ("fixed", "symbol", "multiple", "offset", "sum", "product")
+
+
+def _rule(column: tuple[int, ...], columns: Sequence[tuple[int, ...]]) -> Rule | None:
+    return _fixed(column) or _following(column, columns)
 
 
 def _fixed(column: tuple[int, ...]) -> Rule | None:

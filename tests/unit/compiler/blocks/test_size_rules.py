@@ -57,6 +57,22 @@ def test_products_where_the_image_comes_last() -> None:
     assert rules.fits(((5, 7, 9, 8), (1, 63, 4), (5, 63))) and not rules.fits(((5, 7, 9, 8), (1, 64, 4), (5, 64)))
 
 
+def test_products_where_the_sides_come_last() -> None:
+    """As in Sana, whose block makes an image of its tokens: those are no size of their own."""
+    rules = SizeRules.infer([((b, h * w, 4), (b, t, 4), (h,), (w,)) for b, h, w, t in CALLS])
+    assert rules.symbols == ((0, 0), (1, 1), (2, 0), (3, 0))
+    assert rules.rules[0, 1] == Rule("product", 0, (2, 3))
+    small = rules.small()
+    assert small[0][1] == small[2][0] * small[3][0]
+
+
+def test_a_size_that_others_follow_from_is_one_of_its_own() -> None:
+    """Three times the tokens would be a rule that there is none for, if tokens were a product."""
+    rules = SizeRules.infer([((b, h * w), (h,), (w,), (3 * h * w,)) for b, h, w, _ in CALLS])
+    assert (0, 1) in rules.symbols
+    assert rules.fits(((2, 6), (2,), (3,), (18,))) and not rules.fits(((2, 6), (2,), (3,), (19,)))
+
+
 def test_ranges_are_checked() -> None:
     narrow = RULES.within([(2, 8), *RULES.ranges[1:]])
     assert narrow.fits(call(2, 8, 8, 8)) and not narrow.fits(call(1, 8, 8, 8)) and not narrow.fits(call(9, 8, 8, 8))
