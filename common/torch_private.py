@@ -300,7 +300,7 @@ def contiguous_where_asked() -> Iterator[None]:
     """While this lasts, inputs of operations that ask whether they are contiguous are copied unless it is known.
 
     Asking fixes a batch or a length of 1 in a graph that is captured with symbolic sizes. `rms_norm` asks tensors of
-    four dimensions whether their channels come last, so it gets their rows.
+    four and five dimensions whether their channels come last, so it gets them with more.
 
     Raises:
         LoadError: this torch cannot tell without asking.
@@ -313,9 +313,14 @@ def contiguous_where_asked() -> Iterator[None]:
         *(functional.conv1d, functional.conv2d, functional.conv3d),
     }
 
-    def rows_normed(func: Any, x: torch.Tensor, shape: Sequence[int], *args: Any, **kwargs: Any) -> Any:
-        rows = x.view(-1, *x.shape[x.ndim - len(shape) :])
-        return func(rows, shape, *args, **kwargs).view(x.shape)
+    def normed(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        more = range(6 - x.ndim)  # of six dimensions nobody asks that
+        for _ in more:
+            x = x.unsqueeze(0)
+        found = func(x, *args, **kwargs)
+        for _ in more:
+            found = found.squeeze(0)
+        return found
 
     class Copying(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -323,8 +328,8 @@ def contiguous_where_asked() -> Iterator[None]:
             if func in asking and args and isinstance(args[0], torch.Tensor):
                 if not known(args[0]):
                     args = (args[0].clone(memory_format=torch.contiguous_format), *args[1:])
-                if func is functional.rms_norm and args[0].ndim > 3:
-                    return rows_normed(func, *args, **(kwargs or {}))
+                if func is functional.rms_norm and args[0].ndim in (4, 5):
+                    return normed(func, *args, **(kwargs or {}))
             return func(*args, **(kwargs or {}))
 
     with Copying(), _overlaps_unasked():

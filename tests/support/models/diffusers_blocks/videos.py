@@ -243,5 +243,6 @@ CASES = (
         },
         _mochi,
         3,
+        {"waits_for_change": 12},  # what they compute depends on the values of the mask
     ),
 )
