@@ -246,17 +246,13 @@ def capture_block(
 def _examples(
     calls: BlockCalls, sizes: SizeRules, device: torch.device
 ) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
-    """The inputs of the record that tells most, as the capture takes them, and which of their sizes vary."""
-
-    def telling(record: Sizes) -> tuple[bool, int]:
-        values = [record[leaf][dim] for leaf, dim in sizes.symbols]
-        return all(value > 1 for value in values), len({*values})
-
-    record = max(calls.records, key=telling)
+    """The inputs of a record, as the capture takes them, and which of their sizes vary."""
+    shapes = sizes.recorded_sizes()
     inputs: list[torch.Tensor] = []
     dims: list[dict[int, Any]] = []
     varying = torch.export.Dim.DYNAMIC(min=1, max=MOST)
-    for number, (form, shape) in enumerate(zip(leaf_forms(calls.form), record, strict=True)):
+    for number, form in enumerate(leaf_forms(calls.form)):
+        shape = shapes.get(number, ())
         if isinstance(form, NumberForm):
             inputs.append(torch.empty(shape[0], 0, device=device))
         else:

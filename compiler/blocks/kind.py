@@ -15,6 +15,7 @@ from . import call_tree, outer_call
 from .attention import Attention
 from .call_tree import JSON, Form
 from .capture import BlockCalls, CapturedBlock, Settings, capture_block
+from .ones import Ones
 from .outer_call import OuterCall
 from .records import recording
 from .repeated import repeated_blocks
@@ -35,6 +36,7 @@ class KindCalls:
         options: plain values among the model's options.
         packages: whose objects are taken apart by their fields.
         attention: whether the graph shall have the attention in it, or call a function.
+        ones: by which they differ from calls of another graph of their form.
     """
 
     block: str
@@ -44,6 +46,7 @@ class KindCalls:
     options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     attention: Attention = "captured"
+    ones: Ones | None = None
 
     def to_json(self) -> JSON:
         """Return everything, JSON-ready."""
@@ -55,6 +58,7 @@ class KindCalls:
             "options": {**self.options},
             "packages": [*self.packages],
             "attention": self.attention,
+            "ones": None if self.ones is None else self.ones.to_json(),
         }
 
     @classmethod
@@ -69,6 +73,7 @@ class KindCalls:
             data["options"],
             packages,
             data["attention"],
+            None if data["ones"] is None else Ones.from_json(data["ones"]),
         )
 
 
@@ -90,6 +95,8 @@ def capture_kind(
         made = outer_call.repeat(model, kind.outer, device, recorded)
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
     found = [*kind.seen, *(same.records if same is not None else ())]
+    if kind.ones is not None:
+        found = [sizes for sizes in found if kind.ones.fit(sizes)]
     log.debug("%s: %d sizes from %d further calls", kind.block, len(found), made)
     calls = BlockCalls(kind.form, tuple(found), kind.options, kind.packages, kind.attention)
     captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings)

@@ -125,6 +125,8 @@ class _Resized:
             shape[1] = self.height * self.width // 4
         elif tensor.ndim == 3 or (tensor.ndim == 2 and shape[1] in tokens):
             shape[1] = self.tokens if shape[1] > 1 else shape[1]
+        elif tensor.ndim == 2 and self.main.ndim == 5 and shape[1] == self.main.shape[2] > 1:
+            shape[1] = self.frames  # a timestep for each
         for dim, size in enumerate(shape):
             if size != tensor.shape[dim]:
                 tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % tensor.shape[dim])

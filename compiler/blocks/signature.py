@@ -44,7 +44,7 @@ class BlockSignature:
 
     def trial_inputs(self, device: torch.device) -> list[torch.Tensor]:
         """Return what the graph takes for some small call, with ones for values."""
-        shapes = self.sizes.small()
+        shapes = self.sizes.example_sizes()
         leaves: list[torch.Tensor | int] = [
             shapes[number][0]
             if isinstance(form, NumberForm)

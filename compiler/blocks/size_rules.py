@@ -18,6 +18,7 @@ import torch
 
 MOST = 1 << 18  # the largest size that a graph is made for
 _MOST_FACTORS = 3
+_MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
 Place: TypeAlias = tuple[int, int]  # leaf, dimension
@@ -68,11 +69,13 @@ class SizeRules:
         symbols: where each symbol is read.
         rules: of every size, by leaf and dimension.
         ranges: of each symbol, both ends included.
+        example: the symbols' values in one of the records; code may rely on more than the rules say. Empty: unknown.
     """
 
     symbols: tuple[Place, ...]
     rules: dict[Place, Rule]
     ranges: tuple[tuple[int, int], ...] = field(default=())
+    example: tuple[int, ...] = ()
 
     @classmethod
     def infer(cls, records: Sequence[Sizes]) -> SizeRules:
@@ -99,7 +102,14 @@ class SizeRules:
                 symbols = fewer
         given = [columns[one] for one in symbols]
         rules = {place: rule for place, column in columns.items() if (rule := _rule(column, given)) is not None}
-        return cls(tuple(symbols), rules, ((1, MOST),) * len(symbols))
+
+        def telling(record: Sizes) -> tuple[bool, int, int]:
+            values = [record[leaf][dim] for leaf, dim in symbols]
+            return all(value > 1 for value in values), len({*values}), -sum(map(math.prod, record))
+
+        record = max(records, key=telling)
+        example = tuple(int(record[leaf][dim]) for leaf, dim in symbols)
+        return cls(tuple(symbols), rules, ((1, MOST),) * len(symbols), example)
 
     def within(self, ranges: Sequence[tuple[int, int]]) -> SizeRules:
         """Return these rules for the ranges that a compiled graph serves."""
@@ -118,17 +128,27 @@ class SizeRules:
             sizes[leaf][dim] == rule.value(values) for (leaf, dim), rule in self.rules.items()
         )
 
-    def small(self) -> dict[int, tuple[int, ...]]:
-        """Return the sizes of each leaf that has any, by its number, of a small call.
+    def example_sizes(self) -> dict[int, tuple[int, ...]]:
+        """Return the sizes of each leaf that has any, by its number, of a small call: of the example, where it is one.
+
+        Code may rely on more than the rules say, and so on sizes that a call had.
 
         Raises:
             ValueError: there is none.
         """
+        if self.example:
+            recorded = self.recorded_sizes()
+            if sum(map(math.prod, recorded.values())) <= _MOST_TRIED:
+                return recorded
         for least in (2, 4, 8, 16, 64, 256, 1024):
             shapes = self._shapes([min(max(low, least), high) for low, high in self.ranges])
             if all(size >= 0 for shape in shapes.values() for size in shape):
                 return shapes
         raise ValueError("no sizes fit the rules")
+
+    def recorded_sizes(self) -> dict[int, tuple[int, ...]]:
+        """Return the sizes of each leaf that has any, by its number, in the example."""
+        return self._shapes(self.example)
 
     def _shapes(self, values: Sequence[int]) -> dict[int, tuple[int, ...]]:
         found: dict[int, tuple[int, ...]] = {}
@@ -139,7 +159,8 @@ class SizeRules:
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
         rules = [[*place, rule.kind, rule.number, *rule.symbols] for place, rule in self.rules.items()]
-        return {"symbols": [*map(list, self.symbols)], "rules": rules, "ranges": [*map(list, self.ranges)]}
+        found = {"symbols": [*map(list, self.symbols)], "rules": rules, "ranges": [*map(list, self.ranges)]}
+        return {**found, "example": [*self.example]} if self.example else found
 
     @classmethod
     def from_json(cls, data: Any) -> SizeRules:
@@ -157,10 +178,12 @@ class SizeRules:
                 tuple((int(leaf), int(dim)) for leaf, dim in data["symbols"]),
                 rules,
                 tuple((int(low), int(high)) for low, high in data["ranges"]),
+                tuple(map(int, data.get("example", ()))),
             )
             for rule in rules.values():
                 rule.value([1] * len(found.symbols))
             right = len(found.ranges) == len(found.symbols) and rules.keys() >= set(found.symbols)
+            right = right and len(found.example) in (0, len(found.symbols))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"no rules of sizes: {data!r}") from error
         if not right or any(rule.kind not in _KINDS for rule in rules.values()):

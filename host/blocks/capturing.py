@@ -32,7 +32,7 @@ def _rewrites() -> Iterator[None]:
     from comfy import model_management
 
     like = torch.empty(0, device=model_management.get_torch_device())
-    with plain_rotations(), gathered_modulation(), one_path(like):
+    with plain_rotations(), gathered_modulation(), gathered_timesteps(), one_path(like):
         yield
 
 
@@ -84,6 +84,34 @@ def gathered_modulation() -> Iterator[None]:
         yield
     finally:
         model._mod_scale_shift, model._mod_gate = before
+
+
+@contextlib.contextmanager
+def gathered_timesteps() -> Iterator[None]:
+    """Have Wan give each token the modulation of its frame by a gather.
+
+    The host's code asks whether frames have a whole number of tokens, and repeats; Inductor cannot compile that.
+    """
+    if contract.missing(contract.WAN):
+        yield
+        return
+    from comfy.ldm.wan import model as wan
+
+    before = wan.repeat_e
+    wan.repeat_e = _of_each_token
+    try:
+        yield
+    finally:
+        wan.repeat_e = before
+
+
+def _of_each_token(e: Any, x: Any) -> Any:
+    """What `repeat_e` gives, [batch, 1 or tokens, width]: `e` [batch, frames, width] for `x` [batch, tokens, width]."""
+    frames, tokens = e.shape[1], x.shape[1]
+    if type(frames) is int and frames == 1:
+        return e
+    each = (tokens + frames - 1) // frames
+    return e[:, torch.arange(tokens, device=e.device) // each]
 
 
 def _rows(tokens: torch.Tensor, segments: Sequence[tuple[Any, Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:

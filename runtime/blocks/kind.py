@@ -19,6 +19,7 @@ from ...common.torch_private import TensorLooks
 from ...compiler.blocks import attention, call_tree, matching
 from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
+from ...compiler.blocks.ones import Ones, ones_apart
 from ...compiler.blocks.parameters import as_call
 from ...compiler.blocks.signature import BlockSignature
 from ...compiler.blocks.size_rules import sizes_of
@@ -55,6 +56,7 @@ class _Seen:
         as_they_are: whether all tensors are as compiled code expects them, whatever their addresses.
         extents: bytes from the first to the last element of each tensor.
         memory: what is known of calls by their tensors' addresses.
+        ones: by which they differ from those that the graph serves, where that is why it does not serve them.
     """
 
     looks: TensorLooks
@@ -64,6 +66,7 @@ class _Seen:
     as_they_are: bool
     extents: list[int]
     memory: dict[tuple[int, ...], _Memory] = field(default_factory=dict)
+    ones: Ones | None = None
 
 
 class Matched(NamedTuple):
@@ -115,6 +118,7 @@ class KindGraph:
         name: of the blocks' class, for reasons.
         found: its graph, or why there is none.
         attends: how calls of the kind do.
+        ones: by which they differ from calls of an earlier kind of the same form; None: there is none.
 
     Attributes:
         refusal: why no call of the kind is served, or None.
@@ -128,10 +132,12 @@ class KindGraph:
         found: LoadedGraph | Refused,
         packages: Sequence[str],
         attends: Attention = "captured",
+        ones: Ones | None = None,
     ) -> None:
         self.name = name
         self.attention = attends
         self.form = form
+        self.ones = ones
         self._leaves_of = matching.structured(form)
         self._is_of_form = matching.of_form(form)
         self.graph = found if isinstance(found, LoadedGraph) else None
@@ -168,18 +174,22 @@ class KindGraph:
                 return Matched(leaves, tensors, seen)  # type: ignore[arg-type]
         if not self._is_of_form(leaves):
             return None
+        if self.ones is not None and not self.ones.fit(sizes_of(leaves)):
+            return None
         return Matched(leaves, tensors, self._look(leaves, tensors, numbers))  # type: ignore[arg-type]
 
     def _look(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], numbers: list[int]) -> _Seen:
         """Look at a call of the kind, and remember what was seen."""
-        graph, sizes, elsewhere = self.graph, None, None
+        graph, sizes, elsewhere, ones = self.graph, None, None, None
         if graph is not None and self.refusal is None:
             rules, by_leaf = self.signature.sizes, sizes_of(leaves)
             if rules.fits(by_leaf):
                 sizes = {f"size {n}": by_leaf[leaf][dim] for n, (leaf, dim) in enumerate(rules.symbols)}
+            elif self.ones is None:
+                ones = ones_apart(rules, by_leaf, self._tensors)
             elsewhere = next((one.device for one in tensors if one.device != graph.device), None)
         plain = all(one.is_contiguous() and not one.is_neg() and not one.is_conj() for one in tensors)
-        seen = _Seen(TensorLooks(tensors), numbers, sizes, elsewhere, plain, list(map(_extent, tensors)))
+        seen = _Seen(TensorLooks(tensors), numbers, sizes, elsewhere, plain, list(map(_extent, tensors)), ones=ones)
         self._seen = [seen, *self._seen[: _MOST_SEEN - 1]]
         return seen
 

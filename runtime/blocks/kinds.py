@@ -19,6 +19,7 @@ from ...common.shapes import Refused
 from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to_json
 from ...compiler.blocks.kind import KindCalls
+from ...compiler.blocks.ones import Ones
 from ...compiler.blocks.outer_call import OuterCall, plain_options
 from ...compiler.blocks.parameters import options_of
 from ...compiler.blocks.size_rules import Sizes, sizes_of
@@ -94,6 +95,7 @@ class Kinds:
         architecture: str,
         named: Mapping[str, Any],
         attention: Attention,
+        ones: Ones | None = None,
     ) -> tuple[KindGraph, Matched] | Refused:
         """Make the kind of a call that is none of the known ones; its graph is restored, if there is one.
 
@@ -102,6 +104,7 @@ class Kinds:
             name: the block's.
             named: its arguments.
             attention: how the call attends.
+            ones: by which the call differs from those of a known kind of its form; None: there is none.
         """
         try:
             form, leaves = flatten(named, self._client.packages)
@@ -114,10 +117,12 @@ class Kinds:
             return Refused(reasons.NotPlainInputs())
         started = time.perf_counter()
         shapes = {"form": to_json(form), **({"attention": attention} if attention == "called" else {})}
+        if ones is not None:
+            shapes["ones"] = ones.to_json()
         dtype = str(like.dtype).removeprefix("torch.")
         request = block_request(self._client, block, architecture, shapes, dtype, like.device)
         found: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
-        kind = KindGraph(type(block).__name__, form, found, self._client.packages, attention)
+        kind = KindGraph(type(block).__name__, form, found, self._client.packages, attention, ones)
         among.insert(0, kind)
         if isinstance(found, LoadedGraph):
             self._run.report.blocks.found(found, time.perf_counter() - started)
@@ -156,7 +161,8 @@ class Kinds:
         found = obtain_all(requests, client.when_missing, client.follow(f"{len(pending)} kinds of blocks ({names})"))
         seconds = time.perf_counter() - started
         for one, graph in zip(pending, found, strict=True):
-            made = KindGraph(one.kind.name, one.kind.form, graph, client.packages, one.kind.attention)
+            kind = one.kind
+            made = KindGraph(kind.name, kind.form, graph, client.packages, kind.attention, kind.ones)
             one.among[one.among.index(one.kind)] = made
             if isinstance(graph, LoadedGraph):
                 run.report.blocks.found(graph, seconds)
@@ -184,6 +190,7 @@ class Kinds:
                     one.options,
                     client.packages,
                     one.kind.attention,
+                    one.kind.ones,
                 )
                 asked = dataclasses.replace(one.request, calls=calls, model=skeleton)
                 requests.append(client.with_memory(run, asked, one.like))

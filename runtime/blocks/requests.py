@@ -30,7 +30,8 @@ def block_request(
 
     Args:
         architecture: the block's digest.
-        shapes: of the key: the form of the arguments by name, and how it attends where the graph calls that.
+        shapes: of the key: the form of the arguments by name, how it attends where the graph calls that, and by which
+            sizes of 1 its calls differ from those of another graph.
         dtype: of the first tensor among them, without `torch.`.
     """
     context = client.context()
@@ -43,7 +44,9 @@ def block_request(
             key=GraphKey(COMPONENT, architecture, shapes, dtype, candidate.name, target),
             source=context.source,
             shapes=ShapeRange((), ()),
-            label=f"{type(block).__name__}, any size" + _LABELS.get(shapes.get("attention"), ""),
+            label=f"{type(block).__name__}, any size"
+            + _LABELS.get(shapes.get("attention"), "")
+            + (", other sizes of 1" if "ones" in shapes else ""),
             module=block,
             prefix=PREFIX,
             backend=candidate,

@@ -18,6 +18,7 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...common.torch_private import is_compiled_by_torch
+from ...compiler.blocks.ones import Ones
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
 from .. import ambient_modes, code_guard
@@ -254,15 +255,23 @@ class BlockRun:
             return Refused(reasons.UnusualInputs())
         options = options_of(named)
         attention = self._client.attention(options)
+        ones: Ones | None = None
         for number, kind in enumerate(one.kinds):
             matched = kind.match(named) if kind.attention == attention else None
-            if matched is not None:
-                if number:
-                    one.kinds.insert(0, one.kinds.pop(number))
-                return self._serve_by(kind, one, named, options, matched)
+            if matched is None:
+                continue
+            if matched.seen.ones is not None:  # of this form, and of another kind
+                ones = matched.seen.ones
+                continue
+            if number:
+                one.kinds.insert(0, one.kinds.pop(number))
+            return self._serve_by(kind, one, named, options, matched)
         with self._lock:
             architecture = one.guard.architecture(one.skeleton)
-        found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention)
+        found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
+        if not isinstance(found, Refused) and found[1].seen.ones is not None:  # it was restored
+            ones = found[1].seen.ones
+            found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
         return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, options, found[1])
 
     def _serve_by(

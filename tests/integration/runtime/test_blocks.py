@@ -45,16 +45,16 @@ class Runs:
         self.run = Run(inspected=True)
         self.blocks = BlockRun(self.client, self.run, self.model, self._guards)
 
-    def __call__(self, *sizes: int, options: Any = None, indexed: bool = False, alone: bool = True) -> torch.Tensor:
+    def __call__(self, *sizes: int, options: Any = None, alone: bool = True, **ways: bool) -> torch.Tensor:
         with self.blocks.call(alone):
-            found: torch.Tensor = self.model(*toy_blocks.call(*sizes), {} if options is None else options, indexed)
+            found: torch.Tensor = self.model(*toy_blocks.call(*sizes), {} if options is None else options, **ways)
         return found
 
-    def check(self, *sizes: int, options: Any = None, indexed: bool = False, alone: bool = True) -> None:
+    def check(self, *sizes: int, options: Any = None, alone: bool = True, **ways: bool) -> None:
         """A call equals eager's."""
-        found = self(*sizes, options=options, indexed=indexed, alone=alone)
+        found = self(*sizes, options=options, alone=alone, **ways)
         assert not self.routed
-        wanted = self.model(*toy_blocks.call(*sizes), {} if options is None else options, indexed)
+        wanted = self.model(*toy_blocks.call(*sizes), {} if options is None else options, **ways)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
     @property
@@ -203,6 +203,25 @@ def test_another_form_of_call_is_a_kind_of_its_own(engine: Registry) -> None:
     runs = Runs(toy_blocks.model(), toy_blocks.Client("eager"))
     runs.check(*FIRST, indexed=True)
     assert (runs.compiled, runs.eager) == (2, {"no_graph": 3})
+
+
+def test_tensors_that_are_broadcast_otherwise_are_of_another_kind(engine: Registry) -> None:
+    """One modulation for all of a batch; a batch of one is of the kind that there was first."""
+    runs = Runs(toy_blocks.model())
+    runs.check(*FIRST, shared=True)
+    assert (runs.eager, engine.counters.restores, engine.counters.compiles) == ({"block_recorded": 5}, 2, 2)
+    for sizes in [FIRST, *OTHERS]:
+        runs.check(*sizes, shared=True)
+        runs.check(*sizes)
+    assert (runs.compiled, runs.eager, runs.run.report.blocks.kinds) == (50, {"block_recorded": 5}, 4)
+    assert len(next(iter(runs.blocks._blocks.values())).kinds) == 2
+    again = Registry(engine.store, policy=ANY_SPEED)
+    with registries.using(again):
+        runs = Runs(toy_blocks.model())
+        runs.check(*FIRST, shared=True)
+        runs.check(*OTHERS[0])
+        assert (runs.compiled, runs.eager) == (10, {})
+        assert (again.counters.restores, again.counters.compiles) == (4, 0)
 
 
 def test_an_exception_in_the_middle_leaves_nothing(engine: Registry) -> None:

@@ -85,11 +85,13 @@ class Model(torch.nn.Module):
         self.singles = torch.nn.ModuleList([Single(width) for _ in range(3)])
         self.leave = torch.nn.Linear(width, 4)
 
-    def forward(self, x: Any, text: Any, transformer_options: Any, indexed: bool = False) -> Any:
+    def forward(self, x: Any, text: Any, transformer_options: Any, indexed: bool = False, shared: bool = False) -> Any:
+        """`shared`: all of the batch have the first one's modulation."""
         batch, _, height, width = x.shape
         img = self.enter(x.flatten(2).transpose(1, 2))
         txt = text.clone()
-        vec = Modulation(img.mean(1).tanh(), txt.mean(1).tanh())
+        some = slice(0, 1) if shared else slice(None)
+        vec = Modulation(img[some].mean(1).tanh(), txt[some].mean(1).tanh())
         pe = torch.linspace(0, 1, txt.shape[1] + img.shape[1])[None, :, None].repeat(1, 1, 4)
         for block in self.doubles:
             img, txt = block(img, txt, vec=vec, pe=pe, attn_mask=None, transformer_options=transformer_options)

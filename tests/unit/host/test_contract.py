@@ -16,6 +16,7 @@ LISTED = {
     for uses in (
         *contract.USES.values(),
         contract.MINIMAX,
+        contract.WAN,
         contract.PLANNING,
         contract.PLANS,
         contract.QUANTISED,

@@ -159,6 +159,7 @@ CASES = (
         },
         _masked,
         6,
+        {"block_recorded": 2},  # attention masks of one token: a kind of their own
     ),
     Case(
         "AuraFlowTransformer2DModel",

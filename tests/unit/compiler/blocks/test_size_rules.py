@@ -62,7 +62,7 @@ def test_products_where_the_sides_come_last() -> None:
     rules = SizeRules.infer([((b, h * w, 4), (b, t, 4), (h,), (w,)) for b, h, w, t in CALLS])
     assert rules.symbols == ((0, 0), (1, 1), (2, 0), (3, 0))
     assert rules.rules[0, 1] == Rule("product", 0, (2, 3))
-    small = rules.small()
+    small = rules.example_sizes()
     assert small[0][1] == small[2][0] * small[3][0]
 
 
@@ -71,6 +71,16 @@ def test_a_size_that_others_follow_from_is_one_of_its_own() -> None:
     rules = SizeRules.infer([((b, h * w), (h,), (w,), (3 * h * w,)) for b, h, w, _ in CALLS])
     assert (0, 1) in rules.symbols
     assert rules.fits(((2, 6), (2,), (3,), (18,))) and not rules.fits(((2, 6), (2,), (3,), (19,)))
+
+
+def test_graphs_are_tried_at_sizes_of_a_record() -> None:
+    """Code may rely on more than rules say; a call that is large is none to try."""
+    assert RULES.example_sizes() == dict(enumerate(call(*CALLS[0])))
+    assert RULES.recorded_sizes() == RULES.example_sizes()
+    large = SizeRules.infer([call(batch, 40 * height, 40 * width, text) for batch, height, width, text in CALLS])
+    assert large.recorded_sizes()[0][1] > large.example_sizes()[0][1] == 2
+    bare = SizeRules.from_json({name: value for name, value in RULES.to_json().items() if name != "example"})
+    assert bare.example_sizes()[0] == (2, 2, 64)
 
 
 def test_ranges_are_checked() -> None:
