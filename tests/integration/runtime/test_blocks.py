@@ -353,7 +353,8 @@ def test_the_report_tells_programs_the_same(engine: Registry) -> None:
     runs.check(*FIRST)
     found = runs.run.report.to_json()
     assert found["blocks"] == {
-        "of": 5, "compiled": 5, "kinds": 2, "calls": 5, "eager_calls": {}, "eager_codes": {},
+        "of": 5, "compiled": 5, "kinds": 2, "calls": 5, "streamed": 0, "streamed_bytes": 0,
+        "eager_calls": {}, "eager_codes": {},
     }  # fmt: skip
     assert found["restore_s"] > 0 and found["compile_s"] is None and found["compiled_calls"] == 1
     assert found["speedup"] is None or found["speedup"] > 0
