@@ -7,8 +7,9 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 # What may be over at the next try: it tells nothing of the file. A lost connection of a network's file system is here
 # too, since its files are still there.
@@ -27,6 +28,9 @@ _CANNOT_SYNC = {
 }  # fmt: skip
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+
+_TRIES = 20  # each removal by another process must hit the few microseconds between two steps
+_T = TypeVar("_T")
 
 
 class IrregularFileError(OSError):
@@ -109,6 +113,20 @@ def replace_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def despite_removals(make: Callable[[], _T]) -> _T:
+    """Call what makes a shared folder and then something in it; again where the folder is gone by then.
+
+    Processes remove such a folder when they are done and leave it empty, which may be between any two steps of another.
+
+    Raises:
+        OSError: as `make` does.
+    """
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            return make()
+    return make()
 
 
 def set_mode(path: Path, mode: int) -> None:

@@ -22,7 +22,7 @@ from ..common.reasons import (
 )
 from .crash import leftovers
 from .entry import Entry
-from .files import IrregularFileError, free_bytes, open_regular
+from .files import IrregularFileError, despite_removals, free_bytes, open_regular
 from .layout import COPIES_FOLDER
 from .manifest import FileRecord
 from .trust import ownership
@@ -68,6 +68,12 @@ def _in(base: Path | None) -> Iterator[Path]:
         with leftovers.owned_folder(None) as folder:
             yield folder
         return
+    with contextlib.ExitStack() as held:
+        yield despite_removals(lambda: held.enter_context(_made_in(base)))
+
+
+@contextlib.contextmanager
+def _made_in(base: Path) -> Iterator[Path]:
     ownership.make_private(base)
     if not is_closed(base):
         raise ownership.RefusedError(WritableByOthers(base.name))

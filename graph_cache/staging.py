@@ -9,15 +9,17 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from .crash import leftovers
-from .files import free_bytes
+from .files import despite_removals, free_bytes
 from .private_copy import ROOM
 from .trust import ownership
 
 log = logging.getLogger("onegraph.graph_cache")
 
 _LEAST_ROOM = 1 << 20  # bytes; with less, nothing is compiled
+_T = TypeVar("_T")
 
 
 def find_location(locations: Sequence[Path]) -> Path:
@@ -28,7 +30,7 @@ def find_location(locations: Sequence[Path]) -> Path:
     """
     for location in locations:
         leftovers.sweep_staging(location)
-    location = _writable(locations)
+    location = _in_first(locations, lambda location: location)
     _remove_empty(location)
     return location
 
@@ -44,7 +46,12 @@ def staging(locations: Sequence[Path]) -> Iterator[Path]:
     """
     for location in locations:
         leftovers.sweep_staging(location)
-    location = _writable(locations)
+    with contextlib.ExitStack() as held:
+        yield _in_first(locations, lambda location: held.enter_context(_staged(location)))
+
+
+@contextlib.contextmanager
+def _staged(location: Path) -> Iterator[Path]:
     try:
         with leftovers.owned_folder(location) as folder:
             yield folder
@@ -58,7 +65,8 @@ def _remove_empty(location: Path) -> None:
             empty.rmdir()
 
 
-def _writable(locations: Sequence[Path]) -> Path:
+def _in_first(locations: Sequence[Path], use: Callable[[Path], _T]) -> _T:
+    """Return what `use` makes in the first location that can be written. Raises OSError where there is none."""
     last: OSError | None = None
     full: list[Path] = []
     refused: list[Path] = []
@@ -69,7 +77,7 @@ def _writable(locations: Sequence[Path]) -> Path:
             log.debug("%d bytes are free in %s", free, location)
             continue
         try:
-            return _made(location)
+            return _made(location, use)
         except OSError as error:
             last = error
             refused += [location] if isinstance(error, ownership.RefusedError) else []
@@ -79,18 +87,23 @@ def _writable(locations: Sequence[Path]) -> Path:
             last = last or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             continue
         try:
-            return _made(location)
+            return _made(location, use)
         except OSError as error:
             last = error
     for location in refused:
         with contextlib.suppress(OSError):
-            return _made(location, ownership.make_anywhere)
+            return _made(location, use, ownership.make_anywhere)
     raise last or OSError("no folder for graphs")
 
 
-def _made(location: Path, make: Callable[[Path], None] = ownership.make_folder) -> Path:
-    """Make a location and try whether this user can write it, and nobody else as far as the drive knows."""
-    for folder in (location.parent, location):
-        make(folder)
-    with tempfile.TemporaryFile(dir=location):
-        return location
+def _made(location: Path, use: Callable[[Path], _T], make: Callable[[Path], None] = ownership.make_folder) -> _T:
+    """Make a location, try whether this user can write it, and nobody else as far as the drive knows, and use it."""
+
+    def made() -> _T:
+        for folder in (location.parent, location):
+            make(folder)
+        with tempfile.TemporaryFile(dir=location):
+            pass
+        return use(location)
+
+    return despite_removals(made)

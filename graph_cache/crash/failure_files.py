@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from ..files import read_regular, replace_text
+from ..files import despite_removals, read_regular, replace_text
 from ..key import GraphKey
 from ..layout import machine_id
 from ..manifest import Strict
@@ -94,10 +94,14 @@ class FailureFiles:
                 self._folder.rmdir()
             return
         new = KeyFailures(component=key.component, label=label, failures=failures[-_MOST_FAILURES:])
-        try:
+
+        def put() -> None:
             self._folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._folder.mkdir(mode=0o700, exist_ok=True)
             replace_text(path, new.model_dump_json(indent=1))
+
+        try:
+            despite_removals(put)
         except (OSError, ValueError) as error:  # or it names a folder whose name is not UTF-8
             log.debug("%s cannot be written, this process remembers it: %s", path, error)
             self._unwritten[name] = new
