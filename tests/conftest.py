@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS.parent / "tools")]
-# What compiles share, as one user's do; tests whose stores are empty would each probe the CPU and compile the runtime.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / "build" / "test" / "inductor"))
 # The user's own settings, such as a key for graphs, are neither used nor changed.
 os.environ["XDG_CONFIG_HOME"] = str(TESTS.parent / "build" / "test" / f"config-{os.getpid()}")
-# Code that only calls kernels: each compile takes some seconds less, and its results are the same.
-os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
+from headless import warm  # noqa: E402
+
+for name, value in warm.SETTINGS.items():
+    os.environ.setdefault(name, value)
 
 # Ignored signals are inherited, and nohup ignores this one: tests that send it would wait for processes that live on.
 if hasattr(signal, "SIGHUP"):

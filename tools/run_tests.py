@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ PLACES = {
     "edits": ("tests/host/edits",),
     "blocks": ("tests/host/blocks",),
 }
+WARM = "ONEGRAPH_TESTING_WARM"
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
@@ -120,20 +122,7 @@ def run_layer(layer: str, extra: list[str], graphs: Path, threads: int | None = 
     report = ROOT / "build" / "test" / f"{layer}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    host = ROOT / "build" / "host" / "ComfyUI"
-    environ = dict(os.environ)
-    if not environ.get("COMFYUI_PATH") and (host / "main.py").is_file():
-        environ["COMFYUI_PATH"] = str(host)
-    # Hundreds of processes import torch and ComfyUI, which takes twice as long without bytecode. Installers do not
-    # always write it, and containers often tell Python not to.
-    environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
-    environ["ONEGRAPH_TESTING_GRAPHS"] = str(graphs)
-    # Threads that spin while they wait take the cores from the processes beside: three runs of one file at once on two
-    # cores took four times as long.
-    environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if threads is not None:
-        environ.setdefault("OMP_NUM_THREADS", str(threads))
+    environ = layer_environment(graphs, threads)
     title = f"\n=== {layer} ==="
     print(f"{title} started" if threads is not None else title, flush=True)
     began = time.monotonic()
@@ -148,6 +137,56 @@ def run_layer(layer: str, extra: list[str], graphs: Path, threads: int | None = 
     if trouble:
         failed = max(failed, 1)  # the test that it died in, or that it should have had, counts in the totals
     return Outcome(layer, passed, failed, skipped, time.monotonic() - began, cpu_seconds, trouble)
+
+
+def layer_environment(graphs: Path, threads: int | None) -> dict[str, str]:
+    """Return the environment of a layer's processes; see `run_layer`."""
+    host = ROOT / "build" / "host" / "ComfyUI"
+    environ = dict(os.environ)
+    if not environ.get("COMFYUI_PATH") and (host / "main.py").is_file():
+        environ["COMFYUI_PATH"] = str(host)
+    # Hundreds of processes import torch and ComfyUI, which takes twice as long without bytecode. Installers do not
+    # always write it, and containers often tell Python not to.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
+    environ["ONEGRAPH_TESTING_GRAPHS"] = str(graphs)
+    # Threads that spin while they wait take the cores from the processes beside: three runs of one file at once on two
+    # cores took four times as long.
+    environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if threads is not None:
+        environ.setdefault("OMP_NUM_THREADS", str(threads))
+    return environ
+
+
+@contextlib.contextmanager
+def warm_process(graphs: Path, threads: int | None) -> Iterator[list[Outcome]]:
+    """Have a process of which servers and compiles are copies, while this lasts (Linux); see `tools/headless/warm.py`.
+
+    Yields:
+        A list that has its outcome afterwards, for the CPU time of all copies.
+    """
+    outcomes: list[Outcome] = []
+    if sys.platform != "linux":
+        yield outcomes
+        return
+    began = time.monotonic()
+    environ = {name: value for name, value in layer_environment(graphs, threads).items() if name != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory(prefix="onegraph-") as folder:  # a socket's path must be short
+        socket = Path(folder) / "warm"
+        command = [sys.executable, str(ROOT / "tools" / "headless" / "warm.py"), str(socket)]
+        process = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        try:
+            while process.poll() is None and not socket.exists():
+                time.sleep(0.1)
+            os.environ[WARM] = str(socket)
+            yield outcomes
+        finally:
+            os.environ.pop(WARM, None)
+            process.stdin.close()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+    outcomes.append(Outcome("copies", 0, 0, 0, time.monotonic() - began, used.ru_utime + used.ru_stime))
 
 
 def run_layers(layers: list[str], full: bool, given: list[str]) -> list[Outcome]:
@@ -165,9 +204,9 @@ def run_layers(layers: list[str], full: bool, given: list[str]) -> list[Outcome]
 
         if not side_by_side:
             return run(layers)
-        with ThreadPoolExecutor(len(lanes)) as pool:
+        with warm_process(Path(graphs), threads) as copies, ThreadPoolExecutor(len(lanes)) as pool:
             outcomes = {one.name: one for lane in pool.map(run, lanes) for one in lane}
-        return [outcomes[layer] for layer in layers]
+        return [*(outcomes[layer] for layer in layers), *copies]
 
 
 def link_package() -> None:
@@ -211,7 +250,7 @@ def table(outcomes: list[Outcome]) -> str:
     """Format the outcomes as aligned text, with the totals in the last line."""
     lines = [f"{'layer':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}{'of CPU':>10}"]
     for one in outcomes:
-        numbers = f"{one.passed:>8}{one.failed:>8}{one.skipped:>9}" if one.name != "lint" else " " * 25
+        numbers = f"{one.passed:>8}{one.failed:>8}{one.skipped:>9}" if one.name not in ("lint", "copies") else " " * 25
         cpu = f"{one.cpu_seconds:>10.1f}" if one.cpu_seconds else " " * 10
         lines.append(f"{one.name:<12}{numbers}{one.seconds:>10.1f}{cpu}  {one.trouble}".rstrip())
     passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))

@@ -11,6 +11,7 @@ import pytest
 from headless import host, models
 from support.comfyui import controlnet
 from support.comfyui.shared_graphs import SharedGraphs
+from support.processes import warm_compiles
 
 host.boot()
 
@@ -24,6 +25,14 @@ from onegraph.runtime.policy import ANY_SPEED  # noqa: E402
 from onegraph.runtime.registry import Registry  # noqa: E402
 
 NODE = "7"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiling_processes() -> Iterator[None]:
+    """Compiles start faster in `make test`; those of other layers start as a user's do."""
+    with pytest.MonkeyPatch.context() as patch:
+        warm_compiles.copies(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

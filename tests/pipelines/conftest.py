@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import pipes
+from support.processes import warm_compiles
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe
@@ -23,8 +24,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pipelines-home", type=Path, help="folder that keeps the graphs for the next run")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiling_processes() -> Iterator[None]:
+    """Compiles start faster in `make test`; those of other layers start as a user's do."""
+    with pytest.MonkeyPatch.context() as patch:
+        warm_compiles.copies(patch)
+        yield
+
+
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+def home(compiling_processes: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A user's graph folder with the graphs of `pipes.sd`; never to be changed but by compiling more."""
     kept: Path | None = request.config.getoption("--pipelines-home")
     home = kept or tmp_path_factory.mktemp("home")

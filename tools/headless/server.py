@@ -24,6 +24,8 @@ from typing import Any
 
 import websocket
 
+from . import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 ON_CPU = ("--cpu",)
 _BINARY_TEXT = 3  # server.py: BinaryEventTypes.TEXT
@@ -99,10 +101,9 @@ class Server:
         # PYTHONPATH must not smuggle the pack in: the server finds it in custom_nodes alone.
         clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         with log.open("ab") as out:
-            self._process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={**clean, "PYTHONUNBUFFERED": "1", **env}, start_new_session=True,
-            )  # fmt: skip
+            self._process = warm.start(
+                command, environ={**clean, "PYTHONUNBUFFERED": "1", **env}, cwd=Path.cwd(), out=out.fileno()
+            )
 
     @property
     def pid(self) -> int:

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from headless import host, models
 
 from ..models import dits
+from ..processes import warm_compiles
 from . import controlnet
 
 VARIABLE = "ONEGRAPH_TESTING_GRAPHS"  # names the folder
@@ -239,7 +241,8 @@ class SharedGraphs:
         if kind.family:
             models.write_checkpoint(kind.family, path, vae=kind.vae)
         registry = Registry(Store(self.adopt_user(folder / "home")), policy=ANY_SPEED)
-        with registry_module.using(registry):
+        with registry_module.using(registry), pytest.MonkeyPatch.context() as patch:
+            warm_compiles.copies(patch)
             kind.use(path)
         done = registry.counters
         assert done.compiles == kind.graphs, done.reasons
