@@ -91,10 +91,15 @@ def as_dtype(vae: Any, dtype: torch.dtype) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.full)], ids=["float32", "bfloat16"]
+    ("dtype", "images"),
+    [
+        pytest.param(torch.float32, 12, id="float32"),
+        pytest.param(torch.float32, 50, id="float32, fifty", marks=pytest.mark.full),
+        pytest.param(torch.bfloat16, 50, id="bfloat16, fifty", marks=pytest.mark.full),
+    ],
 )
-def test_fifty_images_are_finite_and_as_exact_as_eager(
-    dtype: torch.dtype, vae: Any, checkpoint: Callable[..., Path], counters: Counters
+def test_images_are_finite_and_as_exact_as_eager(
+    dtype: torch.dtype, images: int, vae: Any, checkpoint: Callable[..., Path], counters: Counters
 ) -> None:
     """The error against a run in higher precision is at most 1.5 times eager's own."""
     higher = torch.float64 if dtype == torch.float32 else torch.float32
@@ -103,7 +108,7 @@ def test_fifty_images_are_finite_and_as_exact_as_eager(
         module, proxy = vae.first_stage_model, compiled(vae).first_stage_model
         outer = proxy.onegraph_hook
         errors: dict[str, list[float]] = {"eager": [], "compiled": []}
-        for seed in range(50):
+        for seed in range(images):
             image = (2 * pixels(1, 64, 64, seed).movedim(-1, 1) - 1).to(dtype)
             with outer.call("encoder", vae, "whole"):
                 code = proxy.encode(image)

@@ -25,6 +25,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("comfyui"))
 
 
+# OneFlow's graphs on a server are in test_restart and in tests/workflows.
+SECOND_IN_FULL = pytest.mark.parametrize(
+    "backend", ["inductor", pytest.param("oneflow", marks=[needs_oneflow, pytest.mark.full])]
+)
+
+
 def both(running: server.Server, prompt: workflows.Prompt) -> tuple[server.Outcome, server.Outcome]:
     """The workflow without OneGraph, and as it is."""
     eager = running.run(workflows.without_onegraph(prompt))
@@ -119,6 +125,7 @@ def test_another_seed_is_another_image(running: server.Server) -> None:
     assert difference(running.run(txt2img(seed=11)), running.run(txt2img(seed=12))) > 50
 
 
+@SECOND_IN_FULL
 def test_lora_on_weaker_and_removed(running: server.Server, backend: str) -> None:
     running.run(txt2img(seed=20, backend=backend))
     results, before = [], running.status()
@@ -134,6 +141,7 @@ def test_lora_on_weaker_and_removed(running: server.Server, backend: str) -> Non
     assert after["compiled_calls"] - before["compiled_calls"] == 3 * 3
 
 
+@SECOND_IN_FULL
 def test_a_second_checkpoint_of_the_architecture(running: server.Server, backend: str) -> None:
     before = running.status()["compiles"]
     eager, result = both(running, txt2img(seed=22, checkpoint=SECOND, backend=backend))
@@ -157,6 +165,7 @@ def test_free_u_runs_eager_and_is_named(running: server.Server) -> None:
     assert "FreeU_V2 patches this model" in running.log.read_text()
 
 
+@SECOND_IN_FULL
 def test_unloading_models_between_two_runs(running: server.Server, backend: str) -> None:
     before = running.status()["compiles"]
     first = running.run(txt2img(seed=24, backend=backend))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from headless import models, server, workflows
 from support.comfyui import controlnet, ui_workflow
+from support.comfyui.shared_graphs import SharedGraphs
 
 from .conftest import difference
 
@@ -27,10 +28,13 @@ REMOVED = ("ModelGraphSaver", "OneDiffModelBooster", "OneDiffOnlineQuantizationB
 
 
 @pytest.fixture(scope="module")
-def running(running: server.Server, base: Path) -> server.Server:
+def running(
+    running: server.Server, base: Path, environment: dict[str, str], shared_graphs: SharedGraphs
+) -> server.Server:
     folder = base / "models"
     models.write_checkpoint("tiny_sdxl", folder / "checkpoints/onediff_base.safetensors", seed=1)
     models.write_checkpoint("tiny_svd", folder / "checkpoints/tiny_svd.safetensors", seed=1, vae="both")
+    shared_graphs.give(Path(environment["ONEGRAPH_HOME"]), folder / "checkpoints/tiny_svd.safetensors", "svd")
     models.write_lora("tiny_sdxl", folder / "loras/second_lora.safetensors", seed=4)
     controlnet.write_controlnet("tiny_sdxl", folder / "controlnet/tiny_controlnet.safetensors")
     write_hint(base / "input/hint.png")

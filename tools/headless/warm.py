@@ -23,7 +23,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 VARIABLE = "ONEGRAPH_TESTING_WARM"  # names the socket
 # What compiles share, as one user's do: tests whose stores are empty would each probe the CPU and compile the runtime.
@@ -42,6 +42,13 @@ _IMPORTS = (
 _READ_AT_START = ("MALLOC_", "LD_", "GLIBC_", "OMP_")  # variables that a copy would not follow
 _HEAD = 4  # bytes of a request's length
 _FILES = 3
+
+
+def _read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.startswith(_READ_AT_START)}
+
+
+_AT_START = _read_at_start(os.environ)
 
 
 class Copy:
@@ -96,8 +103,7 @@ def start(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, out:
             nowhere.
     """
     address = os.environ.get(VARIABLE)
-    known = {name: value for name, value in environ.items() if name.startswith(_READ_AT_START)}
-    if address and known == {name: value for name, value in os.environ.items() if name.startswith(_READ_AT_START)}:
+    if address and _read_at_start(environ) == _AT_START:
         return _started(address, command, environ, cwd, out)
     return subprocess.Popen(
         command,
@@ -136,12 +142,13 @@ def serve(path: str) -> list[str]:
     listening.bind(f"{path}.new")
     listening.listen(64)
     Path(f"{path}.new").rename(path)
+    sources: list[Any] = [listening, sys.stdin]
     while True:
-        ready, _, _ = select.select([listening, 0], [], [], 1.0)
+        ready, _, _ = select.select(sources, [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if 0 in ready:
+        if sys.stdin in ready:
             sys.exit(0)
         if listening not in ready:
             continue
@@ -165,7 +172,8 @@ def _copied(channel: socket.socket) -> list[str]:
         os.close(file)
     channel.sendall(f"{copy}\n".encode())
     ended = os.pidfd_open(copy)
-    if ended not in select.select([ended, channel], [], [])[0]:  # whoever started it has ended
+    sources: list[Any] = [ended, channel]
+    if ended not in select.select(sources, [], [])[0]:  # whoever started it has ended
         with contextlib.suppress(ProcessLookupError):
             os.killpg(copy, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])

@@ -37,7 +37,7 @@ def ignore(progress: Progress) -> None:
     pass
 
 
-@pytest.mark.parametrize("trouble", ["die", "oom"])
+@pytest.mark.parametrize("trouble", [pytest.param("die", marks=pytest.mark.full), "oom"])
 def test_a_compile_is_retried_when_more_memory_is_free(trouble: str, tmp_path: Path, source: ModelSource) -> None:
     free = [8 * GIB]
     engine = Registry(Store(tmp_path), Limits(free=lambda device: free[0], total=lambda device: 16 * GIB))

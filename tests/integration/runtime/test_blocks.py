@@ -159,8 +159,13 @@ def _wider(block: Any) -> None:
     block.first.weight = torch.nn.Parameter(block.first.weight.t().contiguous().t(), requires_grad=False)
 
 
-@pytest.mark.parametrize("change", [_hooked, _method, _wider])
-@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    ("change", "alone"),
+    [
+        (_hooked, True), (_method, True), (_wider, True), (_method, False),
+        pytest.param(_hooked, False, marks=pytest.mark.full), pytest.param(_wider, False, marks=pytest.mark.full),
+    ],
+)  # fmt: skip
 def test_a_block_that_is_changed_runs_eager_alone(engine: Registry, change: Callable[[Any], None], alone: bool) -> None:
     runs = Runs(toy_blocks.model())
     runs.check(*FIRST, alone=alone)
