@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import operator
 import sys
 import sysconfig
 import weakref
@@ -90,14 +92,63 @@ def is_foreign_class(cls: type) -> bool:
     """Whether a class, or one that it is derived from, has a foreign method, its own or one that was put there."""
     if cls.__module__ == "builtins" or issubclass(cls, torch.Tensor):
         return False
-    for base in cls.__mro__:
-        for value in list(vars(base).values()):
+    known = _methods.get(cls)
+    if known is not None and known.are_same(cls):
+        return False
+    _methods.pop(cls, None)
+    found = _Methods(cls)
+    if found.foreign:
+        return True
+    # Others may be of one run, and hold its models.
+    if vars(sys.modules.get(cls.__module__, object)).get(cls.__qualname__) is cls:
+        _methods[cls] = found
+    return False
+
+
+class _Methods:
+    """The values of a class and of those it is derived from, and the code of all functions among them.
+
+    Every look compares all of them with those of the last one; only what is to be done with them is saved.
+
+    Attributes:
+        foreign: whether one of the functions, or one that it wraps, is neither the host's nor ours.
+    """
+
+    def __init__(self, cls: type) -> None:
+        self._bases = cls.__mro__
+        self._tables = [vars(base) for base in self._bases]
+        self._values = list(itertools.chain.from_iterable(map(_VALUES, self._tables)))
+        self._functions: list[FunctionType] = []
+        for value in self._values:
             function = getattr(value, "__func__", getattr(value, "fget", value))
             while isinstance(function, FunctionType):
-                if _is_foreign(function.__code__):
-                    return True
-                function = getattr(function, "__wrapped__", None)
-    return False
+                self._functions.append(function)
+                function = getattr(function, _WRAPPED, None)
+        self._wrapped, self._codes = self._wraps(), list(map(_CODE, self._functions))
+        self.foreign = any(_is_foreign(code) for code in self._codes)
+
+    def are_same(self, cls: type) -> bool:
+        """Whether the class has the same values now, and its functions the same code."""
+        return (
+            cls.__mro__ == self._bases
+            and _are_same(list(itertools.chain.from_iterable(map(_VALUES, self._tables))), self._values)
+            and _are_same(list(map(_CODE, self._functions)), self._codes)
+            and _are_same(self._wraps(), self._wrapped)
+        )
+
+    def _wraps(self) -> list[Any]:
+        return list(map(dict.get, map(_OWN, self._functions), itertools.repeat(_WRAPPED)))
+
+
+_CODE, _OWN = operator.attrgetter("__code__"), operator.attrgetter("__dict__")
+_VALUES = operator.methodcaller("values")
+_WRAPPED = "__wrapped__"
+_methods: dict[type, _Methods] = {}  # of classes that their modules keep
+
+
+def _are_same(found: list[Any], known: list[Any]) -> bool:
+    """Whether these are the same objects: equal ones may be of different code."""
+    return len(found) == len(known) and all(map(operator.is_, found, known))
 
 
 def _functions(value: Any, depth: int = 4) -> Iterator[Any]:
@@ -128,11 +179,14 @@ def in_patcher(patcher: Any) -> bool:
     return any(in_options(options) for options in found)
 
 
-def in_sampling() -> bool:
+def in_sampling(known: Any = None) -> bool:
     """Whether the sampling that calls here was given foreign code to run between its steps.
 
     That is a guider, its model's patcher, a sampler, a callback, the guider's options, hooks of its conditioning, or
     whoever is told of progress. For the start of a run: what changes these later is foreign code, too.
+
+    Args:
+        known: a patcher in which nothing foreign is.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEEPEST):
@@ -141,18 +195,19 @@ def in_sampling() -> bool:
         if _is_foreign(frame.f_code):
             return True
         if frame.f_code.co_name == _WHOLE_SAMPLING and _is_samplers(frame.f_code):
-            return _is_given_foreign(frame.f_locals)
+            return _is_given_foreign(frame.f_locals, known)
         frame = frame.f_back
     return True  # not a sampling of the host's at all
 
 
-def _is_given_foreign(given: Mapping[str, Any]) -> bool:
+def _is_given_foreign(given: Mapping[str, Any], known: Any) -> bool:
     import comfy.utils
 
     guider, sampler = given.get("self"), given.get("sampler")
-    if any(is_foreign_class(type(one)) for one in (guider, sampler)) or in_patcher(
-        getattr(guider, "model_patcher", None)
-    ):
+    if any(is_foreign_class(type(one)) for one in (guider, sampler)):
+        return True
+    patcher = getattr(guider, "model_patcher", None)
+    if (patcher is None or patcher is not known) and in_patcher(patcher):
         return True
     calls = (given.get("callback"), getattr(sampler, "sampler_function", None), comfy.utils.PROGRESS_BAR_HOOK)
     if any(is_foreign(one) for one in calls if one is not None):

@@ -142,7 +142,7 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardC
             guard=guard,
             epoch=eligibility.epoch(patcher),
             paged=paged,
-            foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(),
+            foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(patcher),
             prefix=prefix,
         )
     except Exception as error:  # never into the queue

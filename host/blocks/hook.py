@@ -112,7 +112,7 @@ def _started(client: BlockClient, patcher: Any, module: torch.nn.Module, guards:
         stamp=stamp,
         patcher=patcher,
         epoch=eligibility.epoch(patcher),
-        foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(),
+        foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(patcher),
         prefix=client.prefix,
     )
     if dynamic_vram.is_paged(patcher):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sysconfig
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,61 @@ def test_libraries_of_the_environment_below_are_not_foreign(monkeypatch: pytest.
     assert not custom_nodes.is_foreign(torch.nn.functional.group_norm)
     for cache in caches:
         cache.cache_clear()
+
+
+def _foreign(self: Any = None, *args: Any, **kwargs: Any) -> None:
+    """This file is no part of the host."""
+
+
+CHANGES: dict[str, Callable[[pytest.MonkeyPatch, type], None]] = {
+    "a method": lambda patch, cls: patch.setattr(cls, "sample", _foreign),
+    "a method more": lambda patch, cls: patch.setattr(cls, "more", _foreign, raising=False),
+    "a method of its base": lambda patch, cls: patch.setattr(cls.__bases__[0], "sample", _foreign),
+    "a property": lambda patch, cls: patch.setattr(cls, "sample", property(_foreign)),
+    "a static method": lambda patch, cls: patch.setattr(cls, "sample", staticmethod(_foreign)),
+    "a method's code": lambda patch, cls: patch.setattr(vars(cls)["sample"], "__code__", _foreign.__code__),
+    "what a method wraps": lambda patch, cls: patch.setattr(
+        vars(cls)["sample"], "__wrapped__", _foreign, raising=False
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_class_that_is_changed_later_counts(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of a class serves only while all of it is as it was."""
+    from comfy.samplers import KSAMPLER
+
+    for _ in range(2):
+        assert [custom_nodes.is_foreign_class(KSAMPLER) for _ in range(2)] == [False, False]
+        CHANGES[change](monkeypatch, KSAMPLER)
+        assert [custom_nodes.is_foreign_class(KSAMPLER) for _ in range(2)] == [True, True]
+        monkeypatch.undo()
+
+
+def test_a_class_that_gets_other_bases_counts() -> None:
+    from comfy.samplers import KSAMPLER
+
+    assert not custom_nodes.is_foreign_class(KSAMPLER)
+    bases = KSAMPLER.__bases__
+    KSAMPLER.__bases__ = (type("Base", bases, {"more": _foreign}),)
+    try:
+        assert custom_nodes.is_foreign_class(KSAMPLER)
+    finally:
+        KSAMPLER.__bases__ = bases
+    assert not custom_nodes.is_foreign_class(KSAMPLER)
+
+
+def test_no_class_is_kept_that_goes_with_a_run() -> None:
+    from comfy.samplers import KSAMPLER
+
+    def made() -> weakref.ref[type]:
+        cls = type("Made", (KSAMPLER,), {"__module__": KSAMPLER.__module__})
+        assert not custom_nodes.is_foreign_class(cls)
+        return weakref.ref(cls)
+
+    known = made()
+    gc.collect()
+    assert known() is None
 
 
 def with_wrapper(model: Any) -> Any:
