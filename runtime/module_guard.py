@@ -35,6 +35,7 @@ from .code_guard import custom_node, is_defined_in, is_what_its_name_says
 
 _MISSING: Any = object()
 _OWN_DICT = operator.attrgetter("__dict__")
+_VALUES = operator.methodcaller("values")
 PARTS = 32  # into which a module is divided for calls between which nobody is expected to change it
 _PLAIN = (torch.Tensor, torch.nn.Module, type)
 
@@ -107,7 +108,7 @@ class ModuleGuard:
         return self.version
 
     def _read_weights(self) -> None:
-        found = [t for table in self._weights for t in table.values() if t is not None]
+        found = [t for t in itertools.chain.from_iterable(map(_VALUES, self._weights)) if t is not None]
         if self._looks is None or not self._looks.same(found):
             self._looks = TensorLooks(found)
             self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in found))
@@ -128,7 +129,9 @@ class ModuleGuard:
 
     def where_class_set(self, attribute: str) -> str | None:
         """The first module whose class sets an attribute to something."""
-        classes = {cls for cls in {*self._types} if getattr(cls, attribute, False)}
+        classes = {cls for cls in self._classes if getattr(cls, attribute, False)}
+        if not classes:
+            return None
         return next((w for w, cls in zip(self._where[1:], self._types, strict=True) if cls in classes), None)
 
     def architecture(self, module: torch.nn.Module) -> str:
@@ -188,6 +191,7 @@ class ModuleGuard:
         referenced = fingerprint.referenced_names(module, self._rules.numbers)
         self._modules = [child for _, child in named[1:]]
         self._types = [type(child) for child in self._modules]
+        self._classes = {*self._types}
         self._states = [vars(child) for _, child in named]
         # Before all else that is read: what is written meanwhile is then found by the next look.
         self._state_writes = list(map(self._writes, self._states))

@@ -3,7 +3,8 @@
 Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
 layer that crashes must not hide the results of the others. Six layers run at a time, each on its share of the cores:
 most of the time goes into compilers that use one core, and into waiting for servers. A layer's output is then printed
-when the layer has ended. Layers share graphs of small models, in a folder that goes when all have ended.
+when the layer has ended. Layers share graphs of small models, in a folder that goes when all have ended, and a process
+of which servers and compiles are copies.
 
 `run_tests.py unit host` runs only these; what follows `--` goes to pytest, as in `run_tests.py unit -- -k store -x`.
 """

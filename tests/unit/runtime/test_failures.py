@@ -536,10 +536,10 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(OpenFolder, name, refuses(getattr(OpenFolder, name)))
     made = staging._made
 
-    def make(location: Path) -> Path:
+    def make(location: Path, *args: Any) -> Any:
         if location.is_relative_to(folder):
-            raise OSError(errno.EROFS, "Read-only file system")
-        return made(location)
+            raise OSError(errno.EROFS, "Read-only file system", str(location))
+        return made(location, *args)
 
     monkeypatch.setattr(staging, "_made", make)
 
