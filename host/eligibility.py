@@ -10,6 +10,7 @@ from ..common.reasons import Reason
 from ..compiler.fingerprint import Rules
 from ..runtime.module_guard import ModuleGuard
 from . import dynamic_vram, vram_copies
+from .staged import is_partly_loaded
 from .weights.quantised import composites
 
 # Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
@@ -62,7 +63,8 @@ def epoch(patcher: Any) -> tuple[Any, ...]:
 
 def refusal(patcher: Any, guard: ModuleGuard, prefix: str) -> Reason | None:
     """Why no graph can stand in for the watched part of a patcher's model, or None."""
-    return patcher_refusal(patcher, prefix) or placement_refusal(patcher, guard)
+    low_vram = reasons.LowVram() if is_partly_loaded(patcher) else None
+    return patcher_refusal(patcher, prefix) or low_vram or placement_refusal(patcher, guard)
 
 
 def patcher_refusal(patcher: Any, prefix: str | tuple[str, ...]) -> Reason | None:
@@ -76,8 +78,6 @@ def patcher_refusal(patcher: Any, prefix: str | tuple[str, ...]) -> Reason | Non
     wrapped = [key for key, found in getattr(patcher, "weight_wrapper_patches", {}).items() if found]
     if wrapped:
         return reasons.WeightWrapper(str(wrapped[0]))
-    if getattr(patcher.model, "model_lowvram", False):
-        return reasons.LowVram()
     wrappers = getattr(patcher, "wrappers", {}).get("apply_model", {})
     if wrappers.get("torch.compile"):
         return reasons.TorchCompile()

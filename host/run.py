@@ -20,7 +20,7 @@ from ..runtime.blocks.weight_source import WeightSource
 from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.run import Run
-from . import custom_nodes, dynamic_vram, eligibility, host_memory, streamed
+from . import custom_nodes, dynamic_vram, eligibility, host_memory, staged, streamed
 
 
 @dataclass
@@ -35,6 +35,7 @@ class HostRun(Run):
         call_bytes: that one eager call takes by the host's own estimate, where the patcher's model has none.
         prefix: of the patcher's keys that belong to the module.
         blocks: of a model whose blocks are compiled.
+        block_versions: of each of these blocks as it is now, where only a part of the model is loaded.
     """
 
     patcher: Any = None
@@ -44,6 +45,7 @@ class HostRun(Run):
     call_bytes: int = 0
     prefix: str = ""
     blocks: BlockRun | None = None
+    block_versions: dict[str, int] = field(default_factory=dict)
     held: Held | None = field(default_factory=Held)
 
     @property
@@ -59,7 +61,9 @@ class HostRun(Run):
     @property
     def can_stream(self) -> bool:
         """Whether graphs do without having all weights on the device."""
-        return self.blocks is not None and self.paged is not None and streamed.is_possible()
+        if self.blocks is None:
+            return False
+        return streamed.is_possible() if self.paged is not None else staged.is_partly_loaded(self.patcher)
 
     def inspect(self, module: torch.nn.Module) -> Reason | None:
         """Check the module, and the weights when ComfyUI moved or patched them; why no graph serves this call."""
@@ -103,13 +107,16 @@ class HostRun(Run):
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
         """The module with all its weights where a graph can read them, as long as this lasts."""
         if self.paged is None:
-            yield module
+            partly = self.blocks is not None and staged.is_partly_loaded(self.patcher)
+            yield Refused(reasons.LowVram()) if partly else module
         else:
             with self.paged.held() as held:
                 yield held
 
     def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
-        """DynamicVRAM's pages and buffers, block by block, where there is no room for all weights."""
+        """DynamicVRAM's pages and buffers, or system memory, block by block, where there is no room for all weights."""
+        if isinstance(refusal, reasons.LowVram):
+            return staged.staged(module, self.block_versions, self.patcher.load_device)
         if self.paged is None or not isinstance(refusal, reasons.NoRoomForWeights):
             return None
         return streamed.streamed(module, self.paged, self.patcher.load_device)

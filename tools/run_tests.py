@@ -28,21 +28,22 @@ from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
-    "unit", "attacks", "integration", "faults", "pipelines", "host", "edits", "blocks", "server", "workflows", "fuzz",
-    "gpu",
+    "unit", "attacks", "integration", "faults", "pipelines", "host", "vae", "edits", "blocks", "server", "workflows",
+    "fuzz", "gpu",
 )  # fmt: skip
 # Side by side; each runs its layers in turn.
 LANES = (
     ("host",),
-    ("blocks", "attacks", "gpu"),
+    ("blocks", "vae", "attacks", "gpu"),
     ("edits", "faults", "unit"),
-    ("server",),
+    ("server", "workflows"),
     ("integration", "fuzz"),
-    ("pipelines", "workflows"),
+    ("pipelines",),
 )
 # Where the tests of a layer are, if not in the folder of its name.
 PLACES = {
-    "host": ("tests/host", "--ignore=tests/host/edits", "--ignore=tests/host/blocks"),
+    "host": ("tests/host", *(f"--ignore=tests/host/{layer}" for layer in ("edits", "blocks", "vae"))),
+    "vae": ("tests/host/vae",),
     "edits": ("tests/host/edits",),
     "blocks": ("tests/host/blocks",),
 }

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("host", "edits", "blocks", "server")
+LAYERS = ("host", "vae", "edits", "blocks", "server")
 _PIN = re.compile(r"^(comfy-[\w-]+)==([\w.]+)")  # the host's own; comfyui-* are its web pages
 
 

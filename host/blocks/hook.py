@@ -27,11 +27,12 @@ from ...runtime.family import by_name
 from ...runtime.module_guard import GuardCache, ModuleGuard
 from ...runtime.registry import registry
 from ...runtime.request import Request, RequestContext
-from .. import contract, custom_nodes, dynamic_vram, eligibility, host_memory
+from .. import contract, custom_nodes, dynamic_vram, eligibility, host_memory, staged
 from ..component import Component, eager_text
 from ..families.family import Family
 from ..run import HostRun
 from ..sampling_hook import SamplingHook, active
+from ..vram_copies import copies_of
 from ..weights import plain
 from .attention import ChosenAttention, compared
 from .memory_plans import MemoryPlans
@@ -166,8 +167,15 @@ class BlockClient:
     def skeleton(
         self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard
     ) -> torch.nn.Module | Refused:
-        refusal = eligibility.placement_refusal(run.patcher, guard, whole=False)
+        partly = run.paged is None and staged.is_partly_loaded(run.patcher)
+        if partly:
+            refusal = staged.refusal(block)
+        else:
+            refusal = eligibility.placement_refusal(run.patcher, guard, whole=False)
         refusal = refusal or self._weights_refusal(run, name, block, guard)
+        if refusal is None and partly:
+            run.block_versions[name] = guard.version
+            return copies_of(block, guard.version).skeletons[0]
         if refusal is None and run.paged is not None:
             if self._paged_versions.setdefault(name, guard.version) != guard.version:
                 return Refused(reasons.WeightsMoving())  # the copies that have its weights are of what it was
