@@ -142,7 +142,7 @@ STREAMING = (
         ("s", "dtype", "device", "bias_dtype", "compute_dtype", "want_requant"),
     ),
     Use("comfy.model_management.sync_stream", ("device", "stream")),
-    Use("comfy.model_prefetch.cleanup_prefetched_modules", ("comfy_modules",)),
+    Use("comfy.model_patcher.LowVramPatch.clear_prepared"),
 )
 _AS_SERVER = ("server", "nodes")  # modules that only a server has loaded; nothing of ours loads them
 

@@ -243,12 +243,15 @@ def room_on(device: torch.device) -> Callable[[int, Any], bool]:
     import comfy.model_management as management
     from comfy_aimdo import model_vbar
 
+    # Of all models' pages; a comfy-aimdo that cannot tell has free memory counted alone.
+    resident = getattr(model_vbar, "vbars_analyze", None)
+
     def has_room(missing: int, vbar: Any) -> bool:
         wanted = missing + management.minimum_inference_memory()
         if wanted <= torch.get_device_module(device).mem_get_info(device)[0]:
             return True
         free = management.get_free_memory(device)  # with what torch keeps for later tensors
-        return wanted <= free or wanted <= free + model_vbar.vbars_analyze(device.index) - vbar.loaded_size()
+        return wanted <= free or (resident is not None and wanted <= free + resident(device.index) - vbar.loaded_size())
 
     return has_room
 

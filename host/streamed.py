@@ -36,13 +36,11 @@ class Transaction:
         fetch: (layers, dtype, device, bias dtype, non blocking) pins pages and enqueues copies; the stream of these.
         resolve: (layer, dtype, device, bias dtype, compute dtype, whether to quantise) weight and bias of a layer.
         sync: (device, stream) has the current stream wait for the copies.
-        clean: (layers) unpins pages, and forgets what was fetched.
     """
 
     fetch: Callable[..., Any]
     resolve: Callable[..., Any]
     sync: Callable[..., Any]
-    clean: Callable[..., Any]
 
 
 @dataclass
@@ -105,7 +103,7 @@ class StreamedBlocks:
                 set_tables(copied, Tables({}, {}, tables(copied).children))
             if stream is not None:
                 stream.wait_stream(torch.get_device_module(self.device).current_stream(self.device))
-            self.host.clean(fetched)
+            _let_go(fetched)
 
     def _look_at(self, name: str) -> _Block:
         module = self.model.get_submodule(name)
@@ -160,6 +158,22 @@ class StreamedBlocks:
         return known
 
 
+def _let_go(layers: list[torch.nn.Module]) -> None:
+    """Unpin the pages of layers, and forget what was fetched. The host's own function for it differs by version."""
+    for layer in layers:
+        fetched = vars(layer).get("_prefetch")
+        if fetched is None:
+            continue
+        for key in ("weight", "bias"):
+            lora = getattr(layer, f"{key}_lowvram_function", None)
+            if lora is not None:
+                lora.clear_prepared()
+        if fetched["signature"] is not None:
+            vbar, start, size = vars(layer)["_v"]
+            vbar.unpin(start, size)
+        del layer._prefetch
+
+
 def _busy(layers: list[torch.nn.Module]) -> Reason | None:
     """Why the weights of layers cannot be brought now, or None.
 
@@ -198,13 +212,11 @@ def streamed(model: torch.nn.Module, paged: Paged, device: torch.device) -> Stre
     if not is_possible():
         return None
     import comfy.model_management
-    import comfy.model_prefetch
     import comfy.ops
 
     host = Transaction(
         comfy.ops.cast_modules_with_vbar,
         comfy.ops.resolve_cast_module_with_vbar,
         comfy.model_management.sync_stream,
-        comfy.model_prefetch.cleanup_prefetched_modules,
     )
     return StreamedBlocks(model, paged, device, host)

@@ -172,6 +172,8 @@ def test_a_layer_exchanged_in_mid_run_is_not_served_by_a_copy_of_the_old_one(flu
 @pytest.mark.parametrize("fetched", ["all", "some"])
 def test_what_the_host_has_fetched_before_a_block(fetched: str, flux: Any) -> None:
     """Some models' own code brings the next block's weights; those are used, and stay the host's to let go."""
+    import inspect
+
     from comfy.model_prefetch import cleanup_prefetched_modules
     from comfy.ops import cast_modules_with_vbar
 
@@ -185,8 +187,28 @@ def test_what_the_host_has_fetched_before_a_block(fetched: str, flux: Any) -> No
     assert distance(found, wanted) < 1e-6
     assert blocks()["eager_codes"] == ({} if fetched == "all" else {"weights_moving": 2})
     assert all("_prefetch" in vars(layer) for layer in own)
-    cleanup_prefetched_modules(own)
+    of_block = (block,) if len(inspect.signature(cleanup_prefetched_modules).parameters) > 1 else ()  # ComfyUI 0.33
+    cleanup_prefetched_modules(*of_block, own)
     assert left_alone(flux, vbar)
+
+
+def test_pages_that_go_between_steps(flux: Any) -> None:
+    """Other work takes all pages, and lets more or fewer of them come back, in the midst of a run."""
+    wanted = dits.sample(flux, "flux", steps=4)
+    vbar = pages.page(flux, 0.6)
+    rooms = iter([0.1, 0.8, 0.3, 0.6] * 4)
+
+    def taken(given: Any) -> Any:
+        vbar.evict()
+        vbar.room = int(next(rooms) * len(vbar.pins))
+        return given["denoised"]
+
+    fast = compiled(flux)
+    fast.set_model_sampler_post_cfg_function(taken)
+    for _ in range(2):
+        found = dits.sample(fast, "flux", steps=4)
+        assert distance(found, wanted) < 1e-6, status.last_runs[NODE].text()
+        assert blocks()["eager_codes"] == {} and left_alone(flux, vbar)
 
 
 def test_sixty_runs_hold_no_memory(flux: Any) -> None:
