@@ -3,6 +3,7 @@ pages, and blocks run compiled all the same."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.comfyui import pages
 from support.dit_matrix.weights import lora_of
 from support.models import dits, quantised
 
-from onegraph.host import model_hook, status
+from onegraph.host import model_hook, status, streamed
 from onegraph.runtime.registry import Registry, registry
 
 NODE = "7"
@@ -110,33 +111,41 @@ def test_nothing_stays_behind_an_error(
 ) -> None:
     """In the midst of bringing a block's weights, or of its run: the block is eager or the error is the user's, and no
     page stays pinned."""
-    import comfy.ops
-
     from onegraph.runtime.loaded_graph import LoadedGraph
 
     wanted = dits.sample(flux, "flux")
     vbar = pages.page(flux, 0.4)
-    owner, name = {
-        "fetch": (comfy.ops, "cast_modules_with_vbar"),
-        "resolve": (comfy.ops, "resolve_cast_module_with_vbar"),
-        "run": (LoadedGraph, "_run"),
-    }[where]
-    real, calls = getattr(owner, name), []
+    calls: list[Any] = []
 
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        if len(calls) == 3:
-            raise error("no")
-        return real(*args, **kwargs)
+    def failing(real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(args)
+            if len(calls) == 3:
+                raise error("no")
+            return real(*args, **kwargs)
+
+        return call
+
+    made, run = streamed.streamed, failing(LoadedGraph._run)
+
+    def source(*args: Any) -> Any:
+        found = made(*args)
+        assert found is not None
+        found.host = dataclasses.replace(found.host, **{where: failing(getattr(found.host, where))})
+        return found
 
     with monkeypatch.context() as patching:
-        patching.setattr(owner, name, failing)
+        if where == "run":
+            patching.setattr(LoadedGraph, "_run", lambda *args: run(*args))
+        else:
+            patching.setattr(streamed, "streamed", source)
         if error is Stopped:
             with pytest.raises(Stopped):
                 dits.sample(compiled(flux), "flux")
         else:
             assert distance(dits.sample(compiled(flux), "flux"), wanted) < 1e-6
             assert blocks()["eager_codes"]
+        assert len(calls) >= 3
     assert left_alone(flux, vbar)
     check(flux, vbar, wanted)
 
