@@ -60,15 +60,19 @@ class Component(component.Component):
         try:
             call = run.call_bytes or host_memory.call_bytes(run.patcher, x)
             planned = host_memory.inference_bytes(call)
-            if not run.can_stream:  # else pages go where a compile takes their room, and come back later
+            make_room = None
+            if run.can_stream:  # pages go where a compile takes their room, and come back later
+                make_room = dynamic_vram.room_maker(run.patcher)
+            else:
                 planned += host_memory.missing_bytes(run.patcher)
         except Exception:  # of the host's own estimates
             log.debug("the host's need of memory is not known", exc_info=True)
-            call = planned = 0
+            call, planned, make_room = 0, 0, None
         return dataclasses.replace(
             request,
             call_bytes=call,
             planned_bytes=planned,
+            make_room=make_room,
             idle=host_memory.queue_is_idle,
             busy=host_memory.queue_is_busy,
         )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -254,6 +255,26 @@ def room_on(device: torch.device) -> Callable[[int, Any], bool]:
         return wanted <= free or (resident is not None and wanted <= free + resident(device.index) - vbar.loaded_size())
 
     return has_room
+
+
+def room_maker(patcher: Any) -> Callable[[int], None] | None:
+    """What takes the pages of a model away, for another process that needs their memory; None: it has none.
+
+    Nothing else does: pages give way only to this process. Those taken are filled again for the next run.
+    """
+    vbars = getattr(patcher.model, "dynamic_vbars", None)
+    vbar = vbars.get(patcher.load_device) if isinstance(vbars, dict) else None
+    if not hasattr(vbar, "free_memory"):
+        return None
+    known, device = weakref.ref(vbar), patcher.load_device
+
+    def make_room(size: int) -> None:
+        vbar = known()
+        if vbar is not None and size <= vbar.loaded_size():  # else they would go for nothing
+            torch.get_device_module(device).synchronize(device)  # work under way may still read them
+            vbar.free_memory(size)
+
+    return make_room
 
 
 class _NoPages:

@@ -89,9 +89,17 @@ class Admitted:
     workers: int
 
 
-def admit(need: MemoryNeed, free: int) -> Admitted | Refused:
+@dataclass(frozen=True)
+class TooLittle:
+    """A compile may not start: so many bytes are missing."""
+
+    missing: int
+    refused: Refused
+
+
+def admit(need: MemoryNeed, free: int) -> Admitted | TooLittle:
     """Whether a compile fits into the free bytes beside what the host planned, with as many further workers as do."""
     left = free - need.planned - need.least
     if left >= 0:
         return Admitted(min(need.workers, left // need.context))
-    return Refused(reasons.CompileDoesNotFit(need.least, need.planned, max(free, 0)))
+    return TooLittle(-left, Refused(reasons.CompileDoesNotFit(need.least, need.planned, max(free, 0))))

@@ -215,14 +215,17 @@ class Compiles:
             return job
         need = admission.MemoryNeed(request.activation_bytes(), request.planned_bytes, job.workers)
         fits = admission.admit(need, self._free_bytes(request.device))
+        if isinstance(fits, admission.TooLittle) and request.make_room is not None:
+            request.make_room(fits.missing)
+            fits = admission.admit(need, self._free_bytes(request.device))
         if isinstance(fits, admission.Admitted):
             memory.give_back(request.device)
             return dataclasses.replace(job, workers=fits.workers)
         if request.idle is None:
-            return fits
+            return fits.refused
         later = dataclasses.replace(job, niceness=_BACKGROUND_NICENESS)
         self._deferred.put(request.slot, _Waiting(request.without_module(), later, need))
-        return Refused(reasons.CompileDeferred(fits.reason))
+        return Refused(reasons.CompileDeferred(fits.refused.reason))
 
     def _free_bytes(self, device: torch.device) -> int:
         """Bytes that another compile could take, those under way counted in full, whatever they have taken by now."""
@@ -315,7 +318,7 @@ class Compiles:
         """Compile what was deferred, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
         request = waiting.request
         fits = admission.admit(dataclasses.replace(waiting.need, planned=0), self._free_bytes(request.device))
-        if isinstance(fits, Refused):
+        if isinstance(fits, admission.TooLittle):
             raise _GiveWay
         with self._claim(slot) as claimed:
             if not claimed:

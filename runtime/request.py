@@ -39,6 +39,8 @@ class Request:
             graph is compared with eager again.
         planned_bytes: on the device, that the host will take for this run besides what it has.
         call_bytes: on the device, that a call at these sizes takes by the host's own estimate; 0 if it has none.
+        make_room: has the host give up so many bytes on the device that it brings back by itself, such as weights that
+            come and go. It may give up fewer, or none where that would not suffice.
         idle: tells whether the host has nothing to do. None: it cannot tell, so no compile waits for that.
         busy: tells whether the host computes or is about to. A background compile for a GPU is stopped meanwhile: it
             slows a run that launches kernels by 40 % (SDXL eager on an H200), whatever its priority.
@@ -64,6 +66,7 @@ class Request:
     environment: str = ""
     planned_bytes: int = 0
     call_bytes: int = 0
+    make_room: Callable[[int], None] | None = None
     idle: Callable[[], bool] | None = None
     busy: Callable[[], bool] | None = None
     pixels: int = 0

@@ -66,6 +66,15 @@ class FakeVbar:
                 start = self.base_addr - self.memory.data_ptr() + page * PAGE
                 self.memory[start : start + PAGE].fill_(255)  # NaN in every format
 
+    def free_memory(self, size: int) -> int:
+        """Take pages that are not pinned, the last ones first, until so many bytes are free; how many bytes."""
+        freed = 0
+        for page in reversed(range(len(self.resident))):
+            if freed < size and self.resident[page] and not self.pins[page]:
+                self.resident[page] = False
+                freed += PAGE
+        return freed
+
     def bytes_of(self, place: tuple[Any, int, int]) -> torch.Tensor:
         """The memory of an allocation."""
         start = place[1] - self.memory.data_ptr()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from support.comfyui.pages import FakeVbar
+from support.comfyui.pages import PAGE, FakeVbar
 
 from onegraph.common.reasons import NoRoomForWeights, PagedWeights
 from onegraph.common.shapes import Refused
@@ -219,3 +220,34 @@ def test_a_bound_method_is_no_part_of_a_skeleton() -> None:
     net, vbar = dynamic()
     net.small.forward = net.small.forward  # type: ignore[method-assign]
     assert "forward" not in vars(paged(net, vbar, Host()).skeleton.get_submodule("small"))
+
+
+def test_pages_make_room_for_another_process() -> None:
+    net, vbar = dynamic()
+    run = paged(net, vbar, Host())
+    model = SimpleNamespace(dynamic_vbars={torch.device("cpu"): vbar})
+    patcher = SimpleNamespace(model=model, load_device=torch.device("cpu"))
+    make_room = dynamic_vram.room_maker(patcher)
+    assert make_room is not None
+    with run.held():
+        before = vbar.loaded_size()
+        make_room(PAGE)  # pinned
+        assert vbar.loaded_size() == before > PAGE
+    make_room(before + 1)  # all of them would not suffice
+    assert vbar.loaded_size() == before
+    make_room(PAGE + 1)
+    assert vbar.loaded_size() == before - 2 * PAGE
+    with run.held() as module:
+        assert isinstance(module, Net)
+        assert torch.equal(module.big.weight, net.big.weight)
+    alive = weakref.ref(vbar)
+    del vbar, run, model, patcher, net, module
+    gc.collect()
+    assert alive() is None
+    make_room(PAGE)
+
+
+def test_a_model_without_pages_makes_no_room() -> None:
+    for vbars in ({}, {"dynamic_vbars": {}}):
+        model = SimpleNamespace(**vbars)
+        assert dynamic_vram.room_maker(SimpleNamespace(model=model, load_device=torch.device("cpu"))) is None

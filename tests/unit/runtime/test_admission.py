@@ -16,7 +16,7 @@ from onegraph.common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission
-from onegraph.runtime.admission import CONTEXT_BYTES, Admitted, Limits, MemoryNeed, admit
+from onegraph.runtime.admission import CONTEXT_BYTES, Admitted, Limits, MemoryNeed, TooLittle, admit
 from onegraph.runtime.registry import Registry
 
 GIB = 1 << 30
@@ -30,14 +30,19 @@ def test_a_compile_fits_with_as_many_workers_as_do() -> None:
     assert admit(need, alone + CONTEXT_BYTES) == Admitted(1)
     assert admit(need, alone + 2 * CONTEXT_BYTES + GIB) == Admitted(2)
     assert admit(need, 1000 * GIB) == Admitted(3)
-    assert isinstance(admit(need, alone - 1), Refused)
+    found = admit(need, alone - 1)
+    assert isinstance(found, TooLittle) and found.missing == 1
 
 
 def test_a_compile_that_does_not_fit_says_the_figures() -> None:
     refused, alone = admit(MemoryNeed(GIB, 2 * GIB, 3), 3 * GIB), admit(MemoryNeed(GIB, 0, 0), -1)
-    assert isinstance(refused, Refused) and isinstance(alone, Refused)
-    assert refused.text == "compiling needs 2.1 GiB of GPU memory beside the 2.0 GiB of this run, and 3.0 GiB are free"
-    assert alone.text == "compiling needs 2.1 GiB of GPU memory, and 0 MiB are free"
+    assert isinstance(refused, TooLittle) and isinstance(alone, TooLittle)
+    assert (refused.missing, alone.missing) == (int(1.1 * GIB), int(2.1 * GIB) + 1)
+    assert (
+        refused.refused.text
+        == "compiling needs 2.1 GiB of GPU memory beside the 2.0 GiB of this run, and 3.0 GiB are free"
+    )
+    assert alone.refused.text == "compiling needs 2.1 GiB of GPU memory, and 0 MiB are free"
 
 
 def test_the_estimate_uses_sizes_and_the_widest_layer() -> None:
@@ -92,3 +97,13 @@ def test_what_waits_keeps_no_model_alive(tmp_path: Path, source: ModelSource) ->
 def test_the_limit_is_a_setting(chosen: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEGRAPH_COMPILE_TIMEOUT", chosen)
     assert Limits().seconds == seconds
+
+
+def test_the_host_is_asked_for_what_is_missing(tmp_path: Path, source: ModelSource) -> None:
+    asked: list[int] = []
+    engine = Registry(Store(tmp_path), replace(NO_ROOM, free=lambda device: GIB))
+    request = replace(toy.request(toy.Toy(), source), planned_bytes=GIB, idle=lambda: False, make_room=asked.append)
+    refused = engine.obtain(request, "wait", lambda progress: None)  # it gave up nothing
+    assert isinstance(refused, Refused) and refused.reason.code == "put_off"
+    assert asked == [CONTEXT_BYTES + request.activation_bytes()]
+    engine.compiles._deferred.take(request.slot)
