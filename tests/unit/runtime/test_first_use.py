@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ class Clock:
         self._times = iter([time for pair in pairs for time in pair])
         self.told = 0
 
-    def __call__(self, call: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    def __call__(self, call: Callable[[], Any], device: torch.device, times: int = 1) -> tuple[float, Any]:
+        assert times == 1  # on a CPU nothing waits for launches
         self.told += 1
         return next(self._times), call()
 
@@ -79,6 +81,16 @@ def test_a_slow_graph_is_found_slow_by_several_calls(clock: Any, checked: FirstU
         checked.check(comparison())
         assert told.told == (8 if call == 0 else 4)
     assert checked.slower() is not None and checked.result.slow_processes == 1
+
+
+def test_short_calls_on_a_gpu_are_timed_in_a_row() -> None:
+    gpu = torch.device("cuda", 0)
+    assert [first_use.in_a_row(ms, gpu) for ms in (0.0, 3.0, 6.0, 15.0, 40.0)] == [8, 6, 3, 1, 1]
+    assert first_use.in_a_row(0.1, CPU) == 1
+    calls: list[int] = []
+    milliseconds, last = first_use.timed(lambda: [calls.append(len(calls)), time.sleep(0.02), len(calls)][-1], CPU, 3)
+    assert (calls, last) == ([0, 1, 2], 3)
+    assert milliseconds >= 20
 
 
 def test_times_of_other_sizes_are_not_compared(clock: Any, checked: FirstUseCheck) -> None:
