@@ -198,7 +198,7 @@ class FirstUseCheck:
 
 
 def in_a_row(milliseconds: float, device: torch.device) -> int:
-    """How many calls that take so long are timed together, as a run makes them: on a GPU one is launched behind another."""
+    """How many calls that take so long are timed together, as in a run: on a GPU they are launched ahead."""
     return max(1, min(8, int(_IN_A_ROW_MS / max(milliseconds, 1e-3)))) if device.type == "cuda" else 1
 
 
