@@ -1,12 +1,7 @@
 """torch's private names that several packages need; each is refused in words where this torch lacks it.
 
-* `require`: a private name by its dotted path.
-* What a module owns: its own tables of parameters, buffers, children and hooks, and other tables for it.
-* What torch.compile did to a module.
-* What is in effect: hooks of every module, modes through which operations go.
-* Which memory a tensor's values are in.
-* What many tensors look like, at once; whether somebody wrote to a dictionary.
-* Captures with symbolic sizes: relations that hold, and inputs that must not be asked whether they are contiguous.
+`require` gives one by its dotted path. The others: what a module owns, and other tables for it; what torch.compile did
+to it; hooks and modes in effect; what many tensors look like at once, in which memory; captures with symbolic sizes.
 """
 
 from __future__ import annotations

@@ -78,6 +78,13 @@ class Job:
     block: JSON | None = None
     check_only: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> str:
+        """What compiles have in common that take about as long for each weight."""
+        exact = "exact" if all(dim.exact for dim in self.shapes.dims) else "any size"
+        device = self.device.partition(":")[0]
+        return f"{self.component}, {self.backend}, {device}, {exact}, {self.workers} workers"
+
     def to_json(self) -> JSON:
         """Return what the worker needs, the skeleton apart."""
         return {

@@ -237,7 +237,7 @@ class Compiles:
         taken = (1 + job.workers) * admission.CONTEXT_BYTES + request.activation_bytes()
         started = _UnderWay(request.key.component, request.label, request.device, taken)  # not the request: its model
         self._under_way[slot] = started
-        times, kind = CompileTimes(self._store.compile_times), _compile_kind(request, job)
+        times, kind = CompileTimes(self._store.compile_times), job.kind
 
         def follow(now: Progress) -> None:
             self._under_way[slot] = dataclasses.replace(started, progress=now)
@@ -345,9 +345,3 @@ def _refused(reason: Reason, error: Exception) -> Refused:
     if error.__cause__ is not None:
         log.debug("what the compiling process printed last:\n%s", error.__cause__)
     return refused
-
-
-def _compile_kind(request: Request, job: Job) -> str:
-    """What compiles have in common that take about as long for each weight."""
-    exact = "exact" if all(dim.exact for dim in request.shapes.dims) else "any size"
-    return f"{job.component}, {job.backend}, {request.device.type}, {exact}, {job.workers} workers"

@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,7 +19,6 @@ from ..common.errors import BindError
 from ..common.outputs import Output, tensors_of
 from ..common.reasons import Reason
 from ..common.shapes import Refused
-from ..common.tensor_meta import TensorMeta
 from ..common.zeros import zeros
 from ..graph_cache.entry import Entry
 from ..graph_cache.lookup import Broken
@@ -29,7 +27,7 @@ from . import binding, code_guard, faithfulness, out_of_memory, spot_check
 from .bound_runners import BoundRunner, BoundRunners
 from .counters import Counters
 from .first_use import CheckFailed, Comparison, FirstUseCheck, QuantisingEager, timed
-from .policy import Policy
+from .graph_options import GraphOptions
 from .request import Request
 
 log = logging.getLogger("onegraph.runtime")
@@ -45,25 +43,6 @@ class Result(NamedTuple):
 
 
 _UNMARKED = contextlib.nullcontext()
-
-
-@dataclass(frozen=True)
-class GraphOptions:
-    """How a loaded graph is used.
-
-    Attributes:
-        constants: the weights that the graph reads.
-        another: gives a further runner of the graph, for one that serves many modules at once; None: each module that
-            it serves takes the runner from the one before.
-        make_room: has other graphs release what only makes calls faster.
-        remember_wrong: is told why the graph is quarantined.
-    """
-
-    constants: tuple[TensorMeta, ...]
-    policy: Policy = field(default_factory=Policy)
-    another: Callable[[], Runner] | None = None
-    make_room: Callable[[], object] = lambda: None
-    remember_wrong: Callable[[Reason], object] = lambda reason: None
 
 
 class LoadedGraph:

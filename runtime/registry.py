@@ -22,9 +22,7 @@ from ..common import memory, reasons
 from ..common.errors import LoadError, MemoryShortError
 from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ..common.shapes import Refused
-from ..compiler import export
 from ..compiler.blocks.attention import Zeros, attending
-from ..compiler.blocks.signature import BlockSignature
 from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
@@ -38,7 +36,8 @@ from .child_load_test import ChildLoadTest
 from .compiles import Compiles, OnProgress
 from .counters import Counters
 from .eviction import Eviction
-from .loaded_graph import GraphOptions, LoadedGraph, Origin
+from .graph_options import GraphOptions
+from .loaded_graph import LoadedGraph, Origin
 from .policy import Policy
 from .request import Request, Slot, WhenMissing
 
@@ -245,7 +244,7 @@ class Registry:
                 restored = self._preloaded(request)
                 if restored is not None and memory.unused_bytes(device) >= room:
                     with attending(Zeros()):
-                        restored.warm(_example_inputs(request, restored.entry.manifest.signature), modules)
+                        restored.warm(request.some_inputs(restored.entry.manifest.signature), modules)
                     self.counters.preloads += 1
         except Exception:  # the first call does without
             log.debug("a graph could not be preloaded", exc_info=True)
@@ -300,10 +299,6 @@ class Registry:
             for graph in graphs:
                 graph.trim(available)
 
-    def held_bytes(self) -> int:
-        """Bytes that loaded graphs hold besides the weights, with what closed ones did not release."""
-        return self.eviction.held_bytes()
-
     def close(self) -> None:
         """Close all graphs."""
         for slot in list(self._graphs):
@@ -319,13 +314,6 @@ class Registry:
             "deferred_compiles": self.compiles.deferred(),
             "captured_bytes": self.captured_bytes(),
         }
-
-
-def _example_inputs(request: Request, signature: dict[str, Any] | None) -> tuple[torch.Tensor, ...]:
-    """Inputs of some call. `signature`: of a block's graph, which alone tells what that takes."""
-    if signature is None:
-        return export.example_inputs(request.shapes, request.example_sizes, request.device)
-    return tuple(BlockSignature.from_json(signature, request.packages).trial_inputs(request.device))
 
 
 _current: Registry | None = None

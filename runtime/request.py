@@ -6,14 +6,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from ..backends import Backend, rebuilder
 from ..common import reasons
 from ..common.shapes import Refused, ShapeRange
+from ..compiler import export
 from ..compiler.blocks.kind import KindCalls
+from ..compiler.blocks.signature import BlockSignature
 from ..compiler.composite import NONE, Composites
 from ..compiler.job import Client
 from ..graph_cache.key import GraphKey
@@ -83,6 +85,12 @@ class Request:
     def activation_bytes(self) -> int:
         """Activations of a compile's trial calls: the host's estimate, or ours where that is higher."""
         return max(admission.calls_bytes(self.shapes, self.example_sizes, self.module), self.call_bytes)
+
+    def some_inputs(self, signature: Mapping[str, Any] | None) -> tuple[torch.Tensor, ...]:
+        """Inputs of some call. `signature`: of a block's graph, which alone tells what that takes."""
+        if signature is None:
+            return export.example_inputs(self.shapes, self.example_sizes, self.device)
+        return tuple(BlockSignature.from_json(signature, self.packages).trial_inputs(self.device))
 
     def without_module(self) -> Request:
         """The request as a compile needs it, which must not keep a model alive."""

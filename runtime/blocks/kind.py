@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,6 @@ from ...common.errors import in_brief
 from ...common.outputs import Output, output_of, tensors_of
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...common.torch_private import TensorLooks
 from ...compiler.blocks import attention, call_tree, matching
 from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
@@ -27,46 +25,9 @@ from ..binding import Held
 from ..counters import Counters
 from ..first_use import QuantisingEager
 from ..loaded_graph import LoadedGraph, Result
+from .looks import Seen, plain
 
-_ADDRESS = torch.Tensor.data_ptr
 _MOST_SEEN = 8  # looks of calls that are remembered
-_MOST_PLACES = 64  # and addresses of calls of one look
-
-
-class _Memory(NamedTuple):
-    """Where a call's tensors are.
-
-    Attributes:
-        shared: whether one that the block changes lies where another one does.
-        as_expected: whether all are as compiled code expects them.
-    """
-
-    shared: bool
-    as_expected: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """What calls of some look are like: of these sizes, dtypes, strides and devices.
-
-    Attributes:
-        numbers: whole numbers among the leaves.
-        sizes: the values of the graph's symbols by names; None: it does not serve them.
-        elsewhere: a device that is not the graph's, or None.
-        as_they_are: whether all tensors are as compiled code expects them, whatever their addresses.
-        extents: bytes from the first to the last element of each tensor.
-        memory: what is known of calls by their tensors' addresses.
-        ones: by which they differ from those that the graph serves, where that is why it does not serve them.
-    """
-
-    looks: TensorLooks
-    numbers: list[int]
-    sizes: Mapping[str, int] | None
-    elsewhere: torch.device | None
-    as_they_are: bool
-    extents: list[int]
-    memory: dict[tuple[int, ...], _Memory] = field(default_factory=dict)
-    ones: Ones | None = None
 
 
 class Matched(NamedTuple):
@@ -79,7 +40,7 @@ class Matched(NamedTuple):
 
     leaves: Sequence[Leaf]
     tensors: Sequence[torch.Tensor]
-    seen: _Seen
+    seen: Seen
 
 
 class BlockCall(NamedTuple):
@@ -146,7 +107,7 @@ class KindGraph:
         self._numbers = [n for n, one in enumerate(leaf_forms(form)) if isinstance(one, NumberForm)]
         self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]
         self._packages = tuple(packages)
-        self._seen: list[_Seen] = []
+        self._seen: list[Seen] = []
         if self.graph is not None:
             try:
                 self.signature = BlockSignature.from_json(self.graph.entry.manifest.signature, packages)
@@ -178,7 +139,7 @@ class KindGraph:
             return None
         return Matched(leaves, tensors, self._look(leaves, tensors, numbers))  # type: ignore[arg-type]
 
-    def _look(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], numbers: list[int]) -> _Seen:
+    def _look(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], numbers: list[int]) -> Seen:
         """Look at a call of the kind, and remember what was seen."""
         graph, sizes, elsewhere, ones = self.graph, None, None, None
         if graph is not None and self.refusal is None:
@@ -188,8 +149,7 @@ class KindGraph:
             elif self.ones is None:
                 ones = ones_apart(rules, by_leaf, self._tensors)
             elsewhere = next((one.device for one in tensors if one.device != graph.device), None)
-        plain = all(one.is_contiguous() and not one.is_neg() and not one.is_conj() for one in tensors)
-        seen = _Seen(TensorLooks(tensors), numbers, sizes, elsewhere, plain, list(map(_extent, tensors)), ones=ones)
+        seen = Seen.of(tensors, numbers, sizes, elsewhere, ones)
         self._seen = [seen, *self._seen[: _MOST_SEEN - 1]]
         return seen
 
@@ -216,14 +176,13 @@ class KindGraph:
             return Refused(reasons.BlockSizes(self.name))
         if seen.elsewhere is not None:
             return Refused(reasons.BlockElsewhere(self.name, str(seen.elsewhere)))
-        addresses = tuple(map(_ADDRESS, matched.tensors))
-        memory = seen.memory.get(addresses) or self._looked_at(addresses, seen)
+        memory = seen.memory_of(matched.tensors, self._changed)
         if memory.shared:
             return Refused(reasons.BlockShared(self.name))
         inputs: list[Any] = [*matched.leaves]
         if not memory.as_expected:
             for number in self._tensors:
-                inputs[number] = _plain(inputs[number])
+                inputs[number] = plain(inputs[number])
         for number in self._numbers:
             inputs[number] = torch.empty(inputs[number], 0, device=graph.device)
         if signature.attention == "called":
@@ -254,16 +213,16 @@ class KindGraph:
         assert self.graph is not None
         if not attention.can_be_called():
             return Refused(reasons.ChosenAttention("another attention"))
-        plain = compared(call.options)
+        options = compared(call.options)
 
         def eager(*given: torch.Tensor) -> Output:
-            return self._eager(call, given, plain)
+            return self._eager(call, given, options)
 
         def comparing() -> contextlib.AbstractContextManager[None]:
-            return attention.attending(attention.Call(plain, self._packages))
+            return attention.attending(attention.Call(options, self._packages))
 
         own = attention.Call(call.options, self._packages)
-        reference = self._judged(call, eager, plain)
+        reference = self._judged(call, eager, options)
         try:
             with attention.attending(own):
                 result = self.graph.call(
@@ -286,24 +245,6 @@ class KindGraph:
             self.refusal = reasons.AttentionResult(str(error), self.name)
             return Refused(self.refusal)
         return Raised(error)
-
-    def _looked_at(self, addresses: tuple[int, ...], seen: _Seen) -> _Memory:
-        """Look at where a call's tensors are, and remember it: most of a step's calls have them in the same places."""
-        if len(seen.memory) >= _MOST_PLACES:
-            seen.memory.clear()
-        aligned = not any(address % 16 for address in addresses)
-        found = _Memory(self._shares(addresses, seen.extents), seen.as_they_are and aligned)
-        seen.memory[addresses] = found
-        return found
-
-    def _shares(self, addresses: Sequence[int], extents: Sequence[int]) -> bool:
-        """Whether a tensor that the block changes lies where another one of the call does."""
-        spans = [*zip(addresses, map(operator.add, addresses, extents), strict=True)]
-        for number in self._changed:
-            begin, end = spans[number]
-            if sum([other < end and begin < its_end for other, its_end in spans]) > 1:
-                return True
-        return False
 
     def _eager(self, call: BlockCall, given: Sequence[torch.Tensor], options: Any) -> Output:
         """The block's own forward as a function of a graph's inputs, which it leaves as they are."""
@@ -339,19 +280,3 @@ class KindGraph:
         form, found = call_tree.flatten(result, self._packages)
         fresh = [one for one, alias in zip(found, signature.aliases, strict=True) if alias is None]
         return form, output_of([*fresh, *(leaves[number] for number in signature.mutated)])  # type: ignore[list-item]
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
-    if not tensor.numel():
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (1 + last) * tensor.element_size()
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous, aligned and with its values in memory, as compiled code expects."""
-    if tensor.is_contiguous() and not tensor.data_ptr() % 16 and not tensor.is_neg() and not tensor.is_conj():
-        return tensor
-    tensor = tensor.resolve_conj().resolve_neg().contiguous()
-    return tensor.clone() if tensor.data_ptr() % 16 else tensor

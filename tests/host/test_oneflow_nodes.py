@@ -64,7 +64,7 @@ def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Coun
     assert counters.compiles == MOST_EXACT
     assert counters.reasons.total() == counters.eager_calls == 2 * (20 - MOST_EXACT)
     assert node_text().startswith(f"eager: {MOST_EXACT} exact sizes were compiled already")
-    held = fresh_process.held_bytes()
+    held = fresh_process.eviction.held_bytes()
     assert 0 < held < fresh_process.eviction.share * psutil.virtual_memory().total
     assert psutil.Process().memory_info().rss - resident < 1.25 * held + 200e6
 

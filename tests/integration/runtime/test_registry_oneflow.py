@@ -104,7 +104,7 @@ def test_live_graphs_stay_within_their_share_of_memory(
         Registry(engine.store, policy=ANY_SPEED).obtain(request, "wait", lambda progress: None), LoadedGraph
     )  # it is cached
     # Room for one of them, not for both: the one that was not used for longest goes.
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 3 * needed - engine.held_bytes())
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 3 * needed - engine.eviction.held_bytes())
     other = engine.obtain(request, "eager", lambda progress: None)
     assert isinstance(other, LoadedGraph), other
     assert graph.retired == GraphClosed()
