@@ -16,7 +16,10 @@ from onegraph.graph_cache.store import Store
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.registry import Registry
 
-ABOUT_GRAPHS = ("test_baked_store", "test_blocks", "test_inductor", "test_several_outputs")
+ABOUT_GRAPHS = (
+    "test_admission", "test_baked_store", "test_blocks", "test_child_load_test", "test_inductor", "test_registry",
+    "test_several_outputs",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -6,13 +6,13 @@ import copy
 import logging
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from headless import warm
 from support.models import pipes
 
 from onegraph.pipelines import PipelineError, compile_pipe, onediff, saving
@@ -23,16 +23,16 @@ EXAMPLES = ROOT / "examples"
 
 
 def run(script: str | Path, *arguments: str, home: Path, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(EXAMPLES / script), *arguments],
-        env={**os.environ, "ONEGRAPH_HOME": str(home), "HF_HUB_OFFLINE": "1"},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    environ = {**os.environ, "ONEGRAPH_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    with (cwd / "printed.txt").open("w+b") as printed:
+        started = warm.start(
+            [sys.executable, str(EXAMPLES / script), *arguments], environ=environ, cwd=cwd, out=printed.fileno()
+        )
+        code = started.wait(600)
+        printed.seek(0)
+        told = printed.read().decode()
+    assert code == 0, told[-2000:]
+    return told
 
 
 @pytest.fixture(scope="module")
