@@ -18,12 +18,14 @@ from ..compiler.blocks.attention import Attention
 from ..compiler.fingerprint import Rules
 from ..compiler.progress import Progress
 from ..runtime import registrations
+from ..runtime.blocks.routing import Place
 from ..runtime.blocks.session import BlockRun
+from ..runtime.blocks.weight_source import WeightSource
 from ..runtime.dispatch import count_eager
 from ..runtime.module_guard import ModuleGuard
 from ..runtime.registry import registry
 from ..runtime.request import Request, RequestContext
-from . import adapters, callers, module_facts
+from . import adapters, callers, module_facts, offloading
 from .component import Component
 from .run import PipeRun, state_of
 
@@ -79,7 +81,23 @@ class _BlocksRun(PipeRun):
         refusal: Reason | None = None
         for _, facts in [*state_of(module).blocks.values()]:
             refusal = refusal or (reasons.Dropout() if facts.drops_out() else facts.backend_refusal())
+        if refusal is None and any(map(offloading.is_offloaded, state_of(module).blocks)):
+            refusal = reasons.OffloadedWeights()
         yield module if refusal is None else Refused(refusal)
+
+    @override
+    def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
+        if refusal != reasons.OffloadedWeights():
+            return None
+        known, model = state_of(module).blocks, weakref.ref(module)
+
+        def block_of(name: str) -> tuple[torch.nn.Module, torch.nn.Module]:
+            live = model()
+            assert live is not None  # it is called
+            block = live.get_submodule(name)
+            return block, known[block][1].bare
+
+        return offloading.OffloadedBlocks(block_of)
 
 
 def _skeleton(module: torch.nn.Module, known: Mapping[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
@@ -135,6 +153,9 @@ class _Client:
         if facts.refusal is not None:
             return Refused(facts.refusal)
         return facts.bare  # another one when the facts change: an attention processor may, and no guard sees that
+
+    def place(self, block: torch.nn.Module) -> Place:
+        return offloading.place(block)
 
     def before_call(self, run: PipeRun, block: torch.nn.Module) -> None:
         """The scale of a call's LoRAs is set within the model's forward."""

@@ -263,6 +263,10 @@ class NoRoomForWeights(Reason):
     sentence = "the model does not fit into the VRAM that is free, so DynamicVRAM pages its weights"
 
 
+class OffloadedWeights(Reason):
+    sentence = "diffusers brings this model's weights to the device for each call"
+
+
 class WeightsMoving(Reason):
     sentence = "DynamicVRAM is moving this model's weights"
 

@@ -22,6 +22,7 @@ from ...compiler.progress import Progress
 from ...graph_cache.model_hash import ModelSource
 from ...runtime import choice, registrations
 from ...runtime.blocks.requests import COMPONENT, stored_requests
+from ...runtime.blocks.routing import Place, own_place
 from ...runtime.blocks.session import BlockRun
 from ...runtime.family import by_name
 from ...runtime.module_guard import GuardCache, ModuleGuard
@@ -200,6 +201,9 @@ class BlockClient:
 
     def call_refusal(self) -> Reason | None:
         return self._plans.refusal()
+
+    def place(self, block: torch.nn.Module) -> Place:
+        return own_place(block)
 
     def attention(self, options: Any) -> Attention:
         return self._attention.of_call(options)

@@ -14,6 +14,7 @@ from ...compiler.fingerprint import Rules
 from ...compiler.progress import Progress
 from ..module_guard import ModuleGuard
 from ..request import Request, RequestContext, WhenMissing
+from .routing import Place
 
 
 class Client(Protocol):
@@ -43,6 +44,9 @@ class Client(Protocol):
         The block itself, or another module that computes the same: the same one as long as nothing changes. Or why no
         graph serves the block now.
         """
+
+    def place(self, block: torch.nn.Module) -> Place:
+        """Where a block's forward is looked up when it is called, behind whatever brings its weights."""
 
     def before_call(self, run: Any, block: torch.nn.Module) -> None:
         """Told of each call of a block that a graph is about to serve: what it reads besides weights may be stale."""

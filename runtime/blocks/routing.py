@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -44,34 +44,58 @@ class Route:
         return session.call_of(self._block, args, kwargs)
 
 
+class Place(NamedTuple):
+    """Where the forward of a block is looked up when it is called.
+
+    Attributes:
+        table: has it as `forward`; the block's own attributes, as a rule.
+        usual: what stands there where nobody took it; None: nothing.
+    """
+
+    table: dict[str, Any]
+    usual: Any = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody else's forward stands there, which is never routed."""
+        found = self.table.get("forward")
+        return found is not None and found != self.usual and type(found) is not Route
+
+
+def own_place(module: torch.nn.Module) -> Place:
+    """Where Python looks for a module's forward before its class."""
+    return Place(vars(module))
+
+
 @contextlib.contextmanager
-def routed(modules: Iterable[torch.nn.Module], session: Session) -> Iterator[None]:
+def routed(places: Iterable[tuple[torch.nn.Module, Place]], session: Session) -> Iterator[None]:
     """While this lasts, a session takes this thread's calls of these modules; those with another forward excepted."""
-    taken: list[torch.nn.Module] = []
+    taken: list[tuple[torch.nn.Module, Place]] = []
     with _lock:
-        for module in modules:
-            known = vars(module).get("forward")
-            if known is None:
-                vars(module)["forward"] = Route(module)
-            elif type(known) is not Route:
+        for module, place in places:
+            if place.is_taken:
                 continue
+            if type(place.table.get("forward")) is not Route:
+                place.table["forward"] = Route(module)
             _users[id(module)] += 1
-            taken.append(module)
+            taken.append((module, place))
     before = _session.set(session)
     try:
         yield
     finally:
         _session.reset(before)
         with _lock:
-            for module in taken:
+            for module, place in taken:
                 _users[id(module)] -= 1
                 if not _users[id(module)]:
                     del _users[id(module)]
-                    if type(vars(module).get("forward")) is Route:
-                        del vars(module)["forward"]
+                    _put_back(place)
 
 
-def is_taken(module: torch.nn.Module) -> bool:
-    """Whether somebody else's forward stands on a module, which is never routed."""
-    found = vars(module).get("forward")
-    return found is not None and type(found) is not Route
+def _put_back(place: Place) -> None:
+    if type(place.table.get("forward")) is not Route:
+        return
+    if place.usual is None:
+        del place.table["forward"]
+    else:
+        place.table["forward"] = place.usual

@@ -28,7 +28,7 @@ from ..run import Run
 from .client import Client
 from .kind import BlockCall, KindGraph, Matched, Raised
 from .kinds import Kinds
-from .routing import is_taken, routed
+from .routing import own_place, routed
 from .weight_source import Brought, WeightSource
 
 log = logging.getLogger("onegraph.runtime")
@@ -167,14 +167,15 @@ class BlockRun:
                 self._held = held
         # torch.compile would trace through a route.
         left = [one for one in self._blocks.values() if is_compiled_by_torch(one.block)]
-        own = [one.block for one in self._blocks.values() if one not in left]
-        lasting.enter_context(routed([*own, model], self))
+        places = {id(one): self._client.place(one.block) for one in self._blocks.values() if one not in left}
+        own = [(one.block, places[id(one)]) for one in self._blocks.values() if one not in left]
         for one in self._blocks.values():  # some calls do not come here
             if one in left:
                 self._eager[reasons.TorchCompiled()] += 1
-            elif is_taken(one.block):
-                source = code_guard.custom_node(vars(one.block)["forward"])
+            elif places[id(one)].is_taken:
+                source = code_guard.custom_node(places[id(one)].table["forward"])
                 self._eager[reasons.BlockReplaced(one.name, source)] += 1
+        lasting.enter_context(routed([*own, (model, own_place(model))], self))
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -324,7 +325,7 @@ class BlockRun:
         self._client.before_call(run, one.block)
         exact = self._exact if one.guard.composite else None
         # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
-        held, block = (None, brought.module) if by_block else (run.held, one.block)
+        held, block = (None, brought.eager or brought.module) if by_block else (run.held, one.block)
         call = BlockCall(block, brought.module, named, options, whole, held, exact)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):

@@ -18,10 +18,12 @@ class Brought:
     Attributes:
         module: the block, or a copy of it that has them.
         streamed: bytes that were brought for this call alone; 0: all of them stay for the next one.
+        eager: what a graph is compared with; None: `module`.
     """
 
     module: torch.nn.Module
     streamed: int
+    eager: torch.nn.Module | None = None
 
 
 class WeightSource(Protocol):

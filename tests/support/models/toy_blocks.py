@@ -15,6 +15,7 @@ from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.fingerprint import Rules
 from onegraph.compiler.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.runtime.blocks.routing import Place, own_place
 from onegraph.runtime.request import Request, RequestContext, WhenMissing
 
 
@@ -152,6 +153,9 @@ class Client:
 
     def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: Any) -> torch.nn.Module:
         return block
+
+    def place(self, block: torch.nn.Module) -> Place:
+        return own_place(block)
 
     def before_call(self, run: Any, block: torch.nn.Module) -> None:
         pass

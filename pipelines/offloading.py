@@ -1,0 +1,82 @@
+"""Blocks whose weights diffusers brings to the device for each call and takes away after it (`enable_group_offload`).
+
+diffusers' hook on a block brings the weights of its group before the block's own forward and takes them away after it,
+prefetching the next group's where it may. A graph stands in for that own forward alone, so all of this stays as it is.
+What the hooks are and how they call each other is read from diffusers' private names; where anything is not as it is
+known here, the block counts as one whose forward was replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..common.shapes import Refused
+from ..runtime.blocks.routing import Place, own_place
+from ..runtime.blocks.weight_source import Brought
+
+_MODULE = "diffusers.hooks.group_offloading"
+_HOOKS = {"GroupOffloadingHook", "LayerExecutionTrackerHook"}  # the second one is there during a first call
+
+
+def place(block: torch.nn.Module) -> Place:
+    """Where a block's own forward is called: behind the hooks of group offloading where it has nothing but these."""
+    references = _references(block)
+    if not references:
+        return own_place(block)
+    return Place(vars(references[0]), type(block).forward.__get__(block))
+
+
+def is_offloaded(block: torch.nn.Module) -> bool:
+    """Whether diffusers brings a block's weights for each call."""
+    return bool(_references(block))
+
+
+def _references(block: torch.nn.Module) -> list[Any]:
+    """The chain of hooks around a block's forward, the inner one first; empty: there is none, or another one."""
+    registry = vars(block).get("_diffusers_hook")
+    if registry is None:
+        return []
+    references: list[Any] = [*getattr(registry, "_fn_refs", ())]
+    hooks: dict[str, Any] = {**getattr(registry, "hooks", {})}
+    order: list[str] = [*getattr(registry, "_hook_order", ())]
+    if not references or len(references) != len(hooks) or [*hooks] != order:
+        return []
+    over: Any = vars(block).get("forward")
+    for name, reference in zip(reversed(order), reversed(references), strict=True):
+        hook = hooks[name]
+        known = type(hook).__module__ == _MODULE and type(hook).__name__ in _HOOKS
+        calls = reference.pre_forward == hook.pre_forward and reference.post_forward == hook.post_forward
+        if not known or not calls or reference.original_forward is not None or _called_by(over) is not reference:
+            return []
+        over = reference.forward
+    return references
+
+
+def _called_by(forward: Any) -> Any:
+    """What diffusers' wrapper around a forward refers to for what it calls, or None."""
+    function = forward.func if isinstance(forward, functools.partial) else None
+    cells: tuple[Any, ...] = getattr(function, "__closure__", None) or ()
+    return cells[0].cell_contents if len(cells) == 1 and function.__module__ == "diffusers.hooks.hooks" else None
+
+
+class OffloadedBlocks:
+    """The weights of blocks, of which diffusers brings some for each call.
+
+    Args:
+        block_of: gives a block by its name, and it as graphs are compiled for it.
+    """
+
+    def __init__(self, block_of: Callable[[str], tuple[torch.nn.Module, torch.nn.Module]]) -> None:
+        self._block_of = block_of
+
+    @contextlib.contextmanager
+    def weights(self, name: str) -> Iterator[Brought | Refused]:
+        """See `WeightSource`. They are there: the block's own forward is being called."""
+        block, skeleton = self._block_of(name)
+        size = sum(one.nbytes for one in block.parameters()) if is_offloaded(block) else 0
+        yield Brought(skeleton, size, block)
