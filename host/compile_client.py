@@ -84,5 +84,7 @@ def block_settings() -> Settings:
 
 def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torch.nn.Module:
     """The function of tensors to capture for a component, which takes the inputs of these names."""
+    from .weights import plain
+
     family = next(one for one in families.known() if one.component == component and one.serves(module))
-    return ModuleCall(family, module, inputs)
+    return ModuleCall(family, plain.plain(module), inputs)

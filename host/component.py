@@ -27,6 +27,7 @@ from .families import Family
 from .garbage import no_collection
 from .progress import CompileProgress, report_run
 from .run import HostRun
+from .weights.quantised import composites
 
 log = logging.getLogger("onegraph.host")
 
@@ -53,6 +54,7 @@ class Component(component.Component):
             client=compile_client.client(),
             environment=compile_client.environment(),
             neighbours=model_source.model_folders(self.family.folders),
+            composites=composites(),
         )
 
     def with_memory(self, run: HostRun, request: Request, x: torch.Tensor) -> Request:

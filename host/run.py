@@ -21,6 +21,7 @@ from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.run import Run
 from . import custom_nodes, dynamic_vram, eligibility, host_memory, staged, streamed
+from .weights import plain
 
 
 @dataclass
@@ -74,8 +75,12 @@ class HostRun(Run):
             self.epoch, self.bound, self.requests, self.check_slice = epoch, {}, {}, None
             self.guard.refresh_fully(module)
         guard, check_slice = self.guard, self.check_slice
-        version = guard.refresh(module) if check_slice is None else guard.refresh_part(module, check_slice)
-        refusal = eligibility.refusal(self.patcher, guard, self.prefix) if check_slice is None else None
+        if check_slice is not None:
+            version, refusal = guard.refresh_part(module, check_slice), None
+        else:  # of quantised weights, a binding sees new parts, not what they mean
+            version = (guard.refresh_fully if guard.composite else guard.refresh)(module)
+            refusal = eligibility.refusal(self.patcher, guard, self.prefix)
+            refusal = refusal or (plain.refusal(module) if guard.composite else None)
         if version != self.version:
             self.version, self.bound, self.requests = version, {}, {}
             self.refusal = self.refusal or self._page_anew(module)

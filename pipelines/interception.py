@@ -19,6 +19,7 @@ import torch
 from ..common import reasons
 from ..common.reasons import Reason
 from ..runtime import code_guard
+from . import offloading
 
 Serve = Callable[[torch.nn.Module, tuple[Any, ...], Mapping[str, Any], Callable[..., Any]], Any]
 _ACCELERATE = "_old_forward"  # where accelerate's hook keeps what it wraps
@@ -39,8 +40,8 @@ class Interception:
     def __init__(self, module: torch.nn.Module, method: str, serve: Serve) -> None:
         self._module = weakref.ref(module)
         self._method = method
-        self._slot = _slot(module, method)
-        self._before: Any = vars(module).get(self._slot)
+        self._reference, self._slot = _place(module, method)
+        self._before: Any = self._table(module).get(self._slot)
         self.active = True
         self.refusal: Reason | None = None
         # Pipelines ask what a module's method takes. The method itself would refer to the module.
@@ -69,7 +70,7 @@ class Interception:
         assert module is not None
         self.active = True
         if interception_of(module, self._method) is not self:
-            vars(module)[self._slot] = self
+            self._table(module)[self._slot] = self
 
     def remove(self) -> None:
         """Put back what was there; below somebody else's wrapper, let calls through."""
@@ -77,12 +78,17 @@ class Interception:
         self.active = False
         if module is None:
             return
-        for slot in (self._slot, self._method, _ACCELERATE):
-            if vars(module).get(slot) is self:
+        own = vars(module)
+        for table, slot in ((self._table(module), self._slot), (own, self._method), (own, _ACCELERATE)):
+            if table.get(slot) is self:
                 if self._before is None and slot == self._method:
-                    del vars(module)[slot]
+                    del table[slot]
                 else:
-                    vars(module)[slot] = self._original(module)
+                    table[slot] = self._original(module)
+
+    def _table(self, module: torch.nn.Module) -> dict[str, Any]:
+        reference = None if self._reference is None else self._reference()
+        return vars(module if reference is None else reference)
 
     def _original(self, module: torch.nn.Module) -> Callable[..., Any]:
         if self._before is not None:
@@ -113,8 +119,16 @@ class Interception:
         return getattr, (self._module(), self._method)
 
 
-def _slot(module: torch.nn.Module, method: str) -> str:
-    return _ACCELERATE if method == "forward" and _ACCELERATE in vars(module) else method
+def _place(module: torch.nn.Module, method: str) -> tuple[weakref.ref[Any] | None, str]:
+    """Where the method stands, below hooks of accelerate and of diffusers' group offloading that were there before.
+
+    Returns:
+        Whose attribute it is, None for the module's own, and its name.
+    """
+    if method == "forward" and _ACCELERATE in vars(module):
+        return None, _ACCELERATE
+    inner = offloading.inner_of(module) if method == "forward" else None
+    return (None if inner is None else weakref.ref(inner)), method
 
 
 def _is_own(module: torch.nn.Module, method: str, value: Any) -> bool:
@@ -124,7 +138,9 @@ def _is_own(module: torch.nn.Module, method: str, value: Any) -> bool:
 
 def interception_of(module: torch.nn.Module, method: str) -> Interception | None:
     """The interception that stands on a module, below whatever was put over it; None where there is none."""
-    found = [vars(module).get(_slot(module, method))]  # accelerate's hook refers to more than it calls
+    reference, slot = _place(module, method)  # accelerate's hook refers to more than it calls
+    inner = None if reference is None else reference()
+    found = [vars(module if inner is None else inner).get(slot)]
     seen: set[int] = set()
     while found and len(seen) < _MOST_BELOW:
         one = found.pop()

@@ -20,20 +20,25 @@ from ..runtime.blocks.routing import Place, own_place
 from ..runtime.blocks.weight_source import Brought
 
 _MODULE = "diffusers.hooks.group_offloading"
-_HOOKS = {"GroupOffloadingHook", "LayerExecutionTrackerHook"}  # the second one is there during a first call
+# The second one is there during a first call, the third one on a whole model then.
+_HOOKS = {"GroupOffloadingHook", "LayerExecutionTrackerHook", "LazyPrefetchGroupOffloadingHook"}
 
 
-def place(block: torch.nn.Module) -> Place:
-    """Where a block's own forward is called: behind the hooks of group offloading where it has nothing but these."""
-    references = _references(block)
-    if not references:
-        return own_place(block)
-    return Place(vars(references[0]), type(block).forward.__get__(block))
+def place(module: torch.nn.Module) -> Place:
+    """Where a module's own forward is called: behind the hooks of group offloading where it has nothing but these."""
+    inner = inner_of(module)
+    return own_place(module) if inner is None else Place(vars(inner), type(module).forward.__get__(module))
+
+
+def inner_of(module: torch.nn.Module) -> Any:
+    """What refers to a module's own forward behind the hooks of group offloading, as `forward`; None: nothing."""
+    references = _references(module)
+    return references[0] if references else None
 
 
 def is_offloaded(block: torch.nn.Module) -> bool:
     """Whether diffusers brings a block's weights for each call."""
-    return bool(_references(block))
+    return inner_of(block) is not None
 
 
 def _references(block: torch.nn.Module) -> list[Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..backends import Backend
+from ..backends import Backend, ServesBlocks
+from ..common import reasons
 from ..common.outputs import Output
 from ..common.reasons import Reason
 from ..common.shapes import Refused
@@ -15,6 +16,7 @@ from ..compiler.progress import Progress
 from . import choice
 from .dispatch import Call, Dispatcher
 from .family import Family, Shapes, Tensors
+from .first_use import QuantisingEager
 from .request import Request, RequestContext, WhenMissing, make_request
 from .run import Run
 
@@ -65,9 +67,20 @@ class Component:
             return request
         names = [spec.name for spec in request.shapes.inputs]
 
-        def eager(*tensors: torch.Tensor) -> Output:
-            return self.family.run(module, dict(zip(names, tensors, strict=True)))
+        def of(computing: torch.nn.Module) -> Callable[..., Output]:
+            return lambda *tensors: self.family.run(computing, dict(zip(names, tensors, strict=True)))
 
+        eager = of(module)
+        assert run.guard is not None
+        exact = request.composites.exact
+        if run.guard.composite and exact is not None:
+
+            def exactly(*tensors: torch.Tensor) -> Output:
+                floats = [one.float() if one.is_floating_point() else one for one in tensors]
+                with torch.no_grad():
+                    return of(exact(module))(*floats)
+
+            eager = QuantisingEager(eager, exactly)
         chunk = self.family.chunk if self.family.chunk == 1 or not request.shapes.exact else 0
         return Call(request, [given[name] for name in names], eager, when_missing, chunk)
 
@@ -90,6 +103,8 @@ class Component:
             if isinstance(shapes, Reason):
                 return Refused(shapes)
             assert run.guard is not None
+            if run.guard.composite and not isinstance(candidate, ServesBlocks):
+                return Refused(reasons.BackendCannotServe(candidate.name, "quantised weights"))
             skeleton = run.skeleton(module)
             architecture = run.guard.architecture(skeleton)
             chosen = widest if shapes == "any size" else exact

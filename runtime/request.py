@@ -106,6 +106,7 @@ class RequestContext:
     client: Client
     environment: str
     neighbours: tuple[Path, ...] = ()
+    composites: Composites = NONE
 
 
 def make_request(
@@ -149,4 +150,5 @@ def make_request(
         neighbours=context.neighbours,
         export_shapes=widest if rebuilder(backend) is not None else None,
         environment=context.environment,
+        composites=context.composites,
     )

@@ -37,8 +37,8 @@ LANES = (
     ("blocks", "vae", "attacks", "gpu"),
     ("edits", "faults", "unit"),
     ("server", "workflows"),
-    ("integration", "fuzz"),
-    ("pipelines",),
+    ("integration",),
+    ("pipelines", "fuzz"),
 )
 # Where the tests of a layer are, if not in the folder of its name.
 PLACES = {

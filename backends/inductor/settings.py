@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -34,11 +35,12 @@ _CUDA_OPTIONS = {
 # oneDNN's convolutions on channels-last tensors are no faster here than on plain ones and twice as far from a float64
 # result (measured on a VAE decoder: 3.3e-6 against 1.6e-6), so graphs for the CPU keep eager's layout.
 # The number of threads is read at each call: code for two threads that runs on eight writes past its buffers.
-# Headers are not precompiled: that takes 8 s and 300 MB, and saves 2 s for each of the two or three regions.
+# Headers are not precompiled: that takes 8 s and 300 MB, and saves 2 s for each of the two or three regions. It pays
+# for the hundred small graphs of a run of tests.
 _CPU_OPTIONS = {
     "layout_optimization": False,
     "cpp.dynamic_threads": True,
-    "aot_inductor.precompile_headers": False,
+    "aot_inductor.precompile_headers": os.environ.get("ONEGRAPH_TESTING_PRECOMPILE_HEADERS") == "1",
 }
 _NATIVE = ("march=", "mcpu=", "mtune=")
 _BASELINES = {"x86_64": "march=x86-64", "amd64": "march=x86-64", "aarch64": "march=armv8-a"}

@@ -1,4 +1,4 @@
-"""Blocks with plain weights in place of quantised ones, and why a block has none that a graph could read."""
+"""Modules with plain weights in place of quantised ones, and why one has none that a graph could read."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def plain_block(block: torch.nn.Module) -> torch.nn.Module:
     return _copied(block, {})
 
 
+def plain(module: torch.nn.Module) -> torch.nn.Module:
+    """As `plain_block`; a module without quantised weights as it is."""
+    return plain_block(module) if any(map(_has_quantised, module.modules())) else module
+
+
 def _copied(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.nn.Module:
     known = made.get(id(module))
     if known is not None:
@@ -35,7 +40,7 @@ def _copied(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.
     if _has_quantised(module):
         refused = _layer_refusal(module, "")
         if refused is not None:
-            raise CaptureError(f"{refused.text}; the block runs eager.")
+            raise CaptureError(f"{refused.text}; it runs eager.")
         copied: torch.nn.Module = FORMATS[_format_of(module)].plain(module)
     else:
         copied = object.__new__(type(module))

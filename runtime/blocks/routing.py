@@ -63,8 +63,9 @@ class Place(NamedTuple):
 
 
 def own_place(module: torch.nn.Module) -> Place:
-    """Where Python looks for a module's forward before its class."""
-    return Place(vars(module))
+    """Where Python looks for a module's forward before its class. Hooks that go may leave the class's own there."""
+    found = vars(module).get("forward")
+    return Place(vars(module), found if found == type(module).forward.__get__(module) else None)
 
 
 @contextlib.contextmanager

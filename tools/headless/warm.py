@@ -31,6 +31,7 @@ VARIABLE = "ONEGRAPH_TESTING_WARM"  # names the socket
 SETTINGS = {
     "TORCHINDUCTOR_CACHE_DIR": str(Path(__file__).parents[2] / "build" / "test" / "inductor"),
     "AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL": "O0",
+    "ONEGRAPH_TESTING_PRECOMPILE_HEADERS": "1",
 }
 # What ComfyUI's server, compiling processes and diffusers import of other projects; what is missing is left out.
 _IMPORTS = (
