@@ -1,8 +1,11 @@
-"""The C++ half of a compile, made cheaper without another instruction in what comes out of it.
+"""The C++ half of a compile, made cheaper, and kernels that all loaders of a graph share.
 
 Every region of a graph brings its own copy of AOTInductor's runtime, 4 s of the compiler's time whatever the region
 computes. That text is the same for all of them: here it is compiled once for a user, and regions are linked with it.
 Headers and the probing of the CPU's instruction sets are taken care of while the model is captured.
+
+A graph of blocks has one loader for each block. AOTInductor gives each its own table of GPU kernels, so that 57 blocks
+would load every kernel 57 times; here they share one for each device, which goes with the last of them.
 """
 
 from __future__ import annotations
@@ -39,10 +42,32 @@ _DECLARED = f"""
 #include <torch/csrc/inductor/aoti_runtime/interface.h>
 #include <torch/csrc/inductor/aoti_runtime/model.h>
 #include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 extern template class {_BASE};
+"""
+_KERNELS = """class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
+  public:
+"""
+_OWN = "static_cast<AOTInductorModelKernels&>(*this->kernels_.get())"
+_SHARED = """    std::shared_ptr<AOTInductorModelKernels> shared;
+    AOTInductorModelKernels& of(int device) {
+      if (!shared) {
+        static std::mutex lock;
+        static std::map<int, std::weak_ptr<AOTInductorModelKernels>> known;
+        std::lock_guard<std::mutex> held(lock);
+        shared = known[device].lock();
+        if (!shared) {
+          shared = std::make_shared<AOTInductorModelKernels>();
+          known[device] = shared;
+        }
+      }
+      return *shared;
+    }
 """
 _DEFINED = f"\ntemplate class {_BASE};\n"
 
@@ -123,7 +148,7 @@ class Toolchain:
                         runtime = _runtime(usual, options, head, text, folder)
                         if only_prepare:
                             raise _Ready
-                        alone.write_text(head + _DECLARED + body, encoding="utf-8")
+                        alone.write_text(head + _DECLARED + with_shared_kernels(body), encoding="utf-8")
                         usual(name, str(alone), options, region_folder, **rest).build()
                         shared[self.get_target_file_path()] = runtime
                         return
@@ -169,6 +194,13 @@ class Toolchain:
         finally:
             sys.stderr.flush()
             os._exit(0)
+
+
+def with_shared_kernels(body: str) -> str:
+    """A region's code whose loaders share their kernels; as it is where this torch writes it in another way."""
+    if body.count(_KERNELS) != 1 or _OWN not in body:
+        return body
+    return body.replace(_KERNELS, _KERNELS + _SHARED).replace(_OWN, f"{_OWN}.of(this->device_idx_)")
 
 
 def trim(folder: Path, most: int = MOST_BYTES, spare_seconds: float = 3600.0) -> None:

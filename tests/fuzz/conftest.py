@@ -30,7 +30,7 @@ from support.fuzz.workflow import (
 
 REPORT = host.ROOT / "build" / "fuzz" / "report.json"
 RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order
-DEFAULT_CASES, DEFAULT_SEED = 20, 1
+DEFAULT_CASES, DEFAULT_SEED = 16, 1
 SHORT = ("flux", "z-image")  # transformers of a short run, whose graphs tests/host needs as well
 COMPILING = 1200  # seconds
 _tally = pytest.StashKey[Tally]()

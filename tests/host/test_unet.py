@@ -356,7 +356,7 @@ def test_a_replaced_class_method_is_noticed(model: Any, monkeypatch: pytest.Monk
     assert "another custom node replaced CrossAttention.forward" in node_text()
 
 
-@pytest.mark.parametrize("order", ["before the node", "after the node"])
+@pytest.mark.parametrize("order", [pytest.param("before the node", marks=pytest.mark.full), "after the node"])
 def test_torch_compile_of_another_node_goes_first(order: str, model: Any, counters: Counters) -> None:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 

@@ -38,8 +38,7 @@ def hooks_of(pipe: Any) -> Iterator[Any]:
         yield block._diffusers_hook
 
 
-@pytest.mark.parametrize("group", [1, 2])
-@pytest.mark.parametrize("first", ["compiled", "offloaded"])
+@pytest.mark.parametrize(("group", "first"), [(1, "compiled"), (2, "offloaded")])
 def test_blocks_run_compiled(engine: Registry, tmp_path: Path, group: int, first: str) -> None:
     plain = latents(qwen()), latents(qwen(), side=96, tokens=30)
     if first == "compiled":

@@ -283,6 +283,7 @@ def test_tiles_that_overflow_the_vae_retire_no_graph(vae: Any, fresh_process: Re
     assert all(graph.retired is None for graph in fresh_process.graphs())
 
 
+@pytest.mark.full
 def test_encoding_tiles_again_draws_the_same_noise(
     vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

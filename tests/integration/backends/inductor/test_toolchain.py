@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from support.models import toy
 
 from onegraph.backends import get
+from onegraph.backends.base import ServesBlocks
 from onegraph.backends.inductor import settings, toolchain
 from onegraph.backends.inductor.toolchain import Toolchain
 from onegraph.compiler import export
@@ -63,3 +65,43 @@ def test_what_regions_share_is_made_beside_and_once(tmp_path: Path) -> None:
     (runtime,) = tmp_path.glob("runtime-*/runtime.o")
     assert runtime.stat().st_size > 100_000
     assert chain.prepare(settings.options(toy.CPU), toy.CPU) is None
+
+
+def test_loaders_of_a_graph_share_their_kernels(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AOTInductor's code is written as it is known here; loaders that come and go compute with weights of their own."""
+    changed: list[bool] = []
+    usual = toolchain.with_shared_kernels
+
+    def noted(body: str) -> str:
+        changed.append(usual(body) != body)
+        return usual(body)
+
+    monkeypatch.setattr(toolchain, "with_shared_kernels", noted)
+    compile_toy(tmp_path / "graph")
+    assert changed == [True]
+    backend = get("inductor")
+    assert isinstance(backend, ServesBlocks)
+    loader, modules, inputs = backend.loader(tmp_path / "graph", toy.CPU), [toy.Toy(3), toy.Toy(3)], toy.inputs()
+    runners = []
+    for number, module in enumerate(modules):
+        with torch.no_grad():
+            module.get_parameter(next(iter(dict(module.named_parameters())))).mul_(number + 1)
+        named = dict(toy.Call(module).named_parameters())
+        runners.append(loader())
+        runners[-1].bind({name: named[name] for name in runners[-1].constant_names()})
+    with torch.no_grad():
+        wanted = [module(*inputs) for module in modules]
+        assert not torch.equal(*wanted)
+        for _ in range(2):
+            for runner, one in zip(runners, wanted, strict=True):
+                torch.testing.assert_close(runner(*inputs), one)
+        del runners[0]
+        gc.collect()
+        torch.testing.assert_close(runners[0](*inputs), wanted[1])
+
+
+def test_code_that_is_written_in_another_way_stays_as_it_is() -> None:
+    known = f"a\n{toolchain._KERNELS}x\n}};\nauto& kernels = {toolchain._OWN};\n"
+    assert ".of(this->device_idx_)" in toolchain.with_shared_kernels(known)
+    for other in (known * 2, known.replace("public:", "private:"), known.replace("kernels_.get()", "other")):
+        assert toolchain.with_shared_kernels(other) == other
