@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from headless import warm
-
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     "unit", "attacks", "integration", "faults", "pipelines", "host", "vae", "edits", "blocks", "server", "workflows",
@@ -49,7 +47,7 @@ PLACES = {
     "edits": ("tests/host/edits",),
     "blocks": ("tests/host/blocks",),
 }
-WARM = warm.VARIABLE
+WARM = "ONEGRAPH_TESTING_WARM"
 MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
@@ -109,10 +107,6 @@ def layer_arguments(layer: str, full: bool, given: list[str]) -> list[str]:
 
 def run_process(command: list[str], environ: dict[str, str], out: BinaryIO | None) -> tuple[int, float]:
     """Run a command at the repository's root; its exit status, and the CPU seconds of it and all its children."""
-    if out is not None and command[1:3] == ["-m", "pytest"] and os.environ.get(WARM):
-        script = str(ROOT / "tools" / "headless" / "pytest_main.py")
-        copy = warm.start([command[0], script, *command[3:]], environ=environ, cwd=ROOT, out=out.fileno())
-        return copy.wait(), 0.0  # its time counts with the copies'
     process = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     if sys.platform == "win32":
         return process.wait(), 0.0

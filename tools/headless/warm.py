@@ -38,11 +38,7 @@ _IMPORTS = (
     "torch", "torch._dynamo", "torch.export", "torch._inductor.compile_fx", "torch._inductor.graph",
     "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu", "torchvision", "numpy", "scipy.integrate",
     "PIL.Image", "einops", "safetensors.torch", "transformers", "torchsde", "kornia", "comfy_kitchen", "aiohttp.web",
-    "sqlalchemy.orm", "alembic", "av", "pydantic", "blake3", "filelock", "psutil", "pytest", "hypothesis",
-    # What Inductor imports in the midst of a compile.
-    "setuptools", "sympy.tensor.tensor", "sympy.combinatorics", "torchgen.aoti.fallback_ops", "torch.export._trace",
-    "torch.utils.cpp_extension", "torch._inductor.package.package", "torch._inductor.choices",
-    "torch._subclasses.schema_check_mode", "torch._dynamo.repro.aoti", "torch._inductor.extern_node_serializer",
+    "sqlalchemy.orm", "alembic", "av", "pydantic", "blake3", "filelock", "psutil",
 )  # fmt: skip
 _READ_AT_START = ("MALLOC_", "LD_", "GLIBC_", "OMP_")  # variables that a copy would not follow
 _HEAD = 4  # bytes of a request's length
