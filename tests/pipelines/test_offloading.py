@@ -6,7 +6,6 @@ On a CPU the weights are brought from the disk, so that they lie elsewhere at ea
 from __future__ import annotations
 
 import gc
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import torch
 from diffusers.hooks import HookRegistry, ModelHook, apply_group_offloading
 from support.models.block_pipes import BLOCKS, distance, latents, qwen
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.pipelines import compile_pipe
 from onegraph.runtime.registry import Registry
@@ -72,25 +72,35 @@ def test_the_weights_are_those_of_each_call(engine: Registry, tmp_path: Path) ->
 def test_nothing_of_a_call_is_kept(engine: Registry, tmp_path: Path) -> None:
     pipe = offload(_compiled(), tmp_path)
     latents(pipe)
-    alive: list[weakref.ref[Any]] = []
-
-    class Watching(ModelHook):
-        def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-            alive.extend(weakref.ref(one.untyped_storage()) for one in module.parameters())
-            return args, kwargs
-
-    usual = next(hooks_of(pipe)).hooks["group_offloading"].group
-    onload = usual.onload_
+    brought: list[StorageWeakRef] = []
+    group = next(hooks_of(pipe)).hooks["group_offloading"].group
+    onload = group.onload_
 
     def watched() -> None:
         onload()
-        alive.extend(weakref.ref(one.data) for module in usual.modules for one in module.parameters())
+        weights = [one for module in group.modules for one in module.parameters()]
+        brought.extend(StorageWeakRef(one.untyped_storage()) for one in weights)
+        assert not any(one.expired() for one in brought[-len(weights) :])
 
-    usual.onload_ = watched
+    group.onload_ = watched
     latents(pipe)
     gc.collect()
-    assert len(alive) > 10 and not any(one() is not None for one in alive)
+    assert len(brought) > 10 and all(one.expired() for one in brought)
     assert not _eager(pipe)
+
+
+def test_removed_and_compiled_again(engine: Registry, tmp_path: Path) -> None:
+    """The hooks stay, and what stands behind them comes and goes."""
+    pipe, wanted = offload(_compiled(), tmp_path), latents(qwen())
+    latents(pipe)
+    pipe.onegraph.remove()
+    before = engine.counters.compiled_calls
+    assert distance(latents(pipe), wanted) < EXACT
+    assert engine.counters.compiled_calls == before
+    compile_pipe(pipe, when_missing="eager")
+    assert distance(latents(pipe), wanted) < EXACT
+    # The report goes on from where it was.
+    assert (_report(pipe).blocks["calls"], _eager(pipe)) == (2 * STEPS * BLOCKS, {}), _report(pipe)
 
 
 def test_a_lora_of_an_offloaded_model(engine: Registry, tmp_path: Path) -> None:
@@ -108,10 +118,9 @@ def test_a_lora_of_an_offloaded_model(engine: Registry, tmp_path: Path) -> None:
 def test_offloading_that_ends(engine: Registry, tmp_path: Path) -> None:
     pipe, wanted = offload(_compiled(), tmp_path), latents(qwen())
     assert distance(latents(pipe), wanted) < EXACT
-    for hook in [hook for registry in (*hooks_of(pipe), pipe.transformer._diffusers_hook) for hook in [registry]]:
-        for one in (*hook.hooks.values(),):
-            one.group.onload_()
-        hook.remove_hook("group_offloading", recurse=False)
+    for registry in (*hooks_of(pipe), pipe.transformer._diffusers_hook):
+        registry.hooks["group_offloading"].group.onload_()
+        registry.remove_hook("group_offloading", recurse=False)
     assert distance(latents(pipe), wanted) < EXACT
     report = _report(pipe)
     assert (report.blocks["calls"], _eager(pipe), report.blocks["streamed"]) == (2 * STEPS * BLOCKS, {}, 0)
