@@ -151,6 +151,14 @@ class FirstUseCheck:
         self._compared = sizes
         return False
 
+    def is_usual(self, verdict: faithfulness.Faithful | faithfulness.Unfaithful) -> bool:
+        """Whether a result is as near to eager's as those that were found to be as exact as eager.
+
+        A quantised graph is judged by a third run, in float32, which takes twice the memory: not for each check.
+        """
+        usual = max(self.result.checked.values(), default=0.0)
+        return isinstance(verdict, faithfulness.Faithful) and verdict.rel_l2 <= usual
+
     def check(self, comparison: Comparison) -> Output | CheckFailed:
         """Compare and time a call, and record what it shows beside the manifest.
 

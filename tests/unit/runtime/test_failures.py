@@ -15,13 +15,13 @@ import pytest
 import torch
 from support.models import toy
 from support.store.entries import die_while_loading, quarantine
+from support.store.world import GIB, MIB, Runner, World
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
 from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
 from onegraph.common.reasons import CompileFailed, NotSaved, WaitsADay, WaitsForChange, WaitsForDisk, WaitsForMemory
 from onegraph.common.shapes import Refused
-from onegraph.compiler.job import Compiled
 from onegraph.graph_cache import publish as publishing
 from onegraph.graph_cache import staging
 from onegraph.graph_cache.crash.failure_files import FOLDER, Failure, Kind
@@ -29,78 +29,12 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.open_folder import OpenFolder
 from onegraph.runtime import child_load_test, compiles, failures
-from onegraph.runtime.admission import Limits
 from onegraph.runtime.failures import waits_for_more
 from onegraph.runtime.loaded_graph import LoadedGraph, Result
-from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
-from onegraph.runtime.request import Request
 
-GIB, MIB = 1 << 30, 1 << 20
 FULL, RAN_OUT = NotSaved("No space left on device", "full"), CompileFailed("It ran out.")
 OTHER = ModelSource(None, "fedcba987654")
-
-
-class Runner:
-    """Computes with the module itself, plus an error."""
-
-    reads_in_place = True
-    cuda_graphs = None
-    held_bytes = 0
-    error = 0.0
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
-
-    def bind(self, tensors: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self._module(*inputs) + self.error
-        return result
-
-
-class World:
-    """A user's machine: what compiles do on it, and how many there were."""
-
-    def __init__(self, home: Path, source: ModelSource) -> None:
-        self.home, self.module = home, toy.Toy()
-        self.request = toy.request(self.module, source)
-        self.ends: Exception | None = None
-        self.compiles = 0
-        self.memory, self.card = 8 * GIB, 24 * GIB
-        self.seconds = 60.0
-
-    def compile(self, job: object, staging: Path, *args: object) -> Compiled:
-        self.compiles += 1
-        if self.ends is not None:
-            raise self.ends
-        (staging / "graph.aoti").write_bytes(b"code")
-        return Compiled(("graph.aoti",), (), 1.0)
-
-    def limits(self) -> Limits:
-        return Limits(seconds=self.seconds, free=lambda device: self.memory, total=lambda device: self.card)
-
-    def process(self) -> Registry:
-        return Registry(Store(self.home), self.limits(), ANY_SPEED)
-
-    def obtain(self, engine: Registry | None = None, request: Request | None = None) -> LoadedGraph | Refused:
-        """Ask for the graph, in a new process unless one is given."""
-        return (engine or self.process()).obtain(request or self.request, "wait", lambda progress: None)
-
-    def refused(self, engine: Registry | None = None) -> reasons.Reason:
-        found = self.obtain(engine)
-        assert isinstance(found, Refused)
-        return found.reason
-
-    def call(self, graph: LoadedGraph | Refused) -> Result | Refused:
-        assert isinstance(graph, LoadedGraph)
-        inputs = toy.inputs()
-        counters: Any = SimpleNamespace(binds=0, compiled_calls=0, spot_checks=0)
-        return graph.call(self.module, inputs, toy.sizes(*inputs), self.module, counters)
 
 
 @pytest.fixture

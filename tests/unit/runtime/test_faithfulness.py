@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from onegraph.common.reasons import NotFinite, OtherResult, TooFarFromExact
+from onegraph.runtime import faithfulness
 from onegraph.runtime.faithfulness import Faithful, Unfaithful, compare, compare_quantised, relative_l2
 
 
@@ -58,6 +61,30 @@ def test_each_of_several_outputs_must_be_right() -> None:
 
 def test_relative_l2_of_zeros() -> None:
     assert relative_l2(torch.zeros(4), torch.zeros(4)) == 0.0
+
+
+class _Largest(TorchDispatchMode):
+    """The most elements that a new float64 tensor had."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **kwargs or {})
+        if isinstance(made, torch.Tensor) and made.dtype == torch.float64:
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_relative_l2_of_much_takes_little_memory(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faithfulness, "_PIECE", 1000)
+    a, b = torch.randn(70, 99), torch.randn(70, 99)
+    a, b = (a.T, b.T) if turned else (a, b)
+    wanted = float(torch.linalg.vector_norm(a.double() - b.double()) / torch.linalg.vector_norm(b.double()))
+    with _Largest() as largest:
+        found = relative_l2(a, b)
+    assert math.isclose(found, wanted, rel_tol=1e-12)
+    assert largest.elements == 1000
 
 
 def quantised(exact: torch.Tensor, seed: int) -> torch.Tensor:
