@@ -184,7 +184,9 @@ def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorM
     inlined = sorted((set(built.weights) - set(names)) & built.used)
     if inlined:
         raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
-    runner.bind({name: built.weights[name] for name in names})
+    # Models divide by numbers such as a VAE's scale.
+    values = ((name, built.weights[name]) for name in names)
+    runner.bind({name: torch.ones_like(value) if value.numel() == 1 else value for name, value in values})
     with attention.attending(attention.Zeros()):
         output = runner(*inputs)
     if not is_finite(output):

@@ -109,7 +109,8 @@ class InductorBackend:
                 found = partition.cut(exported, CompileTime(pool.size, _REGION_COSTS[device.type]))
                 if found is None:
                     pool.dismiss()
-                    pool.run({GRAPH_FILE: lambda: compile_whole(exported, options, folder)})
+                    exact = settings.own_rounding(exported)
+                    pool.run({GRAPH_FILE: lambda: compile_whole(exported, {**options, **exact}, folder)})
                     return [GRAPH_FILE]
                 plan, modules = found
                 largest_first = sorted(range(len(modules)), key=lambda number: -len(modules[number].graph.nodes))

@@ -19,6 +19,7 @@ from .repeats import traced_once
 from .toolchain import Toolchain
 
 _HOPPER = 9  # compute capability of the cards that the choices for attention were measured on
+_OF_16_BITS = (torch.float16, torch.bfloat16)
 _LONGEST_ROW = 2048  # elements; see `persistent_rows`
 _OPTIONS = {
     "aot_inductor.package_constants_in_so": False,
@@ -52,6 +53,18 @@ def options(device: torch.device) -> dict[str, Any]:
         return {**_OPTIONS, **_CUDA_OPTIONS}
     # Named, because the code depends on it and copies of this process have one thread each.
     return {**_OPTIONS, **_CPU_OPTIONS, "cpp.threads": torch.get_num_threads()}
+
+
+def own_rounding(exported: torch.export.ExportedProgram) -> dict[str, Any]:
+    """Return the options by which a float32 model rounds to 16 bits where its own code does.
+
+    Diffusers' Kandinsky 5 does so to its rotary embedding. Left out, as Inductor does, a call is 2e-4 from eager's. In
+    models of 16 bits such roundings are what a compiler is better without, and the option has a price on a GPU.
+    """
+    held = {one.dtype for one in exported.state_dict.values() if one.is_floating_point()}
+    values = (node.meta.get("val") for node in exported.graph.nodes)
+    rounds = any(isinstance(value, torch.Tensor) and value.dtype in _OF_16_BITS for value in values)
+    return {"emulate_precision_casts": True} if held <= {torch.float32, torch.float64} and rounds else {}
 
 
 @contextlib.contextmanager

@@ -116,6 +116,7 @@ class _Captured:
     options: RecordedOptions
     packages: tuple[str, ...]
     calls: int = 0
+    order: torch.Tensor | None = None
 
 
 _capture: ContextVar[_Captured | None] = ContextVar("onegraph_captured_attention", default=None)
@@ -157,8 +158,11 @@ class StandIn:
         numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         capture.calls += 1
+        if capture.order is None:
+            capture.order = tensors[0].new_zeros(1)
+        # One more tensor, which each call says it writes to, keeps them in eager's order: a function may count its calls.
         operation = getattr(torch.ops, OPERATIONS).attend
-        return operation(tensors, self.name, call, numbers, [*self.shape(*args, **given)])
+        return operation([*tensors, capture.order], self.name, call, numbers, [*self.shape(*args, **given)])
 
 
 def _described(kwargs: Mapping[str, Any], capture: _Captured) -> Any:
@@ -200,7 +204,10 @@ class Call:
     def attend(
         self, tensors: list[torch.Tensor], function: str, call: str, numbers: Sequence[int], shape: Sequence[int]
     ) -> torch.Tensor:
-        """Call the function of that name. What it raises is kept in `error`, for no graph passes it on whole."""
+        """Call the function of that name; the last tensor is for the calls' order only.
+
+        What it raises is kept in `error`, for no graph passes it on whole.
+        """
         form, is_number, options, own = _parsed(call, self.packages)
         of_tensors, of_numbers = iter(tensors), iter(numbers)
         leaves = [int(next(of_numbers)) if one else next(of_tensors) for one in is_number]

@@ -20,7 +20,7 @@ from support.fuzz.workflow import Case, Ingredient, Settings, plain, prompt_of
 pytestmark = pytest.mark.timeout(2400)
 # What is done around the model, to which these few steps hardly react, and other nodes for the same.
 WEAK = {"RescaleCFG", "Mahiro", "CFGZeroStar", "Epsilon Scaling", "compiled_again", "img2img", "img2img_tiled",
-        "guider_cfg", "sampler_custom", "block_hook"}  # fmt: skip
+        "guider_cfg", "sampler_custom", "block_hook", "picture"}  # fmt: skip
 MOST_SHRUNK = 5  # failures of one kind; more of them are most likely the same
 
 

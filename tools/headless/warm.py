@@ -186,6 +186,7 @@ def _copied(channel: socket.socket) -> list[str]:
 def _set_up(files: list[int], script: list[str], environ: dict[str, str], cwd: str) -> list[str]:
     """Make this copy what the script would find in a process of its own."""
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup this process ignores it
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
