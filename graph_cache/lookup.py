@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import in_brief
-from ..common.reasons import DiedWhileLoading, NoGraph, OtherKey, Reason, UnreadableNow
+from ..common.reasons import DiedWhileLoading, GraphRemoved, NoGraph, OtherKey, Reason, UnreadableNow
 from .crash.markers import Markers
 from .crash.quarantine import equals_one, of_key
 from .entry import Entry
@@ -195,7 +195,9 @@ class Lookup:
 
     def _judge_all(self, component: Path, names: list[str], key: GraphKey, differs: Differs) -> Iterator[Judged]:
         for name in visible(of_digest(names, key.digest)):
-            yield self._judge(component / name, key, differs)
+            judged = self._judge(component / name, key, differs)
+            removed = not isinstance(judged, Hit) and not os.path.lexists(component / name)
+            yield Miss(GraphRemoved()) if removed else judged
 
     def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Judged:
         found = read_trusted(folder, self.signer)

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -82,7 +82,18 @@ class NotPublishedError(OSError):
         self.location = location
 
 
-def publish(key: GraphKey, compiled: Path, new: NewEntry, locations: Sequence[Path], signer: Signer) -> Entry:
+# What holds while a staging folder gets the name of its entry; see `Inventory.room`.
+Room = Callable[[Path, Path], contextlib.AbstractContextManager[None]]
+
+
+def no_budget(staged: Path, final: Path) -> contextlib.AbstractContextManager[None]:
+    """Publish without a budget, where a user chose the folder."""
+    return contextlib.nullcontext()
+
+
+def publish(
+    key: GraphKey, compiled: Path, new: NewEntry, locations: Sequence[Path], signer: Signer, room: Room = no_budget
+) -> Entry:
     """Make a graph's files in a private folder a signed entry in one of the locations.
 
     Digests and signature are of the private files, so what anybody does to the copy in the store changes nothing.
@@ -100,7 +111,7 @@ def publish(key: GraphKey, compiled: Path, new: NewEntry, locations: Sequence[Pa
                 location = staged.parent
                 for name in manifest.files:
                     shutil.copyfile(compiled / name, staged / name)
-                return _commit(key, _Staged(staged, manifest, data, signatures, FirstUses()), signer)
+                return _commit(key, _Staged(staged, manifest, data, signatures, FirstUses(), room), signer)
         except OSError as error:
             log.debug("publishing in %s failed: %s", location, error)
             first = first or NotPublishedError(error, location)
@@ -136,7 +147,7 @@ def _signed(key: GraphKey, compiled: Path, new: NewEntry, signer: Signer) -> tup
     return manifest, data, {SIGNATURE_FILE: signer.sign(data).model_dump_json(indent=1)}
 
 
-def share_with_model(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
+def share_with_model(key: GraphKey, staged: Path, entry: Entry, signer: Signer, room: Room = no_budget) -> Entry:
     """Make another model's entry an entry of this model too, by hard links where they work. Raises OSError.
 
     Its manifest stays as it is byte by byte, and so its signatures stay right. What this machine measured comes along,
@@ -151,7 +162,8 @@ def share_with_model(key: GraphKey, staged: Path, entry: Entry, signer: Signer) 
         wrong = copy_files(entry, staged)
         if wrong is not None:
             raise OSError(wrong.text)
-        return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), FirstUses()), signer)
+        copied = _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), FirstUses(), room)
+        return _commit(key, copied, signer)
     results = first_use_results.read_all(entry.folder)
     component = staged.parent / key.component
     if of_key(component, listed_now(component), key, signer):
@@ -162,7 +174,7 @@ def share_with_model(key: GraphKey, staged: Path, entry: Entry, signer: Signer) 
             os.link(entry.folder / name, staged / name)
         except OSError:
             shutil.copyfile(entry.folder / name, staged / name)
-    return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), results), signer)
+    return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), results, room), signer)
 
 
 def save(key: GraphKey, staged: Path, entry: Entry, signer: Signer) -> Entry:
@@ -213,6 +225,7 @@ class _Staged:
         text: the manifest's bytes.
         signatures: over them, by the names of their files.
         results: of first uses.
+        room: made for it on the disk, while it gets its name.
     """
 
     folder: Path
@@ -220,13 +233,13 @@ class _Staged:
     text: bytes
     signatures: Mapping[str, str]
     results: FirstUses
+    room: Room = no_budget
 
 
 def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     """Make a staging folder an entry. Raises OSError, also where look-ups would refuse it."""
     staged, manifest = new.folder, new.manifest
     final = staged.parent / key.component / entry_name(key, manifest)
-    ownership.make_anywhere(final.parent)
     for file in manifest.files:
         with open_regular(staged / file) as f:
             sync(f.fileno())
@@ -235,27 +248,17 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
     for name, signature in new.signatures.items():
         write_synced(staged / name, signature)
     write_synced(staged / MANIFEST_FILE, new.text.decode())  # last: without it there is no entry
-    (staged / leftovers.OWNER_FILE).unlink(missing_ok=True)
-    for path in staged.iterdir():
-        with contextlib.suppress(OSError):  # file systems without modes refuse it, and need it not
-            ownership.close_file(path)
-    sync_folder(staged)
-    _open_to_readers(staged)
-    try:
-        staged.rename(final)
-    except OSError:
-        _drop_orphans(final, signer)
-        final = _own_place(final, signer)
-        there = read(final)  # this user's, if there is any
-        state = _compared(there, manifest) if isinstance(there, Entry) else there
-        if isinstance(there, Entry) and isinstance(state, Sound):
-            return there
-        if isinstance(state, UnreadableNow):
-            raise
-        if final.exists():
-            quarantine(final)
-        staged.rename(final)
-    sync_folder(final.parent)
+    with new.room(staged, final):  # others may hold it for a while, and without an owner a folder may be swept
+        (staged / leftovers.OWNER_FILE).unlink(missing_ok=True)
+        for path in staged.iterdir():
+            with contextlib.suppress(OSError):  # file systems without modes refuse it, and need it not
+                ownership.close_file(path)
+        sync_folder(staged)
+        _open_to_readers(staged)
+        ownership.make_anywhere(final.parent)
+        final, there = _put(staged, final, manifest, signer)
+    if there is not None:
+        return there
     made = Entry(final, manifest, new.text)
     why = signer.judge(made)
     if isinstance(why, Untrusted):  # the file system makes other modes than it is told
@@ -263,6 +266,30 @@ def _commit(key: GraphKey, new: _Staged, signer: Signer) -> Entry:
             component.remove(final.name, last=(MANIFEST_FILE,))
         raise OSError(why.text)
     return made
+
+
+def _put(staged: Path, final: Path, manifest: Manifest, signer: Signer) -> tuple[Path, Entry | None]:
+    """Give a staging folder its name, or another one beside what is not to be moved. Raises OSError.
+
+    Returns:
+        Where it lies; and the same graph, where another process published it meanwhile.
+    """
+    try:
+        staged.rename(final)
+    except OSError:
+        _drop_orphans(final, signer)
+        final = _own_place(final, signer)
+        found = read(final)  # this user's, if there is any
+        state = _compared(found, manifest) if isinstance(found, Entry) else found
+        if isinstance(found, Entry) and isinstance(state, Sound):
+            return final, found
+        if isinstance(state, UnreadableNow):
+            raise
+        if final.exists():
+            quarantine(final)
+        staged.rename(final)
+    sync_folder(final.parent)
+    return final, None
 
 
 def _open_to_readers(staged: Path) -> None:

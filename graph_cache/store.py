@@ -10,6 +10,7 @@ How a graph gets into a process:
    moments in which a bad graph could take the process down. `note_death` counts a marker that stayed. After the
    first a child process tries the graph; the second in a row makes the entry broken for the next lookup.
    `note_success` forgets the first.
+   `lease` keeps others from removing the entry as long as a process has it loaded (`disk`).
 5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
@@ -20,12 +21,13 @@ import logging
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..common.reasons import (
     Damaged,
     DiedOnceWhileLoading,
     ForeignOwner,
+    GraphRemoved,
     NewerManifest,
     Reason,
     UnreadableNow,
@@ -39,6 +41,9 @@ from .crash import quarantine as quarantining
 from .crash.failure_files import FOLDER as FAILURES_FOLDER
 from .crash.failure_files import FailureFiles
 from .crash.markers import Markers
+from .disk import leases, marks
+from .disk.inventory import Inventory
+from .disk.leases import Lease
 from .entry import Entry, read
 from .first_use_results import FirstUse
 from .integrity import Sound, check
@@ -72,6 +77,7 @@ class Store:
         self._markers = Markers(self.home)
         self._signer = Signer(self.home)
         self.failures = FailureFiles(self.home)
+        self.disk = Inventory(self.home, self._signer)
         self._lookup = Lookup(self._layout, self._markers, self._signer)
 
     # Looking up ---------------------------------------------------------------------------------------------
@@ -197,7 +203,7 @@ class Store:
         Raises:
             NotPublishedError: the files cannot be written or moved.
         """
-        return publishing.publish(key, compiled, new, self.locations(source), self._signer)
+        return publishing.publish(key, compiled, new, self.locations(source), self._signer, self.disk.room)
 
     def share_with_model(self, hit: Hit, key: GraphKey, source: ModelSource) -> Entry:
         """Take another model's entry over into this model's folder, by hard links where they work.
@@ -210,7 +216,7 @@ class Store:
         try:
             self._signer.key()
             with staging.staging(self.locations(source)) as staged:
-                return publishing.share_with_model(key, staged, hit.entry, self._signer)
+                return publishing.share_with_model(key, staged, hit.entry, self._signer, self.disk.room)
         except OSError as error:
             log.debug("%s is used where it is: %s", hit.entry.folder, error)
             return hit.entry
@@ -222,7 +228,9 @@ class Store:
             OSError: it cannot be read or written.
         """
         with staging.staging([location]) as staged:
-            return publishing.save(key, staged, entry, self._signer)
+            saved = publishing.save(key, staged, entry, self._signer)
+        marks.pin(saved.folder)  # saved on purpose: the budget, if it ever counts this folder, leaves it
+        return saved
 
     def saved(self, folder: Path) -> Iterator[Entry]:
         """Iterate over the readable entries in the `.graphs` folders of a folder, such as `save` makes."""
@@ -267,12 +275,10 @@ class Store:
         Yields:
             The folder; or why the entry must not be loaded: `Damaged`, `Untrusted` or `UnreadableNow`.
         """
-        why = self.trust(entry)
-        if why is not None:
-            yield why
-            return
-        with private_copy(self.home, entry) as copy:
-            yield copy
+        with contextlib.ExitStack() as held:
+            copy: Path | Reason = self.trust(entry) or held.enter_context(private_copy(self.home, entry))
+            removed = isinstance(copy, Damaged | Untrusted) and not entry.folder.exists()
+            yield GraphRemoved() if removed else copy
 
     def constants(self, entry: Entry, folder: Path | None = None) -> tuple[TensorMeta, ...]:
         """Read the weights that a graph reads.
@@ -284,6 +290,16 @@ class Store:
             LoadError: they cannot be read, or are not those that were published.
         """
         return constants.read(entry.manifest, folder or entry.folder)
+
+    # Use ----------------------------------------------------------------------------------------------------
+
+    def lease(self, entry: Entry) -> Lease | GraphRemoved:
+        """Keep an entry from being removed as long as this process has it loaded; or tell that it is gone."""
+        return leases.take(entry.folder)
+
+    def note_use(self, entry: Entry, how: Literal["compiled", "restored"]) -> None:
+        """Record that this process loaded an entry, by which the least recently used ones are known."""
+        marks.note_use(entry.folder, how)
 
     # First use ----------------------------------------------------------------------------------------------
 

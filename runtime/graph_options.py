@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..backends import Runner
 from ..common.reasons import Reason
 from ..common.tensor_meta import TensorMeta
+from ..graph_cache.disk.leases import Lease
 from .policy import Policy
 
 
@@ -21,6 +22,7 @@ class GraphOptions:
             it serves takes the runner from the one before.
         make_room: has other graphs release what only makes calls faster.
         remember_wrong: is told why the graph is quarantined.
+        lease: keeps the entry on the disk as long as the graph is loaded.
     """
 
     constants: tuple[TensorMeta, ...]
@@ -28,3 +30,4 @@ class GraphOptions:
     another: Callable[[], Runner] | None = None
     make_room: Callable[[], object] = lambda: None
     remember_wrong: Callable[[Reason], object] = lambda reason: None
+    lease: Lease = field(default_factory=Lease)

@@ -81,6 +81,7 @@ class LoadedGraph:
         self._make_room = options.make_room
         self._remember_wrong = options.remember_wrong
         self._constants = options.constants
+        self._lease = options.lease
         self._lock = threading.Lock()
         worked = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
         may_capture = options.policy.captures and worked
@@ -107,6 +108,7 @@ class LoadedGraph:
         with self._lock:
             self.retired = self.retired or reasons.GraphClosed()
             self._runners.close()
+            self._lease.release()
 
     def release_captures(self, why: Release) -> int:
         """Release the memory of captured calls, unless a call is under way just now; the bytes.
@@ -344,6 +346,7 @@ class LoadedGraph:
     def _retire(self, failed: CheckFailed) -> Result:
         self.retired = failed.reason
         self._runners.close()
+        self._lease.release()
         log.warning("%s: %s", self.entry.folder.name, Refused(failed.reason).text)
         self._store.quarantine(Broken.of(self.entry, failed.reason))
         self._remember_wrong(failed.reason)

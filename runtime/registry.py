@@ -23,6 +23,7 @@ from ..common.errors import LoadError, MemoryShortError
 from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ..common.shapes import Refused
 from ..compiler.blocks.attention import Zeros, attending
+from ..graph_cache.disk.leases import Lease
 from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
@@ -152,6 +153,7 @@ class Registry:
             return Refused(unable)
         if request.source not in self._swept:
             self._swept.add(request.source)
+            self.store.disk.know(request.source.path)
             self.store.sweep(self.store.locations(request.source))
         differences = code_guard.Differences()
         found = self.store.lookup(request.key, request.source, request.neighbours, differences)
@@ -162,10 +164,13 @@ class Registry:
         if isinstance(found, Miss):
             return Refused(differences.replaced, passing=True) if differences.replaced else found
         entry = self.store.share_with_model(found, request.key, request.source)
+        lease = self.store.lease(entry)
+        if isinstance(lease, Reason):
+            return Miss(lease)
         failed = self._load_test.why_not(request, entry, on_progress)
         if failed is not None:
             return failed
-        graph = self._load(request, entry, "restored")
+        graph = self._load(request, entry, lease, "restored")
         self.counters.restores += isinstance(graph, LoadedGraph)
         return graph
 
@@ -196,9 +201,12 @@ class Registry:
             return Refused(difference, passing=True)
         if difference is not None:
             return self.compiles.refuse(request.slot, reasons.NeedsRestart(difference))
-        return self._load(request, compiled, "compiled")
+        lease = self.store.lease(compiled)
+        if isinstance(lease, Reason):
+            return Refused(lease, passing=True)
+        return self._load(request, compiled, lease, "compiled")
 
-    def _load(self, request: Request, entry: Entry, origin: Origin) -> LoadedGraph | Refused:
+    def _load(self, request: Request, entry: Entry, lease: Lease, origin: Origin) -> LoadedGraph | Refused:
         with self._restoring:
             try:
                 crowded = self.eviction.make_room(request, entry)
@@ -216,7 +224,8 @@ class Registry:
                 return Refused(reasons.LoadFailed(str(error)), passing=is_passing(error.__cause__))
             make_room = functools.partial(self.release_captures, request.device, "needed")
             wrong = functools.partial(self.compiles.failures.remember_wrong, request.without_module(), entry)
-            options = GraphOptions(constants, self.policy, another, make_room, wrong)
+            options = GraphOptions(constants, self.policy, another, make_room, wrong, lease)
+            self.store.note_use(entry, origin)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
             return graph

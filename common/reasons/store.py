@@ -19,6 +19,34 @@ class NoGraph(Reason):
         return f"the graphs cached for this model differ in {self.difference}"
 
 
+class GraphRemoved(Reason):
+    """A graph was found, and removed before this process could load it."""
+
+    sentence = "the cached graph was removed just now, by a command or by a process that needed its room"
+
+
+class MadeForAnother(Reason):
+    """No process of this installation can use the graph, since its code is for another version or system.
+
+    Attributes:
+        what: the field of its target: `torch`, `platform`, `machine`; or `format` of the graph.
+    """
+
+    sentence = "the graph is for {what} {made_for}, and here is {here}"
+    what: str
+    made_for: str
+    here: str
+
+
+class CheckpointGone(Reason):
+    sentence = "the checkpoint {checkpoint} that the graph was made for is not in its folder any more"
+    checkpoint: str
+
+
+class Quarantined(Reason):
+    sentence = "the graph was quarantined, so that nothing loads it"
+
+
 class OtherKey(Reason):
     sentence = "the graph in its folder differs in {difference}"
     difference: str

@@ -58,6 +58,14 @@ def is_own(folder: Path) -> bool:
     return owned and os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
+def is_writable(folder: Path) -> bool:
+    """As `is_own`; and its mode lets the owner write it, which root is not held to."""
+    try:
+        return is_own(folder) and bool(folder.stat().st_mode & stat.S_IWUSR)
+    except OSError:
+        return False
+
+
 class RefusedError(OSError):
     """A folder or a key must not be used; `reason` says why."""
 
