@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .output import print_line, print_table
+from .output import Json, print_json, print_line, print_table
 
 CHOICES = ("eager", "inductor", "oneflow")
 
@@ -42,6 +42,7 @@ def bench(
         str, typer.Option(help="A custom node pack to import first, for model families of its own.")
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Write the figures to this JSON file too.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Measure first call, restore, step time and memory of the UNet under each backend, in processes of their own.
 
@@ -71,7 +72,8 @@ def bench(
                 "comfyui": str(comfyui.resolve()), "checkpoint": str(link), "backend": name, "width": width,
                 "height": height, "cpu": cpu or not torch.cuda.is_available(), "custom_node": custom_node,
             }  # fmt: skip
-            print_line(f"{name} ...")
+            if not as_json:
+                print_line(f"{name} ...")
             first = _run(job, Path(folder) / "home")
             again = _run(job, Path(folder) / "home") if "failed" not in first else first
         results[name] = {"first": first, "again": again}
@@ -87,13 +89,16 @@ def bench(
             again["said"],
         )
         rows.append(row)
-    print_table(("backend", "first call s", "restored s", "step ms", "memory MiB", "status"), rows)
     device = "CPU" if cpu or not torch.cuda.is_available() else torch.cuda.get_device_name()
+    machine = {"device": device, "torch": torch.__version__, "size": f"{width}x{height}"}
+    if out is not None:
+        out.write_text(json.dumps({**machine, "backends": results}, indent=1) + "\n")
+    if as_json:
+        print_json({**machine, "backends": results})
+        return
+    print_table(("backend", "first call s", "restored s", "step ms", "memory MiB", "status"), rows)
     print_line(
         f"{checkpoint.name}, {width}x{height}, batch 2, on {device}; Python {platform.python_version()}, "
         f"torch {torch.__version__}. "
         "First call and restored: the first sampling step with an empty store and with a filled one."
     )
-    if out is not None:
-        machine = {"device": device, "torch": torch.__version__, "size": f"{width}x{height}"}
-        out.write_text(json.dumps({**machine, "backends": results}, indent=1) + "\n")

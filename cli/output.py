@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.cells import cell_len
@@ -14,6 +15,20 @@ from ..common.plain_text import plain
 if TYPE_CHECKING:
     from ..common.reasons import Reason
     from ..graph_cache.integrity import Sound
+
+
+# Of each command: one JSON document on standard output, and nothing else there.
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+
+
+def print_json(data: Any) -> None:
+    """Print a JSON document, whose strings are escaped, so that no terminal obeys them."""
+    typer.echo(json.dumps(data, indent=1))
+
+
+def size(count: int) -> str:
+    """Bytes for people: `1.5 MB`."""
+    return f"{count / 1e6:.1f} MB"
 
 
 def print_line(line: str) -> None:

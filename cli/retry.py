@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from .output import print_line
+from .output import Json, print_json, print_line
 
 
-def retry() -> None:
+def retry(as_json: Json = False) -> None:
     """Forget what compiles failed with, so that the next run tries all of them again, also in a running ComfyUI."""
     from ..common import stored_reasons
     from ..graph_cache.store import Store
 
     forgotten = 0
+    rows = []
     try:
         for found in Store().failures.forget_all():
             forgotten += 1
@@ -21,8 +22,15 @@ def retry() -> None:
                     why = stored_reasons.from_json(failure.reason).text
                 except ValueError:
                     why = "of another version of OneGraph"
-                print_line(f"{found.component}, {found.label}: {why}")
+                rows.append(
+                    {"component": found.component, "shapes": found.label, "reason": failure.reason, "text": why}
+                )
+                if not as_json:
+                    print_line(f"{found.component}, {found.label}: {why}")
     except OSError as error:
         print_line(f"cannot forget: {error}")
         raise typer.Exit(1) from error
+    if as_json:
+        print_json({"forgotten": rows, "graphs": forgotten})
+        return
     print_line(f"{forgotten} graphs are tried again")

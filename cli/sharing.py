@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from .output import describe, print_line
+from .output import Json, describe, print_json, print_line
 
 if TYPE_CHECKING:
     from ..common.reasons import Reason
@@ -26,6 +26,7 @@ Publisher = Annotated[str, typer.Option(help="Which of your publisher's keys, by
 def add_publisher(
     name: Annotated[str, typer.Argument(help="What you call the publisher.")],
     public_key: Annotated[str, typer.Argument(help="64 hex digits, which the publisher gave you in person.")],
+    as_json: Json = False,
 ) -> None:
     """Trust a publisher: graphs signed with that key run as native code on this machine."""
     from ..graph_cache.layout import user_folder
@@ -36,11 +37,14 @@ def add_publisher(
         reason = trust_list.add(Publishers(user_folder()), name, public_key)
     if reason is not None:
         _refuse(reason)
-    print_line(f"{name} is trusted")
+    if as_json:
+        print_json({"trusted": name, "key": public_key})
+    else:
+        print_line(f"{name} is trusted")
 
 
 @trust.command("list")
-def list_publishers() -> None:
+def list_publishers(as_json: Json = False) -> None:
     """List the publishers that are trusted, with their public keys."""
     from ..common.reasons import PublisherListRefused
     from ..graph_cache.layout import user_folder
@@ -50,13 +54,18 @@ def list_publishers() -> None:
         trusted = Publishers(user_folder()).trusted()
     if isinstance(trusted, PublisherListRefused):
         _refuse(trusted)
+    if as_json:
+        print_json({"publishers": dict(sorted(trusted.items()))})
+        return
     for name, key in sorted(trusted.items()):  # whole, to be compared and copied
         print_line(f"{key}  {name}")
     print_line(f"{len(trusted)} publishers trusted")
 
 
 @trust.command("remove")
-def remove_publisher(name: Annotated[str, typer.Argument(help="As `onegraph trust list` shows it.")]) -> None:
+def remove_publisher(
+    name: Annotated[str, typer.Argument(help="As `onegraph trust list` shows it.")], as_json: Json = False
+) -> None:
     """Trust a publisher no longer. Graphs that you imported stay, since you signed them as your own."""
     from ..common.reasons import PublisherListRefused, PublisherNotTrusted
     from ..graph_cache.layout import user_folder
@@ -69,11 +78,14 @@ def remove_publisher(name: Annotated[str, typer.Argument(help="As `onegraph trus
         _refuse(removed)
     if not removed:
         _refuse(PublisherNotTrusted(name))
-    print_line(f"{name} is trusted no longer")
+    if as_json:
+        print_json({"removed": name})
+    else:
+        print_line(f"{name} is trusted no longer")
 
 
 @trust.command("show")
-def show_own_key(publisher: Publisher = "") -> None:
+def show_own_key(publisher: Publisher = "", as_json: Json = False) -> None:
     """Print your own public key, for those who are to trust you."""
     from ..common.reasons import BadPublisherName, NoPublisherKey, SigningKeyRefused
     from ..graph_cache.layout import user_folder
@@ -88,7 +100,10 @@ def show_own_key(publisher: Publisher = "") -> None:
         _refuse(NoPublisherKey())
     if isinstance(key, SigningKeyRefused):
         _refuse(key)
-    print_line(key)
+    if as_json:
+        print_json({"key": key})
+    else:
+        print_line(key)
 
 
 def export_graphs(
@@ -98,6 +113,7 @@ def export_graphs(
         typer.Argument(help="Folders with checkpoints or graphs, or of single graphs; else your graph folder."),
     ] = None,
     publisher: Publisher = "",
+    as_json: Json = False,
 ) -> None:
     """Write graphs for others, signed with your publisher's key: those that you may load yourself, each once.
 
@@ -119,6 +135,8 @@ def export_graphs(
     if to.exists() and (to.suffix == exporting.TAR_SUFFIX or not to.is_dir()):
         _refuse(TargetExists(to.name))
     written = 0
+    rows: list[dict[str, object]] = []
+    public = ""
     with _plain_errors("export"):
         ed25519.require()  # before a key is made in vain
         entries = [entry for folder in folders or [store.home] for entry in exporting.find(folder)]
@@ -126,10 +144,15 @@ def export_graphs(
         for exported in exporting.export(store, entries, to, private) if entries else ():
             written += exported.reason is None
             what = "exported" if exported.reason is None else f"left out, {describe(exported.reason)}"
-            print_line(f"{what}  {exported.folder}")
-        if written:
-            name = publisher or "NAME"
-            print_line(f"Others trust these graphs after: onegraph trust add {name} {ed25519.public_key(private)}")
+            rows.append({"folder": str(exported.folder), "exported": exported.reason is None, "text": what})
+            if not as_json:
+                print_line(f"{what}  {exported.folder}")
+        public = ed25519.public_key(private) if written else ""
+    if as_json:
+        print_json({"graphs": rows, "to": str(to), "key": public})
+        raise typer.Exit(0 if written else 1)
+    if written:
+        print_line(f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {public}")
     print_line(f"{written} graphs exported to {to}" if written else "0 graphs exported")
     raise typer.Exit(0 if written else 1)
 
@@ -139,16 +162,25 @@ def import_graphs(
         str, typer.Option("--trust", help="The trusted publisher who exported it, by the name that you gave.")
     ],
     paths: Annotated[list[Path], typer.Argument(help="What was exported: files or folders.")],
+    as_json: Json = False,
 ) -> None:
     """Take over graphs of a publisher whom you trust, so that they are used here.
 
     A graph is native code. Every graph is verified against the publisher's key before anything is written.
     """
+    rows: list[dict[str, object]] = []
     for path in paths:
-        _take_over(path, publisher)
+        taken = _take_over(path, publisher)
+        rows += [{"folder": str(folder), "new": new} for folder, new in taken]
+        if not as_json:
+            for folder, new in taken:
+                print_line(f"{'imported' if new else 'there already'}  {folder}")
+            print_line(f"{sum(new for _, new in taken)} graphs imported")
+    if as_json:
+        print_json({"graphs": rows})
 
 
-def _take_over(path: Path, publisher: str) -> None:
+def _take_over(path: Path, publisher: str) -> list[tuple[Path, bool]]:
     from ..common.reasons import NoSuchFolder, Reason
     from ..graph_cache.layout import user_folder
     from ..graph_cache.sharing import importing
@@ -160,9 +192,7 @@ def _take_over(path: Path, publisher: str) -> None:
         taken = importing.import_bundle(Signer(user_folder()), path, publisher)
     if isinstance(taken, Reason):
         _refuse(taken)
-    for folder, new in taken:
-        print_line(f"{'imported' if new else 'there already'}  {folder}")
-    print_line(f"{sum(new for _, new in taken)} graphs imported")
+    return taken
 
 
 @contextmanager

@@ -108,6 +108,10 @@ class FailureFiles:
             return
         self._drop_oldest()
 
+    def all(self) -> list[KeyFailures]:
+        """Read all failures of this machine, as far as they can be read."""
+        return [found for found in map(_read, sorted(self._files())) if found is not None]
+
     def forget_all(self) -> Iterator[KeyFailures]:
         """Remove all failures of this machine. Yields what they were. Raises OSError where one cannot be removed."""
         for path in self._files():

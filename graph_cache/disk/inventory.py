@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ...common.memory import in_words
 from ..crash import leftovers
@@ -251,33 +251,3 @@ def _prune(counted: Sequence[Listed], due: Due, remove: Callable[[Listed], Remov
         removed += [one for one, how in outcomes if how == "removed"]
         total -= bytes_on_disk(group.entries) - bytes_on_disk(left)
     return Pruned(tuple(removed), tuple(used), before, total, due.limit)
-
-
-def totals(inventory: Inventory, entries: Iterable[Listed]) -> dict[str, Any]:
-    """Sum up entries for people and programs: how many, what they take, and what they saved."""
-    entries = [*entries]
-    counted = inventory.counted(entries)
-    by_state: dict[str, int] = {}
-    for one in entries:
-        state = state_of(one)
-        by_state[state] = by_state.get(state, 0) + 1
-    return {
-        "graphs": sum(not one.quarantined for one in entries),
-        "bytes": bytes_on_disk(entries),
-        "counted_bytes": bytes_on_disk(counted),
-        "budget_bytes": budget.limit(),
-        "pinned": sum(one.pinned for one in entries),
-        "restores": sum(one.uses for one in entries),
-        "compile_seconds": round(sum(one.facts.compile_seconds for one in entries), 1),
-        "saved_seconds": round(sum(one.uses * one.facts.compile_seconds for one in entries), 1),
-        "states": by_state,
-    }
-
-
-def state_of(entry: Listed) -> str:
-    """The state of an entry in one word: `quarantined`, `signed`, `stale` (of no use here), or why it is not loaded."""
-    if entry.quarantined:
-        return "quarantined"
-    if entry.facts.signed_by and entry.unusable is not None:
-        return "stale"
-    return "signed" if entry.facts.signed_by else entry.facts.code

@@ -16,9 +16,10 @@ from onegraph.common.installed import torch_version
 from onegraph.common.reasons import CheckpointGone, GraphRemoved, MadeForAnother, NoGraph
 from onegraph.graph_cache.disk import inventory, leases, marks
 from onegraph.graph_cache.disk.budget import VARIABLE
-from onegraph.graph_cache.disk.inventory import over, state_of, totals, unusable
+from onegraph.graph_cache.disk.inventory import over, unusable
 from onegraph.graph_cache.disk.leases import Lease
 from onegraph.graph_cache.disk.listing import Listed, bytes_on_disk
+from onegraph.graph_cache.disk.report import describe, find, state_of, totals
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Hit, Miss
@@ -376,4 +377,28 @@ def test_eight_processes_keep_within_the_budget(
     assert len(there) == len(list(store.home.glob("*/*/*/manifest.json"))) < PUBLISHES
     assert list(store.home.glob("*/.staging-*")) == []
     assert all(one.path.joinpath("graph.aoti").exists() for one in there)
+    del lease
+
+
+def test_an_entry_is_named_by_id_key_or_model(store: Store, three: list[Entry]) -> None:
+    there = store.disk.entries()
+    one = there[1]
+    assert find(there, one.id) == find(there, one.id[:6]) == find(there, usable_digest(one)) == [one]
+    assert find(there, "home") == find(there, "home/0123456789ab") == there
+    assert find(there, one.id[:2]) == find(there, "") == find(there, "other") == []
+
+
+def usable_digest(one: Listed) -> str:
+    """The digest of an entry's key, which its folder's name ends with."""
+    return one.folder.rpartition("-")[2]
+
+
+def test_an_entry_is_described_for_programs(store: Store, three: list[Entry], home_source: ModelSource) -> None:
+    lease = store.lease(three[0])
+    found = describe(listed(store, three[0]))
+    assert (found["restores"], found["in_use"], found["state"], found["reason"]) == (1, True, "signed", None)
+    assert found["used"] == "2001-09-09T01:46:40+00:00"
+    assert str(store.home) not in str(found)
+    old = describe(listed(store, publish(store, home_source, key(format=1))))
+    assert (old["state"], old["reason"]["code"]) == ("stale", "made_for_another")
     del lease

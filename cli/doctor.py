@@ -1,0 +1,159 @@
+"""`onegraph doctor`: what works on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import typer
+
+from .output import Json, print_json, print_line
+
+_LITTLE = 1 << 30  # bytes free on a disk
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: names it for programs.
+        state: `problem`: graphs cannot be used or made as they should. `note`: something is worth knowing.
+        remedy: what to do; empty where nothing is to be done.
+    """
+
+    what: str
+    state: Literal["ok", "note", "problem"]
+    text: str
+    remedy: str = ""
+
+
+def doctor(as_json: Json = False) -> None:
+    """Show what works on this machine: backends, compilers, the graph folder, the disk, and what to do about the rest.
+
+    Exit code 1 if there is a problem.
+    """
+    found = [*_backends(), *_store(), *_disk(), *_settings()]
+    failed = any(one.state == "problem" for one in found)
+    if as_json:
+        print_json({"findings": [asdict(one) for one in found]})
+        raise typer.Exit(1 if failed else 0)
+    for one in found:
+        print_line(one.text)
+        if one.remedy:
+            print_line(f"  {one.state}: {one.remedy}")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _backends() -> Iterator[Finding]:
+    import torch
+
+    from .. import backends
+    from ..graph_cache.layout import user_folder
+
+    yield Finding("torch", "ok", f"torch {torch.__version__}, graph folder {user_folder()}")
+    devices = [torch.device("cpu"), *(torch.device("cuda", i) for i in range(torch.cuda.device_count()))]
+    served: set[torch.device] = set()
+    for name in backends.known():
+        backend = backends.get(name)
+        for device in devices:
+            runs, compiles = backend.can_run(device), backend.can_compile(device)
+            text = (
+                f"{name} on {device}: runs graphs: {'yes' if runs.ok else runs.text}; "
+                f"compiles: {'yes' if compiles.ok else compiles.text}"
+            )
+            if runs.ok and compiles.ok:
+                served.add(device)
+            yield Finding(f"{name} {device}", "ok" if runs.ok and compiles.ok else "note", text)
+    for device in devices:
+        if device not in served:
+            remedy = "install what one of the backends above names, or import graphs that were compiled elsewhere"
+            yield Finding(f"compiling {device}", "problem", f"nothing compiles for {device} here", remedy)
+
+
+def _store() -> Iterator[Finding]:
+    from ..common.errors import in_brief
+    from ..common.reasons import Reason
+    from ..graph_cache.layout import user_folder
+    from ..graph_cache.trust import ownership, signing_key
+    from ..graph_cache.trust.signing_key import VARIABLE
+
+    home = user_folder()
+    there = next(place for place in (home, *home.parents) if place.exists())
+    if not os.access(there, os.W_OK):
+        yield Finding(
+            "graph folder", "problem", f"the graph folder {home} cannot be written",
+            "set ONEGRAPH_HOME to a folder that this user can write",
+        )  # fmt: skip
+    else:
+        with contextlib.suppress(OSError):
+            wrong = ownership.check_folder(home)
+            if wrong is not None:
+                remedy = "take the right to write it from others, or set ONEGRAPH_HOME to a folder of this user alone"
+                yield Finding("graph folder", "note", f"the graph folder: {wrong.text}", remedy)
+    try:
+        key = signing_key.read(home)
+    except OSError as error:
+        yield Finding("signing key", "problem", f"the key cannot be read: {in_brief(error)}", "look after that disk")
+        return
+    refused = key if isinstance(key, Reason) else signing_key.refused(home)
+    if refused is not None:
+        remedy = f"close it with chmod 600, or name a key in {VARIABLE}"
+        yield Finding("signing key", "problem" if isinstance(key, Reason) else "note", refused.text, remedy)
+    else:
+        text = (
+            "graphs are signed with a key of this user" if key else "the first compile makes a key to sign graphs with"
+        )
+        yield Finding("signing key", "ok", text)
+
+
+def _disk() -> Iterator[Finding]:
+    from ..common import stored_reasons
+    from ..common.memory import in_words
+    from ..graph_cache.disk.report import totals
+    from ..graph_cache.files import free_bytes
+    from ..graph_cache.store import Store
+
+    store = Store()
+    found = totals(store.disk, store.disk.all_entries())
+    limit, taken = found["budget_bytes"], found["counted_bytes"]
+    of = "no limit" if limit is None else in_words(limit)
+    full = limit is not None and taken > limit
+    remedy = "run `onegraph prune`, unpin graphs, or raise ONEGRAPH_DISK_BUDGET" if full else ""
+    yield Finding(
+        "budget", "note" if full else "ok", f"{found['graphs']} graphs take {in_words(taken)} of {of}", remedy
+    )
+    for place in dict.fromkeys([store.home, *store.disk.roots()]):
+        free = free_bytes(place)
+        if free is not None and free < _LITTLE:
+            text = f"{in_words(free)} are free for {place}"
+            yield Finding("free space", "problem", text, "free some disk space, or set ONEGRAPH_HOME to another disk")
+    if found["states"].get("stale"):
+        text = f"{found['states']['stale']} graphs cannot be used here any more"
+        yield Finding("stale graphs", "note", text, "`onegraph ls --all --long --filter state=stale` tells why; "
+                      "`onegraph prune --unusable` removes them")  # fmt: skip
+    if found["states"].get("quarantined"):
+        text = f"{found['states']['quarantined']} graphs were quarantined"
+        yield Finding("quarantined graphs", "note", text, "`onegraph prune --unusable` removes them")
+    for failed in store.failures.all():
+        for failure in failed.failures:
+            try:
+                why = stored_reasons.from_json(failure.reason).text
+            except ValueError:
+                why = "of another version of OneGraph"
+            text = f"not compiled: {failed.component}, {failed.label}: {why}"
+            yield Finding("failed compile", "note", text, "`onegraph retry` has all of them tried again")
+
+
+def _settings() -> Iterator[Finding]:
+    from ..graph_cache.disk import budget
+
+    text = os.environ.get(budget.VARIABLE, "")
+    try:
+        budget.parse(text or "0")
+    except ValueError as error:
+        remedy = f"set {budget.VARIABLE} to a size such as 20GiB; until then it is 10 GiB"
+        yield Finding("disk budget", "problem", f"{budget.VARIABLE}: {error}", remedy)

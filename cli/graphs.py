@@ -1,0 +1,242 @@
+"""Commands on cached graphs: `onegraph ls`, `stats`, `prune`, `pin` and `unpin`. None of them imports torch."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import Json, print_json, print_line, print_table, size
+
+if TYPE_CHECKING:
+    from ..graph_cache.disk.listing import Listed
+
+Folders = Annotated[
+    list[Path] | None, typer.Argument(help="Folders with checkpoints; the user's own graph folder is always included.")
+]
+Names = Annotated[list[str], typer.Argument(help="Ids or keys as `onegraph ls --long` shows them, or models.")]
+More = Annotated[list[Path] | None, typer.Option("--in", help="A folder with checkpoints that is not known yet.")]
+
+_FILTERS = ("model", "component", "shapes", "dtype", "backend", "state")
+_HEADER = ("model", "component", "shapes", "dtype", "backend", "size", "to eager", "speed", "state")
+_SORTS: dict[str, Callable[[Listed], Any]] = {
+    "model": lambda one: one.model,
+    "component": lambda one: one.facts.component,
+    "size": lambda one: -one.facts.graph_bytes,
+    "used": lambda one: -one.used,
+    "restores": lambda one: -one.uses,
+    "speed": lambda one: -(one.facts.speedup or 0),
+    "state": lambda one: one.facts.state,
+}
+
+
+def list_graphs(
+    folders: Folders = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--filter", help=f"NAME=PATTERN, such as model=photo*. Names: {', '.join(_FILTERS)}."),
+    ] = None,
+    sort: Annotated[str, typer.Option(help=f"One of {', '.join(_SORTS)}; largest and latest first.")] = "",
+    long: Annotated[bool, typer.Option("--long", help="Also show ids, last use, restores, and pins.")] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--all", help="Include all folders of checkpoints that are known.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List cached graphs: what they are for, their size, and what their first use on this machine showed."""
+    from ..graph_cache.disk.report import describe
+    from ..graph_cache.store import Store
+
+    if sort and sort not in _SORTS:
+        raise typer.BadParameter(f"{sort} is none of {', '.join(_SORTS)}.", param_hint="--sort")
+    wanted = _filters(where or [])
+    store = Store()
+    found = store.disk.all_entries(folders or []) if everywhere else store.disk.entries(folders or [])
+    shown = [one for one in found if one.facts.digest and _is_wanted(one, wanted)]
+    if sort:
+        shown.sort(key=_SORTS[sort])
+    if as_json:
+        rows = [{**describe(one), "folder": one.folder} for one in shown]
+        print_json({"graphs": rows, "graph_folder": str(store.home)})
+        return
+    now = time.time()
+    print_table(
+        (*_HEADER, "id", "used", "restores", "marks") if long else _HEADER,
+        (_row(one) + (_more(one, now) if long else ()) for one in shown),
+    )
+    total = size(sum(one.facts.graph_bytes for one in shown))
+    print_line(f"{len(shown)} graphs, {total}; graph folder {store.home}")
+
+
+def _filters(texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, pattern = text.partition("=")
+        if not equals or name not in _FILTERS:
+            raise typer.BadParameter(f"{text} is not NAME=PATTERN with one of {', '.join(_FILTERS)}.")
+        found[name] = pattern
+    return found
+
+
+def _is_wanted(one: Listed, wanted: dict[str, str]) -> bool:
+    """Whether an entry matches all patterns. Quarantined ones are shown to those who ask for them."""
+    from ..graph_cache.disk.report import state_of
+
+    state, facts = state_of(one), one.facts
+    if one.quarantined and "state" not in wanted:
+        return False
+    texts = {
+        "model": (one.model, one.model.partition("/")[0]),
+        "component": (facts.component,),
+        "shapes": (facts.label,),
+        "dtype": (facts.dtype,),
+        "backend": (facts.backend,),
+        "state": (state, facts.state, *(["pinned"] if one.pinned else [])),
+    }
+    return all(any(fnmatch.fnmatch(text, wanted[name]) for text in texts[name]) for name in wanted)
+
+
+def _row(one: Listed) -> tuple[str, ...]:
+    facts = one.facts
+    return (
+        one.model,
+        facts.component,
+        facts.label,
+        facts.dtype,
+        facts.backend,
+        size(facts.graph_bytes),
+        "not used yet" if facts.to_eager is None else f"{facts.to_eager:.1e}",
+        f"{facts.speedup:.2f}x" if facts.speedup else "",
+        facts.state,
+    )
+
+
+def _more(one: Listed, now: float) -> tuple[str, ...]:
+    marks = [name for name, holds in (("pinned", one.pinned), ("in use", one.in_use)) if holds]
+    if one.unusable is not None:
+        marks.append(one.unusable.text)
+    return (one.id, _ago(now - one.used), str(one.uses), ", ".join(marks))
+
+
+def _ago(seconds: float) -> str:
+    """A time ago in one unit: `3 h ago`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"
+
+
+def stats(folders: Folders = None, as_json: Json = False) -> None:
+    """Sum up all graphs that are known: what they take of the disk budget, and what they saved."""
+    from ..common.memory import in_words
+    from ..graph_cache.disk.report import totals
+    from ..graph_cache.store import Store
+
+    store = Store()
+    found = totals(store.disk, store.disk.all_entries(folders or []))
+    if as_json:
+        print_json({**found, "graph_folder": str(store.home), "folders": [str(root) for root in store.disk.roots()]})
+        return
+    states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(found["states"].items()))
+    print_line(f"{found['graphs']} graphs ({states or 'none yet'}), {found['pinned']} pinned")
+    limit = found["budget_bytes"]
+    of = "no limit" if limit is None else f"a budget of {in_words(limit)}"
+    print_line(f"{in_words(found['bytes'])} on the disk; {in_words(found['counted_bytes'])} count for {of}")
+    print_line(
+        f"compiled in {found['compile_seconds']:.0f} s; restored {found['restores']} times, "
+        f"which saved {found['saved_seconds']:.0f} s of compiling"
+    )
+
+
+def prune(
+    folders: Folders = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    budget: Annotated[
+        str, typer.Option(help="Bytes to keep within, such as 5GiB, in place of ONEGRAPH_DISK_BUDGET; 0: no limit.")
+    ] = "",
+    unusable: Annotated[
+        bool, typer.Option("--unusable", help="Remove what cannot be used here any more, whatever the budget.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove graphs until the others keep within the disk budget; none that is in use or pinned.
+
+    Quarantined graphs go first, then those that cannot be used here any more, then the least recently used ones. Exit
+    code 1 if more than the budget is left.
+    """
+    from ..common.memory import in_words
+    from ..graph_cache.disk import budget as budgets
+    from ..graph_cache.disk import inventory
+    from ..graph_cache.disk.report import describe
+    from ..graph_cache.store import Store
+
+    try:
+        limit = budgets.parse(budget) if budget.strip() else budgets.limit()
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--budget") from error
+    store = Store()
+    due = inventory.unusable() if unusable else inventory.over(limit)
+    done = (store.disk.would_prune if dry_run else store.disk.prune)(due, folders or [])
+    over = not unusable and limit is not None and done.after > limit
+    if as_json:
+        print_json({
+            "removed": [{**describe(one), "folder": one.folder} for one in done.removed], "in_use": [one.id for one in done.used],
+            "bytes_before": done.before, "bytes_after": done.after, "budget_bytes": limit, "dry_run": dry_run,
+        })  # fmt: skip
+        raise typer.Exit(1 if over else 0)
+    verb = "would remove" if dry_run else "removed"
+    for one in done.removed:
+        why = "" if one.unusable is None else f"; {one.unusable.text}"
+        print_line(f"{verb}  {one.folder}  ({size(one.bytes)}{why})")
+    for one in done.used:
+        print_line(f"in use   {one.folder}")
+    of = "without a limit" if limit is None else f"of {in_words(limit)}"
+    print_line(
+        f"{verb} {len(done.removed)} graphs; {in_words(done.after)} {of} are left, before {in_words(done.before)}"
+    )
+    raise typer.Exit(1 if over else 0)
+
+
+def pin(names: Names, folders: More = None, as_json: Json = False) -> None:
+    """Keep graphs whatever the disk budget says. Exit code 1 if a name means none."""
+    _mark(names, folders or [], "pinned", as_json)
+
+
+def unpin(names: Names, folders: More = None, as_json: Json = False) -> None:
+    """Let the disk budget decide about graphs again. Exit code 1 if a name means none."""
+    _mark(names, folders or [], "unpinned", as_json)
+
+
+def _mark(names: Sequence[str], folders: Sequence[Path], done: str, as_json: bool) -> None:
+    from ..graph_cache.disk.report import find
+    from ..graph_cache.store import Store
+
+    disk = Store().disk
+    entries = [one for one in disk.all_entries(folders) if not one.quarantined]
+    failed: list[str] = []
+    marked: list[str] = []
+    for name in names:
+        found = find(entries, name)
+        if not found:
+            failed.append(
+                f"{name} is no graph's id or key, and no model that has graphs; see `onegraph ls --all --long`"
+            )
+        for one in found:
+            try:
+                (disk.pin if done == "pinned" else disk.unpin)(one)
+            except OSError as error:
+                failed.append(f"{one.folder} cannot be {done}: {error.strerror}")
+            else:
+                marked.append(one.folder)
+    if as_json:
+        print_json({done: marked, "failed": failed})
+    else:
+        for folder in marked:
+            print_line(f"{done}  {folder}")
+        for line in failed:
+            print_line(line)
+    raise typer.Exit(1 if failed else 0)
