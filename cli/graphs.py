@@ -183,8 +183,9 @@ def prune(
     done = (store.disk.would_prune if dry_run else store.disk.prune)(due, folders or [])
     over = not unusable and limit is not None and done.after > limit
     if as_json:
+        rows = [{**describe(one), "folder": one.folder} for one in done.removed]
         print_json({
-            "removed": [{**describe(one), "folder": one.folder} for one in done.removed], "in_use": [one.id for one in done.used],
+            "removed": rows, "in_use": [one.id for one in done.used],
             "bytes_before": done.before, "bytes_after": done.after, "budget_bytes": limit, "dry_run": dry_run,
         })  # fmt: skip
         raise typer.Exit(1 if over else 0)

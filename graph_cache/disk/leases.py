@@ -19,12 +19,7 @@ from typing import Literal
 from ...common.reasons import GraphRemoved
 from ..manifest import MANIFEST_FILE
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-HAVE_LOCKS = fcntl is not None
+HAVE_LOCKS = os.name == "posix"
 
 # unknown: the file system has no locks.
 Use = Literal["free", "used", "gone", "unknown"]
@@ -77,7 +72,7 @@ def take(folder: Path) -> Lease | GraphRemoved:
 def exclusive(folder: Path) -> Iterator[Use]:
     """Tell whether an entry is in use, and keep others from using it until the block ends. Never raises OSError."""
     path = folder / MANIFEST_FILE
-    if fcntl is None:
+    if not HAVE_LOCKS:
         yield "free" if os.path.lexists(folder) else "gone"
         return
     try:
@@ -129,7 +124,9 @@ def _open_to_lock(path: Path) -> int:
 
 def _lock(handle: int, shared: bool) -> None:
     """Raises BlockingIOError where others hold it, OSError where there are no locks."""
-    if fcntl is not None:
+    if HAVE_LOCKS:
+        import fcntl
+
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
