@@ -9,10 +9,12 @@ import typer
 
 from .bench import bench
 from .doctor import doctor
+from .explain import explain
 from .graphs import Folders, list_graphs, pin, prune, stats, unpin
 from .output import Json, describe, print_json, print_line
 from .retry import retry
 from .sharing import export_graphs, import_graphs, trust
+from .workflow import bake
 
 app = typer.Typer(no_args_is_help=True, help="Compiled graphs of ComfyUI-OneGraph.")
 app.command("ls")(list_graphs)
@@ -43,6 +45,8 @@ def verify(folders: Folders = None, as_json: Json = False) -> None:
 app.command()(prune)
 app.command()(pin)
 app.command()(unpin)
+app.command()(explain)
+app.command()(bake)
 app.command()(doctor)
 app.command()(retry)
 app.command()(bench)

@@ -180,6 +180,22 @@ class Lookup:
                 break
         return [*found.values()]
 
+    def nearest(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path]) -> Entry | None:
+        """Read the entry whose key differs in the fewest fields; see `Store.nearest`."""
+        left = _MOST_COMPARED
+        best: tuple[int, int, Entry | None] = (len(key.fields()), 0, None)
+        wanted = key.fields()
+        for number, location in enumerate(
+            [*self.layout.locations(source), *self.layout.other_models(source, neighbours)]
+        ):
+            names = sorted(visible(listed_now(location / key.component)))[:left]
+            left -= len(names)
+            for known in self._known(location / key.component, names):
+                found = known.entry.manifest.key
+                differing = sum(found.get(name) != value for name, value in wanted.items())
+                best = min(best, (differing, number, known.entry), key=lambda one: one[:2])
+        return best[2]
+
     def _nearest(self, component: Path, names: list[str], key: GraphKey) -> str | None:
         """Describe the smallest difference from a key among a component's entries; None where none differs."""
         read = self._known(component, sorted(visible(names))[:_MOST_COMPARED])

@@ -122,6 +122,10 @@ class Store:
         """
         return self._lookup.keys(component, architectures, source, neighbours)
 
+    def nearest(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path] = ()) -> Entry | None:
+        """Read the trusted entry whose key differs from `key` in the fewest fields, this model's first."""
+        return self._lookup.nearest(key, source, neighbours)
+
     def locations(self, source: ModelSource) -> list[Path]:
         """List the folders in which a model's graphs may live, best first."""
         return self._layout.locations(source)

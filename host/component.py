@@ -108,17 +108,29 @@ class Component(component.Component):
         examples: Callable[[], Sequence[Arguments]],
         guards: GuardCache,
     ) -> Iterator[tuple[Request, int]]:
+        for request in self.expected(patcher, module, backend, examples, guards):
+            if isinstance(request, Request) and rebuilder(request.backend) is None:
+                yield request, 1
+
+    def expected(
+        self,
+        patcher: Any,
+        module: torch.nn.Module,
+        backend: str,
+        examples: Callable[[], Sequence[Arguments]],
+        guards: GuardCache,
+    ) -> Iterator[Request | Refused]:
+        """Make the requests of calls that will come, or why none is made; the arguments are those of `preload`."""
         guard = guards.of(module, eligibility.rules())
         paged = dynamic_vram.paged(patcher, module, guard.version) if dynamic_vram.is_paged(patcher) else None
         if isinstance(paged, Refused):
+            yield paged
             return
         run = HostRun(version=guard.version, patcher=patcher, guard=guard, paged=paged)
         for example in examples():
             given = self.family.read(module, example.args, example.kwargs)
             plan = plan_of("any size")
-            request = given if isinstance(given, Refused) else self.request(run, module, given, backend, plan)
-            if isinstance(request, Request) and rebuilder(request.backend) is None:
-                yield request, 1
+            yield given if isinstance(given, Refused) else self.request(run, module, given, backend, plan)
 
     def preload_requests(self, patcher: Any, requests: Callable[[], Iterable[tuple[Request, int]]]) -> None:
         """Begin to restore graphs, each in a thread, where the device is one on which that pays. Never raises.

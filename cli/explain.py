@@ -1,0 +1,113 @@
+"""`onegraph explain`: would a checkpoint or a workflow run through cached graphs here, and if not, what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .output import Json, print_json, print_line
+from .workflow import explain_workflow
+
+WOULD_NOT_HIT = 3  # exit code
+
+ComfyUI = Annotated[Path | None, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")]
+
+# What to do about a field of the key that differs from the nearest graph's.
+_REMEDIES = {
+    "architecture": "it is another architecture, or its model options differ; it compiles once, at the first run",
+    "shapes": "no graph serves these sizes yet; run that size once, or bake a workflow with --size",
+    "dtype": "start ComfyUI with the dtype that the graph was made for, or let it compile once for this one",
+    "backend": "choose that backend on the node, or let it compile once for this one",
+    "format": "the graph was made by another version of OneGraph; it compiles once more",
+    "target.torch": "the graph was made with another torch; it compiles once with this one",
+    "target.device": "the graph is for another kind of device; it compiles once for this one",
+    "target.capability": "the graph is for another GPU class; it compiles once for this one",
+    "target.cuda": "the graph was made with another CUDA; it compiles once with this one",
+    "target.cpu": "the graph is for a CPU with other instructions; it compiles once for this one",
+}
+_TO_DO = {
+    "miss": "it compiles at the first run; `onegraph bake` does so before",
+    "recorded": "run a workflow once, or bake one with `onegraph bake`",
+    "refused": "it runs eager until that changes; `onegraph retry` has failed compiles tried again",
+}
+
+
+def explain(
+    target: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT|WORKFLOW.json", help="A checkpoint or an API workflow.")
+    ],
+    comfyui: ComfyUI = None,
+    backend: Annotated[str, typer.Option(help="Of a checkpoint: the backend that is chosen on the node.")] = "auto",
+    cpu: Annotated[bool, typer.Option("--cpu", help="For the CPU although there is a GPU.")] = False,
+    server: Annotated[str, typer.Option(help="Of a workflow: the address of a running ComfyUI to ask.")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="Of a workflow: an option for ComfyUI, such as --option=--novram.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell whether a checkpoint or a workflow finds its graphs here, field by field of the key, and what to do if not.
+
+    Compiles nothing. Exit code 0 if all graphs are found, 3 if not, 1 if nobody can tell.
+    """
+    if not target.is_file():
+        raise typer.BadParameter(f"{target} does not exist.")
+    if target.suffix == ".json":
+        explain_workflow(target, comfyui, server, [*(["--cpu"] if cpu else []), *(option or [])], as_json)
+    if comfyui is None or not (comfyui / "main.py").is_file():
+        raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH.")
+    job = {
+        "comfyui": str(comfyui.resolve()), "checkpoint": os.path.abspath(target), "backend": backend,  # noqa: PTH100
+        "cpu": cpu or not _has_gpu(),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "onegraph.host.explain", json.dumps(job)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        if as_json:
+            print_json({"error": last})
+        else:
+            print_line(f"cannot tell: {last}")
+        raise typer.Exit(1)
+    findings: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    if as_json:
+        print_json({"checkpoint": str(target), "graphs": findings})
+    else:
+        for found in findings:
+            _print(found)
+    raise typer.Exit(0 if all(found["verdict"] == "hit" for found in findings) else WOULD_NOT_HIT)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _print(found: dict[str, Any]) -> None:
+    text = f": {found['text']}" if found["text"] else ""
+    print_line(f"{found['verdict']}  {found['component']} {found['shapes']}{text}".rstrip())
+    if found["folder"]:
+        print_line(f"  {'graph' if found['verdict'] == 'hit' else 'nearest graph'}: {found['folder']}")
+    for field in found["fields"]:
+        if field["equal"]:
+            print_line(f"  {field['field']}: {_brief(field['wanted'])}, equal")
+        elif not found["folder"]:
+            print_line(f"  {field['field']}: {_brief(field['wanted'])}")
+        else:
+            print_line(f"  {field['field']}: {_brief(field['wanted'])}, the graph has {_brief(field['found'])}")
+            if field["field"] in _REMEDIES:
+                print_line(f"    {_REMEDIES[field['field']]}")
+    if found["verdict"] in _TO_DO:
+        print_line(f"  {_TO_DO[found['verdict']]}")
+
+
+def _brief(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

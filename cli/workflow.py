@@ -1,0 +1,191 @@
+"""`onegraph bake`, and what `onegraph explain` does with workflows: a short run of the workflow on a ComfyUI server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import typer
+
+from .output import Json, print_json, print_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+NOT_ALL = 3  # exit code: something of the workflow does not run through graphs
+_INTERRUPTED = 130
+
+# Codes of reasons by which a run would compile.
+_MISSES = frozenset({"no_graph", "other_key", "graph_removed"})
+
+
+@dataclass
+class Answer:
+    """What the short runs of a workflow showed.
+
+    Attributes:
+        runs: by size, of each node.
+        compiles: how many graphs were compiled.
+    """
+
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
+    compiles: int = 0
+    failed: str = ""
+    exit_code: int = 0
+
+    @property
+    def all_compiled(self) -> bool:
+        """Whether every call of every run went through a graph."""
+        reports = [report for nodes in self.runs.values() for of_node in nodes.values() for report in of_node]
+        return bool(reports) and all(one["compiled_calls"] and not one["eager_codes"] for one in reports)
+
+
+def bake(
+    workflow: Annotated[Path, typer.Argument(metavar="WORKFLOW.json", help="In ComfyUI's API format.")],
+    comfyui: Annotated[Path | None, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="Width x height for its empty latents; may be given again.")
+    ] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="For the CPU although there is a GPU.")] = False,
+    server: Annotated[str, typer.Option(help="The address of a running ComfyUI to use.")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option for the ComfyUI that is started, such as --option=--novram.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile everything that an API workflow needs, without rendering: two steps of each sampler, nothing saved.
+
+    It ends with a run that compiles nothing. What is compiled stays when it is stopped, and the next time goes on from
+    there. Exit code 0 if all runs through graphs then, 3 if something runs eager, 1 if the workflow cannot be run, 130
+    if it was stopped.
+    """
+    options = [*(["--cpu"] if cpu else []), *(option or [])]
+    answer = _ask(workflow, "bake", comfyui, server, options, size or [], as_json)
+    _report(answer, "bake", as_json)
+
+
+def explain_workflow(
+    workflow: Path, comfyui: Path | None, server: str, options: Sequence[str], as_json: bool
+) -> NoReturn:
+    """Tell which nodes of a workflow find their graphs here. Ends the command."""
+    _report(_ask(workflow, "explain", comfyui, server, options, [], as_json), "explain", as_json)
+
+
+def _ask(
+    workflow: Path,
+    mode: Literal["bake", "explain"],
+    comfyui: Path | None,
+    server: str,
+    options: Sequence[str],
+    sizes: Sequence[str],
+    as_json: bool,
+) -> Answer:
+    if not workflow.is_file():
+        raise typer.BadParameter(f"{workflow} does not exist.")
+    if not server and (comfyui is None or not (comfyui / "main.py").is_file()):
+        raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH, or a --server.")
+    job = {
+        "workflow": os.path.abspath(workflow), "mode": mode, "sizes": [*sizes], "server": server,  # noqa: PTH100
+        "comfyui": str(comfyui.resolve()) if comfyui is not None else "", "options": [*options],
+    }  # fmt: skip
+    answer = Answer()
+    command = [sys.executable, "-m", "onegraph.host.workflow_job", json.dumps(job)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, _shown(as_json) as bar:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                _take(json.loads(line), answer, bar)
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            answer.exit_code = _INTERRUPTED
+    if process.returncode and not answer.failed and not answer.exit_code:
+        answer.exit_code = _INTERRUPTED if process.returncode in (_INTERRUPTED, -2) else 1
+        answer.failed = "" if answer.exit_code == _INTERRUPTED else f"it ended with code {process.returncode}"
+    return answer
+
+
+@contextmanager
+def _shown(as_json: bool) -> Iterator[Progress | None]:
+    """Show progress on standard error, which leaves standard output to the result."""
+    if as_json:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        yield bar
+
+
+def _take(event: dict[str, Any], answer: Answer, bar: Progress | None) -> None:
+    kind, size = event["event"], event.get("size") or "as it is"
+    if kind == "ran":
+        answer.runs[size] = event["runs"]
+        answer.compiles += event["compiles"]
+    elif kind == "compiled":
+        answer.compiles += event["compiles"]
+    elif kind == "failed":
+        answer.failed, answer.exit_code = event["text"], 1
+    if bar is None:
+        return
+    for task in [*bar.task_ids]:
+        bar.remove_task(task)
+    if kind == "starting":
+        bar.add_task("starting ComfyUI", total=None)
+    elif kind == "running":
+        bar.add_task(f"running the workflow, {size}", total=None)
+    elif kind == "compiling":
+        for one in event["compiles"]:
+            text = f"compiling {one['component']}, {one['label']}: {one['stage']}"
+            bar.add_task(text, total=1.0, completed=one["share"])
+
+
+def _report(answer: Answer, mode: str, as_json: bool) -> NoReturn:
+    code = answer.exit_code or (0 if answer.all_compiled else NOT_ALL)
+    if as_json:
+        print_json({"sizes": answer.runs, "compiles": answer.compiles, "error": answer.failed, "exit_code": code})
+        raise typer.Exit(code)
+    for size, nodes in answer.runs.items():
+        for node, reports in sorted(nodes.items()):
+            for report in reports:
+                print_line(f"{_verdict(report, mode)}  node {node}, {size}: {report['text']}")
+                for remedy in _remedies(report, mode):
+                    print_line(f"  {remedy}")
+    if answer.failed:
+        print_line(answer.failed)
+    elif code == _INTERRUPTED:
+        print_line("stopped; what was compiled stays, and the next time goes on from there")
+    elif mode == "bake":
+        print_line(f"{answer.compiles} graphs compiled; a run now compiles nothing")
+    raise typer.Exit(code)
+
+
+def _verdict(report: dict[str, Any], mode: str) -> str:
+    if report["compiled_calls"] and not report["eager_codes"]:
+        return "hit" if mode == "explain" else "ready"
+    if mode == "explain" and _MISSES & {*report["eager_codes"]}:
+        return "miss"
+    return "partly" if report["compiled_calls"] else "eager"
+
+
+def _remedies(report: dict[str, Any], mode: str) -> list[str]:
+    codes = {*report["eager_codes"]}
+    found = []
+    if mode == "explain" and codes & _MISSES:
+        found.append("it compiles at the next run; `onegraph bake` does so before")
+    if any(code.startswith("waits_") or code == "tried_too_often" for code in codes):
+        found.append("`onegraph retry` has it tried again at once")
+    if codes & {"unsigned", "wrong_signature", "foreign_owner", "unknown_publisher", "signing_key_refused"}:
+        found.append("see `onegraph doctor` for the key that graphs are signed with")
+    if "not_saved" in codes or "waits_for_disk" in codes:
+        found.append("see `onegraph doctor` for the disk")
+    return found
