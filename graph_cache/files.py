@@ -170,6 +170,21 @@ def total_bytes(folder: Path) -> int | None:
     return None if usage is None else usage.total
 
 
+def takes_no_more_files(folder: Path) -> bool:
+    """Whether a folder's file system has room for bytes and none for another file (no inodes). It need not exist."""
+    if not hasattr(os, "statvfs"):
+        return False
+    for place in (folder, *folder.parents):
+        try:
+            found = os.statvfs(place)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        return found.f_files > 0 and found.f_favail == 0  # some file systems count none, and have no limit
+    return False
+
+
 def _usage(folder: Path) -> shutil._ntuple_diskusage | None:
     for place in (folder, *folder.parents):
         try:

@@ -272,6 +272,8 @@ class Compiles:
             return _refused(failed, error)
         except OSError as error:
             return _refused(self.failures.remember_unsaved(request, error, compiling_in), error)
+        except MemoryError:  # in a thread of its own nobody else would say so
+            return Refused(reasons.SystemMemoryShort(), passing=True)
         finally:
             self._under_way.pop(slot, None)
         self.failures.forget(request)

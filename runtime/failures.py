@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..common.shapes import Refused
 from ..common.torch_private import driver_version
 from ..graph_cache.crash.failure_files import Failure, Kind
 from ..graph_cache.entry import Entry
-from ..graph_cache.files import free_bytes, total_bytes
+from ..graph_cache.files import free_bytes, takes_no_more_files, total_bytes
 from ..graph_cache.publish import NotPublishedError
 from ..graph_cache.store import Store
 from ..graph_cache.trust.ownership import RefusedError
@@ -161,11 +162,13 @@ class Failures:
         """
         if isinstance(error, NotPublishedError):
             folder, error = error.location, error.error  # the folder need not exist any more
-        reason = _not_saved(error)
+        places = [folder] if folder is not None else self._store.locations(request.source)
+        reason = _not_saved(error, places)
         if folder is not None:
             free = free_bytes(folder)
             full = free is not None and (error.errno in _FULL or free < _FULL_BYTES)
-            kind: Kind = "disk" if full else "place"
+            files = isinstance(reason, reasons.NotSaved) and reason.fault == "files"  # which more bytes do not help
+            kind: Kind = "disk" if full and not files else "place"
             found = self._failure(kind, reason, request, (_PLACES,), where=str(folder), free=free or 0)
             self._remember(request, found)
         return reason
@@ -232,15 +235,15 @@ def waits_for_more(failure: Failure, because: Reason, free: int, total: int) -> 
     return None if free >= wanted else waits(because, wanted)
 
 
-def _not_saved(error: OSError) -> Reason:
-    """Why no folder took a graph."""
+def _not_saved(error: OSError, places: Iterable[Path]) -> Reason:
+    """Why no folder took a graph. `places`: where it was to go."""
     if isinstance(error, RefusedError) and isinstance(error.reason, reasons.SigningKeyRefused):
         return error.reason
     if isinstance(error, RefusedError):
         return reasons.NotSaved(in_brief(error), "open")
     detail = error.strerror or in_brief(error)
     if error.errno in _FULL:
-        return reasons.NotSaved(detail, "full")
+        return reasons.NotSaved(detail, "files" if any(map(takes_no_more_files, places)) else "full")
     return reasons.NotSaved(detail, "denied" if error.errno in _DENIED else "")
 
 

@@ -102,6 +102,14 @@ class Registry:
         Returns:
             The graph, or why there is none.
         """
+        try:
+            return self._obtain(request, when_missing, on_progress)
+        except MemoryError:
+            reason = reasons.SystemMemoryShort()
+            log.warning("%s runs eager: %s", request.label, reason.text)
+            return Refused(reason, passing=True)
+
+    def _obtain(self, request: Request, when_missing: WhenMissing, on_progress: OnProgress) -> LoadedGraph | Refused:
         slot = request.slot
         with self._lock_of(slot):
             known = self._known(slot)

@@ -228,6 +228,7 @@ class CompileFailed(Reason):
 
 _SAVING_REMEDIES = {
     "full": "free some disk space",
+    "files": "remove some files there, for the disk takes no more of them, whatever is free",
     "denied": "set ONEGRAPH_HOME to a folder that this user can write",
     "open": "set ONEGRAPH_HOME to a folder of this user alone",
     "": "set ONEGRAPH_HOME to a folder on another disk",
@@ -238,10 +239,16 @@ class NotSaved(Reason):
     """No folder took a graph: it is full, this user may not write it, or others may; or something else."""
 
     detail: str
-    fault: Literal["full", "denied", "open", ""] = ""
+    fault: Literal["full", "files", "denied", "open", ""] = ""
 
     def clause(self) -> str:
         return f"The graph could not be saved ({self.detail}); {_SAVING_REMEDIES[self.fault]}."
+
+
+class SystemMemoryShort(Reason):
+    """Python had no memory left for a graph's files, or for what a compile needs of this process."""
+
+    sentence = "there is no memory left to find, compile or load a graph; close other programs, or give this one more"
 
 
 class LoadFailed(Reason):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import time
@@ -14,6 +15,7 @@ from unittest import mock
 import pytest
 import torch
 from support.models import toy
+from support.processes.faults import disk
 from support.store.entries import die_while_loading, quarantine
 from support.store.world import GIB, MIB, Runner, World
 
@@ -25,6 +27,7 @@ from onegraph.common.shapes import Refused
 from onegraph.graph_cache import publish as publishing
 from onegraph.graph_cache import staging
 from onegraph.graph_cache.crash.failure_files import FOLDER, Failure, Kind
+from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.open_folder import OpenFolder
@@ -497,3 +500,65 @@ def test_a_graph_of_a_lost_key_is_told_of(world: World, tmp_path: Path) -> None:
         assert world.compiles == compiled
     again = world.obtain()
     assert isinstance(again, LoadedGraph) and again.instead_of is None and world.compiles == 3
+
+
+def test_a_disk_that_takes_no_more_files(world: World, tmp_path: Path) -> None:
+    """It has room for bytes, which more free bytes would not change: eager, in one line that says what helps."""
+    (tmp_path / "home").mkdir()
+    with disk(tmp_path / "home", 64 << 20, "nr_inodes=24") as home:
+        for number in range(24):
+            with contextlib.suppress(OSError):
+                (home / f"filler-{number}").touch()
+        reason = world.refused()
+        assert isinstance(reason, NotSaved) and reason.fault == "files"
+        assert "takes no more of them" in reason.text
+        for path in home.glob("filler-*"):
+            path.unlink()
+        assert isinstance(world.obtain(), LoadedGraph)
+
+
+@pytest.mark.parametrize("where", ["lookup", "staging", "publish", "private"])
+def test_no_memory_is_a_reason_and_no_error(where: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, where, fail)
+        assert world.refused() == reasons.SystemMemoryShort()
+    assert isinstance(world.obtain(), LoadedGraph)
+
+
+def test_a_loaded_graph_is_not_removed_until_it_is_closed(world: World) -> None:
+    process = world.process()
+    graph = world.obtain(process)
+    assert isinstance(graph, LoadedGraph)
+    other = Store(world.home)
+    assert [one.in_use for one in other.disk.entries()] == [True]
+    assert other.disk.prune(over(1)).removed == ()
+    second = world.process()
+    assert isinstance(world.obtain(second), LoadedGraph) and [one.uses for one in other.disk.entries()] == [1]
+    process.close()
+    assert other.disk.prune(over(1)).removed == ()
+    second.close()
+    assert len(other.disk.prune(over(1)).removed) == 1
+    assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 2
+
+
+def test_a_graph_that_goes_between_look_up_and_load_is_compiled_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = world.process()
+    assert isinstance(world.obtain(first), LoadedGraph)
+    first.close()
+    process = world.process()
+    share = process.store.share_with_model
+
+    def share_then_go(*args: Any) -> Any:
+        entry = share(*args)
+        Store(world.home).disk.prune(over(1))
+        return entry
+
+    monkeypatch.setattr(process.store, "share_with_model", share_then_go)
+    never = process.obtain(world.request, "eager", lambda progress: None)
+    assert never == Refused(reasons.GraphRemoved())
+    assert isinstance(world.obtain(process), LoadedGraph) and world.compiles == 2

@@ -1,0 +1,225 @@
+"""Commands on cached graphs: lists, sums, the budget, pins; each as JSON, too."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.store.entries import key, publish, quarantine
+from typer.testing import CliRunner, Result
+
+from onegraph.cli.app import app
+from onegraph.common.installed import torch_version
+from onegraph.graph_cache.disk.budget import DEFAULT, limit, parse
+from onegraph.graph_cache.disk.marks import note_use
+from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.first_use_results import FirstUse
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+@pytest.fixture
+def graphs(store: Store) -> dict[str, Entry]:
+    """Two that can be used here, of two sizes, and one of another torch; the first is the least recently used."""
+    here = {"device": "cpu", "torch": torch_version()}
+    source = ModelSource(None, "fedcba987654")
+    found = {
+        "small": publish(store, source, key(target=here), bytes(10_000)),
+        "large": publish(store, source, key(target=here, component="vae_decoder", dtype="float16"), bytes(90_000)),
+        "old": publish(store, source, key(), bytes(50_000)),
+    }
+    for number, entry in enumerate(found.values()):
+        note_use(entry.folder, "restored")
+        for path in entry.folder.iterdir():
+            os.utime(path, (1e9 + number, 1e9 + number))
+    store.remember(found["large"], FirstUse(checked={"1": 1e-6}, eager_ms=3.0, compiled_ms=2.0))
+    return found
+
+
+def onegraph(store: Store, *arguments: object, **variables: str) -> Result:
+    environment = {"ONEGRAPH_HOME": str(store.home), "COLUMNS": "240", **variables}
+    return CliRunner(env=environment).invoke(app, list(map(str, arguments)), catch_exceptions=False)
+
+
+def as_json(store: Store, *arguments: object, code: int = 0) -> Any:
+    done = onegraph(store, *arguments, "--json")
+    assert done.exit_code == code
+    return json.loads(done.stdout)
+
+
+def folders(rows: list[dict[str, Any]]) -> list[Path]:
+    return [Path(row["folder"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("component=unet", ["small", "old"]), ("dtype=float16", ["large"]), ("state=stale", ["old"]),
+        ("model=home*", ["small", "large", "old"]), ("model=photo", []), ("shapes=any*", ["small", "large", "old"]),
+        ("state=pinned", ["large"]), ("backend=oneflow", []),
+    ],
+)  # fmt: skip
+def test_ls_filters(pattern: str, found: list[str], store: Store, graphs: dict[str, Entry]) -> None:
+    assert onegraph(store, "pin", store.disk.entries()[2].id).exit_code == 0  # the VAE's comes last
+    rows = as_json(store, "ls", "--filter", pattern)["graphs"]
+    assert {*folders(rows)} == {graphs[name].folder for name in found}
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"), [("size", "large"), ("used", "old"), ("speed", "large"), ("component", "small")]
+)
+def test_ls_sorts(sort: str, first: str, store: Store, graphs: dict[str, Entry]) -> None:
+    rows = as_json(store, "ls", "--sort", sort)["graphs"]
+    assert len(rows) == 3
+    assert rows[0]["component"] == graphs[first].manifest.key["component"]
+    if sort != "component":
+        assert folders(rows)[0] == graphs[first].folder
+
+
+def test_ls_refuses_what_it_does_not_know(store: Store) -> None:
+    for arguments in (["--sort", "colour"], ["--filter", "colour=red"], ["--filter", "model"]):
+        assert onegraph(store, "ls", *arguments).exit_code == 2
+
+
+def test_ls_long_and_json_tell_what_is_known(store: Store, graphs: dict[str, Entry]) -> None:
+    lease = store.lease(graphs["small"])
+    text = onegraph(store, "ls", "--long").stdout
+    assert "in use" in text and f"the graph is for torch 2.14, and here is {torch_version()}" in text
+    (row,) = as_json(store, "ls", "--filter", "dtype=float16")["graphs"]
+    assert (row["restores"], row["speedup"], row["to_eager"], row["in_use"]) == (1, 1.5, 1e-6, False)
+    assert row["id"] in text
+    del lease
+
+
+def test_quarantined_graphs_are_shown_to_who_asks(store: Store, graphs: dict[str, Entry]) -> None:
+    quarantine(store, graphs["small"].folder)
+    assert len(as_json(store, "ls")["graphs"]) == 2
+    (row,) = as_json(store, "ls", "--filter", "state=quarantined")["graphs"]
+    assert row["reason"]["code"] == "quarantined"
+
+
+def test_ls_all_includes_the_folders_that_are_known(store: Store, graphs: dict[str, Entry], tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "photo.safetensors").touch()
+    publish(store, ModelSource(tmp_path / "models" / "photo.safetensors", "0123456789ab"))
+    assert len(as_json(store, "ls")["graphs"]) == 3
+    assert len(as_json(store, "ls", "--all")["graphs"]) == len(as_json(store, "ls", tmp_path / "models")["graphs"]) == 4
+    assert as_json(store, "stats")["folders"] == [str(tmp_path / "models")]
+
+
+def test_stats(store: Store, graphs: dict[str, Entry]) -> None:
+    found = as_json(store, "stats")
+    assert (found["graphs"], found["restores"], found["saved_seconds"]) == (3, 3, 3.0)
+    assert found["states"] == {"signed": 2, "stale": 1}
+    first = onegraph(store, "stats").stdout.splitlines()[0]
+    assert first == "3 graphs (2 signed, 1 stale), 0 pinned"
+
+
+def test_prune_tells_and_then_does(store: Store, graphs: dict[str, Entry]) -> None:
+    dry = as_json(store, "prune", "--dry-run", "--budget", "100 KB")
+    assert folders(dry["removed"]) == [graphs["old"].folder, graphs["small"].folder]
+    assert all(entry.folder.exists() for entry in graphs.values())
+    done = as_json(store, "prune", "--budget", "100KB")
+    assert (done["removed"], done["bytes_after"]) == (dry["removed"], dry["bytes_after"])
+    assert [entry.folder.exists() for entry in graphs.values()] == [False, True, False]
+
+
+def test_prune_keeps_what_is_pinned_or_in_use(store: Store, graphs: dict[str, Entry]) -> None:
+    pinned = as_json(store, "pin", "home")["pinned"]
+    assert len(pinned) == 3
+    assert as_json(store, "prune", "--budget", "1B", code=1)["removed"] == []
+    assert len(as_json(store, "unpin", "home/fedcba987654")["unpinned"]) == 3
+    lease = store.lease(graphs["old"])
+    done = onegraph(store, "prune", "--budget", "1B")
+    assert done.exit_code == 1
+    assert f"in use   {graphs['old'].folder}\n" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("removed 2 graphs; ")
+    del lease
+
+
+def test_prune_unusable_leaves_the_rest(store: Store, graphs: dict[str, Entry]) -> None:
+    done = onegraph(store, "prune", "--unusable")
+    assert done.exit_code == 0
+    assert [entry.folder.exists() for entry in graphs.values()] == [True, True, False]
+
+
+def test_a_name_of_no_graph_is_told(store: Store, graphs: dict[str, Entry]) -> None:
+    done = onegraph(store, "pin", "nothing")
+    assert (done.exit_code, done.stdout.partition(" is ")[0]) == (1, "nothing")
+    assert len(as_json(store, "pin", "nothing", "home", code=1)["failed"]) == 1
+
+
+@pytest.mark.parametrize("text", ["x", "10 XB", "-1", "1,5GiB"])
+def test_what_is_no_size_is_refused(text: str, store: Store) -> None:
+    assert onegraph(store, "prune", f"--budget={text}").exit_code == 2
+    with pytest.raises(ValueError, match="no size"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("20GiB", 20 << 30), ("1.5 gib", 3 << 29), ("500MB", 5 * 10**8), ("7", 7 << 30), ("12B", 12), ("2T", 2 << 40),
+     ("0", None), ("0 GiB", None)],
+)  # fmt: skip
+def test_sizes(text: str, count: int | None) -> None:
+    assert parse(text) == count
+
+
+def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, count in {"": DEFAULT, "nonsense": DEFAULT, "1GiB": 1 << 30, "0": None}.items():
+        monkeypatch.setenv("ONEGRAPH_DISK_BUDGET", text)
+        assert limit() == count
+
+
+def test_doctor_tells_what_to_do(store: Store, graphs: dict[str, Entry]) -> None:
+    quarantine(store, graphs["small"].folder)
+    done = onegraph(store, "doctor", ONEGRAPH_DISK_BUDGET="nonsense")
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    for text in ("1 graphs cannot be used here any more", "1 graphs were quarantined"):
+        assert lines[lines.index(text) + 1].startswith("  note: `onegraph")
+    assert lines[-1].startswith("  problem: set ONEGRAPH_DISK_BUDGET")
+    found = json.loads(onegraph(store, "doctor", "--json", ONEGRAPH_DISK_BUDGET="1B").stdout)["findings"]
+    assert all(one["state"] in ("ok", "note", "problem") for one in found)
+    (budget,) = [one for one in found if one["what"] == "budget"]
+    assert "onegraph prune" in budget["remedy"]
+
+
+@pytest.mark.parametrize("command", [["ls"], ["stats"], ["verify"], ["retry"], ["prune"], ["trust", "list"]])
+def test_every_command_prints_one_json_document(command: list[str], store: Store) -> None:
+    assert isinstance(as_json(store, *command), dict)
+
+
+def test_there_is_completion_for_shells(store: Store) -> None:
+    assert "--install-completion" in onegraph(store, "--help").stdout
+
+
+def test_explain_and_bake_refuse_what_is_not_there(store: Store, tmp_path: Path) -> None:
+    workflow = tmp_path / "workflow.json"
+    workflow.write_text("{}")
+    for arguments in (
+        ["explain", tmp_path / "none.safetensors"], ["bake", tmp_path / "none.json"], ["bake", workflow],
+        ["explain", workflow, "--comfyui", tmp_path],
+    ):  # fmt: skip
+        assert onegraph(store, *arguments, COMFYUI_PATH="").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("{", "cannot be read as JSON"), ('{"nodes": []}', "is a workflow for the editor"), ("{}", "no workflow"),
+     ('{"1": {"class_type": "KSampler", "inputs": {}}}', "no node of OneGraph")],
+)  # fmt: skip
+def test_bake_tells_what_is_no_workflow(text: str, told: str, store: Store, tmp_path: Path) -> None:
+    workflow = tmp_path / "workflow.json"
+    workflow.write_text(text)
+    done = onegraph(store, "bake", workflow, "--server", "http://127.0.0.1:9")
+    assert done.exit_code == 1
+    assert told in done.stdout
