@@ -124,6 +124,11 @@ MINIMAX = (
     Use("comfy.ldm.minimax.model._mod_gate", ("x", "gate", "other", "segments")),
 )
 WAN = (Use("comfy.ldm.wan.model.repeat_e", ("e", "x")),)
+# An activation before a quantised layer, which some of its products compute on the way.
+ACTIVATED = (
+    Use("comfy.ops.linear_input_act", ("linear", "x", "input_act")),
+    Use("comfy.ops.INPUT_ACT_EAGER"),
+)
 # ComfyUI's own compiler: from 0.34 on it records what a model's call allocates and gives it the same memory again, and
 # captures blocks as CUDA graphs. What block graphs allocate once (weights' buffers, comparisons) must not be in there:
 # while a plan is made or followed, blocks run eager. Where a host plans in a way that cannot be seen, all of them do.

@@ -76,7 +76,7 @@ class WeightFormat(Reason):
 
 
 class QuantisedLayer(Reason):
-    sentence = "{where} has a quantised weight, which no graph reads in such a layer"
+    sentence = "{where} has a quantised weight, which no graph reads in such a layer; files with it in 16 bits compile"
     where: str
 
 

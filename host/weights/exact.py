@@ -20,10 +20,16 @@ class ExactLinear(torch.nn.Module):
         self.bias = _float(layer.bias)
         self.pre_quant_scale = _float(getattr(layer, "pre_quant_scale", None))
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The dequantised weight: a model's own code may read it."""
+        found: torch.Tensor = self._quantised.to(dtype=torch.float32).dequantize()
+        return found
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.pre_quant_scale is not None:
             x = x * self.pre_quant_scale
-        return torch.nn.functional.linear(x, self._quantised.to(dtype=torch.float32).dequantize(), self.bias)
+        return torch.nn.functional.linear(x, self.weight, self.bias)
 
 
 def exact_block(module: torch.nn.Module) -> torch.nn.Module:

@@ -1,7 +1,8 @@
-"""Formats with a scale for each block of values of a row: mxfp8 and nvfp4, on devices that cannot multiply them.
+"""Formats with a scale for each block of values of a row: mxfp8 and nvfp4.
 
-There the host dequantises the weight at each use. Where the device multiplies such values (NVIDIA's Blackwell), the
-host quantises the input, too, and no graph does that.
+Where the device multiplies such values (NVIDIA's Blackwell) the host quantises the input, too, and comfy-kitchen chooses
+a product when it is called. Here that is an operation, so that a graph calls the same functions as an eager call does.
+On other devices the host dequantises the weight at each use.
 """
 
 from __future__ import annotations
@@ -11,14 +12,80 @@ from typing import Any
 
 import torch
 
-from ..format import CODES, PlainLinear, WeightFormat
+from ..format import CODES, PlainLinear
+from ..operations import operation
+
+_DTYPES = {code: dtype for dtype, code in CODES.items()}
+
+
+def _product(
+    x: torch.Tensor,
+    qdata: torch.Tensor,
+    scale: torch.Tensor,
+    block_scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    input_scale: torch.Tensor | None,
+    layout: str,
+    rows: int,
+    stored: int,
+) -> torch.Tensor:
+    """Multiply `x` [n, columns] by a weight [rows, columns] of a layout whose values have a dtype by a code."""
+    from comfy_kitchen.tensor import QuantizedTensor, get_layout_class
+
+    blocks = {} if block_scale is None else {"block_scale": block_scale}
+    shape = (rows, x.shape[-1])
+    params = get_layout_class(layout).Params(scale=scale, orig_dtype=_DTYPES[stored], orig_shape=shape, **blocks)
+    weight: Any = QuantizedTensor(qdata, layout, params)
+    if x.dtype != _DTYPES[stored]:
+        weight = weight.to(dtype=x.dtype).dequantize()
+    given = QuantizedTensor.from_float(x, layout, scale=input_scale)
+    found: torch.Tensor = torch.nn.functional.linear(given, weight, bias)
+    return found.contiguous()  # of a padded product it is a view
+
+
+def _shape_of_product(
+    x: torch.Tensor,
+    qdata: torch.Tensor,
+    scale: torch.Tensor,
+    block_scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    input_scale: torch.Tensor | None,
+    layout: str,
+    rows: int,
+    stored: int,
+) -> torch.Tensor:
+    return x.new_empty(x.shape[0], rows)
+
+
+_LINEAR = operation("block_scaled_linear", _product, _shape_of_product)
 
 
 class BlockScaledLinear(PlainLinear):
-    """The weight is dequantised by comfy-kitchen's own operation, in memory that is padded to whole blocks."""
+    """Where the host asks for full precision the weight is dequantised by comfy-kitchen's own operation, in memory that
+    is padded to whole blocks."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        self.layout: str = layer.weight._layout_cls
 
     def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.dequantised(x.dtype), bias)
+        if self.full_precision or x.ndim < 2:
+            return torch.nn.functional.linear(x, self.dequantised(x.dtype), bias)
+        given = self.input_scale
+        if given is not None:  # a graph is tried out with zeros for all weights
+            given = torch.where(given == 0, torch.ones_like(given), given)
+        found: torch.Tensor = _LINEAR(
+            x.reshape(-1, x.shape[-1]),
+            self.weight._qdata,
+            self.weight._params.scale,
+            getattr(self.weight._params, "block_scale", None),
+            bias,
+            given,
+            self.layout,
+            self.params.orig_shape[0],
+            CODES[self.stored],
+        )
+        return found.reshape(*x.shape[:-1], found.shape[-1])
 
     def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
         rows, columns = self.params.orig_shape
@@ -27,10 +94,3 @@ class BlockScaledLinear(PlainLinear):
     @abstractmethod
     def padded(self, code: int) -> torch.Tensor:
         """All of the weight in memory, in the dtype of a code."""
-
-
-class BlockScaled(WeightFormat):
-    """A format of this kind."""
-
-    def serves(self, layer: Any) -> bool:
-        return super().serves(layer) and bool(layer._full_precision_mm)

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from ..format import PlainLinear, WeightFormat
-
-_NAMESPACE, _NAME = "onegraph", "convrot_w4a4_linear"
+from ..operations import operation
 
 
 def _product(
@@ -44,8 +43,7 @@ def _shape_of_product(
     return x.new_empty(*x.shape[:-1], qdata.shape[0])
 
 
-if not hasattr(getattr(torch.ops, _NAMESPACE), _NAME):  # another copy of the pack may have made it
-    torch.library.custom_op(f"{_NAMESPACE}::{_NAME}", _product, mutates_args=()).register_fake(_shape_of_product)
+_LINEAR = operation("convrot_w4a4_linear", _product, _shape_of_product)
 
 
 class ConvrotLinear(PlainLinear):
@@ -54,7 +52,7 @@ class ConvrotLinear(PlainLinear):
     def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.full_precision and x.dtype != self.stored:
             return torch.nn.functional.linear(x, self.dequantised(x.dtype), bias)
-        found: torch.Tensor = getattr(getattr(torch.ops, _NAMESPACE), _NAME)(
+        found: torch.Tensor = _LINEAR(
             x,
             self.weight._qdata,
             self.weight._params.scale,

@@ -19,6 +19,22 @@ class Int8Linear(PlainLinear):
     def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.full_precision and x.dtype != self.stored:
             return torch.nn.functional.linear(x, self.dequantised(x.dtype), bias)
+        return self._multiplied(x, bias)
+
+    def activated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """The layer's result for an activation of its input, which the operation computes on the way.
+
+        Args:
+            activation: by comfy-kitchen's name, e.g. `swiglu`, of twice as many values as the layer takes.
+        """
+        from comfy.ops import INPUT_ACT_EAGER
+
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        if x.dtype != self.stored:
+            return torch.nn.functional.linear(INPUT_ACT_EAGER[activation](x), self.dequantised(x.dtype), bias)
+        return self._multiplied(x, bias, activation)
+
+    def _multiplied(self, x: torch.Tensor, bias: torch.Tensor | None, *activation: str) -> torch.Tensor:
         found: torch.Tensor = torch.ops.comfy_kitchen.int8_linear(
             x.contiguous(),
             self.weight._qdata,
@@ -27,6 +43,7 @@ class Int8Linear(PlainLinear):
             CODES[x.dtype],
             bool(self.params.convrot),
             self.params.convrot_groupsize,
+            *activation,
         )
         return found
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..format import PlainLinear
-from .block_scaled import BlockScaled, BlockScaledLinear
+from ..format import PlainLinear, WeightFormat
+from .block_scaled import BlockScaledLinear
 
 
 class MXFP8Linear(BlockScaledLinear):
@@ -17,7 +17,7 @@ class MXFP8Linear(BlockScaledLinear):
         return found
 
 
-class MXFP8(BlockScaled):
+class MXFP8(WeightFormat):
     name = "mxfp8"
     layouts = frozenset({"TensorCoreMXFP8Layout"})
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..format import PlainLinear
-from .block_scaled import BlockScaled, BlockScaledLinear
+from ..format import PlainLinear, WeightFormat
+from .block_scaled import BlockScaledLinear
 
 
 class NVFP4Linear(BlockScaledLinear):
@@ -18,7 +18,7 @@ class NVFP4Linear(BlockScaledLinear):
         return found
 
 
-class NVFP4(BlockScaled):
+class NVFP4(WeightFormat):
     name = "nvfp4"
     layouts = frozenset({"TensorCoreNVFP4Layout"})
 

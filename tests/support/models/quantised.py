@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +44,33 @@ FORMATS = {
     "int8 convrot": Quantised("int8_tensorwise", "TensorWiseINT8Layout", {"per_channel": True, **_CONVROT}, _CONVROT),
     "convrot w4a4": Quantised("convrot_w4a4", "TensorCoreConvRotW4A4Layout", _ROTATED, _ROTATED),
     "convrot w4a8": Quantised("convrot_w4a4", "TensorCoreConvRotW4A4Layout", _W4A8, _W4A8),
-    "mxfp8": Quantised("mxfp8", "TensorCoreMXFP8Layout", emulated=True),
-    "nvfp4": Quantised("nvfp4", "TensorCoreNVFP4Layout", _FP8, emulated=True),
+    "mxfp8": Quantised("mxfp8", "TensorCoreMXFP8Layout"),
+    "mxfp8, emulated": Quantised("mxfp8", "TensorCoreMXFP8Layout", emulated=True),
+    "nvfp4": Quantised("nvfp4", "TensorCoreNVFP4Layout", _FP8),
+    "nvfp4, emulated": Quantised("nvfp4", "TensorCoreNVFP4Layout", _FP8, emulated=True),
 }
+
+
+@contextlib.contextmanager
+def products_of_blocks() -> Iterator[None]:
+    """Have comfy-kitchen multiply mxfp8 and nvfp4 as it does where a device fails to: dequantised, the input, too.
+
+    It does so at errors of some types. A CPU's is of another one, which ends eager calls, too.
+    """
+    import comfy_kitchen
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("this device has no such product")
+
+    names = ("scaled_mm_mxfp8", "scaled_mm_nvfp4")
+    before = {name: getattr(comfy_kitchen, name) for name in names}
+    try:
+        for name in names:
+            setattr(comfy_kitchen, name, failing)
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(comfy_kitchen, name, function)
 
 
 def load(
@@ -64,6 +89,8 @@ def load(
     ops = mixed_precision_ops({}, dtype, disabled={wanted.format} if wanted.emulated else set())
     for path, layer in [*module.named_modules()]:
         if isinstance(layer, torch.nn.Linear) and ("blocks." in path or "layers." in path or "refiner." in path):
+            if layer.in_features % wanted.how.get("convrot_groupsize", 1):
+                continue  # no whole groups: files have such layers in 16 bits
             parent, _, last = path.rpartition(".")
             setattr(module.get_submodule(parent), last, quantised(layer, wanted, ops))
     return model

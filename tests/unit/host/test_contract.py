@@ -17,6 +17,7 @@ LISTED = {
         *contract.USES.values(),
         contract.MINIMAX,
         contract.WAN,
+        contract.ACTIVATED,
         contract.PLANNING,
         contract.PLANS,
         contract.QUANTISED,
