@@ -13,7 +13,7 @@ from ..common import config_text, reasons
 from ..common.reasons import Reason
 from ..common.torch_private import COMPILED_CALL, Tables, drop_hooks, set_tables, tables
 from ..compiler.fingerprint import Rules
-from . import adapters, attention_backends
+from . import adapters, attention_backends, library_weights
 
 # Where a module's weights are, and what its libraries note on it; none of it is computed with.
 _ON_TOP = {
@@ -100,6 +100,7 @@ def rules() -> Rules:
         intercepted=frozenset({"forward"}),
         numbers=frozenset({"layer_id"}),
         describe=describe,
+        composites=library_weights.composites(),
     )
 
 
@@ -173,6 +174,9 @@ def _refusals(module: torch.nn.Module, follows: Callable[[Any], bool]) -> Iterat
             for attribute, what in _HOOKED.items():
                 if state.get(attribute) is not None:
                     yield reasons.LibraryHook(what, name)
+        weight = library_weights.refusal(child, name)
+        if weight is not None:
+            yield weight
         processor = getattr(child, "processor", None)
         if processor is not None and not follows(processor):
             yield reasons.AttentionProcessor(type(processor).__name__, name)

@@ -75,6 +75,24 @@ class WeightFormat(Reason):
     where: str
 
 
+class LibraryWeight(Reason):
+    """A weight is of a library's own class, in which only its own code finds the values.
+
+    Attributes:
+        type: name of the class.
+        library: that defines it, a package or a custom node.
+        where: the layer's path and class.
+    """
+
+    sentence = (
+        "the weight of {where} is a {type} of {library}, with which no graph computes; "
+        "a file in 16 bits, or in a format that is served, runs compiled"
+    )
+    type: str
+    library: str
+    where: str
+
+
 class QuantisedLayer(Reason):
     sentence = "{where} has a quantised weight, which no graph reads in such a layer; files with it in 16 bits compile"
     where: str

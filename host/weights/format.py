@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
-from ...compiler.composite import as_read
+from ...compiler.exchange import Parts
 from .quantised import parts
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # of dtypes, to comfy-kitchen's operations
-
-
-class Parts(torch.nn.Module):
-    """The tensors of a quantised weight, as buffers by the attribute paths that they have in the weight."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        super().__init__()
-        for path, tensor in tensors.items():
-            owner: torch.nn.Module = self
-            *outer, name = path.split(".")
-            for one in outer:
-                if not hasattr(owner, one):
-                    owner.add_module(one, torch.nn.Module())
-                owner = owner.get_submodule(one)
-            owner.register_buffer(name, as_read(tensor))
 
 
 class PlainLinear(torch.nn.Module, ABC):

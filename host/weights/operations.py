@@ -1,4 +1,4 @@
-"""Functions of comfy-kitchen that no capture can follow, as operations that graphs call: the same ones as eager does."""
+"""Functions of comfy-kitchen that no capture can follow, as operations: a graph calls the same ones as eager does."""
 
 from __future__ import annotations
 

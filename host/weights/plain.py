@@ -11,8 +11,9 @@ import torch
 from ...common import reasons
 from ...common.errors import CaptureError
 from ...common.reasons import Reason
-from ...common.torch_private import Tables, set_tables, tables
+from ...common.torch_private import tables
 from ...compiler.composite import class_name
+from ...compiler.exchange import with_layers
 from .formats import FORMATS
 from .quantised import LINEAR, computes_as_usual, is_quantised
 
@@ -25,7 +26,7 @@ def plain_block(block: torch.nn.Module) -> torch.nn.Module:
     Raises:
         CaptureError: a layer is of a format that no graph serves.
     """
-    return _copied(block, {})
+    return with_layers(block, _plain_layer)
 
 
 def plain(module: torch.nn.Module) -> torch.nn.Module:
@@ -33,26 +34,13 @@ def plain(module: torch.nn.Module) -> torch.nn.Module:
     return plain_block(module) if any(map(_has_quantised, module.modules())) else module
 
 
-def _copied(module: torch.nn.Module, made: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    known = made.get(id(module))
-    if known is not None:
-        return known
-    if _has_quantised(module):
-        refused = _layer_refusal(module, "")
-        if refused is not None:
-            raise CaptureError(f"{refused.text}; it runs eager.")
-        copied: torch.nn.Module = FORMATS[_format_of(module)].plain(module)
-    else:
-        copied = object.__new__(type(module))
-        vars(copied).update(vars(module))
-        parameters, buffers, children = tables(module)
-        set_tables(copied, Tables(parameters, buffers, {}))
-        made[id(module)] = copied
-        tables(copied).children.update(
-            {name: None if child is None else _copied(child, made) for name, child in children.items()}
-        )
-    made[id(module)] = copied
-    return copied
+def _plain_layer(module: torch.nn.Module) -> torch.nn.Module | None:
+    if not _has_quantised(module):
+        return None
+    refused = _layer_refusal(module, "")
+    if refused is not None:
+        raise CaptureError(f"{refused.text}; it runs eager.")
+    return FORMATS[_format_of(module)].plain(module)
 
 
 def refusal(block: torch.nn.Module) -> Reason | None:

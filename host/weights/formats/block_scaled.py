@@ -1,6 +1,6 @@
 """Formats with a scale for each block of values of a row: mxfp8 and nvfp4.
 
-Where the device multiplies such values (NVIDIA's Blackwell) the host quantises the input, too, and comfy-kitchen chooses
+Where the device multiplies such values (Blackwell) the host quantises the input, too, and comfy-kitchen chooses
 a product when it is called. Here that is an operation, so that a graph calls the same functions as an eager call does.
 On other devices the host dequantises the weight at each use.
 """

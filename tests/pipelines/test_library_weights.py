@@ -1,0 +1,152 @@
+"""Blocks of diffusers with weights of quantising libraries: torchao's run compiled, others' eager, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.models.block_pipes import BLOCKS, CASE, distance, latents, qwen
+
+from onegraph.common import reasons
+from onegraph.graph_cache.store import Store
+from onegraph.pipelines import compile_pipe, library_weights
+from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.registry import Registry, using
+
+STEPS = 3
+SIZES: list[dict[str, int]] = [{}, {"side": 96, "tokens": 30}, {"side": 32, "tokens": 1}]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Registry]:
+    with using(Registry(Store(tmp_path), policy=ANY_SPEED)) as registry:
+        assert registry is not None
+        yield registry
+
+
+def int8_of_weights() -> Any:
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    return Int8WeightOnlyConfig()
+
+
+def int8_of_both() -> Any:
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig
+
+    return Int8DynamicActivationInt8WeightConfig()
+
+
+def float8_of_weights() -> Any:
+    from torchao.quantization import Float8WeightOnlyConfig
+
+    return Float8WeightOnlyConfig()
+
+
+def quantised(config: Any, seed: int = 0) -> Any:
+    """A small transformer in bfloat16, the Linears of its blocks quantised as diffusers has torchao do it."""
+    from torchao.quantization import quantize_
+
+    model = CASE.model(seed).to(torch.bfloat16)
+    quantize_(model.transformer_blocks, config)
+    return model
+
+
+def layer(config: Any) -> Any:
+    from torchao.quantization import quantize_
+
+    torch.manual_seed(1)
+    made = torch.nn.Linear(128, 256).to(torch.bfloat16).requires_grad_(False)
+    quantize_(made, config)
+    return made
+
+
+CONFIGS = [int8_of_weights, int8_of_both, float8_of_weights]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_layer_of_plain_tensors_computes_what_torchaos_does(config: Callable[[], Any]) -> None:
+    whole = torch.nn.Sequential(layer(config()))
+    plain = library_weights.plain_block(whole)
+    assert {type(one) for one in (*plain.parameters(), *plain.buffers())} <= {torch.Tensor, torch.nn.Parameter}
+    for shape in [(3, 10, 128), (5, 128), (2, 1, 3, 128)]:
+        x = torch.randn(shape, dtype=torch.bfloat16)
+        assert torch.equal(plain(x), whole(x))
+        right = library_weights.exact_block(whole)(x.float())
+        assert right.dtype == torch.float32 and distance(whole(x).float(), right) < 0.05
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_what_a_weight_is_known_by(config: Callable[[], Any]) -> None:
+    weight, other = layer(config()).weight, layer(config()).weight
+    found = library_weights.parts(weight)
+    assert found is not None and {type(one) for one in found.tensors.values()} == {torch.Tensor}
+    assert library_weights.parts(other).metadata() == found.metadata()  # type: ignore[union-attr]
+    others = {library_weights.parts(layer(one()).weight).metadata() for one in CONFIGS}  # type: ignore[union-attr]
+    assert len(others) == len(CONFIGS)
+    assert library_weights.parts(torch.randn(3)) is None
+
+
+@pytest.mark.parametrize("config", [pytest.param(one, marks=pytest.mark.full) for one in CONFIGS])
+def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Registry) -> None:
+    """Sizes; another model; one weight changed behind its back; a new process: one compile."""
+    pipe = compile_pipe(qwen(transformer=quantised(config())))
+    plain = qwen(transformer=quantised(config()))
+    latents(pipe)
+    assert engine.counters.compiles == 1, str(pipe.onegraph.report())
+
+    def check(one: Any, other: Any, **size: int) -> None:
+        before = one.onegraph.report()["transformer"].blocks["eager_codes"]
+        assert distance(latents(one, **size), latents(other, **size)) < 2e-2, size
+        assert one.onegraph.report()["transformer"].blocks["eager_codes"] == before
+
+    for size in SIZES:
+        check(pipe, plain, **size)
+    check(compile_pipe(qwen(1, quantised(config(), 1))), qwen(1, quantised(config(), 1)))
+    for one in (pipe, plain):
+        changed = one.transformer.transformer_blocks[0].attn.to_q.weight
+        changed.scale = changed.scale * 3
+    wanted = latents(qwen(transformer=quantised(config())))
+    check(pipe, plain)
+    assert distance(latents(plain), wanted) > 5e-2
+    assert engine.counters.compiles == 1
+    with using(Registry(Store(engine.store.home), policy=ANY_SPEED)) as process:
+        assert process is not None
+        again = compile_pipe(qwen(transformer=quantised(config())))
+        assert distance(latents(again), wanted) < 2e-2
+        assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
+        assert again.onegraph.report()["transformer"].blocks["calls"] == STEPS * BLOCKS
+
+
+class Packed(torch.nn.Parameter):
+    """A weight as libraries have them whose layers unpack it: bytes in a class of their own."""
+
+
+def packed(model: Any) -> Any:
+    """A model with one weight of another class, whose memory is its values: eager calls compute with it."""
+    old = model.transformer_blocks[1].attn.to_q
+    old.weight = torch.Tensor._make_subclass(Packed, old.weight.data, False)
+    return model
+
+
+def test_a_weight_of_another_library_is_the_reason(engine: Registry) -> None:
+    pipe, plain = compile_pipe(qwen(transformer=packed(CASE.model(0))), when_missing="eager"), qwen()
+    assert torch.equal(latents(pipe), latents(plain))
+    report = pipe.onegraph.report()["transformer"]
+    assert report.blocks["eager_codes"]["library_weight"] == STEPS, report.text
+    assert engine.counters.compiles == 0
+    found = library_weights.refusal(pipe.transformer.transformer_blocks[1].attn.to_q, "attn.to_q")
+    assert found == reasons.LibraryWeight("Packed", "tests", "attn.to_q (Linear)") and "16 bits" in found.text
+
+
+def test_parameters_of_diffusers_gguf_are_the_reason() -> None:
+    from diffusers.quantizers.gguf.utils import GGUFLinear, GGUFParameter
+    from gguf import GGMLQuantizationType
+
+    made = GGUFLinear(32, 2, compute_dtype=torch.float32).requires_grad_(False)
+    made.weight = GGUFParameter(torch.zeros(2, 34, dtype=torch.uint8), quant_type=GGMLQuantizationType.Q8_0)
+    assert made(torch.ones(1, 32)).shape == (1, 2)
+    found = library_weights.refusal(made, "to_q")
+    assert found == reasons.LibraryWeight("GGUFParameter", "diffusers", "to_q (GGUFLinear)")
