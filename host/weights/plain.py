@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from ...common import reasons
 from ...common.errors import CaptureError
 from ...common.reasons import Reason
 from ...common.torch_private import tables
-from ...compiler.composite import class_name
+from ...compiler.composite import PLAIN, class_name
 from ...compiler.exchange import with_layers
+from ...runtime.code_guard import custom_node
 from .formats import FORMATS
 from .quantised import LINEAR, computes_as_usual, is_quantised
 
@@ -46,10 +47,24 @@ def _plain_layer(module: torch.nn.Module) -> torch.nn.Module | None:
 def refusal(block: torch.nn.Module) -> Reason | None:
     """Why no graph computes with the quantised weights of a block as they are now, or None."""
     for name, module in block.named_modules():
-        if _has_quantised(module):
-            found = _layer_refusal(module, name)
-            if found is not None:
-                return found
+        found = _layer_refusal(module, name) if _has_quantised(module) else _library_refusal(module, name)
+        if found is not None:
+            return found
+    return None
+
+
+def _library_refusal(layer: torch.nn.Module, name: str) -> Reason | None:
+    """Why no graph reads the weights of a layer itself, where they are of another pack's classes, or None.
+
+    Those of ComfyUI-GGUF are: bytes with a type and a shape of their own, which its layers dequantise at each use, and
+    add LoRAs to.
+    """
+    for weight in tables(layer).parameters.values():
+        if weight is not None and type(weight) not in PLAIN:
+            cls = type(weight)
+            methods = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
+            library = next(filter(None, map(custom_node, methods)), cls.__module__.partition(".")[0])
+            return reasons.LibraryWeight(cls.__name__, library, _where(layer, name))
     return None
 
 
@@ -61,8 +76,12 @@ def _format_of(layer: Any) -> str:
     return str(getattr(layer, "quant_format", None))
 
 
+def _where(layer: torch.nn.Module, name: str) -> str:
+    return f"{name or 'a layer'} ({type(layer).__name__})"
+
+
 def _layer_refusal(layer: Any, name: str) -> Reason | None:
-    where = f"{name or 'a layer'} ({type(layer).__name__})"
+    where = _where(layer, name)
     if class_name(type(layer)) != LINEAR:
         return reasons.QuantisedLayer(where)
     if not _is_hosts(type(layer)):

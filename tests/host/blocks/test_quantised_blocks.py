@@ -215,6 +215,63 @@ def test_experts_and_tables_are_refused_with_what_to_do() -> None:
         assert "16 bits" in found.text
 
 
+class Bytes(torch.Tensor):
+    """As ComfyUI-GGUF has weights: bytes that know the shape of what they stand for."""
+
+    meaning: tuple[int, ...]
+
+    @property
+    def shape(self) -> Any:
+        return torch.Size(self.meaning)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        moved = super().to(*args, **kwargs)
+        moved.meaning = self.meaning
+        return moved
+
+    def detach(self) -> Any:
+        return self
+
+
+def of_bytes(layer: torch.nn.Linear) -> Any:
+    """A layer of another pack's, of the kind that ComfyUI-GGUF has: int8 values, of which it makes a weight at each
+    use."""
+    from comfy.ops import manual_cast
+
+    class Unpacking(manual_cast.Linear):
+        def forward_comfy_cast_weights(self, x: torch.Tensor) -> torch.Tensor:
+            weight: Any = self.weight
+            values = weight.as_subclass(torch.Tensor).view(torch.int8).to(x.dtype) * 0.01
+            return torch.nn.functional.linear(x, values, None if self.bias is None else self.bias.to(x.dtype))
+
+    sizes = layer.in_features, layer.out_features, layer.bias is not None
+    made = Unpacking(*sizes, device="cpu", dtype=layer.weight.dtype)
+    made.load_state_dict(layer.state_dict())
+    values = (layer.weight.data.float() / 0.01).round().clamp(-127, 127).to(torch.int8)
+    packed = values.view(torch.uint8).as_subclass(Bytes)
+    packed.meaning = tuple(values.size())
+    made.weight = torch.nn.Parameter(packed, requires_grad=False)
+    return made.eval()
+
+
+def test_weights_of_another_pack_are_the_reason(counters: Counters) -> None:
+    model = dits.load("qwen-image")
+    module = model.model.diffusion_model
+    for path, one in [*module.named_modules()]:
+        if isinstance(one, torch.nn.Linear):
+            parent, _, last = path.rpartition(".")
+            setattr(module.get_submodule(parent), last, of_bytes(one))
+    block = module.transformer_blocks[1]
+    assert type(block.attn.to_q.weight) is Bytes
+    for _ in range(2):
+        found, wanted = dits.sample(compiled(model), "qwen-image"), dits.sample(model, "qwen-image")
+        assert torch.equal(found, wanted)
+        assert {*blocks()["eager_codes"]} == {"library_weight"} and not counters.compiles
+    reason = plain.refusal(block)
+    assert isinstance(reason, reasons.LibraryWeight) and reason.where.endswith("(Unpacking)")
+    assert reason.type == "Bytes" and "16 bits" in reason.text and "Bytes" in status.last_runs[NODE].text()
+
+
 def test_a_format_that_no_graph_computes_with_is_refused() -> None:
     block = torch.nn.Sequential(layer("int8", torch.bfloat16))
     block[0].quant_format = "int3"
