@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import dits, quantised
+from support.comfyui import pages
+from support.models import dits, quantised, quantised_report
 
 from onegraph.common import reasons
 from onegraph.compiler.blocks import call_tree
@@ -51,6 +52,7 @@ PUBLISHED = {
     "anima": ("fp8 scaled",),
     "sd 3.5": ("fp8 scaled",),
 }
+PARTLY = ("chroma",)  # some of its blocks are too small to gain
 STORED = ("qwen-image", "flux", "wan 2.1 t2v", "hunyuan video 1.5", "sd 3.5")  # in float8, and cast
 
 
@@ -113,13 +115,14 @@ def own_error(model: Any, name: str) -> float:
             vars(block).pop("forward", None)
 
 
-def check(model: Any, name: str, error: float, *args: int, **options: int) -> dict[str, Any]:
-    """A sampling of a compiled model is as near to eager's as two results are that are both off by an error."""
+def check(model: Any, name: str, error: float, *args: int, **options: int) -> tuple[dict[str, Any], float]:
+    """A sampling of a compiled model is as near to eager's as two results are that are both off by an error; what its
+    run says of blocks, and how near it is."""
     found, wanted = dits.sample(compiled(model), name, *args, **options), dits.sample(model, name, *args, **options)
     assert torch.isfinite(found).all()
-    report = blocks()
-    assert distance(found, wanted) <= 2 * error, (distance(found, wanted), error, status.last_runs[NODE].text())
-    return report
+    report, far = blocks(), distance(found, wanted)
+    assert far <= 2 * error, (far, error, status.last_runs[NODE].text())
+    return report, far
 
 
 def layer(
@@ -345,35 +348,58 @@ def test_the_exact_layer_quantises_nothing(which: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "which"), KINDS)
-def test_lifecycle(name: str, which: str, counters: Counters, fresh_process: Registry) -> None:
-    """Sizes; LoRA on, changed, off; another model; a part swapped behind its back; a new process: one compile."""
+def test_lifecycle(
+    name: str, which: str, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes; LoRA on, changed, off; another model; a part swapped behind its back; room for half of the weights; a new
+    process: one compile."""
     model = quantised.load(name, which)
     error = own_error(model, name)
     assert 1e-4 < error < 0.2
     dits.sample(compiled(model), name, steps=1)
-    compiles = counters.compiles
-    report = check(model, name, error)
-    served = report["calls"]
-    assert served and not report["eager_codes"], report
+    compiles, apart = counters.compiles, []
+
+    def checked(one: Any, *args: int, **options: int) -> dict[str, Any]:
+        report, far = check(one, name, error, *args, **options)
+        apart.append(far)
+        expected = {"no_graph"} if name in PARTLY else set()
+        assert {*report["eager_codes"]} == expected, report
+        return report
+
+    first = checked(model)
+    served = first["calls"]
+    assert served
     for batch, height, width, tokens in [(2, 12, 20, 30), (1, 24, 8, 77)]:
         batch = 1 if name == "minimax h3" else batch  # it takes no more
-        assert check(model, name, error, height, width, batch=batch, tokens=tokens)["calls"] == served
+        assert checked(model, height, width, batch=batch, tokens=tokens)["calls"] == served
     plain_result = dits.sample(model, name)
     for strength in (0.3, 1.0):  # the host dequantises, adds and quantises anew: other values, other scales
         adapted = with_lora(model, strength)
-        report = check(adapted, name, error)
-        assert (report["calls"], report["eager_codes"]) == (served, {}), report
+        assert checked(adapted)["calls"] == served
         assert distance(dits.sample(adapted, name), plain_result) > 2 * error
-    assert check(model, name, error)["calls"] == served
-    assert check(quantised.load(name, which, seed=9), name, error)["calls"] == served
+    assert checked(model)["calls"] == served
+    assert checked(quantised.load(name, which, seed=9))["calls"] == served
+    resident = dits.sample(compiled(model), name)
     swap_behind(model)
-    assert check(model, name, error)["calls"] == served
+    assert checked(model)["calls"] == served
     assert distance(dits.sample(model, name), plain_result) > 2 * error
+    with pages.simulated(monkeypatch):
+        other = quantised.load(name, which)
+        vbar = pages.page(other, 0.5)
+        assert distance(dits.sample(compiled(other), name), resident) <= 2 * error
+        streamed = blocks()
+        assert streamed["calls"] == served and streamed["streamed"], streamed
+        assert not any(vbar.pins)
     assert counters.compiles == compiles
     with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
         assert process is not None
-        assert check(model, name, error)["calls"] == served
-        assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
+        assert checked(model)["calls"] == served
+        assert (process.counters.compiles, process.counters.eager_calls > 0) == (0, name in PARTLY)
+    quantised_report.write(
+        quantised_report.Row(
+            name, which, first["of"], first["compiled"], streamed["compiled"], streamed["streamed"], max(apart), error
+        )
+    )
 
 
 @pytest.mark.full
@@ -382,14 +408,14 @@ def test_weights_that_are_stored_in_float8_and_cast(name: str, counters: Counter
     model = quantised.stored(name)
     error = own_error(model, name)
     dits.sample(compiled(model), name, steps=1)
-    report = check(model, name, error)
+    report, _ = check(model, name, error)
     assert report["calls"] and not report["eager_codes"], report
     compiles = counters.compiles
     other = quantised.stored(name, seed=9)
-    assert check(other, name, error)["calls"] == report["calls"] and counters.compiles == compiles
+    assert check(other, name, error)[0]["calls"] == report["calls"] and counters.compiles == compiles
     with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
         assert process is not None
-        assert check(model, name, error)["calls"] == report["calls"]
+        assert check(model, name, error)[0]["calls"] == report["calls"]
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
 
 
@@ -417,7 +443,7 @@ def with_lora(model: Any, strength: float) -> Any:
 
 def swap_behind(model: Any) -> None:
     """Give one weight other values and another one another scale, in place of the tensors that were there."""
-    first, second = [*quantised_layers(model).values()][:2]
+    first, second = [*quantised_layers(model).values()][-2:]  # near the end, where they tell most
     first.weight._qdata = first.weight._qdata.flip(0).contiguous()
     scale = second.weight._params.scale
     other = scale * 3 if scale.dtype == torch.float32 else (scale.view(torch.uint8) + 1).view(scale.dtype)
