@@ -25,7 +25,7 @@ from ..runtime.dispatch import count_eager
 from ..runtime.module_guard import ModuleGuard
 from ..runtime.registry import registry
 from ..runtime.request import Request, RequestContext
-from . import adapters, callers, module_facts, offloading
+from . import adapters, callers, library_weights, module_facts, offloading
 from .component import Component
 from .run import PipeRun, state_of
 
@@ -148,7 +148,7 @@ class _Client:
         known = state_of(self._live()).blocks
         version, facts = known.get(block, (None, None))
         if facts is None or version != guard.version or (run.check_slice is None and not facts.holds()):
-            facts = module_facts.read(block, module_facts.is_own)
+            facts = module_facts.read(block, module_facts.is_own, library_weights.refusal)
             known[block] = guard.version, facts
         if facts.refusal is not None:
             return Refused(facts.refusal)

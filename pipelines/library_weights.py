@@ -115,13 +115,26 @@ def _dequantised(weight: Any) -> torch.Tensor:
 
 
 def refusal(layer: torch.nn.Module, name: str) -> Reason | None:
-    """Why no graph reads the weights of a layer itself, or None."""
-    for weight in tables(layer).parameters.values():
-        if weight is None or type(weight) in PLAIN:
-            continue
-        cls, where = type(weight), f"{name or 'a layer'} ({type(layer).__name__})"
+    """Why no graph of a block reads the weights of a layer itself, or None."""
+    for weight in _not_plain(layer):
         if not _is_torchaos(weight):
-            return reasons.LibraryWeight(cls.__name__, cls.__module__.partition(".")[0], where)
+            return foreign(layer, name)
         if type(layer) is not _LINEAR or set(tables(layer).parameters) - {"weight", "bias"}:
-            return reasons.QuantisedLayer(where)
+            return reasons.QuantisedLayer(_where(layer, name))
     return None
+
+
+def foreign(layer: torch.nn.Module, name: str) -> Reason | None:
+    """Why no graph of a whole model reads the weights of a layer itself, or None: of any library's."""
+    for weight in _not_plain(layer):
+        cls = type(weight)
+        return reasons.LibraryWeight(cls.__name__, cls.__module__.partition(".")[0], _where(layer, name))
+    return None
+
+
+def _not_plain(layer: torch.nn.Module) -> list[torch.Tensor]:
+    return [one for one in tables(layer).parameters.values() if one is not None and type(one) not in PLAIN]
+
+
+def _where(layer: torch.nn.Module, name: str) -> str:
+    return f"{name or 'a layer'} ({type(layer).__name__})"

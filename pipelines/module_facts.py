@@ -141,11 +141,16 @@ class ModuleFacts:
         return attention_backends.refusal() if self.dispatches else None
 
 
-def read(module: torch.nn.Module, follows: Callable[[Any], bool] = is_usual) -> ModuleFacts:
+def read(
+    module: torch.nn.Module,
+    follows: Callable[[Any], bool] = is_usual,
+    weights: Callable[[torch.nn.Module, str], Reason | None] = library_weights.foreign,
+) -> ModuleFacts:
     """Look at all parts of a module. To be done again when it has changed.
 
     Args:
         follows: tells whether a graph follows an attention processor.
+        weights: tells why no graph reads the weights of a layer itself, by its path.
     """
     bare, own_weights, reason, strengths = bare_of(module), False, None, None
     if adapters.first_of(module) is not None:
@@ -159,7 +164,7 @@ def read(module: torch.nn.Module, follows: Callable[[Any], bool] = is_usual) -> 
     return ModuleFacts(
         bare,
         own_weights,
-        reason or next(_refusals(module, follows), None),
+        reason or next(_refusals(module, follows, weights), None),
         dropouts,
         tuple((vars(one), dict(vars(one))) for one in processors if hasattr(one, "__dict__")),
         any(attention_backends.follows(one) for one in processors),
@@ -167,16 +172,20 @@ def read(module: torch.nn.Module, follows: Callable[[Any], bool] = is_usual) -> 
     )
 
 
-def _refusals(module: torch.nn.Module, follows: Callable[[Any], bool]) -> Iterator[Reason]:
+def _refusals(
+    module: torch.nn.Module,
+    follows: Callable[[Any], bool],
+    weights: Callable[[torch.nn.Module, str], Reason | None],
+) -> Iterator[Reason]:
     for name, child in module.named_modules():
         state = vars(child)
         if child is not module:
             for attribute, what in _HOOKED.items():
                 if state.get(attribute) is not None:
                     yield reasons.LibraryHook(what, name)
-        weight = library_weights.refusal(child, name)
-        if weight is not None:
-            yield weight
+        unread = weights(child, name)
+        if unread is not None:
+            yield unread
         processor = getattr(child, "processor", None)
         if processor is not None and not follows(processor):
             yield reasons.AttentionProcessor(type(processor).__name__, name)

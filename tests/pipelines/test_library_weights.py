@@ -12,7 +12,7 @@ from support.models.block_pipes import BLOCKS, CASE, distance, latents, qwen
 
 from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
-from onegraph.pipelines import compile_pipe, library_weights
+from onegraph.pipelines import compile_pipe, library_weights, module_facts
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry, using
 
@@ -150,3 +150,13 @@ def test_parameters_of_diffusers_gguf_are_the_reason() -> None:
     assert made(torch.ones(1, 32)).shape == (1, 2)
     found = library_weights.refusal(made, "to_q")
     assert found == reasons.LibraryWeight("GGUFParameter", "diffusers", "to_q (GGUFLinear)")
+
+
+def test_a_whole_model_reads_no_weights_of_torchaos() -> None:
+    made = torch.nn.Sequential(layer(int8_of_weights()))
+    found = module_facts.read(made)
+    assert found.refusal == reasons.LibraryWeight("Int8Tensor", "torchao", "0 (Linear)")
+    assert module_facts.read(made, weights=library_weights.refusal).refusal is None
+    made[0].scale = torch.nn.Parameter(torch.ones(1))  # whatever it is for
+    found = module_facts.read(made, weights=library_weights.refusal)
+    assert found.refusal == reasons.QuantisedLayer("0 (Linear)")
