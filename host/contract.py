@@ -149,6 +149,8 @@ STREAMING = (
     Use("comfy.model_management.sync_stream", ("device", "stream")),
     Use("comfy.model_patcher.LowVramPatch.clear_prepared"),
 )
+# Products of weights in float8 and an input that is quantised for each (--fast fp8_matrix_mult).
+FAST = (Use("comfy.ops.fp8_linear", ("self", "input")),)
 _AS_SERVER = ("server", "nodes")  # modules that only a server has loaded; nothing of ours loads them
 
 

@@ -12,8 +12,8 @@ from ...compiler.blocks.capture import Settings
 from .. import contract
 from ..families.family import attention as torch_attention
 from ..families.family import one_path
-from ..weights.formats.int8 import Int8Linear
 from ..weights.plain import plain_block
+from ..weights.products import products
 from .attention import OVERRIDE, overridden, standing_in
 
 
@@ -33,7 +33,7 @@ def _rewrites() -> Iterator[None]:
     from comfy import model_management
 
     like = torch.empty(0, device=model_management.get_torch_device())
-    with plain_rotations(), gathered_modulation(), gathered_timesteps(), activated_products(), one_path(like):
+    with plain_rotations(), gathered_modulation(), gathered_timesteps(), products(), one_path(like):
         yield
 
 
@@ -104,32 +104,6 @@ def gathered_timesteps() -> Iterator[None]:
         yield
     finally:
         wan.repeat_e = before
-
-
-@contextlib.contextmanager
-def activated_products() -> Iterator[None]:
-    """Have int8 layers compute an activation of their input on the way, where the host has its own do so.
-
-    The host asks for its own weights there. A plain layer has others, and the activation would be computed apart, with
-    another rounding before the quantiser.
-    """
-    if contract.missing(contract.ACTIVATED):
-        yield
-        return
-    import comfy.ops
-
-    before = comfy.ops.linear_input_act
-
-    def linear_input_act(linear: Any, x: torch.Tensor, input_act: str) -> Any:
-        if isinstance(linear, Int8Linear):
-            return linear.activated(x, input_act)
-        return before(linear, x, input_act)
-
-    comfy.ops.linear_input_act = linear_input_act
-    try:
-        yield
-    finally:
-        comfy.ops.linear_input_act = before
 
 
 def _of_each_token(e: Any, x: Any) -> Any:

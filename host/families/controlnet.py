@@ -18,6 +18,7 @@ from ...common.shapes import Refused
 from ...runtime import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name
 from ..contract import Use
+from ..weights.products import products
 from .family import FIRST_SIDE, FIRST_TOKENS, Family, one_path, torch_attention
 
 FOLDER = "controlnet"  # of ComfyUI's models, and part of its loaders' input
@@ -76,7 +77,7 @@ class ControlNet(Family):
 
     @contextlib.contextmanager
     def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
-        with torch_attention(), one_path(given["x"]):
+        with torch_attention(), one_path(given["x"]), products():
             yield
 
     def example(self, module: torch.nn.Module, like: Any) -> Arguments:

@@ -16,6 +16,7 @@ from ...runtime import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
 from .. import model_source
 from ..contract import Use, uses
+from ..weights.products import products
 from . import residuals
 from .family import FIRST_SIDE, FIRST_TOKENS, Family, attention, of_steps, one_path
 
@@ -105,7 +106,7 @@ class Unet(Family):
     def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
         self.options = {"optimized_attention_override": attention}
         try:
-            with one_path(given["x"]):
+            with one_path(given["x"]), products():
                 yield
         finally:
             self.options = {}

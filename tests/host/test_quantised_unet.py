@@ -117,6 +117,31 @@ def test_lifecycle(
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("operations", ["manual_cast", "fp8_ops"])
+def test_float8_without_scales(
+    operations: str, checkpoint: Callable[..., Path], counters: Counters, fresh_process: Registry
+) -> None:
+    """Cast at each use, or multiplied with an input in float8 (--fast fp8_matrix_mult); and in a new process."""
+    import comfy.ops
+
+    model = host.load(checkpoint(), dtype=torch.bfloat16)
+    module = model.model.diffusion_model
+    for name, one in [*module.named_modules()]:
+        if isinstance(one, torch.nn.Linear) and ".transformer_blocks." in name:
+            parent, _, last = name.rpartition(".")
+            made = quantised.in_float8(one, getattr(comfy.ops, operations))
+            setattr(module.get_submodule(parent), last, made)
+    host.sample(compiled(model))
+    for call in ({}, *CALLS):
+        assert relative_l2(host.sample(compiled(model), **call), host.sample(model, **call)) < 2e-2
+    assert (counters.compiles, counters.eager_calls) == (1, 0), node_text()
+    with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
+        assert process is not None
+        host.sample(compiled(model))
+        assert (process.counters.compiles, process.counters.eager_calls) == (0, 0), node_text()
+
+
 def test_a_layer_of_a_format_without_a_graph_is_the_reason(checkpoint: Callable[..., Path], counters: Counters) -> None:
     model = load(checkpoint(), "fp8 scaled")
     quantised_layers(model)[0].quant_format = "int3"

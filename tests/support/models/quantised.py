@@ -96,22 +96,30 @@ def load(
     return model
 
 
-def stored(name: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Any:
-    """A MODEL of a family whose layers have plain weights of float8, which the host casts at each use."""
-    from comfy.ops import manual_cast
+def stored(name: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16, operations: str = "manual_cast") -> Any:
+    """A MODEL of a family whose layers have plain weights of float8, which the host casts at each use.
 
-    model = dits.load(name, seed, dtype)
+    Args:
+        operations: name of the host's; `fp8_ops` multiplies them as they are where it can.
+    """
+    import comfy.ops
+
+    ops, model = getattr(comfy.ops, operations), dits.load(name, seed, dtype)
     module = model.model.diffusion_model
     for path, layer in [*module.named_modules()]:
         if isinstance(layer, torch.nn.Linear):
-            made = manual_cast.Linear(
-                layer.in_features, layer.out_features, layer.bias is not None, device="cpu", dtype=dtype
-            )
-            made.load_state_dict(layer.state_dict())
-            made.weight = torch.nn.Parameter(made.weight.to(torch.float8_e4m3fn), requires_grad=False)
             parent, _, last = path.rpartition(".")
-            setattr(module.get_submodule(parent), last, made.eval())
+            setattr(module.get_submodule(parent), last, in_float8(layer, ops))
     return model
+
+
+def in_float8(layer: torch.nn.Linear, ops: Any) -> torch.nn.Module:
+    """A layer of the host's operations with a layer's weights, stored in float8 without a scale."""
+    sizes = layer.in_features, layer.out_features, layer.bias is not None
+    made: torch.nn.Module = ops.Linear(*sizes, device="cpu", dtype=layer.weight.dtype)
+    made.load_state_dict(layer.state_dict())
+    made.weight = torch.nn.Parameter(layer.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
+    return made.eval()
 
 
 def quantised(layer: torch.nn.Linear, wanted: Quantised, ops: Any, **more: torch.Tensor) -> torch.nn.Module:

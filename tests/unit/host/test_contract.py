@@ -18,6 +18,7 @@ LISTED = {
         contract.MINIMAX,
         contract.WAN,
         contract.ACTIVATED,
+        contract.FAST,
         contract.PLANNING,
         contract.PLANS,
         contract.QUANTISED,
