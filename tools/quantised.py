@@ -17,7 +17,7 @@ from faithfulness import ROOT, written
 REPORT, PAGE = ROOT / "build" / "quantised.json", ROOT / "docs" / "models.md"
 BEGIN = "<!-- written by tools/quantised.py: begin -->"
 HEAD = (
-    "| family | format | compiled: resident | half of it streamed | from eager | eager from float32 | gain on a GPU |",
+    "| family | format | compiled: resident | paged | from eager | eager from float32 | gain on a GPU |",
     "| --- | --- | --- | --- | --- | --- | --- |",
 )
 # By family and format: a step of a full-size model, eager's time by OneGraph's. From the tables of the same page.

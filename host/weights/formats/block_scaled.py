@@ -36,7 +36,7 @@ def _product(
     shape = (rows, x.shape[-1])
     params = get_layout_class(layout).Params(scale=scale, orig_dtype=_DTYPES[stored], orig_shape=shape, **blocks)
     weight: Any = QuantizedTensor(qdata, layout, params)
-    if x.dtype != _DTYPES[stored]:
+    if x.dtype != _DTYPES[stored] or x.device.type == "cpu":  # where a graph is tried out, and nothing multiplies them
         weight = weight.to(dtype=x.dtype).dequantize()
     given = QuantizedTensor.from_float(x, layout, scale=input_scale)
     found: torch.Tensor = torch.nn.functional.linear(given, weight, bias)

@@ -95,9 +95,8 @@ def own_error(model: Any, name: str) -> float:
         )
 
     def exactly(block: torch.nn.Module) -> Callable[..., Any]:
-        right = exact.exact_block(block)
-
         def forward(*args: Any, **kwargs: Any) -> Any:
+            right = exact.exact_block(block)  # now: a sampling begins with loading LoRAs
             options = kwargs.get(call_tree.OPTIONS)
             given, named = converted((list(args), kwargs), torch.float32, options)
             return converted(type(block).forward(right, *given, **named), torch.bfloat16, options)
@@ -399,7 +398,7 @@ def test_lifecycle(
     plain_result = dits.sample(model, name)
     for strength in (0.3, 1.0):  # the host dequantises, adds and quantises anew: other values, other scales
         adapted = with_lora(model, strength)
-        assert checked(adapted)["calls"] == served
+        assert checked(adapted, within=max(error, own_error(adapted, name)))["calls"] == served
         assert distance(dits.sample(adapted, name), plain_result) > 2 * error
     assert checked(model)["calls"] == served
     assert checked(quantised.load(name, which, seed=9))["calls"] == served
@@ -409,12 +408,15 @@ def test_lifecycle(
     assert checked(model, within=swapped)["calls"] == served
     assert distance(dits.sample(model, name), plain_result) > 2 * error
     with pages.simulated(monkeypatch):
-        other = quantised.load(name, which)
-        vbar = pages.page(other, 0.5)
-        assert distance(dits.sample(compiled(other), name), resident) <= 2 * error
-        streamed = blocks()
-        assert streamed["calls"] == served and streamed["streamed"], streamed
-        assert not any(vbar.pins)
+        for room in (0.5, 0.1):
+            other = quantised.load(name, which)
+            vbar = pages.page(other, room)
+            assert distance(dits.sample(compiled(other), name), resident) <= 2 * error
+            streamed = blocks()
+            assert streamed["calls"] == served and not any(vbar.pins), streamed
+            if streamed["streamed"]:
+                break
+        assert streamed["streamed"]
     assert counters.compiles == compiles
     with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
         assert process is not None
