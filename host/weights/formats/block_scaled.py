@@ -43,17 +43,8 @@ def _product(
     return found.contiguous()  # of a padded product it is a view
 
 
-def _shape_of_product(
-    x: torch.Tensor,
-    qdata: torch.Tensor,
-    scale: torch.Tensor,
-    block_scale: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    layout: str,
-    rows: int,
-    stored: int,
-) -> torch.Tensor:
+def _shape_of_product(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    *_, rows, _ = rest
     return x.new_empty(x.shape[0], rows)
 
 

@@ -31,15 +31,7 @@ def _product(
     return found
 
 
-def _shape_of_product(
-    x: torch.Tensor,
-    qdata: torch.Tensor,
-    scales: torch.Tensor,
-    bias: torch.Tensor | None,
-    rotated: int,
-    group: int,
-    dtype: str,
-) -> torch.Tensor:
+def _shape_of_product(x: torch.Tensor, qdata: torch.Tensor, *rest: Any) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], qdata.shape[0])
 
 
