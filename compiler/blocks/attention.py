@@ -160,7 +160,7 @@ class StandIn:
         capture.calls += 1
         if capture.order is None:
             capture.order = tensors[0].new_zeros(1)
-        # One more tensor, which each call says it writes to, keeps them in eager's order: a function may count its calls.
+        # One more tensor, which each call writes to, keeps them in eager's order: a function may count its calls.
         operation = getattr(torch.ops, OPERATIONS).attend
         return operation([*tensors, capture.order], self.name, call, numbers, [*self.shape(*args, **given)])
 

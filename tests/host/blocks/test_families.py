@@ -32,7 +32,8 @@ def _rows() -> Iterator[Any]:
 def test_the_latent_is_eagers_and_blocks_run_as_promised(
     case: Case, families: Families, graphs_home: Path, shared_graphs: SharedGraphs, counters: Counters
 ) -> None:
-    shared_graphs.give(graphs_home, None, *dit_graphs(case.family))
+    calling = (f"dit {case.family} calling attention",) if case.calls_attention else ()
+    shared_graphs.give(graphs_home, None, *dit_graphs(case.family), *calling)
     row = families.run(case)
     families.write(REPORT)  # what was seen outlives a run that is stopped
     assert list(problems(case, row)) == [], row

@@ -100,16 +100,20 @@ def _dits(*names: str) -> Callable[[Path], None]:
     return use
 
 
-def _dit_calling_attention(path: Path) -> None:
-    """Flux with another attention than the host's, which graphs call."""
-    from onegraph.host import model_hook
+def _calling_attention(family: str) -> Callable[[Path], None]:
+    """A family with another attention than the host's, which graphs call."""
 
     def attention(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    model = model_hook.compile_model(dits.load("flux"), model_hook.Options(backend="inductor"))[0]
-    model.model_options["transformer_options"]["optimized_attention_override"] = attention
-    dits.sample(model, "flux")
+    def use(path: Path) -> None:
+        from onegraph.host import model_hook
+
+        model = model_hook.compile_model(dits.load(family), model_hook.Options(backend="inductor"))[0]
+        model.model_options["transformer_options"]["optimized_attention_override"] = attention
+        dits.sample(model, family)
+
+    return use
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,10 @@ class Kind:
     vae: str = "none"
 
 
+# Families whose graphs are also made for other attention than the host's, and how many these are.
+CALLING_ATTENTION = {
+    "flux": 2, "z-image": 2, "qwen-image": 1, "wan 2.1 t2v": 1, "krea 2": 2, "minimax h3": 1, "ltx 2": 1, "sd 3.5": 3,
+}  # fmt: skip
 KINDS: Mapping[str, Kind] = {
     "sdxl": Kind("tiny_sdxl", lambda path: _unet(path, "tiny_sdxl", backend="inductor")),
     "sd15": Kind("tiny_sd15", lambda path: _unet(path, "tiny_sd15", backend="inductor")),
@@ -145,7 +153,6 @@ KINDS: Mapping[str, Kind] = {
     "decoder": Kind("tiny_sdxl", lambda path: _vae(path, "decoder"), vae="both"),
     "encoder": Kind("tiny_sdxl", lambda path: _vae(path, "encoder"), vae="both"),
     "dit flux": Kind("", _dits("flux"), graphs=2),
-    "dit flux calling attention": Kind("", _dit_calling_attention, graphs=2),
     "dit flux 2": Kind("", _dits("flux 2"), graphs=2),
     "dit z-image": Kind("", _dits("z-image"), graphs=2),
     "dit qwen-image": Kind("", _dits("qwen-image")),
@@ -159,6 +166,10 @@ KINDS: Mapping[str, Kind] = {
     "dit chroma": Kind("", _dits("chroma"), graphs=2),
     "dit hunyuan video 1.5": Kind("", _dits("hunyuan video 1.5"), graphs=2),
     "dit sd 3.5": Kind("", _dits("sd 3.5"), graphs=3),
+    **{
+        f"dit {family} calling attention": Kind("", _calling_attention(family), graphs)
+        for family, graphs in CALLING_ATTENTION.items()
+    },
 }
 
 

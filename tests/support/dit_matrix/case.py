@@ -23,6 +23,7 @@ class Case:
         codes: of the reasons for eager calls of blocks, all of them.
         changes: whether what the case adds changes the latent, or each run that of the one before.
         full: whether it is left out of `make test`.
+        calls_attention: whether graphs that call an attention function are there.
     """
 
     family: str
@@ -33,6 +34,7 @@ class Case:
     codes: tuple[str, ...] = ()
     changes: bool = True
     full: bool = False
+    calls_attention: bool = False
 
     @property
     def label(self) -> str:
