@@ -49,6 +49,9 @@ def explain(
     option: Annotated[
         list[str] | None, typer.Option(help="Of a workflow: an option for ComfyUI, such as --option=--novram.")
     ] = None,
+    custom_node: Annotated[
+        str, typer.Option(help="Of a checkpoint: a custom node pack to import first, for model families of its own.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Tell whether a checkpoint or a workflow finds its graphs here, field by field of the key, and what to do if not.
@@ -63,7 +66,7 @@ def explain(
         raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH.")
     job = {
         "comfyui": str(comfyui.resolve()), "checkpoint": os.path.abspath(target), "backend": backend,  # noqa: PTH100
-        "cpu": cpu or not _has_gpu(),
+        "cpu": cpu or not _has_gpu(), "custom_node": custom_node,
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "onegraph.host.explain", json.dumps(job)], capture_output=True, text=True, check=False

@@ -26,12 +26,14 @@ class Job:
         checkpoint: the checkpoint's file.
         backend: `auto` or the name of a backend, as on the node.
         cpu: for the CPU although there is a GPU.
+        custom_node: a custom node pack to import first, for model families that ComfyUI does not know by itself.
     """
 
     comfyui: str
     checkpoint: str
     backend: str
     cpu: bool
+    custom_node: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,8 @@ def _judge(component: str, request: Any) -> Finding:
         text = "another model's graph of the same architecture serves it" if found.foreign else ""
         return Finding(component, "hit", request.label, "", text, folder, fields)
     reason: Reason = found.reason
-    waits = registry().compiles.failures.why_not(request) or request.backend.can_compile(request.device).reason
+    failed = registry().compiles.failures.why_not(request)
+    waits = failed.reason if failed is not None else request.backend.can_compile(request.device).reason
     if isinstance(found, Miss) and waits is None:
         return Finding(component, "miss", request.label, reason.code, reason.text, folder, fields)
     reason = waits or reason
@@ -181,7 +184,7 @@ def _fields(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[dict[str, An
 
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
-    boot(Path(job.comfyui), job.cpu)
+    boot(Path(job.comfyui), job.cpu, job.custom_node)
     sys.stdout.write(json.dumps([asdict(one) for one in explain(job)]) + "\n")
 
 
