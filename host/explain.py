@@ -164,8 +164,8 @@ def _judge(component: str, request: Any) -> Finding:
     waits = failed.reason if failed is not None else request.backend.can_compile(request.device).reason
     if isinstance(found, Miss) and waits is None:
         return Finding(component, "miss", request.label, reason.code, reason.text, folder, fields)
-    reason = waits or reason
-    return Finding(component, "refused", request.label, reason.code, reason.text, folder, fields)
+    why: Reason = waits or reason
+    return Finding(component, "refused", request.label, why.code, why.text, folder, fields)
 
 
 def _fields(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[dict[str, Any], ...]:

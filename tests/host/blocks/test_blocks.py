@@ -112,6 +112,7 @@ def test_replaced_blocks(name: str, counters: Counters) -> None:
     for replacement, fewer in ((halved, 0), (skipped, 2)):
         changed = model.clone()
         changed.set_model_patch_replace(replacement, "dit", REPLACED[name], 1)
+        dits.sample(compiled(changed), name)  # SD 3.5 calls such a block without an argument: a graph of its own
         assert check(changed, name)["calls"] == served - fewer
 
 
