@@ -33,6 +33,8 @@ class Lease:
 
     def __init__(self, handle: int | None = None) -> None:
         self._close = None if handle is None else weakref.finalize(self, os.close, handle)
+        if self._close is not None:
+            self._close.atexit = False  # the system closes it; by then a fork may have another file of that number
 
     def release(self) -> None:
         """Let others remove the graph. May be called again."""

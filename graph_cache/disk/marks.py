@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,9 @@ def note_use(folder: Path, how: Literal["compiled", "restored"]) -> None:
     with contextlib.suppress(OSError):
         handle = os.open(folder / USES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FLAGS, 0o644)
         try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # others put it there: it is something else, too
+                return
             if how == "restored":
                 os.write(handle, b".")
             os.utime(folder / USES_FILE if os.utime not in os.supports_fd else handle)

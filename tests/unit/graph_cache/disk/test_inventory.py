@@ -402,3 +402,20 @@ def test_an_entry_is_described_for_programs(store: Store, three: list[Entry], ho
     old = describe(listed(store, publish(store, home_source, key(format=1))))
     assert (old["state"], old["reason"]["code"]) == ("stale", "made_for_another")
     del lease
+
+
+def test_what_others_put_in_the_place_of_a_mark_is_not_written(
+    store: Store, three: list[Entry], tmp_path: Path
+) -> None:
+    own = tmp_path / "letter"
+    own.write_text("dear")
+    for number, put in enumerate((os.symlink, os.link)):
+        path = three[number].folder / marks.USES_FILE
+        path.unlink()
+        put(own, path)
+        marks.note_use(three[number].folder, "restored")
+    (three[2].folder / marks.USES_FILE).unlink()
+    os.mkfifo(three[2].folder / marks.USES_FILE)
+    marks.note_use(three[2].folder, "restored")
+    assert own.read_text() == "dear"
+    assert len(store.disk.entries()) == 3
