@@ -30,6 +30,7 @@ def _product(
     stored: int,
 ) -> torch.Tensor:
     """Multiply `x` [n, columns] by a weight [rows, columns] of a layout whose values have a dtype by a code."""
+    from comfy_kitchen import float_utils
     from comfy_kitchen.tensor import QuantizedTensor, get_layout_class
 
     blocks = {} if block_scale is None else {"block_scale": block_scale}
@@ -38,6 +39,9 @@ def _product(
     weight: Any = QuantizedTensor(qdata, layout, params)
     if x.dtype != _DTYPES[stored] or x.device.type == "cpu":  # where a graph is tried out, and nothing multiplies them
         weight = weight.to(dtype=x.dtype).dequantize()
+    if input_scale is None and block_scale is not None:  # the layout's own, of which nothing is finite for zeros
+        most = torch.amax(x.abs()) / (float_utils.F8_E4M3_MAX * float_utils.F4_E2M1_MAX)
+        input_scale = torch.where(most == 0, torch.ones_like(most), most)
     given = QuantizedTensor.from_float(x, layout, scale=input_scale)
     found: torch.Tensor = torch.nn.functional.linear(given, weight, bias)
     return found.contiguous()  # of a padded product it is a view

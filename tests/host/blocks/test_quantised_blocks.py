@@ -171,6 +171,7 @@ def test_a_weight_in_memory_that_is_padded_to_whole_blocks(which: str, bias: boo
         found, wanted = ours(x), hosts(x)
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
         assert distance(found, wanted) < 2e-5, shape
+        assert torch.isfinite(ours(torch.zeros_like(x))).all()  # as a graph is tried out
 
 
 @pytest.mark.parametrize("which", SERVED)
