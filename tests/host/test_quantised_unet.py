@@ -126,6 +126,7 @@ def test_float8_without_scales(
     import comfy.ops
 
     model = host.load(checkpoint(), dtype=torch.bfloat16)
+    model.set_model_compute_dtype(torch.bfloat16)
     module = model.model.diffusion_model
     for name, one in [*module.named_modules()]:
         if isinstance(one, torch.nn.Linear) and ".transformer_blocks." in name:
@@ -134,7 +135,7 @@ def test_float8_without_scales(
             setattr(module.get_submodule(parent), last, made)
     host.sample(compiled(model))
     for call in ({}, *CALLS):
-        assert relative_l2(host.sample(compiled(model), **call), host.sample(model, **call)) < 2e-2
+        assert relative_l2(host.sample(compiled(model), **call), host.sample(model, **call)) < 4e-2
     assert (counters.compiles, counters.eager_calls) == (1, 0), node_text()
     with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
         assert process is not None
