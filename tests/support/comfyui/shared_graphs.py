@@ -136,6 +136,7 @@ class Kind:
 # Families whose graphs are also made for other attention than the host's, and how many these are.
 CALLING_ATTENTION = {
     "flux": 2, "z-image": 2, "qwen-image": 1, "wan 2.1 t2v": 1, "krea 2": 2, "minimax h3": 1, "ltx 2": 1, "sd 3.5": 3,
+    "hunyuan video 1.5": 2,
 }  # fmt: skip
 KINDS: Mapping[str, Kind] = {
     "sdxl": Kind("tiny_sdxl", lambda path: _unet(path, "tiny_sdxl", backend="inductor")),

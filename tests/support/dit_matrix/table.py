@@ -182,7 +182,7 @@ _OTHERS: tuple[Case, ...] = (
     one("chroma", "another pack's ControlNet", steering.residuals(128)),
     one("chroma", "block replaced", inside.replaced_block("double_block", 1)),
     one("hunyuan video 1.5", "block replaced", inside.replaced_block("double_block", 1)),
-    one("hunyuan video 1.5", "attention override", inside.attention_override, **partly("no_graph")),
+    one("hunyuan video 1.5", "attention override", inside.attention_override, calls_attention=True),
     one("sd 3.5", "skip layer guidance", inside.skip_layers_sd3),
     one("sd 3.5", "another pack's ControlNet", steering.residuals(256, ("output",))),
     # The host calls a replaced block without an argument that it gives others: another kind of block.
