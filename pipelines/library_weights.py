@@ -84,13 +84,15 @@ class RemadeLinear(torch.nn.Module):
         assert found is not None
         self.weight: Any = Parts(found.tensors)
         self.bias = layer.bias
-        self._shapes = {name: tensor.shape for name, tensor in found.tensors.items()}
+        # Of single values: others have theirs, and to ask for it would be to read a tensor that no product needs.
+        self._shapes = {name: one.shape if one.numel() == 1 else None for name, one in found.tensors.items()}
         self._made = type(weight), weight.__tensor_flatten__()[1], weight.shape, weight.stride()
         self.train(layer.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         cls, attributes, shape, stride = self._made
-        tensors = {name: getattr(self.weight, name).reshape(size) for name, size in self._shapes.items()}
+        read = ((name, getattr(self.weight, name), size) for name, size in self._shapes.items())
+        tensors = {name: tensor if size is None else tensor.reshape(size) for name, tensor, size in read}
         weight = cls.__tensor_unflatten__(tensors, attributes, shape, stride)
         return torch.nn.functional.linear(x, weight, self.bias)
 

@@ -32,6 +32,7 @@ _ON_TOP = {
     "save_graph",
     "load_graph",
     "_torch_module",
+    "extra_repr",  # torchao's, of what a layer is printed as
 }
 # The usual size of images: checkpoints of one architecture differ in it.
 _PLACEMENT = _ON_TOP | {"_gradient_checkpointing_func", COMPILED_CALL, "sample_size"}

@@ -17,6 +17,7 @@ from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry, using
 
 STEPS = 3
+EXACT = 5e-5  # of float32; an eighth of what quantising changes
 SIZES: list[dict[str, int]] = [{}, {"side": 96, "tokens": 30}, {"side": 32, "tokens": 1}]
 
 
@@ -46,10 +47,10 @@ def float8_of_weights() -> Any:
 
 
 def quantised(config: Any, seed: int = 0) -> Any:
-    """A small transformer in bfloat16, the Linears of its blocks quantised as diffusers has torchao do it."""
+    """A small transformer, the Linears of its blocks quantised as diffusers has torchao do it."""
     from torchao.quantization import quantize_
 
-    model = CASE.model(seed).to(torch.bfloat16)
+    model = CASE.model(seed)
     quantize_(model.transformer_blocks, config)
     return model
 
@@ -91,16 +92,18 @@ def test_what_a_weight_is_known_by(config: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("config", [pytest.param(one, marks=pytest.mark.full) for one in CONFIGS])
 def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Registry) -> None:
-    """Sizes; another model; one weight changed behind its back; a new process: one compile."""
+    """Sizes; another model; one weight changed behind its back; a new process, which compiles nothing."""
     pipe = compile_pipe(qwen(transformer=quantised(config())))
     plain = qwen(transformer=quantised(config()))
     latents(pipe)
-    assert engine.counters.compiles == 1, str(pipe.onegraph.report())
+    # A product that quantises its input asks whether there is one row only: one image at a time has a graph of its own.
+    compiles = 2 if config is int8_of_both else 1
+    assert engine.counters.compiles == compiles, str(pipe.onegraph.report())
 
     def check(one: Any, other: Any, **size: int) -> None:
-        before = one.onegraph.report()["transformer"].blocks["eager_codes"]
-        assert distance(latents(one, **size), latents(other, **size)) < 2e-2, size
-        assert one.onegraph.report()["transformer"].blocks["eager_codes"] == before
+        before = engine.counters.eager_calls
+        assert distance(latents(one, **size), latents(other, **size)) < EXACT, size
+        assert engine.counters.eager_calls == before, str(one.onegraph.report())
 
     for size in SIZES:
         check(pipe, plain, **size)
@@ -110,12 +113,12 @@ def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Regist
         changed.scale = changed.scale * 3
     wanted = latents(qwen(transformer=quantised(config())))
     check(pipe, plain)
-    assert distance(latents(plain), wanted) > 5e-2
-    assert engine.counters.compiles == 1
+    assert distance(latents(plain), wanted) > 10 * EXACT
+    assert engine.counters.compiles == compiles
     with using(Registry(Store(engine.store.home), policy=ANY_SPEED)) as process:
         assert process is not None
         again = compile_pipe(qwen(transformer=quantised(config())))
-        assert distance(latents(again), wanted) < 2e-2
+        assert distance(latents(again), wanted) < EXACT
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
         assert again.onegraph.report()["transformer"].blocks["calls"] == STEPS * BLOCKS
 
