@@ -97,12 +97,13 @@ def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Regist
     plain = qwen(transformer=quantised(config()))
     latents(pipe)
     # A product that quantises its input asks whether there is one row only: one image at a time has a graph of its own.
-    compiles = 2 if config is int8_of_both else 1
+    # And a last bit of an input is a step of the quantiser.
+    compiles, within = (2, 3 * EXACT) if config is int8_of_both else (1, EXACT)
     assert engine.counters.compiles == compiles, str(pipe.onegraph.report())
 
     def check(one: Any, other: Any, **size: int) -> None:
         before = engine.counters.eager_calls
-        assert distance(latents(one, **size), latents(other, **size)) < EXACT, size
+        assert distance(latents(one, **size), latents(other, **size)) < within, size
         assert engine.counters.eager_calls == before, str(one.onegraph.report())
 
     for size in SIZES:
@@ -118,7 +119,7 @@ def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Regist
     with using(Registry(Store(engine.store.home), policy=ANY_SPEED)) as process:
         assert process is not None
         again = compile_pipe(qwen(transformer=quantised(config())))
-        assert distance(latents(again), wanted) < EXACT
+        assert distance(latents(again), wanted) < within
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
         assert again.onegraph.report()["transformer"].blocks["calls"] == STEPS * BLOCKS
 
