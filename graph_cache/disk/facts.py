@@ -16,9 +16,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from ...common.reasons import Damaged, NewerManifest, Reason, UnreadableNow
+from ...common.reasons import Damaged, NewerManifest, Reason, UnreadableManifest, UnreadableNow, Untrusted
 from .. import first_use_results
-from ..entry import Entry, read
+from ..entry import Entry, Unparsed, read, read_text
 from ..files import read_regular, replace_text
 from ..first_use_results import FIRST_USE_FILE
 from ..layout import machine_id
@@ -29,6 +29,7 @@ from ..trust.signing import SIGNATURE_FILE, Signer, Trusted
 
 _VERSION = 1  # of the file
 _MOST_BYTES = 64 << 20
+_MOST_OF_OTHERS = 1 << 20  # of a manifest that nobody signed whom this user trusts: a longer one is not parsed
 _SOURCES = (MANIFEST_FILE, SIGNATURE_FILE, PUBLISHER_FILE, FIRST_USE_FILE)
 Stamp = tuple[int, ...]
 
@@ -150,15 +151,16 @@ def _trust_stamp(home: Path) -> list[int | str]:
 
 
 def _read(folder: Path, signer: Signer) -> Facts | None:
+    found = read_text(folder)
+    whose = signer.provenance(found) if isinstance(found, Unparsed) else None
+    if isinstance(whose, Untrusted) and isinstance(found, Unparsed) and len(found.text) > _MOST_OF_OTHERS:
+        return _unreadable(whose)
     entry = read(folder)
-    if isinstance(entry, UnreadableNow):
+    if isinstance(entry, UnreadableNow) or isinstance(whose, UnreadableNow):
         return None
-    if not isinstance(entry, Entry):
-        return _unreadable(entry)
+    if not isinstance(entry, Entry) or whose is None:
+        return _unreadable(entry if not isinstance(entry, Entry) else UnreadableManifest("It changes."))
     manifest, key = entry.manifest, entry.manifest.key
-    whose = signer.provenance(entry)
-    if isinstance(whose, UnreadableNow):
-        return None
     used = first_use_results.read_here(folder)
     target = key.get("target")
     return Facts(
@@ -181,7 +183,7 @@ def _read(folder: Path, signer: Signer) -> Facts | None:
     )
 
 
-def _unreadable(why: Damaged | NewerManifest) -> Facts:
+def _unreadable(why: Damaged | NewerManifest | Untrusted) -> Facts:
     code = why.code
     return Facts("", "", "", "", "", {}, 0, "", code.replace("_", " "), code, 0, 0.0, "", "", None, None)
 

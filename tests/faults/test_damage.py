@@ -10,6 +10,8 @@ from support.processes.faults import DAMAGES, overwritten, pipe, removed, zeros
 from support.processes.lives import Case, live
 from support.store.entries import key, publish, snapshot
 
+from onegraph.graph_cache.disk.marks import USES_FILE
+
 FILES = ["constants.json", "graph.aoti", "manifest.json", "outcome.json", "signature.json"]
 QUICK = (overwritten, removed, pipe, zeros)
 MORE = tuple(damage for damage in DAMAGES if damage not in QUICK)
@@ -20,7 +22,7 @@ SAID = {
 
 
 def test_these_are_all_files_of_an_entry(compiled: Case) -> None:
-    assert sorted(path.name for path in compiled.entry.folder.iterdir()) == FILES
+    assert sorted(path.name for path in compiled.entry.folder.iterdir()) == [USES_FILE, *FILES]
 
 
 @pytest.mark.parametrize("damage", [*QUICK, *(pytest.param(one, marks=pytest.mark.full) for one in MORE)])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from headless import server, workflows
 from typer.testing import CliRunner
 
@@ -49,6 +50,7 @@ def test_a_workflow_that_cannot_run(running: server.Server, tmp_path: Path) -> N
     assert found["error"].startswith("ComfyUI refuses the workflow: ")
 
 
+@pytest.mark.full
 def test_explain_compiles_nothing_and_bake_what_a_run_needs(running: server.Server, base: Path, tmp_path: Path) -> None:
     prompt = txt2img(seed=13, width=192, height=128, shapes="exact", when_missing="background")
     before, graphs = compiles(running), graph_folders(base)
