@@ -19,6 +19,7 @@ from .repeats import traced_once
 from .toolchain import Toolchain
 
 _HOPPER = 9  # compute capability of the cards that the choices for attention were measured on
+_ROUNDING = "emulate_precision_casts"  # of Inductor's options, where this torch has it
 _OF_16_BITS = (torch.float16, torch.bfloat16)
 _LONGEST_ROW = 2048  # elements; see `persistent_rows`
 _OPTIONS = {
@@ -61,10 +62,14 @@ def own_rounding(exported: torch.export.ExportedProgram) -> dict[str, Any]:
     Diffusers' Kandinsky 5 does so to its rotary embedding. Left out, as Inductor does, a call is 2e-4 from eager's. In
     models of 16 bits such roundings are what a compiler is better without, and the option has a price on a GPU.
     """
+    import torch._inductor.config as config
+
+    if not hasattr(config, _ROUNDING):  # as near to eager as first uses ask for, though
+        return {}
     held = {one.dtype for one in exported.state_dict.values() if one.is_floating_point()}
     values = (node.meta.get("val") for node in exported.graph.nodes)
     rounds = any(isinstance(value, torch.Tensor) and value.dtype in _OF_16_BITS for value in values)
-    return {"emulate_precision_casts": True} if held <= {torch.float32, torch.float64} and rounds else {}
+    return {_ROUNDING: True} if held <= {torch.float32, torch.float64} and rounds else {}
 
 
 @contextlib.contextmanager

@@ -90,18 +90,20 @@ def test_what_a_weight_is_known_by(config: Callable[[], Any]) -> None:
     assert library_weights.parts(torch.randn(3)) is None
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("config", [int8_of_weights, float8_of_weights])
+@pytest.mark.parametrize("config", [pytest.param(one, marks=pytest.mark.full) for one in CONFIGS])
 def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Registry) -> None:
     """Sizes; another model; one weight changed behind its back; a new process, which compiles nothing."""
     pipe = compile_pipe(qwen(transformer=quantised(config())))
     plain = qwen(transformer=quantised(config()))
     latents(pipe)
-    assert engine.counters.compiles == 1, str(pipe.onegraph.report())
+    # A product that quantises its input asks whether there is one row only: one image at a time has a graph of its own.
+    # And a last bit of an input is a step of the quantiser.
+    compiles, within = (2, 3 * EXACT) if config is int8_of_both else (1, EXACT)
+    assert engine.counters.compiles == compiles, str(pipe.onegraph.report())
 
     def check(one: Any, other: Any, **size: int) -> None:
         before = engine.counters.eager_calls
-        assert distance(latents(one, **size), latents(other, **size)) < EXACT, size
+        assert distance(latents(one, **size), latents(other, **size)) < within, size
         assert engine.counters.eager_calls == before, str(one.onegraph.report())
 
     for size in SIZES:
@@ -113,11 +115,11 @@ def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Regist
     wanted = latents(qwen(transformer=quantised(config())))
     check(pipe, plain)
     assert distance(latents(plain), wanted) > 10 * EXACT
-    assert engine.counters.compiles == 1
+    assert engine.counters.compiles == compiles
     with using(Registry(Store(engine.store.home), policy=ANY_SPEED)) as process:
         assert process is not None
         again = compile_pipe(qwen(transformer=quantised(config())))
-        assert distance(latents(again), wanted) < EXACT
+        assert distance(latents(again), wanted) < within
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
         assert again.onegraph.report()["transformer"].blocks["calls"] == STEPS * BLOCKS
 
