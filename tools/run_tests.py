@@ -1,7 +1,7 @@
 """Run the checks and all test layers, and print the totals in the last line: `.venv/bin/python tools/run_tests.py`.
 
 Each layer is a process of its own, because a process that has imported ComfyUI or OneFlow keeps them, and because a
-layer that crashes must not hide the results of the others. Six layers run at a time, each on its share of the cores:
+layer that crashes must not hide the results of the others. Seven layers run at a time, each on its share of the cores:
 most of the time goes into compilers that use one core, and into waiting for servers. A layer's output is then printed
 when the layer has ended. Layers share graphs of small models, in a folder that goes when all have ended, and a process
 of which servers and compiles are copies.
@@ -28,21 +28,24 @@ from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
-    "unit", "attacks", "integration", "faults", "pipelines", "host", "vae", "edits", "blocks", "server", "workflows",
-    "fuzz", "gpu",
+    "unit", "attacks", "integration", "faults", "kills", "pipelines", "host", "vae", "edits", "blocks", "server",
+    "workflows", "fuzz", "gpu",
 )  # fmt: skip
 # Side by side; each runs its layers in turn.
 LANES = (
     ("host",),
     ("blocks", "vae", "attacks", "gpu"),
-    ("edits", "faults", "unit"),
-    ("server", "workflows"),
+    ("edits", "faults"),
+    ("server", "fuzz"),
     ("integration",),
-    ("pipelines", "fuzz"),
+    ("pipelines",),
+    ("kills", "workflows", "unit"),
 )
 # Where the tests of a layer are, if not in the folder of its name.
 PLACES = {
     "host": ("tests/host", *(f"--ignore=tests/host/{layer}" for layer in ("edits", "blocks", "vae"))),
+    "faults": ("tests/faults", "--ignore=tests/faults/test_kills.py"),
+    "kills": ("tests/faults/test_kills.py",),
     "vae": ("tests/host/vae",),
     "edits": ("tests/host/edits",),
     "blocks": ("tests/host/blocks",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import signal
@@ -17,6 +18,8 @@ from support.processes.faults import clock, dying, meeting
 from support.processes.lives import Case, Life, Script, live
 from support.processes.repeats import repeated
 from support.store.entries import publish
+
+_DELETIONS = 100
 
 
 @pytest.mark.parametrize("number", [2, 8])
@@ -74,17 +77,28 @@ def test_a_store_deleted_while_in_use(case: Case) -> None:
     assert case.leftovers() == []
 
 
-def _unless_gone(function: Any, path: str, error: Any) -> None:
-    """The process that restores removes folders that became empty, too."""
-    if not isinstance(error[1], FileNotFoundError):
-        raise error[1]
+def _delete(store: Path) -> None:
+    """As a user who deletes again what a process put there meanwhile: it may already compile what it did not find."""
+
+    def unless_gone(function: Any, path: str, error: Any) -> None:
+        if not isinstance(error[1], FileNotFoundError):
+            raise error[1]
+
+    for _ in range(_DELETIONS):
+        try:
+            shutil.rmtree(store, onerror=unless_gone)
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+    raise AssertionError(f"{store} was filled again {_DELETIONS} times while it was deleted")
 
 
 @pytest.mark.parametrize("number", repeated(2, 20))
 def test_a_store_deleted_while_it_is_restored(number: int, case: Case) -> None:
     life = Life(Script(case)).begun()
     time.sleep(random.Random(number).uniform(0.0, 0.3))
-    shutil.rmtree(case.entry.folder.parents[2], onerror=_unless_gone)
+    _delete(case.entry.folder.parents[2])
     life.end().fine()
     live(case, runs=2).fine()
     live(case).restored()
