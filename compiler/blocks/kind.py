@@ -93,6 +93,8 @@ def capture_kind(
         raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs eager instead.")
     with torch.no_grad(), recording({kind.block: blocks[kind.block]}, rules, kind.packages) as recorded:
         made = outer_call.repeat(model, kind.outer, device, recorded)
+        if kind.ones is not None:  # by a batch of 1, perhaps, of which the calls above have one
+            made += outer_call.repeat(model, kind.outer, device, recorded, "kept")
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
     found = [*kind.seen, *(same.records if same is not None else ())]
     if kind.ones is not None:

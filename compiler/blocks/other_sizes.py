@@ -12,11 +12,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 Arguments: TypeAlias = dict[str, Any]
+Batches: TypeAlias = Literal["varied", "kept"]
+
+BATCHED: Mapping[Batches, tuple[bool, ...]] = {"varied": (True, False), "kept": (False,)}  # most telling first
 
 # Which sides of the main tensor are those of an image or a video, or its tokens; by the number of its dimensions.
 _SIDES: Mapping[int, tuple[tuple[int, ...], ...]] = {
@@ -40,8 +43,13 @@ class NewSizes:
     width: int
 
 
-def ways(named: Mapping[str, Any], sizes: NewSizes) -> tuple[list[Callable[[], Arguments]], bool]:
+def ways(
+    named: Mapping[str, Any], sizes: NewSizes, batches: Batches = "varied"
+) -> tuple[list[Callable[[], Arguments]], bool]:
     """Return the ways to have a call at other sizes.
+
+    Args:
+        batches: whether the batch may be another, too.
 
     Returns:
         What makes the arguments by name, for each way; and whether the call has its images in a list, one an entry.
@@ -52,7 +60,7 @@ def ways(named: Mapping[str, Any], sizes: NewSizes) -> tuple[list[Callable[[], A
         return [], False
     sides = (_LISTED_SIDES if found.listed else _SIDES).get(found.main.ndim, ())
     made: list[Callable[[], Arguments]] = []
-    for batched, some in itertools.product((True, False), sides):
+    for batched, some in itertools.product(BATCHED[batches], sides):
         made.append(functools.partial(_arguments, found, some, sizes, batched, named))
     return made, found.listed
 

@@ -68,7 +68,9 @@ class OuterCall:
         """Read what `to_json` made, which comes from this process' own parent."""
         return cls(call_tree.from_json(data["form"]), tuple(data["leaves"]), data["options"])
 
-    def others(self, device: torch.device) -> Iterator[list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]:
+    def others(
+        self, device: torch.device, batches: other_sizes.Batches
+    ) -> Iterator[list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]:
         """Yield further calls: for each the ways to make it as positional and named arguments, most telling first."""
         leaves = [_tensor(form, one, device) for form, one in zip(leaf_forms(self.form), self.leaves, strict=True)]
         main = next((one for one in leaves if isinstance(one, torch.Tensor) and one.ndim >= 3), None)
@@ -77,10 +79,10 @@ class OuterCall:
         for sizes in _SIZES:
             ways = [
                 _Resized(main, *sizes, which, batched)
-                for batched, which in itertools.product((True, False), get_args(_Sides))
+                for batched, which in itertools.product(other_sizes.BATCHED[batches], get_args(_Sides))
             ]
             named = call_tree.rebuild(self.form, leaves, {**self.options})
-            others, listed = other_sizes.ways(named, other_sizes.NewSizes(*sizes))
+            others, listed = other_sizes.ways(named, other_sizes.NewSizes(*sizes), batches)
             usual = [functools.partial(self._call, way, leaves) for way in ways]
             more = [functools.partial(_called, way) for way in others]
             yield [*more, *usual] if listed else [*usual, *more]
@@ -152,10 +154,17 @@ class _Resized:
         return max(2, wanted + (4 if from_end == 1 else -4))
 
 
-def repeat(model: torch.nn.Module, call: OuterCall, device: torch.device, recorded: Recording) -> int:
+def repeat(
+    model: torch.nn.Module,
+    call: OuterCall,
+    device: torch.device,
+    recorded: Recording,
+    batches: other_sizes.Batches = "varied",
+) -> int:
     """Call a model at other sizes.
 
     Args:
+        batches: whether these calls may have other batches than the call.
         recorded: what these calls show. What those show that fail counts only where none went well.
 
     Returns:
@@ -163,7 +172,7 @@ def repeat(model: torch.nn.Module, call: OuterCall, device: torch.device, record
     """
     made, preferred = 0, 0
     failed: list[tuple[Mark, Mark]] = []
-    for ways in call.others(device):
+    for ways in call.others(device, batches):
         for number in sorted(range(len(ways)), key=lambda one: one != preferred):
             before = recorded.mark()
             try:

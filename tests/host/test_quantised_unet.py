@@ -122,7 +122,10 @@ def test_lifecycle(
 def test_float8_without_scales(
     operations: str, checkpoint: Callable[..., Path], counters: Counters, fresh_process: Registry
 ) -> None:
-    """Cast at each use, or multiplied with an input in float8 (--fast fp8_matrix_mult); and in a new process."""
+    """Cast at each use, or multiplied with an input in float8 (--fast fp8_matrix_mult); and in a new process.
+
+    Two results that are rounded from one are further apart than each is from that one, by the root of two.
+    """
     import comfy.ops
 
     model = host.load(checkpoint(), dtype=torch.bfloat16)
@@ -133,9 +136,11 @@ def test_float8_without_scales(
             parent, _, last = name.rpartition(".")
             made = quantised.in_float8(one, getattr(comfy.ops, operations))
             setattr(module.get_submodule(parent), last, made)
+    error = own_error(model)
+    assert error < 4e-2
     host.sample(compiled(model))
     for call in ({}, *CALLS):
-        assert relative_l2(host.sample(compiled(model), **call), host.sample(model, **call)) < 4e-2
+        assert relative_l2(host.sample(compiled(model), **call), host.sample(model, **call)) <= 1.5 * error, call
     assert (counters.compiles, counters.eager_calls) == (1, 0), node_text()
     with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
         assert process is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from support.models import toy_blocks
 from onegraph.common.errors import CaptureError
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.blocks.kind import KindCalls, capture_kind
+from onegraph.compiler.blocks.ones import Ones
+from onegraph.compiler.blocks.other_sizes import Batches
 from onegraph.compiler.blocks.outer_call import OuterCall, repeat
 from onegraph.compiler.blocks.records import Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
@@ -38,10 +41,10 @@ class Calls(torch.nn.Module):
         self.shapes.append(found)
 
 
-def shapes(refused: Any, *given: Any, **more: Any) -> Any:
+def shapes(refused: Any, *given: Any, batches: Batches = "varied", **more: Any) -> Any:
     model = Calls(refused)
     described = json.loads(json.dumps(OuterCall.of(model, given, more).to_json()))
-    made = repeat(model, OuterCall.from_json(described), CPU, Recording())
+    made = repeat(model, OuterCall.from_json(described), CPU, Recording(), batches)
     assert made == len(model.shapes)
     return model.shapes
 
@@ -68,6 +71,16 @@ def test_a_batch_that_a_model_does_not_take_stays() -> None:
     assert [x[0] for x, *_ in found] == [1, 1, 1] and len({x[2:] for x, *_ in found}) == 3
 
 
+@pytest.mark.parametrize("image", [(16, 3, 8, 12), (16, 8, 12), (24, 64)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_batch_that_is_kept(image: tuple[int, ...], batch: int) -> None:
+    found = shapes(
+        lambda given: False, torch.ones(batch, *image), torch.ones(batch), torch.ones(batch, 7, 48), batches="kept"
+    )
+    assert {size[0] for one in found for size in one} == {batch}
+    assert len({one[0][1:] for one in found}) == len({one[2][1] for one in found}) == 3
+
+
 def test_sides_of_another_latent_stay_where_they_must() -> None:
     audio = torch.ones(1, 8, 9, 16)
     found = shapes(
@@ -87,8 +100,8 @@ def test_whole_numbers_keep_their_values() -> None:
     assert called.leaves == ([[1, 4, 8], None], [[2], [3, 5]], [[1, 2, 3], None], 25)
 
 
-def kind(model: toy_blocks.Model) -> KindCalls:
-    inputs = toy_blocks.call(*CALL)
+def kind(model: toy_blocks.Model, sizes: tuple[int, int, int, int] = CALL) -> KindCalls:
+    inputs = toy_blocks.call(*sizes)
     with recording(repeated_blocks(model), toy_blocks.rules(), ("support",)) as found:
         model(*inputs, {})
     one = found.kinds[0]
@@ -106,6 +119,22 @@ def test_one_call_is_enough_for_a_graph_of_all_sizes() -> None:
         captured = capture_kind(model, kind(model), CPU, toy_blocks.block_settings(), toy_blocks.rules())
     assert captured.signature.sizes.fits(((4, 99, 16), (4, 77, 16), (4, 16), (4, 16), (1, 176, 4)))
     assert not captured.signature.sizes.fits(((4, 99, 16), (4, 77, 16), (4, 16), (4, 16), (1, 175, 4)))
+
+
+def test_a_graph_for_one_image_at_a_time_has_any_size() -> None:
+    """Whatever size the one call has that shows it."""
+    import torch.fx.experimental._config as config
+
+    model = toy_blocks.model()
+    called = replace(kind(model, (1, *CALL[1:])), ones=Ones(((0, 0), (1, 0), (2, 0), (3, 0)), ()))
+    with torch.no_grad(), config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        captured = capture_kind(model, called, CPU, toy_blocks.block_settings(), toy_blocks.rules())
+    for image, text in [(99, 77), (50, 7), (9, 1)]:
+        found = ((1, image, 16), (1, text, 16), (1, 16), (1, 16), (1, image + text, 4))
+        assert captured.signature.sizes.fits(found)
+        assert not captured.signature.sizes.fits(
+            ((2, image, 16), (2, text, 16), (2, 16), (2, 16), (1, image + text, 4))
+        )
 
 
 def test_what_cannot_be_captured_is_said() -> None:
