@@ -98,19 +98,13 @@ class Component(component.Component):
             module: the patcher's model, or the part of it that will run.
             examples: makes calls that will come.
         """
-        self.preload_requests(patcher, lambda: self._preloaded(patcher, module, backend, examples, guards))
 
-    def _preloaded(
-        self,
-        patcher: Any,
-        module: torch.nn.Module,
-        backend: str,
-        examples: Callable[[], Sequence[Arguments]],
-        guards: GuardCache,
-    ) -> Iterator[tuple[Request, int]]:
-        for request in self.expected(patcher, module, backend, examples, guards):
-            if isinstance(request, Request) and rebuilder(request.backend) is None:
-                yield request, 1
+        def wanted() -> Iterator[tuple[Request, int]]:
+            for request in self.expected(patcher, module, backend, examples, guards):
+                if isinstance(request, Request) and rebuilder(request.backend) is None:
+                    yield request, 1
+
+        self.preload_requests(patcher, wanted)
 
     def expected(
         self,

@@ -39,6 +39,8 @@ _IMPORTS = (
     "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu", "torchvision", "numpy", "scipy.integrate",
     "PIL.Image", "einops", "safetensors.torch", "transformers", "torchsde", "kornia", "comfy_kitchen", "aiohttp.web",
     "sqlalchemy.orm", "alembic", "av", "pydantic", "blake3", "filelock", "psutil",
+    "peft", "torchao", "diffusers.models.transformers", "diffusers.models.autoencoders", "diffusers.models.unets",
+    "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl",
 )  # fmt: skip
 _READ_AT_START = ("MALLOC_", "LD_", "GLIBC_", "OMP_")  # variables that a copy would not follow
 _HEAD = 4  # bytes of a request's length

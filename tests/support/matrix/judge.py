@@ -87,7 +87,7 @@ class Matrix:
             if run == FREE:
                 self.bench.free()
                 continue
-            prompt = self._prompt(run, backend)
+            prompt = self.prompt(run, backend)
             plain_images.append(self._without(prompt))
             apart = max(apart, difference(plain_images[-1], self._outcome(prompt)))
         after = self.bench.status()
@@ -106,7 +106,8 @@ class Matrix:
         self.rows.append(row)
         return row
 
-    def _prompt(self, flow: Flow, backend: str) -> workflows.Prompt:
+    def prompt(self, flow: Flow, backend: str) -> workflows.Prompt:
+        """A workflow with a backend; what has no graph runs eager."""
         prompt = prompt_of(flow, parts.kinds())
         for class_type in _NODES:
             if workflows.nodes(prompt, class_type):
@@ -128,7 +129,7 @@ class Matrix:
     def _effect(self, case: Case, images: list[server.Outcome]) -> int:
         """The least that one run differs from the one before, or the only one from what is without the addition."""
         if len(images) == 1:
-            base = self._without(self._prompt(without(case.flows[0]), "off"))
+            base = self._without(self.prompt(without(case.flows[0]), "off"))
             return difference(base, images[0])
         return min(difference(a, b) for a, b in itertools.pairwise(images))
 
