@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 
-def wait_for(condition: Callable[[], object], process: int | None = None, seconds: float = 540) -> None:
+def wait_for(condition: Callable[[], object], process: int | None = None, seconds: float = 1500) -> None:
     """Wait for a condition while compiles below a process (this one when left out) run at normal priority."""
     deadline = time.monotonic() + seconds
     while not condition():
