@@ -11,7 +11,7 @@ from .bench import bench
 from .doctor import doctor
 from .explain import explain
 from .graphs import Folders, list_graphs, pin, prune, stats, unpin
-from .output import Json, describe, print_json, print_line
+from .output import Json, print_json, print_line
 from .retry import retry
 from .sharing import export_graphs, import_graphs, trust
 from .workflow import bake
@@ -25,7 +25,7 @@ app.command()(stats)
 def verify(folders: Folders = None, as_json: Json = False) -> None:
     """Check every cached graph's owner, signature and files. Exit code 1 unless all are sound."""
     from ..common.reasons import Reason
-    from ..graph_cache.integrity import Sound
+    from ..graph_cache.integrity import Sound, describe
     from ..graph_cache.store import Store
 
     wrong = 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,15 +22,7 @@ More = Annotated[list[Path] | None, typer.Option("--in", help="A folder with che
 
 _FILTERS = ("model", "component", "shapes", "dtype", "backend", "state")
 _HEADER = ("model", "component", "shapes", "dtype", "backend", "size", "to eager", "speed", "state")
-_SORTS: dict[str, Callable[[Listed], Any]] = {
-    "model": lambda one: one.model,
-    "component": lambda one: one.facts.component,
-    "size": lambda one: -one.facts.graph_bytes,
-    "used": lambda one: -one.used,
-    "restores": lambda one: -one.uses,
-    "speed": lambda one: -(one.facts.speedup or 0),
-    "state": lambda one: one.facts.state,
-}
+_SORTS = ("model", "component", "size", "used", "restores", "speed", "state")
 
 
 def list_graphs(
@@ -48,7 +39,7 @@ def list_graphs(
     as_json: Json = False,
 ) -> None:
     """List cached graphs: what they are for, their size, and what their first use on this machine showed."""
-    from ..graph_cache.disk.report import describe
+    from ..graph_cache.disk.report import LARGEST_FIRST, ORDERS, describe
     from ..graph_cache.store import Store
 
     if sort and sort not in _SORTS:
@@ -58,7 +49,7 @@ def list_graphs(
     found = store.disk.all_entries(folders or []) if everywhere else store.disk.entries(folders or [])
     shown = [one for one in found if one.facts.digest and _is_wanted(one, wanted)]
     if sort:
-        shown.sort(key=_SORTS[sort])
+        shown.sort(key=ORDERS[sort], reverse=sort in LARGEST_FIRST)
     if as_json:
         rows = [{**describe(one), "folder": one.folder} for one in shown]
         print_json({"graphs": rows, "graph_folder": str(store.home)})
@@ -84,20 +75,11 @@ def _filters(texts: Sequence[str]) -> dict[str, str]:
 
 def _is_wanted(one: Listed, wanted: dict[str, str]) -> bool:
     """Whether an entry matches all patterns. Quarantined ones are shown to those who ask for them."""
-    from ..graph_cache.disk.report import state_of
+    from ..graph_cache.disk.report import is_wanted
 
-    state, facts = state_of(one), one.facts
     if one.quarantined and "state" not in wanted:
         return False
-    texts = {
-        "model": (one.model, one.model.partition("/")[0]),
-        "component": (facts.component,),
-        "shapes": (facts.label,),
-        "dtype": (facts.dtype,),
-        "backend": (facts.backend,),
-        "state": (state, facts.state, *(["pinned"] if one.pinned else [])),
-    }
-    return all(any(fnmatch.fnmatch(text, wanted[name]) for text in texts[name]) for name in wanted)
+    return is_wanted(one, wanted)
 
 
 def _row(one: Listed) -> tuple[str, ...]:
@@ -174,11 +156,11 @@ def prune(
     from ..graph_cache.disk.report import describe
     from ..graph_cache.store import Store
 
+    store = Store()
     try:
-        limit = budgets.parse(budget) if budget.strip() else budgets.limit()
+        limit = budgets.parse(budget) if budget.strip() else budgets.limit(store.home)
     except ValueError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--budget") from error
-    store = Store()
     due = inventory.unusable() if unusable else inventory.over(limit)
     done = (store.disk.would_prune if dry_run else store.disk.prune)(due, folders or [])
     over = not unusable and limit is not None and done.after > limit

@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.cells import cell_len
 
 from ..common.plain_text import plain
-
-if TYPE_CHECKING:
-    from ..common.reasons import Reason
-    from ..graph_cache.integrity import Sound
-
 
 # Of each command: one JSON document on standard output, and nothing else there.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
@@ -48,18 +43,3 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     ]
     lines.insert(1, f"{rule}{cross}{rule}".join(rule * width for width in widths))
     typer.echo("\n".join(lines))
-
-
-def describe(state: Sound | Reason) -> str:
-    """Tell what was found of an entry, in a word and a clause."""
-    from ..common.reasons import Damaged, NewerManifest, Reason, UnreadableNow, Untrusted
-
-    if isinstance(state, Damaged):
-        return f"damaged: {state.damage}"
-    if isinstance(state, NewerManifest):
-        return f"of a newer version: {state.text}"
-    if isinstance(state, Untrusted):
-        return f"not trusted: {state.text}"
-    if isinstance(state, UnreadableNow):
-        return f"unreadable: {state.text}"
-    return state.text if isinstance(state, Reason) else "sound"

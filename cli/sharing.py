@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from .output import Json, describe, print_json, print_line
+from .output import Json, print_json, print_line
 
 if TYPE_CHECKING:
     from ..common.reasons import Reason
@@ -121,6 +121,7 @@ def export_graphs(
     where it is, by all who trust you, as a store that is only read.
     """
     from ..common.reasons import BadPublisherName, NoSuchFolder, TargetExists
+    from ..graph_cache.integrity import describe
     from ..graph_cache.sharing import exporting
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519, key_file

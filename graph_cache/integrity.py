@@ -13,9 +13,12 @@ from ..common.reasons import (
     Damaged,
     DigestDiffers,
     MissingFile,
+    NewerManifest,
     NotARegularFile,
+    Reason,
     UnreadableFile,
     UnreadableNow,
+    Untrusted,
     WrongSize,
 )
 from .entry import Entry
@@ -68,3 +71,16 @@ def _compare(path: Path, wanted: FileRecord) -> WrongSize | DigestDiffers | None
     if size != wanted.bytes:
         return WrongSize(path.name, size, wanted.bytes)
     return DigestDiffers(path.name) if record(path) != wanted else None
+
+
+def describe(state: Sound | Reason) -> str:
+    """Tell what was found of an entry, in a word and a clause."""
+    if isinstance(state, Damaged):
+        return f"damaged: {state.damage}"
+    if isinstance(state, NewerManifest):
+        return f"of a newer version: {state.text}"
+    if isinstance(state, Untrusted):
+        return f"not trusted: {state.text}"
+    if isinstance(state, UnreadableNow):
+        return f"unreadable: {state.text}"
+    return state.text if isinstance(state, Reason) else "sound"

@@ -142,11 +142,14 @@ class Store:
     def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
         """Check the owner, signature and files of every entry, and name those whose manifest cannot be read."""
         for folder in self._layout.entry_folders(neighbours):
-            found = read_trusted(folder, self._signer)
-            if isinstance(found, Known):
-                yield folder, check(found.entry)
-            else:
-                yield folder, found.reason if isinstance(found, Faulty) else found
+            yield folder, self.check(folder)
+
+    def check(self, folder: Path) -> State:
+        """Check the owner, signature and files of an entry. Changes nothing."""
+        found = read_trusted(folder, self._signer)
+        if isinstance(found, Known):
+            return check(found.entry)
+        return found.reason if isinstance(found, Faulty) else found
 
     def trust(self, entry: Entry) -> Untrusted | UnreadableNow | None:
         """Say why an entry is never loaded: others may write it, or nobody signed it whom this user trusts."""
@@ -268,6 +271,7 @@ class Store:
         if isinstance(ownership.check(wrong.folder), ForeignOwner) or not quarantining.quarantine(wrong.folder):
             return False
         self._markers.clear_loading(wrong.folder)
+        self.disk.changed()
         return True
 
     @contextlib.contextmanager
@@ -304,6 +308,7 @@ class Store:
     def note_use(self, entry: Entry, how: Literal["compiled", "restored"]) -> None:
         """Record that this process loaded an entry, by which the least recently used ones are known."""
         marks.note_use(entry.folder, how)
+        self.disk.changed()
 
     # First use ----------------------------------------------------------------------------------------------
 

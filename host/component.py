@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from ..runtime.family import Arguments
 from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.request import Request, RequestContext
-from . import compile_client, dynamic_vram, eligibility, host_memory, model_source, status
+from . import badges, compile_client, dynamic_vram, eligibility, host_memory, model_source, status
 from .families import Family
 from .garbage import no_collection
 from .progress import CompileProgress, report_run
@@ -75,6 +76,7 @@ class Component(component.Component):
             call_bytes=call,
             planned_bytes=planned,
             make_room=make_room,
+            watch=functools.partial(badges.compiling, self.node_id),
             idle=host_memory.queue_is_idle,
             busy=host_memory.queue_is_busy,
         )
@@ -186,4 +188,4 @@ def wait_for(device: torch.device | None) -> None:
 
 def eager_text(reason: Reason) -> str:
     """What a node shows that runs nothing compiled."""
-    return f"eager: {reason.text}"
+    return status.EagerText(reason)

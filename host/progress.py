@@ -8,7 +8,7 @@ from typing import Any
 
 from ..compiler.progress import Progress
 from ..runtime.run_report import RunReport
-from . import status
+from . import badges, status
 
 log = logging.getLogger("onegraph.host")
 
@@ -23,12 +23,14 @@ def show_intro(node_id: str | None, **intros: str) -> None:
     """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only."""
     if node_id is not None:
         show(node_id, status.intro(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
+        badges.send(node_id)
 
 
 def report_run(node_id: str | None, part: str, report: RunReport) -> None:
     """Show a run that is over, below the others of the same prompt. `part` is empty for a model's."""
     if node_id is not None:
         show(node_id, status.added(node_id, part, report))
+        badges.send(node_id)
 
 
 def show(node_id: str, text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..common.reasons import Reason
 from ..runtime.run_report import RunReport
 
 MOST_LINES = 6  # of one component of a node; of more, the first and the last are shown
@@ -18,6 +19,17 @@ _MODEL, _DECODER, _ENCODER = "", "decoder", "encoder"
 _PARTS = (_MODEL, _DECODER, _ENCODER)
 # What a node shows before its first run, by the name it gives it, and the components whose runs replace it.
 _COVERED = {"": _PARTS, "model": (_MODEL,), "VAE": (_DECODER, _ENCODER)}
+
+
+class EagerText(str):
+    """What a node shows that runs nothing compiled. It knows why, for those who count."""
+
+    reason: Reason
+
+    def __new__(cls, reason: Reason) -> EagerText:
+        text = super().__new__(cls, f"eager: {reason.text}")
+        text.reason = reason
+        return text
 
 
 @dataclass
@@ -111,6 +123,33 @@ def with_progress(node_id: str, progress: str) -> str:
     with _lock:
         node = _of_this_prompt(node_id)
         return "\n".join([node.text(), progress] if node.lines else [progress])
+
+
+def reports_of(node_id: str) -> list[RunReport]:
+    """The runs of a node's last prompt, in order."""
+    with _lock:
+        node = _nodes.get(node_id)
+        return [] if node is None else [report for _, report in node.reports]
+
+
+def refusals_of(node_id: str) -> list[Reason]:
+    """Why a node runs nothing compiled at all, as far as it said so when it was executed."""
+    with _lock:
+        node = _nodes.get(node_id)
+        intros = [] if node is None else [*node.intros.values()]
+        return [intro.reason for intro in intros if isinstance(intro, EagerText)]
+
+
+def ran_in(prompt_id: str) -> set[str]:
+    """The nodes of which runs of a prompt are over."""
+    with _lock:
+        return {name for name, node in _nodes.items() if node.prompt == prompt_id and node.reports}
+
+
+def node_ids() -> list[str]:
+    """The nodes of which something is known."""
+    with _lock:
+        return [*_nodes]
 
 
 def all_runs() -> dict[str, list[dict[str, Any]]]:

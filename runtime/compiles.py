@@ -241,6 +241,8 @@ class Compiles:
 
         def follow(now: Progress) -> None:
             self._under_way[slot] = dataclasses.replace(started, progress=now)
+            if request.watch is not None:
+                request.watch(now)
             on_progress(now)
 
         compiling_in: Path | None = None
@@ -276,6 +278,8 @@ class Compiles:
             return Refused(reasons.SystemMemoryShort(), passing=True)
         finally:
             self._under_way.pop(slot, None)
+            if request.watch is not None:
+                request.watch(None)
         self.failures.forget(request)
         self._counters.compiles += 1
         log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -119,6 +120,8 @@ class Registry:
             if reason is not None:
                 return Refused(reason)
             restored = self._restore(request, on_progress)
+            if not isinstance(restored, LoadedGraph):
+                self.counters.misses[restored.reason.code] += 1
             if not isinstance(restored, Miss):
                 return restored
             if when_missing == "eager":
@@ -156,6 +159,7 @@ class Registry:
 
     def _restore(self, request: Request, on_progress: OnProgress | None = None) -> LoadedGraph | Refused | Miss:
         """Load the graph from the store; one that a child must try first (`ChildLoadTest`) with `on_progress`."""
+        started = time.perf_counter()
         unable = request.backend.can_run(request.device).reason
         if unable is not None:
             return Refused(unable)
@@ -179,7 +183,9 @@ class Registry:
         if failed is not None:
             return failed
         graph = self._load(request, entry, lease, "restored")
-        self.counters.restores += isinstance(graph, LoadedGraph)
+        if isinstance(graph, LoadedGraph):
+            self.counters.restores += 1
+            self.counters.restore_times.add(str(entry.folder), time.perf_counter() - started)
         return graph
 
     def _broken(self, request: Request, found: Broken) -> Refused | Miss:

@@ -18,6 +18,7 @@ from ..compiler.blocks.kind import KindCalls
 from ..compiler.blocks.signature import BlockSignature
 from ..compiler.composite import NONE, Composites
 from ..compiler.job import Client
+from ..compiler.progress import Progress
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
 from . import admission
@@ -43,6 +44,7 @@ class Request:
         call_bytes: on the device, that a call at these sizes takes by the host's own estimate; 0 if it has none.
         make_room: has the host give up so many bytes on the device that it brings back by itself, such as weights that
             come and go. It may give up fewer, or none where that would not suffice.
+        watch: follows the compile, also in the background: how far it is, then None when it has ended. Never raises.
         idle: tells whether the host has nothing to do. None: it cannot tell, so no compile waits for that.
         busy: tells whether the host computes or is about to. A background compile for a GPU is stopped meanwhile: it
             slows a run that launches kernels by 40 % (SDXL eager on an H200), whatever its priority.
@@ -69,6 +71,7 @@ class Request:
     planned_bytes: int = 0
     call_bytes: int = 0
     make_room: Callable[[int], None] | None = None
+    watch: Callable[[Progress | None], None] | None = None
     idle: Callable[[], bool] | None = None
     busy: Callable[[], bool] | None = None
     pixels: int = 0

@@ -17,3 +17,52 @@ class HostNotAllowed(Reason):
             f"The server is asked for as {self.host}, which may be a web site's name. "
             f"Start ComfyUI with ONEGRAPH_ALLOWED_HOSTS={self.host} if it is this server's."
         )
+
+
+class ForeignOrigin(Reason):
+    """A page of another site asks to change something."""
+
+    sentence = (
+        "Only this server's own page may change something, and this request comes from another one. "
+        "If a proxy has another name, start ComfyUI with it in ONEGRAPH_ALLOWED_HOSTS."
+    )
+
+
+class NotJson(Reason):
+    """A request that changes something is not plain JSON."""
+
+    sentence = "What changes something is sent as application/json, without an encoding."
+
+
+class RequestTooLarge(Reason):
+    """`most`: bytes."""
+
+    sentence = "The request is larger than the {most} bytes that are read."
+    most: int
+
+
+class BadRequest(Reason):
+    """A field of a request is not what it has to be."""
+
+    sentence = "The request is not as documented: {detail}."
+    detail: str
+
+
+class UnknownGraph(Reason):
+    sentence = "No graph has this id. It may have been removed; read the list again."
+
+
+class UnknownJob(Reason):
+    sentence = "No job has this id. Jobs are known until ComfyUI ends."
+
+
+class ServerError(Reason):
+    """Something of the pack itself failed; the log has it."""
+
+    sentence = "The request could not be answered ({kind}); ComfyUI's log says more."
+    kind: str
+
+
+class SettingsNotSaved(Reason):
+    sentence = "The settings cannot be written in the user's graph folder ({detail})."
+    detail: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -114,7 +114,14 @@ class FailureFiles:
 
     def forget_all(self) -> Iterator[KeyFailures]:
         """Remove all failures of this machine. Yields what they were. Raises OSError where one cannot be removed."""
-        for path in self._files():
+        yield from self._forget(self._files())
+
+    def forget(self, digest: str) -> Iterator[KeyFailures]:
+        """Remove the failures of a key by its digest. Yields what they were. Raises OSError."""
+        return self._forget(path for path in self._files() if path.name == _file_name(digest))
+
+    def _forget(self, files: Iterable[Path]) -> Iterator[KeyFailures]:
+        for path in files:
             found = _read(path)
             path.unlink(missing_ok=True)
             if found is not None:
@@ -136,7 +143,11 @@ class FailureFiles:
 
 
 def _name(key: GraphKey) -> str:
-    return f"{machine_id()}-{key.digest}.json"
+    return _file_name(key.digest)
+
+
+def _file_name(digest: str) -> str:
+    return f"{machine_id()}-{digest}.json"
 
 
 def _read(path: Path) -> KeyFailures | None:

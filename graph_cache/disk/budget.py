@@ -13,11 +13,19 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+from pydantic import Field
+
+from ..files import read_regular, replace_text
+from ..manifest import Strict
 from .listing import File, Listed
 
 VARIABLE = "ONEGRAPH_DISK_BUDGET"
 DEFAULT = 10 << 30
+SETTINGS_FILE = "settings.json"  # in the user's graph folder
+_MOST_BYTES = 64 << 10  # of it
 
 _UNITS = {"": 1 << 30, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {f"{letter}IB": 1 << 10 * power for power, letter in enumerate("KMGT", 1)}
@@ -37,13 +45,52 @@ def parse(text: str) -> int | None:
     return int(float(found[1]) * _UNITS[f"{unit}IB" if unit in "KMGT" and unit else unit]) or None
 
 
-def limit() -> int | None:
-    """The budget in bytes, from `ONEGRAPH_DISK_BUDGET`; None: no limit. What is no size counts as the default."""
+@dataclass(frozen=True)
+class Budget:
+    """How many bytes graphs may take, and who says so. None: no limit."""
+
+    bytes: int | None
+    origin: Literal["default", "environment", "setting"]
+
+
+class _Settings(Strict):
+    """What the user set, as in the file."""
+
+    version: Literal[1] = 1
+    disk_budget_bytes: int | None = Field(default=DEFAULT, ge=1)
+
+
+def current(home: Path) -> Budget:
+    """The budget from `ONEGRAPH_DISK_BUDGET`, else from the user's settings, else the default.
+
+    What is no size, and settings that cannot be read, count as if they were not there.
+
+    Args:
+        home: the user's graph folder.
+    """
     text = os.environ.get(VARIABLE, "")
+    if text.strip():
+        try:
+            return Budget(parse(text), "environment")
+        except ValueError:
+            return Budget(DEFAULT, "default")
     try:
-        return parse(text) if text.strip() else DEFAULT
-    except ValueError:
-        return DEFAULT
+        return Budget(
+            _Settings.model_validate_json(read_regular(home / SETTINGS_FILE, _MOST_BYTES)).disk_budget_bytes, "setting"
+        )
+    except (OSError, ValueError, MemoryError):
+        return Budget(DEFAULT, "default")
+
+
+def limit(home: Path) -> int | None:
+    """The budget in bytes; None: no limit."""
+    return current(home).bytes
+
+
+def change(home: Path, most: int | None) -> None:
+    """Write the user's setting, which counts where the environment has none. Raises OSError."""
+    home.mkdir(mode=0o755, parents=True, exist_ok=True)
+    replace_text(home / SETTINGS_FILE, _Settings(disk_budget_bytes=most).model_dump_json())
 
 
 @dataclass(frozen=True)

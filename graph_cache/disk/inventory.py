@@ -77,6 +77,7 @@ class Inventory:
         self._signer = signer
         self._known_roots: dict[str, None] = {}  # that this process learnt
         self._lock = threading.Lock()
+        self.on_change: Callable[[], None] | None = None  # called when this process changed something
 
     # Listing ------------------------------------------------------------------------------------------------
 
@@ -93,10 +94,15 @@ class Inventory:
         """List the entries in the user's graph folder and beside the checkpoints in folders, quarantined ones too."""
         return self._scan(KnownFacts(self._home, self._signer), [str(folder) for folder in folders])
 
-    def all_entries(self, folders: Iterable[Path] = ()) -> list[Listed]:
-        """List the entries in all folders that are known, and in these."""
+    def all_entries(self, folders: Iterable[Path] = (), visited: list[str] | None = None) -> list[Listed]:
+        """List the entries in all folders that are known, and in these.
+
+        Args:
+            visited: takes the folders that were read, which all have to be as they were for the list to be so.
+        """
         known = KnownFacts(self._home, self._signer)
-        return self._scan(known, [*self._all_roots(known), *(os.path.abspath(folder) for folder in folders)])  # noqa: PTH100
+        roots = [*self._all_roots(known), *(os.path.abspath(folder) for folder in folders)]  # noqa: PTH100
+        return self._scan(known, roots, visited)
 
     def counted(self, entries: Iterable[Listed]) -> list[Listed]:
         """Choose those that count for the budget and may be removed: this user's own, where they can be written.
@@ -118,20 +124,30 @@ class Inventory:
     def _all_roots(self, known: KnownFacts) -> list[str]:
         return [*dict.fromkeys([*known.roots, *self._known_roots])]
 
-    def _scan(self, known: KnownFacts, roots: list[str]) -> list[Listed]:
-        found = [*scan(str(self._home), roots, known)]
+    def _scan(self, known: KnownFacts, roots: list[str], visited: list[str] | None = None) -> list[Listed]:
+        found = [*scan(str(self._home), roots, known, [] if visited is None else visited)]
         known.save((one.folder for one in found), [str(self._home), *roots])
         return found
 
     # Changing -----------------------------------------------------------------------------------------------
 
+    def changed(self) -> None:
+        """Tell who wants to know that an entry came, was used, or is gone. Never raises."""
+        if self.on_change is not None:
+            try:
+                self.on_change()
+            except Exception:  # whoever shows lists is none of the store's business
+                log.debug("a change could not be told", exc_info=True)
+
     def pin(self, entry: Listed) -> None:
         """Keep an entry whatever the budget says. Raises OSError."""
         marks.pin(entry.path)
+        self.changed()
 
     def unpin(self, entry: Listed) -> None:
         """Let the budget decide again. Raises OSError."""
         marks.unpin(entry.path)
+        self.changed()
 
     def delete(self, entry: Listed) -> Removed:
         """Remove an entry that this user asked to remove, pinned or not, unless it is in use. Never raises OSError."""
@@ -148,13 +164,18 @@ class Inventory:
         """Tell what `prune` would remove. Changes nothing but what is known of graphs."""
         return _prune(self.counted(self.all_entries(folders)), due, lambda one: "used" if one.in_use else "removed")
 
+    @property
+    def allowance(self) -> budget.Budget:
+        """How many bytes these graphs may take."""
+        return budget.current(self._home)
+
     @contextlib.contextmanager
     def room(self, staged: Path, final: Path) -> Iterator[None]:
         """Make room for a graph that is about to be renamed from `staged` to `final`, as far as others may go.
 
         Nobody else publishes until the block ends. Never raises for the budget's sake.
         """
-        limit = budget.limit()
+        limit = budget.limit(self._home)
         with self._locked() as lock:
             if limit is not None and lock != "busy":
                 try:
@@ -162,6 +183,7 @@ class Inventory:
                 except Exception:  # the graph took a compile, and is worth more than the budget
                     log.exception("no room was made for %s", final)
             yield
+        self.changed()
 
     def _make_room(self, staged: Path, final: Path, limit: int, lock: Lock) -> None:
         known = KnownFacts(self._home, self._signer)
@@ -187,6 +209,8 @@ class Inventory:
         if not entry.quarantined and not self._is_mine(entry.path):
             return "kept" if entry.path.exists() else "gone"
         done = removal.remove(entry.path, entry.used)
+        if done == "removed":
+            self.changed()
         if done == "removed" and lock == "held":
             removal.remove_empty(entry.path.parent)
         return done

@@ -80,22 +80,31 @@ def bytes_on_disk(listed: Iterable[Listed]) -> int:
     return single + sum(shared.values())
 
 
-def scan(home: str, roots: Iterable[str], known: KnownFacts) -> Iterator[Listed]:
+def scan(home: str, roots: Iterable[str], known: KnownFacts, visited: list[str]) -> Iterator[Listed]:
     """Iterate over the entries in the user's graph folder and beside the checkpoints in `roots`, in order.
 
     One that cannot be read now is left out.
+
+    Args:
+        visited: takes each folder that is read.
     """
     usable = Usable()
+
+    def within(folder: str, suffix: str = "", hidden: str = "") -> list[str]:
+        visited.append(folder)
+        return _folders(folder, suffix, hidden)
+
     for root in dict.fromkeys([home, *roots]):
-        for graphs in [""] if root == home else _folders(root, GRAPHS_SUFFIX):
+        for graphs in [""] if root == home else within(root, GRAPHS_SUFFIX):
             top = graphs or root
             place = os.path.basename(top).removesuffix(GRAPHS_SUFFIX)  # noqa: PTH119
-            for location in _folders(top):
+            for location in within(top):
                 if root == home and location.endswith(f"{os.sep}{COMPILER_CACHE}"):
                     continue
                 model = f"{place}/{os.path.basename(location)}"  # noqa: PTH119
-                for component in _folders(location):
-                    for folder in _folders(component, hidden=BROKEN_PREFIX):
+                for component in within(location):
+                    for folder in within(component, hidden=BROKEN_PREFIX):
+                        visited.append(folder)
                         found = _describe(folder, root, graphs, model, known, usable)
                         if found is not None:
                             yield found

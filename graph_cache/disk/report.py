@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from ...common.stored_reasons import to_json
-from . import budget
 from .inventory import Inventory
 from .listing import Listed, bytes_on_disk
 
 _LEAST_NAMED = 4  # hex digits of an id or a key that are a name
+
+ORDERS: dict[str, Callable[[Listed], Any]] = {
+    "model": lambda one: one.model,
+    "component": lambda one: one.facts.component,
+    "size": lambda one: one.facts.graph_bytes,
+    "bytes": lambda one: one.bytes,
+    "used": lambda one: one.used,
+    "restores": lambda one: one.uses,
+    "speed": lambda one: one.facts.speedup or 0,
+    "state": lambda one: one.facts.state,
+}
+LARGEST_FIRST = frozenset(("size", "bytes", "used", "restores", "speed"))  # unless another order is asked for
 
 
 def state_of(entry: Listed) -> str:
@@ -46,11 +58,39 @@ def describe(entry: Listed) -> dict[str, Any]:
         "compile_seconds": facts.compile_seconds,
         "created": facts.created,
         "made_by": facts.made_by,
-        "used": datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds"),
+        "used": used_at(entry),
         "restores": entry.uses,
         "pinned": entry.pinned,
         "in_use": entry.in_use,
     }
+
+
+def used_at(entry: Listed) -> str:
+    """When an entry was used last, ISO 8601 in UTC."""
+    return datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds")
+
+
+_REMEDIES = {
+    "quarantined": (
+        "Nothing loads it, and the next run compiles another one. Try again what failed, or delete it to free its room."
+    ),
+    "made_for_another": "Nothing here can use it, and the budget removes it first. Delete it to free its room now.",
+    "checkpoint_gone": "Put the checkpoint back, or delete the graph to free its room.",
+    "unsigned": "It may be another installation's. Import it with `onegraph import --trust`, or delete its folder.",
+    "wrong_signature": "Keep one key for all starts, as `onegraph doctor` says, or delete its folder.",
+    "unknown_publisher": "If you know who made it, run `onegraph trust add`.",
+    "foreign_owner": "Another user owns it. Run ComfyUI as that user, or compile your own.",
+    "writable_by_others": "Take other users' right to write the folders away (`chmod go-w`).",
+    "newer_manifest": "Update OneGraph, or delete the graph's folder.",
+}
+
+
+def remedy(entry: Listed) -> str | None:
+    """Say what to do about an entry that is of no use here; None: nothing is wrong, or nothing helps."""
+    why = "quarantined" if entry.quarantined else entry.facts.code
+    if not why and entry.unusable is not None:
+        why = entry.unusable.code
+    return _REMEDIES.get(why)
 
 
 def find(entries: Iterable[Listed], name: str) -> list[Listed]:
@@ -61,6 +101,22 @@ def find(entries: Iterable[Listed], name: str) -> list[Listed]:
         if found:
             return found
     return [one for one in entries if name in (one.model, one.model.partition("/")[0])]
+
+
+def is_wanted(one: Listed, wanted: Mapping[str, str]) -> bool:
+    """Whether an entry matches all patterns, by name. A model matches by its whole name, too."""
+    facts = one.facts
+    texts = {
+        "model": (one.model, one.model.partition("/")[0]),
+        "component": (facts.component,),
+        "shapes": (facts.label,),
+        "dtype": (facts.dtype,),
+        "backend": (facts.backend,),
+        "state": (state_of(one), facts.state, *(["pinned"] if one.pinned else [])),
+    }
+    return all(
+        any(text == wanted[name] or fnmatch.fnmatch(text, wanted[name]) for text in texts[name]) for name in wanted
+    )
 
 
 def totals(inventory: Inventory, entries: Iterable[Listed]) -> dict[str, Any]:
@@ -75,7 +131,7 @@ def totals(inventory: Inventory, entries: Iterable[Listed]) -> dict[str, Any]:
         "pinned": sum(one.pinned for one in entries),
         "bytes": bytes_on_disk(entries),
         "counted_bytes": bytes_on_disk(inventory.counted(entries)),
-        "budget_bytes": budget.limit(),
+        "budget_bytes": inventory.allowance.bytes,
         "compile_seconds": round(sum(one.facts.compile_seconds for one in entries), 1),
         "restores": sum(one.uses for one in entries),
         "saved_seconds": round(sum(one.uses * one.facts.compile_seconds for one in entries), 1),

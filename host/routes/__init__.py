@@ -1,0 +1,52 @@
+"""What the server answers below /onegraph/: one module for each subject, and `door` for all that clients send."""
+
+from __future__ import annotations
+
+from . import badges, door, graphs, metrics, model_list, ready, settings
+from . import status as status_route
+from .access import change_refusal, refusal
+from .answers import OfGraph, Route
+from .models import ChangedSettings, ListOfGraphs, Nothing, Prune
+from .status import status
+from .texts import texts_without_paths
+
+__all__ = ["ROUTES", "change_refusal", "refusal", "register", "status", "texts_without_paths"]
+
+ROUTES = (
+    Route("GET", "status", Nothing, status_route.read),
+    Route("GET", "graphs", ListOfGraphs, graphs.list_graphs),
+    Route("GET", "graphs/{id}", OfGraph, graphs.details),
+    Route("POST", "graphs/{id}/verify", OfGraph, graphs.verify),
+    Route("POST", "graphs/{id}/pin", OfGraph, graphs.pin),
+    Route("POST", "graphs/{id}/unpin", OfGraph, graphs.unpin),
+    Route("POST", "graphs/{id}/delete", OfGraph, graphs.delete),
+    Route("POST", "graphs/{id}/retry", OfGraph, graphs.retry),
+    Route("POST", "prune", Prune, graphs.prune),
+    Route("GET", "models", Nothing, model_list.list_models),
+    Route("GET", "settings", Nothing, settings.read),
+    Route("POST", "settings", ChangedSettings, settings.change),
+    Route("GET", "badges", Nothing, badges.read),
+    Route("GET", "metrics", Nothing, metrics.read),
+    Route("GET", "ready", Nothing, ready.read),
+)
+
+
+def register() -> None:
+    """Add the routes to ComfyUI's server; without a server (in-process use) there is nothing to do."""
+    from comfy.cli_args import args
+    from server import PromptServer
+
+    from ...runtime.registry import registry
+    from .. import events
+    from ..warm_up import warm_up
+
+    server = getattr(PromptServer, "instance", None)
+    if server is None:
+        return
+    door.add(server.routes, ROUTES, args.listen)
+    registry().store.disk.on_change = events.graphs_changed
+
+    async def started(app: object) -> None:
+        warm_up.start()
+
+    server.app.on_startup.append(started)  # when all custom nodes are there

@@ -1,0 +1,86 @@
+"""What routes are: a table of functions that take checked values and give models. None of them sees a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ...common.reasons import Reason
+
+ENTRY_ID = r"^[0-9a-f]{10}$"
+JOB_ID = r"^[0-9a-f]{32}$"
+
+
+class Given(BaseModel):
+    """What a client may send. Anything else is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OfGraph(Given):
+    """A graph by its id."""
+
+    id: str = Field(pattern=ENTRY_ID)
+
+
+class OfJob(Given):
+    """A job by its id."""
+
+    job: str = Field(pattern=JOB_ID)
+
+
+class Told(BaseModel):
+    """What is answered."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer that says why there is no other.
+
+    Attributes:
+        status: of HTTP.
+    """
+
+    status: int
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Text:
+    """An answer that is no JSON."""
+
+    text: str
+    content_type: str
+
+
+@dataclass(frozen=True)
+class WithStatus:
+    """JSON with another status than 200."""
+
+    status: int
+    told: Told
+
+
+Answer = Told | Refusal | Text | WithStatus | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route below /onegraph/.
+
+    Attributes:
+        method: GET changes nothing; POST is for this server's own page and for programs.
+        path: with `{id}` or `{job}` where the client names a graph or a job.
+        given: what a client sends: in the path, and in the query (GET) or as JSON (POST).
+        answer: called in a thread, those of POST one after the other.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    given: type[Given]
+    answer: Callable[[Any], Answer]

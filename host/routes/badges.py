@@ -1,0 +1,11 @@
+"""GET /onegraph/badges: the badges of all nodes, for a page that was just opened."""
+
+from __future__ import annotations
+
+from .. import badges
+from .models import Badges, Nothing
+
+
+def read(asked: Nothing) -> Badges:
+    """GET badges."""
+    return Badges(nodes=badges.all_badges())
