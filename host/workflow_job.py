@@ -1,18 +1,14 @@
 """An API workflow run in a short form on a ComfyUI server: `python -m onegraph.host.workflow_job JOB`.
 
-JOB is JSON with the fields of `Job`. Nothing is rendered: of each sampler two steps are run in place of all, nothing
-is saved. Everything else is as in a run of the workflow, so that the graphs that this needs are those that a run needs.
-Each line printed is JSON, an event; the last one is `done` or `failed`. Imports neither torch nor ComfyUI: the server
-does.
+JOB is JSON with the fields of `Job`. Nothing is rendered: `short_runs` says what is run in place of the workflow. Each
+line printed is JSON, an event; the last one is `done` or `failed`. Imports neither torch nor ComfyUI: the server does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib.util
 import json
-import random
 import re
 import signal
 import socket
@@ -25,15 +21,13 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-STEPS = 2
-MOST_ROUNDS = 4  # after which something compiles at each run
+from .short_runs import JobError, Mode, Prompt, checked, nodes_of_ours, refusal_text, run_until_nothing_compiles
+
 _START_SECONDS = 600
 _PAUSE = 0.3
 _SIZE = re.compile(r"(\d+)x(\d+)")
-
-Prompt = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -50,18 +44,11 @@ class Job:
     """
 
     workflow: str
-    mode: Literal["bake", "explain"]
+    mode: Mode
     sizes: tuple[str, ...] = ()
     comfyui: str = ""
     server: str = ""
     options: tuple[str, ...] = ()
-
-
-class JobError(Exception):
-    """The workflow cannot be run; the message tells why and what to do."""
-
-
-# The workflow ---------------------------------------------------------------------------------------------------
 
 
 def read(path: Path) -> Prompt:
@@ -70,51 +57,13 @@ def read(path: Path) -> Prompt:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise JobError(f"{path.name} cannot be read as JSON ({error}).") from error
-    if isinstance(data, dict) and isinstance(data.get("nodes"), list):
-        raise JobError(f"{path.name} is a workflow for the editor. Export it there with `Export (API)`.")
-    prompt = data.get("prompt", data) if isinstance(data, dict) else None
-    nodes = prompt.values() if isinstance(prompt, dict) else ()
-    if not nodes or not all(isinstance(n, dict) and isinstance(n.get("class_type"), str) for n in nodes):
-        raise JobError(f"{path.name} is no workflow in ComfyUI's API format.")
-    assert isinstance(prompt, dict)
-    return prompt
-
-
-def shortened(prompt: Prompt, mode: str, size: str = "") -> Prompt:
-    """Make a workflow short: two steps of each sampler, nothing saved, no graph compiled by `explain`."""
-    prompt = copy.deepcopy(prompt)
-    for node in prompt.values():
-        kind, given = node["class_type"], node.setdefault("inputs", {})
-        for name in ("seed", "noise_seed"):  # a server runs nothing anew that is as it was
-            if isinstance(given.get(name), int):
-                given[name] = random.randrange(2**32)
-        if isinstance(given.get("steps"), int):
-            given["steps"] = min(given["steps"], STEPS)
-        if kind == "KSamplerAdvanced":  # each samples, also one that was to go on where another stops
-            given |= {"start_at_step": 0, "end_at_step": 10000}
-        elif kind == "SplitSigmas":
-            given["step"] = 1
-        elif kind == "SaveImage":
-            node["class_type"] = "PreviewImage"
-            given.pop("filename_prefix", None)
-        elif kind.startswith("OneGraph"):
-            given["when_missing"] = "eager" if mode == "explain" else "wait"
-        if size and kind.startswith("Empty") and isinstance(given.get("width"), int):
-            given["width"], given["height"] = (int(side) for side in size.split("x"))
-    return prompt
-
-
-def nodes_of_ours(prompt: Prompt) -> list[str]:
-    """The nodes of a workflow that run graphs."""
-    return [
-        name for name, node in prompt.items() if node["class_type"].startswith(("OneGraph", "OneDiff", "SVDSpeedup"))
-    ]
+    return checked(data, path.name)
 
 
 # The server -----------------------------------------------------------------------------------------------------
 
 
-class Server:
+class HttpServer:
     """A ComfyUI server, spoken to over HTTP."""
 
     def __init__(self, address: str) -> None:
@@ -128,6 +77,11 @@ class Server:
             text = answer.read()
         return json.loads(text) if text else None
 
+    def status(self) -> dict[str, Any]:
+        """What OneGraph did there. Raises OSError, ValueError."""
+        found: dict[str, Any] = self.ask("/onegraph/status")
+        return found
+
     def queue(self, prompt: Prompt) -> str:
         """Queue a workflow; its id. Raises JobError, OSError."""
         try:
@@ -140,25 +94,23 @@ class Server:
         found = self.ask(f"/history/{prompt_id}").get(prompt_id)
         return None if found is None else dict(found.get("status") or {})
 
+    def stop(self, prompt_id: str) -> None:
+        """Interrupt what runs. Never raises."""
+        with contextlib.suppress(OSError, ValueError):
+            self.ask("/interrupt", {})
+
 
 def _refusal(error: urllib.error.HTTPError) -> str:
-    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-        data = json.loads(error.read())
-        texts = [str(data["error"].get("message"))]
-        for node, found in (data.get("node_errors") or {}).items():
-            texts += [
-                f"node {node} ({found.get('class_type')}): {e.get('message')}, {e.get('details')}"
-                for e in found["errors"]
-            ]
-        return "; ".join(texts)
+    with contextlib.suppress(OSError):
+        return refusal_text(error.read(), error.code)
     return f"HTTP {error.code}"
 
 
 @contextlib.contextmanager
-def started(job: Job) -> Iterator[Server]:
+def started(job: Job) -> Iterator[HttpServer]:
     """Give a running server: the one that the job names, or a new one, which ends with the block. Raises JobError."""
     if job.server:
-        server = Server(job.server)
+        server = HttpServer(job.server)
         with contextlib.suppress(OSError, ValueError):
             server.ask("/system_stats")
             yield server
@@ -177,7 +129,7 @@ def started(job: Job) -> Iterator[Server]:
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
-            yield _wait(Server(f"http://127.0.0.1:{port}"), process, log)
+            yield _wait(HttpServer(f"http://127.0.0.1:{port}"), process, log)
         finally:
             process.terminate()
             try:
@@ -196,7 +148,7 @@ def _front_end(folder: Path) -> list[str]:
     return ["--front-end-root", str(folder / "front-end")]
 
 
-def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> Server:
+def _wait(server: HttpServer, process: subprocess.Popen[bytes], log: Path) -> HttpServer:
     until = time.monotonic() + _START_SECONDS
     while time.monotonic() < until:
         if process.poll() is not None:
@@ -235,57 +187,8 @@ def run(job: Job) -> None:
         with contextlib.suppress(urllib.error.HTTPError):
             server.ask("/onegraph/status")
         for size in job.sizes or ("",):
-            _run_until_nothing_compiles(server, job, prompt, size)
+            run_until_nothing_compiles(server, job.mode, prompt, size, tell)
     tell("done")
-
-
-def _run_until_nothing_compiles(server: Server, job: Job, prompt: Prompt, size: str) -> None:
-    for number in range(1, MOST_ROUNDS + 1):
-        before = server.ask("/onegraph/status")["compiles"]
-        tell("running", size=size, round=number)
-        prompt_id = server.queue(shortened(prompt, job.mode, size))
-        try:
-            status = _follow(server, prompt_id)
-        except BaseException:
-            with contextlib.suppress(OSError, ValueError):
-                server.ask("/interrupt", {})
-            raise
-        compiled = status["compiles"] - before
-        if not compiled or job.mode == "explain":
-            tell("ran", size=size, compiles=compiled, runs=_runs(status, prompt))
-            return
-        tell("compiled", size=size, compiles=compiled)
-    tell("ran", size=size, compiles=compiled, runs=_runs(status, prompt))
-
-
-def _runs(status: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
-    """The runs of the workflow's own nodes: a server that ran before knows others."""
-    return {node: runs for node, runs in status["all_runs"].items() if node in prompt}
-
-
-def _follow(server: Server, prompt_id: str) -> dict[str, Any]:
-    """Wait until a workflow has ended, and what it left to compile, too; the status then. Raises JobError, OSError."""
-    while True:
-        status: dict[str, Any] = server.ask("/onegraph/status")
-        ended = server.result(prompt_id)
-        if status["compiling"]:
-            tell("compiling", compiles=status["compiling"])
-        waits = status["compiling"] or status["background_compiles"] or status["deferred_compiles"]
-        if ended is not None and ended.get("status_str") != "success":
-            raise JobError(f"The workflow failed: {_failure(ended)}")
-        if ended is not None and not waits:
-            final: dict[str, Any] = server.ask("/onegraph/status")
-            return final
-        time.sleep(_PAUSE)
-
-
-def _failure(ended: dict[str, Any]) -> str:
-    for name, data in ended.get("messages") or ():
-        if name == "execution_error":
-            return f"node {data.get('node_id')} ({data.get('node_type')}): {str(data.get('exception_message')).strip()}"
-        if name == "execution_interrupted":
-            return "it was interrupted"
-    return str(ended.get("status_str"))
 
 
 def main() -> None:

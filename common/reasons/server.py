@@ -66,3 +66,14 @@ class ServerError(Reason):
 class SettingsNotSaved(Reason):
     sentence = "The settings cannot be written in the user's graph folder ({detail})."
     detail: str
+
+
+class WorkflowRefused(Reason):
+    """A workflow cannot be baked; `why` is a sentence."""
+
+    sentence = "{why}"
+    why: str
+
+
+class TooManyJobs(Reason):
+    sentence = "Many workflows wait to be baked already. Send this one when some are done."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from . import badges, door, graphs, metrics, model_list, ready, settings
+from . import badges, bake, door, graphs, metrics, model_list, ready, settings
 from . import status as status_route
 from .access import change_refusal, refusal
-from .answers import OfGraph, Route
-from .models import ChangedSettings, ListOfGraphs, Nothing, Prune
+from .answers import OfGraph, OfJob, Route
+from .models import ChangedSettings, ListOfGraphs, Nothing, Prune, Workflow
 from .status import status
 from .texts import texts_without_paths
 
@@ -23,6 +23,9 @@ ROUTES = (
     Route("POST", "graphs/{id}/retry", OfGraph, graphs.retry),
     Route("POST", "prune", Prune, graphs.prune),
     Route("GET", "models", Nothing, model_list.list_models),
+    Route("POST", "bake", Workflow, bake.begin),
+    Route("GET", "bake/{job}", OfJob, bake.read),
+    Route("POST", "bake/{job}/cancel", OfJob, bake.cancel),
     Route("GET", "settings", Nothing, settings.read),
     Route("POST", "settings", ChangedSettings, settings.change),
     Route("GET", "badges", Nothing, badges.read),

@@ -77,7 +77,7 @@ class Route:
         method: GET changes nothing; POST is for this server's own page and for programs.
         path: with `{id}` or `{job}` where the client names a graph or a job.
         given: what a client sends: in the path, and in the query (GET) or as JSON (POST).
-        answer: called in a thread, those of POST one after the other.
+        answer: called in a thread.
     """
 
     method: Literal["GET", "POST"]

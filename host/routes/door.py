@@ -28,7 +28,7 @@ _MOST_DETAIL = 300
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 # Lists do not wait for what is changed: that may have to wait for other processes.
 _READING = ThreadPoolExecutor(4, "onegraph-reading")
-_CHANGING = ThreadPoolExecutor(1, "onegraph-changing")
+_CHANGING = ThreadPoolExecutor(4, "onegraph-changing")
 
 
 def add(table: web.RouteTableDef, routes: Iterable[Route], listen: str) -> None:

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from ..badges import Badge
+from ..baking import JobState
 from .answers import Given, Told
 
 ModelState = Literal["ready", "partly", "would_compile", "unknown"]
-JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 _TEXT = Field(default="", max_length=200)
 _MOST_BUDGET = 1 << 60

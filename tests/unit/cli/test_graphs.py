@@ -173,10 +173,10 @@ def test_sizes(text: str, count: int | None) -> None:
     assert parse(text) == count
 
 
-def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, count in {"": DEFAULT, "nonsense": DEFAULT, "1GiB": 1 << 30, "0": None}.items():
         monkeypatch.setenv("ONEGRAPH_DISK_BUDGET", text)
-        assert limit() == count
+        assert limit(tmp_path) == count
 
 
 def test_doctor_tells_what_to_do(store: Store, graphs: dict[str, Entry]) -> None:

@@ -1,0 +1,153 @@
+"""A workflow in a short form: two steps of each sampler, nothing saved, run until nothing compiles any more.
+
+Everything else is as in a run of the workflow, so that the graphs that this needs are those that a run needs. Where it
+runs is the caller's: on a server over HTTP (`workflow_job`), or in this one (`baking`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+STEPS = 2
+MOST_ROUNDS = 4  # after which something compiles at each run
+_PAUSE = 0.3
+
+Prompt = dict[str, dict[str, Any]]
+Mode = Literal["bake", "explain"]  # explain compiles nothing
+Tell = Callable[..., None]  # takes the name of an event and its facts
+
+
+class JobError(Exception):
+    """The workflow cannot be run; the message tells why and what to do."""
+
+
+class Server(Protocol):
+    """Where a workflow runs."""
+
+    def status(self) -> dict[str, Any]:
+        """As `GET /onegraph/status`. Raises what ends the job."""
+
+    def queue(self, prompt: Prompt) -> str:
+        """Queue a workflow; its id. Raises JobError."""
+
+    def result(self, prompt_id: str) -> dict[str, Any] | None:
+        """The status of a workflow that has ended, as ComfyUI's history has it."""
+
+    def stop(self, prompt_id: str) -> None:
+        """Have a workflow end. Never raises."""
+
+
+def checked(data: Any, name: str) -> Prompt:
+    """Take a workflow in the API format from JSON. Raises JobError."""
+    if isinstance(data, dict) and isinstance(data.get("nodes"), list):
+        raise JobError(f"{name} is a workflow for the editor. Export it there with `Export (API)`.")
+    prompt = data.get("prompt", data) if isinstance(data, dict) else None
+    nodes = prompt.values() if isinstance(prompt, dict) else ()
+    if not nodes or not all(map(_is_node, nodes)):
+        raise JobError(f"{name} is no workflow in ComfyUI's API format.")
+    assert isinstance(prompt, dict)
+    return prompt
+
+
+def _is_node(node: Any) -> bool:
+    if not isinstance(node, dict) or not isinstance(node.get("class_type"), str):
+        return False
+    return isinstance(node.get("inputs", {}), dict)
+
+
+def shortened(prompt: Prompt, mode: Mode, size: str = "") -> Prompt:
+    """Make a workflow short: two steps of each sampler, nothing saved, no graph compiled by `explain`."""
+    prompt = copy.deepcopy(prompt)
+    for node in prompt.values():
+        kind, given = node["class_type"], node.setdefault("inputs", {})
+        for name in ("seed", "noise_seed"):  # a server runs nothing anew that is as it was
+            if isinstance(given.get(name), int):
+                given[name] = random.randrange(2**32)
+        if isinstance(given.get("steps"), int):
+            given["steps"] = min(given["steps"], STEPS)
+        if kind == "KSamplerAdvanced":  # each samples, also one that was to go on where another stops
+            given |= {"start_at_step": 0, "end_at_step": 10000}
+        elif kind == "SplitSigmas":
+            given["step"] = 1
+        elif kind == "SaveImage":
+            node["class_type"] = "PreviewImage"
+            given.pop("filename_prefix", None)
+        elif kind.startswith("OneGraph"):
+            given["when_missing"] = "eager" if mode == "explain" else "wait"
+        if size and kind.startswith("Empty") and isinstance(given.get("width"), int):
+            given["width"], given["height"] = (int(side) for side in size.split("x"))
+    return prompt
+
+
+def nodes_of_ours(prompt: Prompt) -> list[str]:
+    """The nodes of a workflow that run graphs."""
+    return [
+        name for name, node in prompt.items() if node["class_type"].startswith(("OneGraph", "OneDiff", "SVDSpeedup"))
+    ]
+
+
+def run_until_nothing_compiles(server: Server, mode: Mode, prompt: Prompt, size: str, tell: Tell) -> None:
+    """Run a workflow in its short form, and tell what its nodes did. Raises JobError and what the server raises."""
+    for number in range(1, MOST_ROUNDS + 1):
+        before = server.status()["compiles"]
+        tell("running", size=size, round=number)
+        prompt_id = server.queue(shortened(prompt, mode, size))
+        try:
+            status = _follow(server, prompt_id, tell)
+        except BaseException:
+            server.stop(prompt_id)
+            raise
+        compiled = status["compiles"] - before
+        if not compiled or mode == "explain":
+            break
+        tell("compiled", size=size, compiles=compiled)
+    tell("ran", size=size, compiles=compiled, runs=_runs(status, prompt))
+
+
+def _runs(status: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
+    """The runs of the workflow's own nodes: a server that ran before knows others."""
+    return {node: runs for node, runs in status["all_runs"].items() if node in prompt}
+
+
+def _follow(server: Server, prompt_id: str, tell: Tell) -> dict[str, Any]:
+    """Wait until a workflow has ended, and what it left to compile, too; the status then. Raises JobError."""
+    while True:
+        status = server.status()
+        ended = server.result(prompt_id)
+        if status["compiling"]:
+            tell("compiling", compiles=status["compiling"])
+        waits = status["compiling"] or status["background_compiles"] or status["deferred_compiles"]
+        if ended is not None and ended.get("status_str") != "success":
+            raise JobError(f"The workflow failed: {_failure(ended)}")
+        if ended is not None and not waits:
+            return server.status()
+        time.sleep(_PAUSE)
+
+
+def _failure(ended: dict[str, Any]) -> str:
+    for name, data in ended.get("messages") or ():
+        if name == "execution_error":
+            return f"node {data.get('node_id')} ({data.get('node_type')}): {str(data.get('exception_message')).strip()}"
+        if name == "execution_interrupted":
+            return "it was interrupted"
+    return str(ended.get("status_str"))
+
+
+def refusal_text(answer: bytes | str, status: int) -> str:
+    """What ComfyUI's answer to a workflow that it does not take says. `status`: of HTTP."""
+    with contextlib.suppress(ValueError, AttributeError, TypeError, KeyError):
+        data = json.loads(answer)
+        texts = [str(data["error"].get("message"))]
+        for node, found in (data.get("node_errors") or {}).items():
+            texts += [
+                f"node {node} ({found.get('class_type')}): {e.get('message')}, {e.get('details')}"
+                for e in found["errors"]
+            ]
+        return "; ".join(texts)
+    return f"HTTP {status}"
