@@ -30,7 +30,7 @@ class Job:
     """How far a job is.
 
     Attributes:
-        done, of: nodes of OneGraph in the workflow, and those whose runs are over.
+        done, of: nodes of OneGraph whose runs are over, and all in the workflow. One that nothing uses never runs.
         compiled, restored: graphs, since the job began.
     """
 
@@ -145,7 +145,7 @@ class _JobRun:
             self._ready |= status.ran_in(self._prompt_id) & {*nodes_of_ours(self._known.prompt)}
         now = replace(
             self._known.now,
-            done=len(self._ready),
+            done=self._known.now.of if changes.get("state") == "done" else len(self._ready),
             compiled=counters.compiles - self._before[0],
             restored=counters.restores - self._before[1],
             **changes,
