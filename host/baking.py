@@ -192,7 +192,8 @@ class _JobRun:
         """The status of a workflow that has ended. Raises JobError where somebody took it from the queue."""
         from server import PromptServer
 
-        queue = PromptServer.instance.prompt_queue
+        server = PromptServer.instance
+        queue = server.prompt_queue
         waiting = any(item[1] == prompt_id for items in queue.get_current_queue_volatile() for item in items)
         found = queue.get_history(prompt_id=prompt_id).get(prompt_id)
         if found is None and not waiting:
@@ -204,7 +205,8 @@ class _JobRun:
         try:
             from server import PromptServer
 
-            queue = PromptServer.instance.prompt_queue
+            server = PromptServer.instance
+            queue = server.prompt_queue
             if not queue.delete_queue_item(lambda item: item[1] == prompt_id):
                 queue.interrupt_if_running(prompt_id)
         except Exception:  # ComfyUI is another one, or ends

@@ -24,7 +24,7 @@ from ..common.reasons import Reason
 
 log = logging.getLogger("onegraph.host")
 
-Feature = Literal["model", "blocks", "ControlNet", "VAE", "DynamicVRAM", "memory", "texts", "loading"]
+Feature = Literal["model", "blocks", "ControlNet", "VAE", "DynamicVRAM", "memory", "texts", "loading", "baking"]
 _MISSING = object()
 
 
@@ -106,10 +106,16 @@ USES: dict[Feature, tuple[Use, ...]] = {
         *uses("comfy.model_patcher.ModelPatcher", "partially_load", "partially_unload", "detach"),
     ),
     "texts": (
-        *uses("server.PromptServer", "send_progress_text"),
+        *uses("server.PromptServer", "send_progress_text", "send_sync"),
         *uses("comfy", "cli_args.args.listen"),
         *uses("comfy.utils.ProgressBar", "update_absolute"),
         *uses("comfy_execution.utils", "get_executing_context"),
+    ),
+    "baking": (
+        *uses("server.PromptServer", "send_sync"),
+        *uses("execution.PromptQueue", "get_history", "get_current_queue_volatile"),
+        Use("execution.PromptQueue.delete_queue_item", ("function",)),
+        Use("execution.PromptQueue.interrupt_if_running", ("prompt_id",)),
     ),
     "loading": (
         *uses("nodes", "CheckpointLoaderSimple.load_checkpoint", "ControlNetLoader.load_controlnet"),
@@ -151,7 +157,7 @@ STREAMING = (
 )
 # Products of weights in float8 and an input that is quantised for each (--fast fp8_matrix_mult).
 FAST = (Use("comfy.ops.fp8_linear", ("self", "input")),)
-_AS_SERVER = ("server", "nodes")  # modules that only a server has loaded; nothing of ours loads them
+_AS_SERVER = ("server", "nodes", "execution")  # modules that only a server has loaded; nothing of ours loads them
 
 
 def _module(name: str) -> tuple[ModuleType | None, str]:

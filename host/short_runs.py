@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 STEPS = 2
 MOST_ROUNDS = 4  # after which something compiles at each run
 _PAUSE = 0.3
+_OURS, _ONEDIFFS = ("OneGraphCompile", "OneGraphLoad"), ("OneDiff", "SVDSpeedup")  # that run graphs
 
 Prompt = dict[str, dict[str, Any]]
 Mode = Literal["bake", "explain"]  # explain compiles nothing
@@ -78,7 +79,7 @@ def shortened(prompt: Prompt, mode: Mode, size: str = "") -> Prompt:
         elif kind == "SaveImage":
             node["class_type"] = "PreviewImage"
             given.pop("filename_prefix", None)
-        elif kind.startswith("OneGraph"):
+        elif kind.startswith(_OURS):
             given["when_missing"] = "eager" if mode == "explain" else "wait"
         if size and kind.startswith("Empty") and isinstance(given.get("width"), int):
             given["width"], given["height"] = (int(side) for side in size.split("x"))
@@ -87,9 +88,7 @@ def shortened(prompt: Prompt, mode: Mode, size: str = "") -> Prompt:
 
 def nodes_of_ours(prompt: Prompt) -> list[str]:
     """The nodes of a workflow that run graphs."""
-    return [
-        name for name, node in prompt.items() if node["class_type"].startswith(("OneGraph", "OneDiff", "SVDSpeedup"))
-    ]
+    return [name for name, node in prompt.items() if node["class_type"].startswith((*_OURS, *_ONEDIFFS))]
 
 
 def run_until_nothing_compiles(server: Server, mode: Mode, prompt: Prompt, size: str, tell: Tell) -> None:

@@ -59,7 +59,7 @@ class WarmUp:
             lines = [f"the list in {VARIABLE}"]
         names = [*dict.fromkeys(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
         with self._lock:
-            self._left = names
+            self._left = [*names]
         # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
         threading.Thread(target=self._run, args=(names,), name="onegraph-warm-up").start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...common import reasons
+from .. import contract
 from ..baking import Job, jobs
 from ..short_runs import JobError, checked, nodes_of_ours
 from .answers import OfJob, Refusal
@@ -11,6 +12,9 @@ from .models import BakeJob, QueuedJob, Workflow
 
 def begin(asked: Workflow) -> QueuedJob | Refusal:
     """POST bake: queue the workflow as `onegraph bake` does."""
+    lacking = contract.refusal("baking")
+    if lacking is not None:
+        return Refusal(501, lacking)
     try:
         prompt = checked(asked.prompt, "What was sent")
     except JobError as error:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from onegraph.host.workflow_job import JobError, Prompt, nodes_of_ours, read, shortened
+from onegraph.host.short_runs import JobError, Prompt, nodes_of_ours, shortened
+from onegraph.host.workflow_job import read
 
 
 def node(kind: str, **inputs: Any) -> dict[str, Any]:
@@ -47,8 +48,8 @@ def test_two_steps_of_each_sampler_and_nothing_saved(prompt: Prompt) -> None:
 
 
 def test_nodes_that_run_graphs() -> None:
-    kinds = ["OneGraphCompileVAE", "KSampler", "OneDiffModelBooster", "SVDSpeedup"]
-    assert nodes_of_ours({kind: node(kind) for kind in kinds}) == [kinds[0], *kinds[2:]]
+    kinds = ["OneGraphCompileVAE", "OneGraphLoadCheckpoint", "OneDiffModelBooster", "SVDSpeedup"]
+    assert nodes_of_ours({kind: node(kind) for kind in [*kinds, "KSampler", "OneGraphTestTextEncode"]}) == kinds
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -1,0 +1,57 @@
+"""Who says how many bytes graphs may take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from onegraph.graph_cache.disk import budget
+from onegraph.graph_cache.disk.budget import DEFAULT, SETTINGS_FILE, VARIABLE, Budget
+from onegraph.graph_cache.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def test_the_environment_wins_over_the_setting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store.disk.allowance == Budget(DEFAULT, "default")
+    budget.change(store.home, 5)
+    assert store.disk.allowance == Budget(5, "setting")
+    budget.change(store.home, None)
+    assert store.disk.allowance == Budget(None, "setting")
+    monkeypatch.setenv(VARIABLE, "1GiB")
+    assert store.disk.allowance == Budget(1 << 30, "environment")
+    monkeypatch.setenv(VARIABLE, "0")
+    assert store.disk.allowance == Budget(None, "environment")
+    monkeypatch.setenv(VARIABLE, "nonsense")  # as `onegraph doctor` says
+    assert store.disk.allowance == Budget(DEFAULT, "default")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no json", "[]", "{}x", '{"disk_budget_bytes": 0}', '{"disk_budget_bytes": -1}', '{"disk_budget_bytes": "x"}',
+     '{"version": 2, "disk_budget_bytes": 5}', '{"folder": "/etc"}', "[" * 100_000, " " * 70_000 + "{}"],
+)  # fmt: skip
+def test_settings_that_are_none_count_as_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / SETTINGS_FILE).write_text(text)
+    assert budget.current(tmp_path) == Budget(DEFAULT, "default")
+
+
+def test_no_link_and_no_pipe_is_read(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text('{"disk_budget_bytes": 5}')
+    (tmp_path / SETTINGS_FILE).symlink_to(tmp_path / "other")
+    assert budget.limit(tmp_path) == DEFAULT
+    (tmp_path / SETTINGS_FILE).unlink()
+    os.mkfifo(tmp_path / SETTINGS_FILE)
+    assert budget.limit(tmp_path) == DEFAULT
+
+
+def test_a_user_without_a_folder_gets_one(tmp_path: Path) -> None:
+    budget.change(tmp_path / "a" / "b", 7)
+    assert budget.limit(tmp_path / "a" / "b") == 7
+    with pytest.raises(OSError):
+        budget.change(tmp_path / "a" / "b" / SETTINGS_FILE, 7)

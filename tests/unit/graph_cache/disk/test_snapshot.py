@@ -1,0 +1,110 @@
+"""A list that is read again only when something has changed, and then always."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.store.entries import key, publish, quarantine
+
+from onegraph.common.installed import torch_version
+from onegraph.graph_cache.disk import marks, snapshot
+from onegraph.graph_cache.disk.snapshot import Snapshots
+from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+
+@pytest.fixture(autouse=True)
+def old_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes need not grow old before the clock is trusted."""
+    monkeypatch.setattr(snapshot, "_UNSURE_NS", -(1 << 62))
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def add(store: Store, checkpoint: Path, number: int = 0) -> Entry:
+    target = {"device": "cpu", "torch": torch_version()}
+    wanted = key(architecture=f"{number:064x}", target=target)
+    return publish(store, ModelSource(checkpoint, "0123456789ab"), wanted)
+
+
+def age(store: Store, folder: Path) -> None:
+    """Put all times back, so that each change is another time whatever the file system rounds."""
+    for path in [folder, *folder.rglob("*"), store.home, *store.home.rglob("*")]:
+        os.utime(path, (1e9, 1e9))
+
+
+Change = Callable[[Store, Entry, Path], object]
+CHANGES: dict[str, Change] = {
+    "another graph": lambda store, entry, folder: add(store, folder / "a.safetensors", 1),
+    "one of another checkpoint": lambda store, entry, folder: add(store, folder / "b.safetensors"),
+    "a graph that is gone": lambda store, entry, folder: shutil.rmtree(entry.folder),
+    "all graphs gone": lambda store, entry, folder: shutil.rmtree(folder / "a.graphs"),
+    "quarantined": lambda store, entry, folder: quarantine(store, entry.folder),
+    "pinned": lambda store, entry, folder: marks.pin(entry.folder),
+    "first use": lambda store, entry, folder: marks.note_use(entry.folder, "restored"),
+    "a checkpoint that is gone": lambda store, entry, folder: (folder / "a.safetensors").unlink(),
+    "another user's rights": lambda store, entry, folder: shutil.rmtree(entry.folder.parent),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_each_change_is_seen(change: Change, store: Store, checkpoints: Path) -> None:
+    entry = add(store, checkpoints / "a.safetensors")
+    snapshots = Snapshots(store.disk)
+    snapshots.get([checkpoints])
+    age(store, checkpoints)
+    before = snapshots.get([checkpoints])
+    scans = snapshots.scans
+    assert snapshots.get([checkpoints]) is before and snapshots.scans == scans
+    change(store, entry, checkpoints)
+    after = snapshots.get([checkpoints])
+    assert snapshots.scans == scans + 1 and after.revision != before.revision
+    assert after.entries == store.disk.all_entries([checkpoints]) != before.entries
+
+
+def test_a_later_use_is_seen(store: Store, checkpoints: Path) -> None:
+    """It changes one file, and no folder."""
+    entry = add(store, checkpoints / "a.safetensors")
+    marks.note_use(entry.folder, "restored")
+    snapshots = Snapshots(store.disk)
+    snapshots.get([checkpoints])
+    age(store, checkpoints)
+    (before,) = snapshots.get([checkpoints]).entries
+    marks.note_use(entry.folder, "restored")
+    (after,) = snapshots.get([checkpoints]).entries
+    assert (before.uses, after.uses) == (1, 2) and after.used > before.used
+
+
+def test_changes_that_a_clock_may_hide_are_looked_for(
+    store: Store, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system gives two changes one time where they are close to each other."""
+    monkeypatch.setattr(snapshot, "_UNSURE_NS", 3600 * 10**9)
+    add(store, checkpoints / "a.safetensors")
+    snapshots = Snapshots(store.disk)
+    snapshots.get([checkpoints])
+    (checkpoints / "a.safetensors").unlink()
+    os.utime(checkpoints, ns=(time.time_ns(), snapshots._stamp[snapshots._watched.index(str(checkpoints))]))
+    (found,) = snapshots.get([checkpoints]).entries
+    assert found.unusable is not None and snapshots.scans == 2
+
+
+def test_other_folders_are_another_list(store: Store, checkpoints: Path, tmp_path: Path) -> None:
+    add(Store(store.home), checkpoints / "a.safetensors")
+    snapshots = Snapshots(store.disk)
+    assert len(snapshots.get([checkpoints]).entries) == 1
+    assert snapshots.get([tmp_path / "nothing"]).by_id.keys() == snapshots.get().by_id.keys()
+    assert snapshots.get([checkpoints]).by_id.keys() == {one.id for one in store.disk.all_entries([checkpoints])}
