@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ HAVE_LOCKS = os.name == "posix"
 Use = Literal["free", "used", "gone", "unknown"]
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+# A list asks for each entry whether it is in use, by the same lock as a removal: in one process one after the other.
+_asking = threading.RLock()
 _TRIES, _PAUSE = 200, 0.005  # seconds: a removal holds the lock for a few milliseconds before its rename
 
 
@@ -73,6 +76,12 @@ def take(folder: Path) -> Lease | GraphRemoved:
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[Use]:
     """Tell whether an entry is in use, and keep others from using it until the block ends. Never raises OSError."""
+    with _asking, _exclusive(folder) as use:
+        yield use
+
+
+@contextlib.contextmanager
+def _exclusive(folder: Path) -> Iterator[Use]:
     path = folder / MANIFEST_FILE
     if not HAVE_LOCKS:
         yield "free" if os.path.lexists(folder) else "gone"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from . import badges, bake, door, graphs, metrics, model_list, ready, settings
-from . import status as status_route
+import logging
+
+from . import badges, bake, door, graphs, metrics, model_list, process, ready, settings
 from .access import change_refusal, refusal
 from .answers import OfGraph, OfJob, Route
 from .models import ChangedSettings, ListOfGraphs, Nothing, Prune, Workflow
-from .status import status
+from .process import status
 from .texts import texts_without_paths
+
+log = logging.getLogger("onegraph.host")
 
 __all__ = ["ROUTES", "change_refusal", "refusal", "register", "status", "texts_without_paths"]
 
 ROUTES = (
-    Route("GET", "status", Nothing, status_route.read),
+    Route("GET", "status", Nothing, process.read),
     Route("GET", "graphs", ListOfGraphs, graphs.list_graphs),
     Route("GET", "graphs/{id}", OfGraph, graphs.details),
     Route("POST", "graphs/{id}/verify", OfGraph, graphs.verify),
@@ -52,4 +55,8 @@ def register() -> None:
     async def started(app: object) -> None:
         warm_up.start()
 
-    server.app.on_startup.append(started)  # when all custom nodes are there
+    try:
+        server.app.on_startup.append(started)  # when all custom nodes are there
+    except Exception:  # a host that begins otherwise
+        log.warning("OneGraph: the warm-up list is restored while custom nodes load", exc_info=True)
+        warm_up.start()

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from headless import server, workflows
 from support.processes import priority
+from support.processes.listener import listening
 
 from .conftest import HAS_ONEFLOW, SECOND, difference, graph_folders, needs_oneflow, node_of, txt2img
 
@@ -127,10 +128,14 @@ def test_background_runs_eager_now_and_compiled_later(backend: str, running: ser
     compiles = running.status()["compiles"]
     prompt = txt2img(seed=36, width=88, shapes="exact", when_missing="background", backend=backend)
     eager = running.run(workflows.without_onegraph(prompt))
-    first = running.run(prompt)
-    assert difference(eager, first) == 0
-    assert first.text("2") == "eager: compiling in the background; a later run uses the graph"
-    priority.wait_for(lambda: not running.status()["background_compiles"], running.pid)
+    with listening(running.port) as page:
+        first = running.run(prompt)
+        assert difference(eager, first) == 0
+        assert first.text("2") == "eager: compiling in the background; a later run uses the graph"
+        priority.wait_for(lambda: not running.status()["background_compiles"], running.pid)
+        page.wait("onegraph.graphs", lambda data: bool(data["revision"]))
+        shown = [data["badge"]["state"] for data in page.of("onegraph.badge") if data["node"] == "2"]
+    assert "compiling" in shown and shown[-1] == "eager"  # of the run that is over
     again = workflows.with_inputs(prompt, "KSampler", seed=37)
     later = running.run(again)
     assert later.text("2").startswith("restored in "), later.texts

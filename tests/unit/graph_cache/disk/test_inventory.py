@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -419,3 +420,20 @@ def test_what_others_put_in_the_place_of_a_mark_is_not_written(
     marks.note_use(three[2].folder, "restored")
     assert own.read_text() == "dear"
     assert len(store.disk.entries()) == 3
+
+
+def test_lists_do_not_take_each_others_questions_for_a_use(store: Store, three: list[Entry]) -> None:
+    """Two pages ask for the same entries at once, while one is to be deleted."""
+    found: list[str] = []
+
+    def ask() -> None:
+        found.extend(leases.use_of(three[0].folder) for _ in range(300))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    entry = listed(store, three[1])
+    done = store.disk.delete(entry)
+    for thread in threads:
+        thread.join()
+    assert done == "removed" and {*found} == {"free"}
