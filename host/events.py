@@ -9,6 +9,7 @@ import time
 from typing import Any, Literal
 
 from ..graph_cache.layout import machine_id
+from ..runtime.registry import registry
 
 log = logging.getLogger("onegraph.host")
 
@@ -31,6 +32,7 @@ def send(event: Event, data: dict[str, Any]) -> None:
 class _Changes:
     """Tells that the list of graphs has changed, at most once in a while, and never too early to see the last change.
 
+    What restores took is written on the way, in the same thread, for which no run waits.
     The revision says nothing but that it is another one: reading the disk would take time from a run.
     """
 
@@ -54,6 +56,10 @@ class _Changes:
         with self._lock:
             self._due, self._last = False, time.monotonic()
         send("onegraph.graphs", {"revision": f"{self._began}-{next(self._numbers)}"})
+        try:
+            registry().remember_restores()
+        except Exception:  # a time that nobody knows later
+            log.debug("what restores took is not remembered", exc_info=True)
 
 
 graphs_changed = _Changes()

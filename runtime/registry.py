@@ -24,6 +24,7 @@ from ..common.errors import LoadError, MemoryShortError
 from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ..common.shapes import Refused
 from ..compiler.blocks.attention import Zeros, attending
+from ..graph_cache.disk import restore_times
 from ..graph_cache.disk.leases import Lease
 from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
@@ -186,6 +187,7 @@ class Registry:
         if isinstance(graph, LoadedGraph):
             self.counters.restores += 1
             self.counters.restore_times.add(str(entry.folder), time.perf_counter() - started)
+            self.store.disk.changed()
         return graph
 
     def _broken(self, request: Request, found: Broken) -> Refused | Miss:
@@ -328,6 +330,12 @@ class Registry:
             graph = self._graphs.pop(slot, None)
             if graph is not None:
                 graph.close()
+
+    def remember_restores(self) -> None:
+        """Write what this process's restores took, for lists of later processes. Takes a write to the disk."""
+        seconds = self.counters.restore_times.last.copy()
+        if seconds:
+            restore_times.remember(self.store.home, seconds)
 
     def status(self) -> dict[str, Any]:
         """Numbers of compiles and memory for the status route. Takes no lock."""

@@ -68,6 +68,12 @@ class Listed:
         return leases.use_of(self.path) == "used"
 
 
+def id_of(folder: str) -> str:
+    """The id by which clients name the entry in a folder."""
+    name: str = blake3(os.fsencode(folder)).hexdigest(length=5)
+    return name
+
+
 def bytes_on_disk(listed: Iterable[Listed]) -> int:
     """Bytes that entries take together, what several share counted once."""
     single, shared = 0, {}
@@ -124,7 +130,7 @@ def _describe(folder: str, root: str, graphs: str, model: str, known: KnownFacts
     uses = files.get(USES_FILE)
     return Listed(
         folder=folder,
-        id=blake3(os.fsencode(folder)).hexdigest(length=5),
+        id=id_of(folder),
         root=root,
         model=model,
         facts=facts,

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...common import reasons
 from ...common.plain_text import plain
-from ...graph_cache.disk import budget, inventory, report
+from ...graph_cache.disk import budget, inventory, report, restore_times
 from ...graph_cache.disk.listing import Listed
 from ...graph_cache.disk.snapshot import Snapshot, Snapshots
 from ...graph_cache.entry import Entry as Stored
@@ -49,7 +49,12 @@ def snapshot() -> Snapshot:
 
 def entry(one: Listed) -> Entry:
     """Describe an entry for clients."""
-    return Entry(**report.describe(one), restore_seconds=registry().counters.restore_times.last.get(one.folder))
+    return _described([one])[0]
+
+
+def _described(entries: Iterable[Listed]) -> list[Entry]:
+    here, before = registry().counters.restore_times.last, restore_times.read(registry().store.home)
+    return [Entry(**report.describe(one), restore_seconds=here.get(one.folder, before.get(one.id))) for one in entries]
 
 
 def list_graphs(asked: ListOfGraphs) -> Graphs:
@@ -61,7 +66,7 @@ def list_graphs(asked: ListOfGraphs) -> Graphs:
     order = report.state_of if asked.sort == "state" else report.ORDERS[asked.sort]
     chosen.sort(key=order, reverse=backwards)
     return Graphs(
-        entries=[entry(one) for one in chosen[asked.offset : asked.offset + asked.limit]],
+        entries=_described(chosen[asked.offset : asked.offset + asked.limit]),
         total=len(chosen),
         totals=Totals(**report.totals(registry().store.disk, found.entries)),
         revision=found.revision,
@@ -170,10 +175,6 @@ def prune(asked: Prune) -> Pruned:
         after=done.after,
         dry_run=asked.dry_run,
     )
-
-
-def _described(entries: Iterable[Listed]) -> list[Entry]:
-    return [entry(one) for one in entries]
 
 
 def _done(asked: OfGraph, code: str, text: str, done: bool) -> Done:

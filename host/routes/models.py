@@ -48,7 +48,7 @@ class Entry(Told):
     """A graph, as `onegraph ls --json` describes it.
 
     Attributes:
-        restore_seconds: what its last restore in this process took.
+        restore_seconds: what its last restore on this machine took; null: not known.
     """
 
     id: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +180,11 @@ def test_what_changes_something_is_posted() -> None:
         "status", "graphs", "graphs/{id}", "models", "bake/{job}", "settings", "badges", "metrics", "ready",
     }  # fmt: skip
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+
+
+def test_each_route_is_documented() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "server.md").read_text()
+    rows = re.findall(r"^\| `(GET|POST) ([^`]+)`(?:, `(\w+)`)?", text, re.MULTILINE)
+    listed = {(method, path) for method, path, _ in rows}
+    listed |= {(method, f"{path.rpartition('/')[0]}/{other}") for method, path, other in rows if other}
+    assert listed == {(route.method, route.path.replace("{id}", "ID").replace("{job}", "JOB")) for route in ROUTES}
