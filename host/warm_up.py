@@ -69,7 +69,7 @@ class WarmUp:
             for name in names:
                 if not threading.main_thread().is_alive():  # the server has ended
                     return
-                if _restore(name, entries):
+                if restore(name, entries):
                     with self._lock:
                         self._left.remove(name)
         except Exception:  # the server is there without it, and says that it is not ready
@@ -78,7 +78,7 @@ class WarmUp:
             log.warning("OneGraph: no graph was restored for %s", ", ".join(self.waiting_for()))
 
 
-def _restore(name: str, entries: Sequence[Listed]) -> bool:
+def restore(name: str, entries: Sequence[Listed]) -> bool:
     """Restore all graphs that a name means and that can be used here; whether they are all loaded now."""
     found = [one for one in report.find(entries, name) if report.state_of(one) == "signed"]
     if not found:  # a name as loaders show it

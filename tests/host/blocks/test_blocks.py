@@ -12,7 +12,8 @@ import torch
 from headless import host
 from support.models import dits
 
-from onegraph.host import contract, model_hook, status
+from onegraph.graph_cache.disk.listing import id_of
+from onegraph.host import contract, model_files, model_hook, status, warm_up
 from onegraph.runtime import registry
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.policy import ANY_SPEED
@@ -226,6 +227,22 @@ def test_graphs_of_blocks_are_preloaded(counters: Counters, fresh_process: Regis
         compiled(dits.load("flux", dtype=torch.float64))  # there is nothing for it
         host.wait_for_preloads()
         assert seen.preloads == len(graphs)
+
+
+def test_graphs_of_a_warm_up_list_serve_blocks(counters: Counters, fresh_process: Registry) -> None:
+    """They are restored before any model is there."""
+    model = known("flux", counters)
+    check(model, "flux")
+    names = [id_of(str(graph.entry.folder)) for graph in fresh_process.graphs()]
+    with registry.using(Registry(fresh_process.store, policy=ANY_SPEED)) as process:
+        assert process is not None
+        entries = process.store.disk.all_entries(model_files.folders())
+        assert [warm_up.restore(name, entries) for name in names] == [True] * 2
+        seen = process.counters
+        assert (seen.preloads, seen.restores, seen.binds) == (2, 2, 0)
+        found, wanted = dits.sample(compiled(model), "flux"), dits.sample(model, "flux")
+        assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+        assert (blocks()["calls"], seen.compiles, seen.restores) == (10, 0, 2)
 
 
 def test_a_model_is_freed_without_a_collector(counters: Counters) -> None:
