@@ -1,0 +1,103 @@
+// The badge on each node of the pack: how its graphs are doing, and why calls ran uncompiled.
+
+import * as client from "./client.js";
+import { show } from "./dialog.js";
+import { el } from "./dom.js";
+import * as host from "./host.js";
+import { has, number, seconds, t } from "./strings.js";
+
+export const SHOW = "OneGraph.ShowBadges";
+const LOOKS = {
+  waiting: { fgColor: "#d5d9e2", bgColor: "#3a3f4b" },
+  compiling: { fgColor: "#ffffff", bgColor: "#1d4f91" },
+  restored: { fgColor: "#ffffff", bgColor: "#1f6b43" },
+  compiled: { fgColor: "#ffffff", bgColor: "#1f6b43" },
+  partly: { fgColor: "#ffffff", bgColor: "#7a5200" },
+  eager: { fgColor: "#ffffff", bgColor: "#7a5200" },
+};
+
+const known = new Map(); // node id -> badge, as the server told it
+const watchers = new Set();
+
+export const isOurs = (node) => host.typeOf(node).startsWith("OneGraph");
+
+/** Call `handler()` at every change; returns what ends it. */
+export function watch(handler) {
+  watchers.add(handler);
+  return () => watchers.delete(handler);
+}
+
+/** Nodes that compile now: [id, badge]. */
+export const compiling = () => [...known].filter(([, badge]) => badge.state === "compiling");
+
+/** What a badge says in the user's language. */
+export function text(badge) {
+  const { state, seconds: taken, eager_calls: eager, calls, progress } = badge;
+  if (state === "compiling" && progress != null) {
+    return t("badge.compiling", { share: `${number(Math.floor(progress * 100))} %` });
+  }
+  if (state === "partly") return t("badge.partly", { eager: number(eager), calls: number(calls) });
+  if (state === "restored" && taken != null && !badge.text?.endsWith("x")) return t("badge.restored", { time: seconds(taken) });
+  if ((state === "restored" || state === "compiled") && badge.text) return badge.text;
+  return has(`badge.${state}`) ? t(`badge.${state}`) : (badge.text ?? state);
+}
+
+/** Ask for the badges of a page that was just opened. */
+export async function load() {
+  try {
+    const { nodes } = await client.badges();
+    known.clear();
+    for (const [id, badge] of Object.entries(nodes)) known.set(id, badge);
+  } catch {
+    // Without them nodes have no badge until they run.
+  }
+  drawAll();
+}
+
+export function heard({ node, badge }) {
+  if (badge) known.set(String(node), badge);
+  else known.delete(String(node));
+  for (const [id, found] of host.nodes()) if (id === String(node)) draw(id, found);
+  for (const handler of watchers) handler();
+}
+
+export function drawAll() {
+  for (const [id, node] of host.nodes()) if (isOurs(node)) draw(id, node);
+  for (const handler of watchers) handler();
+}
+
+function draw(id, node) {
+  const badge = host.setting(SHOW) === false ? null : known.get(id);
+  if (!isOurs(node)) return;
+  const look = badge ? { text: text(badge), ...(LOOKS[badge.state] ?? LOOKS.waiting) } : null;
+  host.setBadge(node, look, () => explain(node));
+}
+
+const idOf = (node) => [...host.nodes()].find(([, one]) => one === node)?.[0] ?? String(node.id);
+
+/** What the user can do about calls that ran uncompiled for a reason. */
+const remedy = (code) => (has(`remedies.${code}`) ? t(`remedies.${code}`) : t("remedies.other"));
+
+/** Show why calls of a node ran uncompiled, and what to do. */
+export function explain(node) {
+  const badge = known.get(idOf(node));
+  return show({
+    title: host.titleOf(node),
+    body: () => (badge ? told(badge) : [el("p", {}, t("reasons.notRun"))]),
+  });
+}
+
+function told(badge) {
+  const reasons = badge.reasons ?? [];
+  return [
+    el("p.og-lead", {}, text(badge)),
+    badge.calls > 0 && el("p", {}, t("reasons.calls", { compiled: badge.calls - badge.eager_calls, count: badge.calls })),
+    reasons.length
+      ? el("ul.og-reasons", {}, reasons.map((one) =>
+          el("li", {},
+            el("p.og-why", {}, one.text),
+            el("p.og-muted", {}, one.calls ? t("reasons.eager", { count: one.calls }) : "", " ", el("code", {}, one.code)),
+            el("p", {}, el("strong", {}, t("reasons.what")), " ", remedy(one.code)))))
+      : el("p", {}, t(`reasons.${badge.state === "compiling" ? "wait" : "none"}`)),
+  ];
+}

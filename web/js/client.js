@@ -1,0 +1,54 @@
+// The routes below /onegraph/.
+
+import { request } from "./host.js";
+
+/** What a route refused, with the reason's code. */
+export class RouteError extends Error {
+  constructor(text, code, status) {
+    super(text);
+    this.code = code;
+    this.status = status;
+  }
+}
+
+/** The server does not answer at all. */
+export class ServerGone extends Error {}
+
+const PATIENCE = 30_000; // milliseconds
+
+async function ask(path, options = {}) {
+  let answer;
+  try {
+    answer = await request(`/onegraph/${path}`, { signal: AbortSignal.timeout(PATIENCE), ...options });
+  } catch (error) {
+    throw new ServerGone(String(error?.message ?? error));
+  }
+  const body = await answer.json().catch(() => null);
+  if (answer.ok && body !== null) return body;
+  if (answer.status === 502 || answer.status === 504) throw new ServerGone(answer.statusText); // a proxy, without it
+  throw new RouteError(String(body?.error ?? `${answer.status} ${answer.statusText}`), String(body?.code ?? ""), answer.status);
+}
+
+const get = (path) => ask(path);
+const post = (path, body = {}) =>
+  ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+
+const named = (id) => encodeURIComponent(id);
+
+export function graphs({ state, search, sort, order, offset, limit }) {
+  const query = new URLSearchParams({ sort, order, offset, limit });
+  if (state) query.set("state", state);
+  if (search) query.set("search", search);
+  return get(`graphs?${query}`);
+}
+
+export const graph = (id) => get(`graphs/${named(id)}`);
+export const act = (id, action) => post(`graphs/${named(id)}/${action}`);
+export const prune = (dryRun) => post("prune", { dry_run: dryRun });
+export const models = () => get("models");
+export const bake = (prompt) => post("bake", { prompt });
+export const bakeJob = (job) => get(`bake/${named(job)}`);
+export const cancelBake = (job) => post(`bake/${named(job)}/cancel`);
+export const settings = () => get("settings");
+export const setBudget = (bytes) => post("settings", { disk_budget_bytes: bytes });
+export const badges = () => get("badges");

@@ -1,0 +1,153 @@
+// All that the page uses of ComfyUI's front end. No other module names anything of it.
+
+import { api } from "../../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+
+export const EXTENSION = "OneGraph";
+const TAB = "onegraph-graphs";
+
+/**
+ * Register the extension. A pack that is installed twice, or served under two names, registers once.
+ *
+ * @param {object} parts settings, commands, menu, and what to do: `setup()`, `nodeMade(node)`, `nodeMenu(node)`.
+ */
+export function register({ settings, commands, menu, setup, nodeMade, nodeMenu, graphLoaded }) {
+  if ((app.extensions ?? []).some((one) => one.name === EXTENSION)) return;
+  app.registerExtension({
+    name: EXTENSION,
+    settings,
+    commands,
+    menuCommands: [{ path: [EXTENSION], commands: menu }],
+    setup,
+    nodeCreated: nodeMade,
+    afterConfigureGraph: graphLoaded,
+    getNodeMenuItems: nodeMenu,
+  });
+}
+
+/** Add the sidebar tab. `title` and `tooltip` may be keys of the front end's translations. */
+export function addTab({ title, tooltip, icon, iconBadge, render, destroy }) {
+  app.extensionManager.registerSidebarTab({
+    id: TAB, title, tooltip, icon, iconBadge, label: title, type: "custom", render, destroy,
+  });
+}
+
+export async function openTab() {
+  const manager = app.extensionManager;
+  if (manager.sidebarTab?.activeSidebarTabId === TAB) return;
+  await manager.command.execute(`Workspace.ToggleSidebarTab.${TAB}`);
+}
+
+// ---- server
+
+/** Ask a route of the server; a `fetch` with the front end's own base address and user. */
+export const request = (path, options) => api.fetchApi(path, options);
+
+/** Messages that the front end itself sends when the connection is lost, and when it is there again. */
+export const LOST = "reconnecting";
+export const BACK = "reconnected";
+
+/** Call `handler(detail)` for each message of this type; returns what ends it. */
+export function listen(type, handler) {
+  const heard = (event) => handler(event.detail);
+  api.addEventListener(type, heard);
+  return () => api.removeEventListener(type, heard);
+}
+
+/** The open workflow as it would be queued. */
+export async function promptOfGraph() {
+  return (await app.graphToPrompt()).output;
+}
+
+// ---- settings and languages
+
+export const setting = (id) => app.extensionManager.setting.get(id);
+export const setSetting = (id, value) => app.extensionManager.setting.set(id, value);
+export const language = () => app.extensionManager?.setting.get("Comfy.Locale") ?? "en";
+
+/** Call `handler()` whenever the user takes another language. */
+export function onLanguage(handler) {
+  app.ui?.settings?.addEventListener?.("Comfy.Locale.change", () => queueMicrotask(handler));
+}
+
+/** Texts of all packs: {language: {...}}. */
+export async function translations() {
+  const answer = await api.fetchApi("/i18n");
+  return answer.ok ? answer.json() : {};
+}
+
+// ---- messages
+
+/** Show a toast and return what removes it. `life` in milliseconds; without one it stays. */
+export function toast({ severity = "info", summary, detail, life }) {
+  const message = { severity, summary, detail, life, group: undefined };
+  const toasts = app.extensionManager.toast;
+  toasts.add(message);
+  return () => toasts.remove(message);
+}
+
+// ---- nodes
+
+/** All nodes of the workflow, those inside of subgraphs too, with the ids by which the server knows them. */
+export function* nodes(graph = app.rootGraph ?? app.graph, prefix = "") {
+  for (const node of graph?.nodes ?? graph?._nodes ?? []) {
+    const id = `${prefix}${node.id}`;
+    yield [id, node];
+    if (node.subgraph) yield* nodes(node.subgraph, `${id}:`);
+  }
+}
+
+export const isLoading = () => Boolean(app.configuringGraph);
+export const typeOf = (node) => node.comfyClass ?? node.constructor?.comfyClass ?? node.type ?? "";
+export const titleOf = (node) => String(node.title || typeOf(node));
+export const selectedNodes = () => Object.values(app.canvas?.selected_nodes ?? {});
+
+/** Give a node's input another value before anybody sees it. */
+export function setInput(node, name, value) {
+  const widget = node.widgets?.find((one) => one.name === name);
+  const choices = widget?.options?.values;
+  if (widget && (!Array.isArray(choices) || choices.includes(value))) widget.value = value;
+}
+
+/** Put a badge on a node, in place of the one that was put there before; both renderers draw it. */
+export function setBadge(node, look, onClick) {
+  const others = (node.badges ?? []).filter((one) => !one.onegraph);
+  const before = node.badges;
+  if (look === null) {
+    if (others.length === before?.length) return;
+    node.badges = others;
+  } else {
+    const badge = new globalThis.LGraphBadge({ ...look, onClick });
+    badge.onegraph = true;
+    node.badges = [...others, badge];
+  }
+  // Nodes 2.0 draws a copy of the node's data, which this renews.
+  node.graph?.trigger?.("node:property:changed", {
+    nodeId: node.id, property: "badges", oldValue: before, newValue: node.badges,
+  });
+  node.setDirtyCanvas?.(true, false);
+}
+
+/** Call `handler(node)` when a badge of ours on the canvas is clicked, which the canvas itself does not tell. */
+export function onBadgeClick(handler) {
+  const canvas = app.canvas;
+  canvas?.canvas?.addEventListener("click", (event) => {
+    const found = badgeAt(canvas, event);
+    if (found) handler(found);
+  });
+}
+
+function badgeAt(canvas, event) {
+  const [x, y] = canvas.convertEventToCanvasOffset(event);
+  const scale = canvas.ds?.scale ?? 1;
+  if (scale < 0.3) return null; // badges cannot be read, and none is meant
+  for (const node of canvas.graph?.nodes ?? []) {
+    for (const badge of node.badges ?? []) {
+      const [left, top, width, height] = badge.onegraph ? badge.boundingRect : [0, 0, 0, 0];
+      const inX = x - node.pos[0] - left;
+      const inY = y - node.pos[1] - top;
+      if (width && inX >= 0 && inX <= width && inY >= 0 && inY <= height) return node;
+    }
+  }
+  return null;
+}
