@@ -37,8 +37,7 @@ export function row(entry, { open, selected }) {
     el("span.og-name", {}, el("span.og-text", {}, checkpoint(entry)), marks(entry)),
     el("span.og-state", {}, stateChip(entry.state)),
     el("span.og-what", {}, [componentText(entry.component), entry.shapes, entry.dtype].filter(Boolean).join(" · ")),
-    el("span.og-size", {}, bytes(entry.bytes)),
-    el("span.og-used", {}, ago(entry.used)),
+    el("span.og-more", {}, el("span.og-size", {}, bytes(entry.bytes)), el("span.og-used", {}, ago(entry.used))),
     el("span.og-speed", {}, speed(entry)),
   );
 }

@@ -42,19 +42,17 @@ export class Models {
 
   #row(model) {
     const state = t(`models.states.${model.state}`);
-    const more = [
-      model.folder,
-      model.graphs ? t("models.graphs", { count: model.graphs }) : null,
-      model.last_used && t("usedAgo", { ago: ago(model.last_used) }),
-    ].filter(Boolean);
-    const size = model.bytes ? bytes(model.bytes) : "";
+    const graphs = t("models.graphs", { count: model.graphs ?? 0 });
+    const what = [model.folder, graphs].filter(Boolean).join(" · ");
+    const size = model.graphs ? bytes(model.bytes) : "";
+    const used = model.graphs && model.last_used ? ago(model.last_used) : "";
     return el(
       "button.og-row",
-      { type: "button", "aria-label": [model.name, state, ...more, size].filter(Boolean).join(", "), onclick: () => this.chosen(model) },
+      { type: "button", "aria-label": [model.name, state, what, size, used && t("usedAgo", { ago: used })].filter(Boolean).join(", "), onclick: () => this.chosen(model) },
       el("span.og-name", {}, el("span.og-text", {}, model.name)),
       el("span.og-state", {}, chip(state, COLOURS[model.state])),
-      el("span.og-what", {}, more.join(" · ")),
-      el("span.og-size", {}, size),
+      el("span.og-what", {}, what),
+      el("span.og-more", {}, size && el("span.og-size", {}, size), used && el("span.og-used", {}, used)),
     );
   }
 }

@@ -112,13 +112,19 @@ export class Tab {
     this.panel.setAttribute("aria-labelledby", `og-tab-${this.view}`);
     if (this.view === "models") fill(this.panel, this.models.element);
     else fill(this.panel, el("div.og-pane", {}, this.filters.element, this.message, this.list.element), this.detail.element);
-    this.element.classList.toggle("og-detailed", this.view === "graphs" && this.detail.isOpen);
+    this.#split(this.view === "graphs" && this.detail.isOpen);
     this.#explain();
   }
 
   #row(index) {
     const entry = this.graphs.at(index);
     return entry && entries.row(entry, { open: () => this.#open(entry), selected: entry.id === this.detail.id });
+  }
+
+  /** Show the details beside the list, or in its place where there is no room for both. */
+  #split(detailed) {
+    this.element.classList.toggle("og-detailed", detailed);
+    this.panel.classList.toggle("og-narrow", detailed);
   }
 
   /** Say why there is no row, where there is none. */
@@ -186,7 +192,7 @@ export class Tab {
 
   #open(entry) {
     const before = this.detail.id;
-    this.element.classList.add("og-detailed");
+    this.#split(true);
     this.detail.open(entry);
     for (const row of this.list.element.querySelectorAll("button")) {
       if (row.dataset.id === before) row.removeAttribute("aria-current");
@@ -195,7 +201,7 @@ export class Tab {
   }
 
   #closeDetail(id) {
-    this.element.classList.remove("og-detailed");
+    this.#split(false);
     this.list.draw();
     const row = [...this.list.element.querySelectorAll("button")].find((one) => one.dataset.id === id);
     row?.removeAttribute("aria-current");
