@@ -32,14 +32,20 @@ export const compiling = () => [...known].filter(([, badge]) => badge.state === 
 
 /** What a badge says in the user's language. */
 export function text(badge) {
-  const { state, seconds: taken, eager_calls: eager, calls, progress } = badge;
+  const { state, seconds: taken, speedup, eager_calls: eager, calls, progress } = badge;
   if (state === "compiling" && progress != null) {
     return t("badge.compiling", { share: `${number(Math.floor(progress * 100))} %` });
   }
-  if (state === "partly") return t("badge.partly", { eager: number(eager), calls: number(calls) });
-  if (state === "restored" && taken != null && !badge.text?.endsWith("x")) return t("badge.restored", { time: seconds(taken) });
-  if ((state === "restored" || state === "compiled") && badge.text) return badge.text;
-  return has(`badge.${state}`) ? t(`badge.${state}`) : (badge.text ?? state);
+  if (state === "partly") {
+    const blocks = badge.reasons.reduce((sum, one) => sum + one.calls, 0);
+    return eager ? t("badge.partly", { eager: number(eager), calls: number(calls) }) : t("badge.blocks", { count: blocks });
+  }
+  if (state === "restored" || state === "compiled") {
+    const how = taken != null && t(`badge.${state}In`, { time: seconds(taken) });
+    const parts = [how, speedup && `${number(speedup, speedup < 10 ? 1 : 0)}×`].filter(Boolean);
+    return parts.join(", ") || t(`badge.${state}`);
+  }
+  return has(`badge.${state}`) ? t(`badge.${state}`) : badge.text;
 }
 
 /** Ask for the badges of a page that was just opened. */

@@ -56,7 +56,7 @@ export class Tab {
     );
     container.replaceChildren(this.element);
     this.ends = [
-      host.listen("onegraph.graphs", (told) => told?.revision !== this.graphs.revision && this.#later()),
+      host.listen("onegraph.graphs", () => this.#later()),
       host.listen(host.LOST, () => this.#failed(new client.ServerGone())),
       host.listen(host.BACK, () => this.reload()),
     ];

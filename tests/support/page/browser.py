@@ -1,0 +1,128 @@
+"""Debian's Chromium, driven headless, and what a front end of ComfyUI looks like in it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = "/usr/bin/chromium"
+# Nothing asks the network: the front end is the server's own, and the browser has nothing to look up.
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+TAB = "Workspace.ToggleSidebarTab.onegraph-graphs"
+PATIENCE = 90_000  # milliseconds; a machine of two cores that compiles is slow
+
+
+def missing() -> str:
+    """Say why no page can be opened here; empty when one can."""
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed; run make setup"
+    if shutil.which(CHROMIUM) is None:
+        return f"{CHROMIUM} is not there; install Debian's package chromium, which make setup does for root"
+    if importlib.util.find_spec("comfyui_frontend_package") is None:
+        return "comfyui-frontend-package is not installed; run make setup"
+    return ""
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Browser]:
+    """A browser with an empty profile of its own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=[*FLAGS])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Front:
+    """ComfyUI's front end in a page of its own.
+
+    Attributes:
+        errors: what went wrong in the page's code, and messages of the pack on the console.
+    """
+
+    def __init__(self, browser: Browser, port: int, width: int = 1280, height: int = 800, scale: float = 1) -> None:
+        self.address = f"http://127.0.0.1:{port}"
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, device_scale_factor=scale, locale="en-US"
+        )
+        self.context.set_default_timeout(PATIENCE)
+        self.page: Page = self.context.new_page()
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda line: "onegraph" in line.text.lower() and self.errors.append(line.text))
+
+    def open(self) -> Front:
+        """Load the page and wait until its extensions are set up."""
+        self.page.goto(self.address, wait_until="domcontentloaded")
+        self.page.wait_for_function(
+            "window.app?.extensionManager?.command?.commands?.some((one) => one.id === '" + TAB + "')"
+        )
+        self.page.wait_for_function("window.app?.canvas?.graph != null")
+        return self
+
+    def close(self) -> None:
+        self.context.close()
+
+    def evaluate(self, code: str, value: Any = None) -> Any:
+        return self.page.evaluate(code, value)
+
+    def command(self, name: str) -> None:
+        """Run a command of the front end without waiting for its end."""
+        self.evaluate("(name) => void app.extensionManager.command.execute(name)", name)
+
+    def set(self, name: str, value: Any) -> None:
+        self.evaluate("([name, value]) => app.extensionManager.setting.set(name, value)", [name, value])
+
+    def setting(self, name: str) -> Any:
+        return self.evaluate("(name) => app.extensionManager.setting.get(name)", name)
+
+    def show_tab(self) -> None:
+        """Open the tab, or what is shown of it anew."""
+        if self.page.locator(".og-tab").count():
+            self.command(TAB)
+            self.page.locator(".og-tab").wait_for(state="detached")
+        self.command(TAB)
+        self.page.locator(".og-tab:not(.og-gone) .og-totals dl").wait_for()
+
+    def load(self, prompt: dict[str, Any]) -> None:
+        """Open a workflow in the API format."""
+        self.evaluate("(prompt) => app.loadApiJson(prompt, 'workflow')", prompt)
+
+    def toast(self, text: str) -> None:
+        """Wait for a toast with a text, and close all."""
+        self.page.locator(".p-toast-message", has_text=text).first.wait_for()
+        self.evaluate("() => app.extensionManager.toast.removeAll()")
+
+    def badges(self) -> list[str]:
+        """The texts of the pack's badges on the nodes."""
+        found: list[str] = self.evaluate(
+            "() => (app.rootGraph ?? app.graph).nodes.flatMap((node) => node.badges)"
+            ".filter((one) => one.onegraph).map((one) => one.text)"
+        )
+        return found
+
+
+def axe_findings(page: Page, script: Path, within: str) -> list[str]:
+    """What axe-core finds serious or critical in a part of the page, one line each."""
+    page.evaluate(script.read_text())
+    found = page.evaluate(
+        "(within) => axe.run(within, {resultTypes: ['violations']}).then((done) => done.violations)", within
+    )
+    return [
+        f"{one['id']}: {one['help']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]

@@ -1,0 +1,51 @@
+"""Graphs to look at: entries of a few bytes, as many and in as many states as a list may have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+from ..store.entries import key, new_entry, publish, quarantine
+
+MODELS = ("sd_xl_base_1.0", "dreamshaper_8", "juggernaut_xl_v9", "flux1_dev", "z_image_turbo", "wan2.1_t2v_1.3B")
+COMPONENTS = ("unet", "vae_decoder", "controlnet")
+MARKUP = "<img src=x onerror=window.markup=1>"
+KIB = 1024
+
+
+def fill(store: Store, checkpoints: Path) -> None:
+    """Publish eighteen graphs of six checkpoints: one is quarantined, two are stale, one is pinned, one has markup."""
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate((*MODELS, "no_graph_yet")):
+        (checkpoints / f"{name}.safetensors").write_bytes(bytes([number]) * 64)
+    for number in range(3 * len(MODELS)):
+        name, component = MODELS[number % len(MODELS)], COMPONENTS[number // len(MODELS)]
+        source = ModelSource(checkpoints / f"{name}.safetensors", f"{number % len(MODELS):012x}")
+        stale = number in (7, 8)
+        wanted = key(
+            component=component, architecture=f"{number:02x}", dtype="bfloat16", **({"format": 1} if stale else {})
+        )
+        label = MARKUP if number == 5 else ("any size 64-2048", "1024x1024")[number % 2]
+        entry = publish(store, source, wanted, os.urandom((number + 3) * 90 * KIB), new_entry(label))
+        if number == 9:
+            quarantine(store, entry.folder)
+        used = time.time() - number * 7 * 3600
+        for path in entry.folder.glob("*") if entry.folder.exists() else ():
+            os.utime(path, (used, used))
+
+
+def multiply(store: Store, checkpoints: Path, count: int) -> Path:
+    """Copy one graph's folder as often, each a graph for the list; the folder to remove."""
+    path = checkpoints / "many.safetensors"
+    path.write_bytes(b"many")
+    first = publish(store, ModelSource(path, "0" * 12), key(architecture="ff")).folder
+    for number in range(count - 1):
+        name, _, digest = first.name.rpartition("-")
+        other = first.with_name(f"{name}-{int(digest, 16) ^ (number + 1):012x}")
+        shutil.copytree(first, other, copy_function=os.link)
+    return first

@@ -1,0 +1,108 @@
+"""ComfyUI's real front end, served by a real server, in a real Chromium: one of each for the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from headless import host, models, server, workflows
+from support.page import browser as browsers
+from support.page import graphs
+from support.page.browser import Front
+
+from onegraph.graph_cache.store import Store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CHECKPOINT = "tiny_sdxl.safetensors"
+SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Locale": "en", "Comfy.VueNodes.Enabled": False}
+AXE = Path(__file__).resolve().parents[2] / "build" / "web" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pictures", metavar="FOLDER", help="write pictures of the page there, such as docs/pictures")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if why := browsers.missing():
+        pytest.skip(why)
+    with browsers.launched() as launched:
+        yield launched
+
+
+def write_base(folder: Path) -> Path:
+    """Make a ComfyUI base directory with a tiny checkpoint, and no graph of it."""
+    host.boot()
+    server.prepare_base(folder)
+    models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / CHECKPOINT, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's graph folder."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("comfyui"))
+
+
+@pytest.fixture(scope="session")
+def checkpoints(base: Path) -> Path:
+    return base / "models" / "checkpoints"
+
+
+@pytest.fixture(scope="session")
+def store(home: Path, checkpoints: Path) -> Store:
+    """The user's store, with graphs in it to look at."""
+    made = Store(home)
+    graphs.fill(made, checkpoints)
+    return made
+
+
+@pytest.fixture(scope="session")
+def running(base: Path, home: Path, store: Store, browser: Browser) -> Iterator[server.Server]:
+    with server.running(base, host.comfyui_path(), env=environment(home)) as started:
+        started.post("/settings", SETTINGS)
+        yield started
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {"ONEGRAPH_HOME": str(home), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
+
+
+@pytest.fixture(scope="session")
+def opened(browser: Browser, running: server.Server) -> Iterator[Front]:
+    """The page that most tests share: opening one takes seconds."""
+    front = Front(browser, running.port).open()
+    yield front
+    front.close()
+
+
+@pytest.fixture
+def front(opened: Front) -> Iterator[Front]:
+    """The shared page as it was when it was opened, with the tab, and no error in it at the end."""
+    opened.errors.clear()
+    for name, value in SETTINGS.items():
+        opened.set(name, value)
+    opened.page.set_viewport_size({"width": 1280, "height": 800})
+    opened.show_tab()
+    yield opened
+    for dialog in opened.page.locator("dialog[open]").all():
+        dialog.press("Escape")
+    assert opened.errors == []
+
+
+def txt2img(seed: int = 1, side: int = 128, **node: Any) -> workflows.Prompt:
+    """tests/workflows/txt2img on the tiny checkpoint; `node` are inputs of Compile Model (OneGraph)."""
+    prompt = workflows.without_text_encoder(workflows.load("txt2img"))
+    prompt = workflows.with_inputs(prompt, "CheckpointLoaderSimple", ckpt_name=CHECKPOINT)
+    prompt = workflows.with_inputs(prompt, "EmptyLatentImage", width=side, height=side, batch_size=1)
+    prompt = workflows.with_inputs(prompt, "KSampler", seed=seed, steps=2, cfg=1.0)
+    return workflows.with_inputs(prompt, "OneGraphCompileModel", **node) if node else prompt

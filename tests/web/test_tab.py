@@ -1,0 +1,209 @@
+"""The Graphs tab: what it lists, and what can be done there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from headless import server
+from playwright.sync_api import expect
+from support.page import graphs
+from support.page.browser import Front, axe_findings
+
+from onegraph.graph_cache.store import Store
+
+from .conftest import AXE
+
+MANY = 5000
+
+
+def names(front: Front) -> list[str]:
+    return front.page.locator(".og-list .og-name").all_inner_texts()
+
+
+def test_it_lists_what_is_cached(front: Front, running: server.Server) -> None:
+    there = running.get("/onegraph/graphs?state=*&limit=100")
+    expect(front.page.locator(".og-list li")).to_have_count(there["total"])
+    first = there["entries"][0]
+    row = front.page.locator(".og-row").first
+    expect(row).to_contain_text(first["model"].split("/")[0])
+    name = row.get_attribute("aria-label") or ""
+    assert first["shapes"] in name and "MiB" in name
+    assert front.page.locator(".og-disk").inner_text().endswith("of 10 GiB on disk")
+
+
+def test_markup_in_a_label_is_text(front: Front) -> None:
+    front.page.get_by_role("searchbox", name="Search").fill(graphs.MARKUP)
+    expect(front.page.locator(".og-list li")).to_have_count(1)
+    expect(front.page.locator(".og-what")).to_contain_text(graphs.MARKUP)
+    front.page.locator(".og-row").click()
+    expect(front.page.locator(".og-pairs")).to_contain_text(graphs.MARKUP)
+    assert front.page.locator(".og-tab img").count() == 0
+    assert front.evaluate("window.markup") is None
+
+
+def test_it_is_searched_filtered_and_sorted(front: Front) -> None:
+    page = front.page
+    page.get_by_role("searchbox").fill("dreamshaper")
+    expect(page.locator(".og-count")).to_have_text("3 graphs")
+    page.get_by_role("searchbox").fill("nothing is called so")
+    expect(page.locator(".og-message")).to_contain_text("No graph matches")
+    page.get_by_role("button", name="Show all").click()
+    page.get_by_label("State", exact=True).select_option("quarantined")
+    expect(page.locator(".og-list li")).to_have_count(1)
+    expect(page.locator(".og-row .og-chip")).to_have_text("Quarantined")
+    page.get_by_label("State", exact=True).select_option("")
+    page.get_by_label("Sort by").select_option("model")
+    expect(page.get_by_role("button", name="Ascending")).to_be_visible()
+    expect(page.locator(".og-row .og-name").first).to_contain_text("dreamshaper")
+    page.get_by_role("button", name="Ascending").click()
+    expect(page.locator(".og-row .og-name").first).to_contain_text("z_image")
+
+
+def test_it_is_used_by_keyboard_alone(front: Front) -> None:
+    page = front.page
+    page.get_by_label("Descending").focus()
+    page.keyboard.press("Tab")
+    expect(page.locator(".og-row").first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".og-row").nth(1)).to_be_focused()
+    page.keyboard.press("End")
+    expect(page.locator(".og-row").last).to_be_focused()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    expect(page.locator(".og-detail h3")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Verify")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="Verify this graph?")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Verify")).to_be_focused()
+    page.get_by_role("button", name="Back to the list").press("Enter")
+    expect(page.locator(".og-row").first).to_be_focused()
+
+
+def confirm(front: Front, action: str, title: str) -> None:
+    front.page.locator(f".og-detail [data-action={action}]").click()
+    dialog = front.page.get_by_role("dialog", name=title)
+    expect(dialog).to_be_visible()
+    dialog.locator("footer button").last.click()
+
+
+def test_a_graph_is_verified_pinned_and_deleted(front: Front, running: server.Server) -> None:
+    page, before = front.page, running.get("/onegraph/graphs?state=*")["total"]
+    page.get_by_role("searchbox").fill("wan2.1")
+    expect(page.locator(".og-count")).to_have_text("3 graphs")
+    page.locator(".og-row", has_text="VAE decoder").click()
+    confirm(front, "verify", "Verify this graph?")
+    front.toast("Graph verified")
+    confirm(front, "pin", "Pin this graph?")
+    front.toast("Graph pinned")
+    expect(page.locator("[data-action=unpin]")).to_be_visible()
+    confirm(front, "unpin", "Unpin this graph?")
+    front.toast("Graph unpinned")
+    confirm(front, "delete", "Delete this graph?")
+    front.toast("Graph deleted")
+    expect(page.locator(".og-count")).to_have_text("2 graphs")
+    assert running.get("/onegraph/graphs?state=*")["total"] == before - 1
+
+
+def test_nothing_happens_without_a_yes(front: Front, running: server.Server) -> None:
+    page, before = front.page, running.get("/onegraph/graphs?state=*")["total"]
+    page.locator(".og-row").first.click()
+    for leave in ("Escape", None):
+        page.locator(".og-detail [data-action=delete]").click()
+        if leave is None:
+            page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        else:
+            page.keyboard.press(leave)
+        expect(page.get_by_role("dialog")).to_have_count(0)
+    assert running.get("/onegraph/graphs?state=*")["total"] == before
+
+
+def test_a_prune_shows_first_what_it_removes(front: Front, running: server.Server) -> None:
+    page = front.page
+    planned = running.post("/onegraph/prune", {"dry_run": True})["removed"]
+    assert {one["state"] for one in planned} == {"quarantined", "stale"}
+    page.get_by_role("button", name="Prune").click()
+    dialog = page.get_by_role("dialog", name="Prune graphs?")
+    expect(dialog.locator(".og-plain li")).to_have_count(len(planned))
+    dialog.get_by_role("button", name="Remove them").click()
+    front.toast(f"{len(planned)} graphs removed")
+    page.get_by_role("button", name="Prune").click()
+    front.toast("Nothing to prune")
+    assert running.get("/onegraph/graphs?state=quarantined")["total"] == 0
+
+
+def test_models_that_are_ready_and_that_would_compile(front: Front) -> None:
+    page = front.page
+    page.get_by_role("tab", name="Models").click()
+    row = page.locator(".og-models .og-row")
+    expect(row.filter(has_text="no_graph_yet")).to_contain_text("Would compile")
+    expect(row.filter(has_text="sd_xl_base")).to_contain_text("3 graphs")
+    row.filter(has_text="sd_xl_base").click()
+    expect(page.locator(".og-count")).to_have_text("3 graphs")
+
+
+def test_an_empty_store(front: Front, store: Store, home: Path) -> None:
+    page = front.page
+    page.route("**/onegraph/graphs?*", lambda route: route.fulfill(json={**route.fetch().json(), "entries": [], "total": 0}))
+    try:
+        front.show_tab()
+        expect(page.get_by_role("heading", name="No graph yet")).to_be_visible()
+        expect(page.locator(".og-message").get_by_role("button", name="Bake this workflow")).to_be_visible()
+    finally:
+        page.unroute("**/onegraph/graphs?*")
+
+
+def test_five_thousand_graphs(front: Front, store: Store, checkpoints: Path) -> None:
+    """Only what is visible is asked for and drawn, whatever there is."""
+    page, asked = front.page, []
+    folder = graphs.multiply(store, checkpoints, MANY)
+    page.on("request", lambda request: "/onegraph/graphs?" in request.url and asked.append(request.url))
+    try:
+        front.show_tab()
+        page.get_by_role("searchbox").fill("many")
+        expect(page.locator(".og-count")).to_have_text("5,000 graphs")
+        assert page.locator(".og-list li").count() < 40
+        asked.clear()
+        page.locator(".og-row").first.focus()
+        page.keyboard.press("End")
+        expect(page.locator("li[aria-posinset='5000'] .og-row")).to_be_visible()
+        assert page.locator(".og-list li").count() < 40 and len(asked) <= 3
+        print(took(front))
+    finally:
+        shutil.rmtree(folder.parents[2])
+
+
+def took(front: Front) -> str:
+    """What the tab takes until its first rows are there."""
+    seconds = front.evaluate(
+        """async () => {
+          const began = performance.now();
+          const shown = async (there) => {
+            await app.extensionManager.command.execute('Workspace.ToggleSidebarTab.onegraph-graphs');
+            while (Boolean(document.querySelector('.og-row')) !== there) await new Promise(requestAnimationFrame);
+          };
+          await shown(false);
+          const from = performance.now();
+          await shown(true);
+          return (performance.now() - from) / 1000;
+        }"""
+    )
+    return f"the tab with {MANY} graphs: {seconds:.2f} s"
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_axe_finds_nothing_serious(front: Front, theme: str) -> None:
+    page = front.page
+    front.set("Comfy.ColorPalette", theme)
+    try:
+        assert axe_findings(page, AXE, ".og-tab") == []
+        page.locator(".og-row").first.click()
+        assert axe_findings(page, AXE, ".og-tab") == []
+        page.locator(".og-detail [data-action=delete]").click()
+        page.get_by_role("dialog").wait_for()
+        assert axe_findings(page, AXE, ".og-dialog") == []
+    finally:
+        front.set("Comfy.ColorPalette", "dark")
