@@ -30,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def browser() -> Iterator[Browser]:
     if why := browsers.missing():
         pytest.skip(why)
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=browsers.PATIENCE)
     with browsers.launched() as launched:
         yield launched
 
@@ -94,8 +97,7 @@ def front(opened: Front) -> Iterator[Front]:
     opened.page.set_viewport_size({"width": 1280, "height": 800})
     opened.show_tab()
     yield opened
-    for dialog in opened.page.locator("dialog[open]").all():
-        dialog.press("Escape")
+    opened.evaluate("() => document.querySelectorAll('dialog[open]').forEach((one) => one.close())")
     assert opened.errors == []
 
 

@@ -15,25 +15,14 @@ export const stateChip = (state) => chip(stateText(state), COLOURS[state] ?? "wa
 
 export const speed = (entry) => (entry.speedup ? `${number(entry.speedup, entry.speedup < 10 ? 1 : 0)}×` : "");
 
-const marks = (entry) => [
-  entry.pinned && el("span.og-mark", { title: t("pinned") }, icon("thumbtack")),
-  entry.in_use && el("span.og-mark", { title: t("inUse") }, icon("play-circle")),
-];
+const mark = (name, text) => el("span.og-mark", { title: text }, icon(name), el("span.og-hidden", {}, text));
+const marks = (entry) => [entry.pinned && mark("thumbtack", t("pinned")), entry.in_use && mark("play-circle", t("inUse"))];
 
-/** Tell a row in one sentence, for screen readers. */
-function spoken(entry) {
-  const parts = [
-    checkpoint(entry), componentText(entry.component), entry.shapes, stateText(entry.state), bytes(entry.bytes),
-    t("usedAgo", { ago: ago(entry.used) }), speed(entry) && t("faster", { speed: speed(entry) }),
-    entry.pinned && t("pinned"), entry.in_use && t("inUse"),
-  ];
-  return parts.filter(Boolean).join(", ");
-}
-
+/** A row of the list. Screen readers read the same texts, and words in place of the marks. */
 export function row(entry, { open, selected }) {
   return el(
     "button.og-row",
-    { type: "button", "aria-label": spoken(entry), "aria-current": selected ? "true" : null, onclick: open, "data-id": entry.id },
+    { type: "button", "aria-current": selected ? "true" : null, onclick: open, "data-id": entry.id },
     el("span.og-name", {}, el("span.og-text", {}, checkpoint(entry)), marks(entry)),
     el("span.og-state", {}, stateChip(entry.state)),
     el("span.og-what", {}, [componentText(entry.component), entry.shapes, entry.dtype].filter(Boolean).join(" · ")),

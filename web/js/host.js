@@ -127,27 +127,3 @@ export function setBadge(node, look, onClick) {
   });
   node.setDirtyCanvas?.(true, false);
 }
-
-/** Call `handler(node)` when a badge of ours on the canvas is clicked, which the canvas itself does not tell. */
-export function onBadgeClick(handler) {
-  const canvas = app.canvas;
-  canvas?.canvas?.addEventListener("click", (event) => {
-    const found = badgeAt(canvas, event);
-    if (found) handler(found);
-  });
-}
-
-function badgeAt(canvas, event) {
-  const [x, y] = canvas.convertEventToCanvasOffset(event);
-  const scale = canvas.ds?.scale ?? 1;
-  if (scale < 0.3) return null; // badges cannot be read, and none is meant
-  for (const node of canvas.graph?.nodes ?? []) {
-    for (const badge of node.badges ?? []) {
-      const [left, top, width, height] = badge.onegraph ? badge.boundingRect : [0, 0, 0, 0];
-      const inX = x - node.pos[0] - left;
-      const inY = y - node.pos[1] - top;
-      if (width && inX >= 0 && inX <= width && inY >= 0 && inY <= height) return node;
-    }
-  }
-  return null;
-}

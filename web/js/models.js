@@ -48,7 +48,7 @@ export class Models {
     const used = model.graphs && model.last_used ? ago(model.last_used) : "";
     return el(
       "button.og-row",
-      { type: "button", "aria-label": [model.name, state, what, size, used && t("usedAgo", { ago: used })].filter(Boolean).join(", "), onclick: () => this.chosen(model) },
+      { type: "button", onclick: () => this.chosen(model) },
       el("span.og-name", {}, el("span.og-text", {}, model.name)),
       el("span.og-state", {}, chip(state, COLOURS[model.state])),
       el("span.og-what", {}, what),

@@ -7,6 +7,9 @@ import shutil
 import time
 from pathlib import Path
 
+from onegraph.common.installed import torch_version
+from onegraph.graph_cache.disk.marks import USES_FILE
+from onegraph.graph_cache.key import FORMAT
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -16,27 +19,38 @@ MODELS = ("sd_xl_base_1.0", "dreamshaper_8", "juggernaut_xl_v9", "flux1_dev", "z
 COMPONENTS = ("unet", "vae_decoder", "controlnet")
 MARKUP = "<img src=x onerror=window.markup=1>"
 KIB = 1024
+STALE = (7, 8)  # by number
+QUARANTINED = 9
 
 
 def fill(store: Store, checkpoints: Path) -> None:
-    """Publish eighteen graphs of six checkpoints: one is quarantined, two are stale, one is pinned, one has markup."""
+    """Publish eighteen graphs of six checkpoints: one is quarantined, two are stale, one has markup in its label."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate((*MODELS, "no_graph_yet")):
         (checkpoints / f"{name}.safetensors").write_bytes(bytes([number]) * 64)
     for number in range(3 * len(MODELS)):
         name, component = MODELS[number % len(MODELS)], COMPONENTS[number // len(MODELS)]
         source = ModelSource(checkpoints / f"{name}.safetensors", f"{number % len(MODELS):012x}")
-        stale = number in (7, 8)
         wanted = key(
-            component=component, architecture=f"{number:02x}", dtype="bfloat16", **({"format": 1} if stale else {})
+            component=component,
+            architecture=f"{number:02x}",
+            dtype="bfloat16",
+            target={"device": "cpu", "torch": torch_version()},
+            format=1 if number in STALE else FORMAT,
         )
         label = MARKUP if number == 5 else ("any size 64-2048", "1024x1024")[number % 2]
         entry = publish(store, source, wanted, os.urandom((number + 3) * 90 * KIB), new_entry(label))
-        if number == 9:
+        if number == QUARANTINED:
             quarantine(store, entry.folder)
-        used = time.time() - number * 7 * 3600
-        for path in entry.folder.glob("*") if entry.folder.exists() else ():
-            os.utime(path, (used, used))
+            continue
+        use(entry.folder, number)
+
+
+def use(folder: Path, number: int) -> None:
+    """Have a graph used some hours ago, some times."""
+    (folder / USES_FILE).write_bytes(b"." * (40 - 2 * number))
+    used = time.time() - (number + 1) * 7 * 3600
+    os.utime(folder / USES_FILE, (used, used))
 
 
 def multiply(store: Store, checkpoints: Path, count: int) -> Path:

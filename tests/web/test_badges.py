@@ -1,0 +1,169 @@
+"""The badge on a node, drawn by the canvas and by Nodes 2.0, while a graph is compiled and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from headless import server, workflows
+from playwright.sync_api import expect
+from support.page import browser as browsers
+from support.page.browser import Front
+
+from .conftest import txt2img
+
+VUE = "Comfy.VueNodes.Enabled"
+SEEN = """
+window.seen = [];
+app.api ??= window.comfyAPI.api.api;
+window.comfyAPI.api.api.addEventListener('onegraph.badge', () => setTimeout(() => {
+  const texts = (app.rootGraph ?? app.graph).nodes.flatMap((node) => node.badges).filter((one) => one.onegraph);
+  const drawn = [...document.querySelectorAll('.lg-node-header, [data-node-id]')].map((one) => one.innerText).join(' ');
+  const now = document.querySelector('.og-now')?.innerText ?? '';
+  window.seen.push({badge: texts.map((one) => one.text).join(), drawn, now});
+}, 50));
+"""
+
+
+def queue(front: Front) -> None:
+    front.evaluate("() => void app.queuePrompt(0, 1)")
+
+
+def wait_idle(front: Front, running: server.Server) -> None:
+    front.page.wait_for_function(
+        "async () => { const one = await (await fetch('/queue')).json();"
+        " return !one.queue_running.length && !one.queue_pending.length; }",
+        polling=500,
+        timeout=300_000,
+    )
+
+
+@pytest.fixture
+def workflow(front: Front) -> Iterator[workflows.Prompt]:
+    """A workflow with one node of the pack, open in the page."""
+    prompt = txt2img(when_missing="wait", shapes="exact", backend="inductor")
+    front.load(prompt)
+    yield prompt
+
+
+def show(front: Front, badge: dict[str, Any]) -> None:
+    """Have the page hear of a badge of the pack's node, as it does of the server's."""
+    usual = {"text": "", "progress": None, "seconds": None, "speedup": None, "eager_calls": 0, "calls": 0, "reasons": []}
+    front.evaluate(
+        """(badge) => {
+          const node = (app.rootGraph ?? app.graph).nodes.find((one) => one.type.startsWith('OneGraph'));
+          const event = new CustomEvent('onegraph.badge', {detail: {node: String(node.id), badge}});
+          window.comfyAPI.api.api.dispatchEvent(event);
+        }""",
+        {**usual, **badge},
+    )
+
+
+WHY = {"code": "out_of_range", "text": "the width 4096 is out of range 64-2048", "calls": 3}
+TEXTS = [
+    ({"state": "waiting"}, "waiting"),
+    ({"state": "compiling", "progress": 0.404}, "compiling 40 %"),
+    ({"state": "restored", "seconds": 0.3}, "restored 0.3 s"),
+    ({"state": "restored", "seconds": 0.3, "speedup": 2.13}, "restored 0.3 s, 2.1×"),
+    ({"state": "compiled", "speedup": 2.13}, "2.1×"),
+    ({"state": "partly", "eager_calls": 3, "calls": 20, "reasons": [WHY]}, "3 of 20 calls eager"),
+    ({"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, "eager"),
+]
+
+
+@pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes 2.0"])
+def test_what_a_badge_says_and_opens(front: Front, workflow: workflows.Prompt, vue: bool) -> None:
+    page = front.page
+    front.set(VUE, vue)
+    for badge, text in TEXTS:
+        show(front, badge)
+        assert front.badges() == [text]
+        if vue:
+            expect(page.locator("[data-node-id]", has_text="Compile Model")).to_contain_text(text)
+    click_badge(front, text, vue)
+    dialog = page.get_by_role("dialog", name="Compile Model (OneGraph)")
+    expect(dialog).to_contain_text(WHY["text"])
+    expect(dialog).to_contain_text("What to do: Choose a size within the graph's range")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+
+def click_badge(front: Front, text: str, vue: bool) -> None:
+    if vue:
+        front.page.locator("[data-node-id]", has_text="Compile Model").get_by_text(text, exact=True).click()
+        return
+    front.evaluate("() => app.canvas.draw(true, true)")
+    x, y = front.evaluate(
+        """() => {
+          const node = (app.rootGraph ?? app.graph).nodes.find((one) => one.type.startsWith('OneGraph'));
+          const [left, top, width, height] = node.badges.find((one) => one.onegraph).boundingRect;
+          const {scale, offset} = app.canvas.ds;
+          const box = app.canvas.canvas.getBoundingClientRect();
+          return [box.left + (node.pos[0] + left + width / 2 + offset[0]) * scale,
+                  box.top + (node.pos[1] + top + height / 2 + offset[1]) * scale];
+        }"""
+    )
+    front.page.mouse.click(x, y)
+
+
+def test_the_command_and_the_menu_open_the_reasons(front: Front, workflow: workflows.Prompt) -> None:
+    page = front.page
+    show(front, TEXTS[-1][0])
+    front.command("OneGraph.ShowReasons")
+    front.toast("Select a OneGraph node first.")
+    front.evaluate(
+        "() => app.canvas.select((app.rootGraph ?? app.graph).nodes.find((one) => one.type.startsWith('OneGraph')))"
+    )
+    front.command("OneGraph.ShowReasons")
+    expect(page.get_by_role("dialog")).to_contain_text(WHY["text"])
+    page.keyboard.press("Escape")
+    entries = front.evaluate(
+        """() => app.collectNodeMenuItems((app.rootGraph ?? app.graph).nodes.find((one) => one.type.startsWith('OneGraph')))
+          .map((one) => one?.content)"""
+    )
+    assert "Why is it eager? (OneGraph)" in entries
+
+
+def test_badges_are_not_shown_to_those_who_do_not_want_them(front: Front, workflow: workflows.Prompt) -> None:
+    show(front, TEXTS[-1][0])
+    front.set("OneGraph.ShowBadges", False)
+    assert front.badges() == []
+    front.set("OneGraph.ShowBadges", True)
+    assert front.badges() == ["eager"]
+
+
+def test_a_badge_follows_a_compile(front: Front, running: server.Server, workflow: workflows.Prompt) -> None:
+    """Compile a small model from the page: badge, tab and list follow, and a page that is opened then knows it."""
+    front.set(VUE, True)
+    before = running.status()["compiles"]
+    front.evaluate(SEEN)
+    queue(front)
+    front.page.wait_for_function("() => window.seen.some((one) => one.badge.startsWith('compiling'))")
+    wait_idle(front, running)
+    seen = front.evaluate("window.seen")
+    compiling = [one for one in seen if one["badge"].startswith("compiling")]
+    assert any(one["badge"] in one["drawn"] for one in compiling)
+    assert any("Compile Model" in one["now"] and one["badge"] in one["now"] for one in compiling)
+    assert running.status()["compiles"] == before + 1
+    (last,) = front.badges()
+    assert last.startswith("compiled")
+    expect(front.page.locator(".og-row", has_text="tiny_sdxl")).to_have_count(1)
+    expect(front.page.locator(".og-now")).to_have_count(0)
+    assert running.get("/onegraph/badges")["nodes"]
+    assert front.page.locator("[data-node-id]", has_text="Compile Model").get_by_text(last).count() == 1
+
+
+@pytest.mark.full
+def test_a_page_that_is_opened_later_knows_the_badges(
+    browser: Any, front: Front, running: server.Server, workflow: workflows.Prompt
+) -> None:
+    queue(front)
+    wait_idle(front, running)
+    later = browsers.Front(browser, running.port).open()
+    try:
+        later.load(workflow)
+        later.page.wait_for_function("() => (app.rootGraph ?? app.graph).nodes.some((one) => one.badges.some((b) => b.onegraph))")
+        assert later.badges() == front.badges()
+    finally:
+        later.close()

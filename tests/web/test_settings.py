@@ -1,0 +1,119 @@
+"""The pack's settings in ComfyUI's dialog, its languages, and what the page does without its server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from headless import host, server
+from playwright.sync_api import expect
+from support.page.browser import Front
+
+from .conftest import SETTINGS, environment, txt2img
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+BUDGET = "OneGraph.DiskBudget"
+GIB = 1 << 30
+
+
+def budget(running: server.Server) -> int | None:
+    found: int | None = running.get("/onegraph/settings")["disk_budget_bytes"]
+    return found
+
+
+def test_the_budget_is_set_in_the_dialog(front: Front, running: server.Server) -> None:
+    page = front.page
+    assert front.setting(BUDGET) == budget(running) / GIB == 10  # type: ignore[operator]
+    front.command("Comfy.ShowSettingsDialog")
+    dialog = page.locator("[role=dialog]").last
+    dialog.get_by_text("OneGraph", exact=True).first.click()
+    for name in ("Disk space for graphs in GiB", "Show badges on nodes", "Backend of new nodes"):
+        expect(dialog.get_by_text(name).first).to_be_visible()
+    field = dialog.locator(f"[id='{BUDGET}'] input, input[id='{BUDGET}']").first
+    field.fill("20")
+    field.press("Tab")
+    front.toast("Graphs may take 20 GiB now.")
+    assert budget(running) == 20 * GIB
+    page.keyboard.press("Escape")
+    front.set(BUDGET, 0)
+    front.toast("Graphs may take any space now.")
+    assert budget(running) is None
+    front.set(BUDGET, 10)
+    front.toast("Graphs may take 10 GiB now.")
+    assert budget(running) == 10 * GIB
+
+
+def test_new_nodes_have_the_values_of_the_settings(front: Front) -> None:
+    made = """(type) => {
+      const node = LiteGraph.createNode(type);
+      return Object.fromEntries(node.widgets.map((one) => [one.name, one.value]));
+    }"""
+    front.set("OneGraph.Default.Shapes", "exact")
+    front.set("OneGraph.Default.WhenMissing", "background")
+    try:
+        values = front.evaluate(made, "OneGraphCompileModel")
+        assert values == {"backend": "auto", "shapes": "exact", "when_missing": "background"}
+        front.load(txt2img(shapes="any size", when_missing="wait"))
+        loaded = front.evaluate("async () => (await app.graphToPrompt()).output")
+        (node,) = [one for one in loaded.values() if one["class_type"] == "OneGraphCompileModel"]
+        assert (node["inputs"]["shapes"], node["inputs"]["when_missing"]) == ("any size", "wait")
+    finally:
+        front.set("OneGraph.Default.Shapes", "any size")
+        front.set("OneGraph.Default.WhenMissing", "wait")
+
+
+LANGUAGES = {
+    "ja": ("グラフ", "すべての状態", "このワークフローを事前コンパイル"),
+    "zh": ("编译图", "全部状态", "预编译此工作流"),
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_page_speaks_the_users_language(front: Front, language: str) -> None:
+    title, states, command = LANGUAGES[language]
+    page = front.page
+    front.set("Comfy.Locale", language)
+    try:
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+        expect(page.locator(".og-selects option").first).to_have_text(states)
+        expect(page.get_by_role("button", name=command).first).to_be_attached()
+        expect(page.locator(".side-bar-button-selected")).to_have_attribute("aria-label", _starting(title))
+    finally:
+        front.set("Comfy.Locale", "en")
+    expect(page.get_by_role("heading", name="Graphs", exact=True)).to_be_visible()
+
+
+def _starting(_: str) -> object:
+    import re
+
+    return re.compile(r"OneGraph")
+
+
+def test_the_server_is_gone_and_comes_back(
+    browser: Browser, base: Path, home: Path, running: server.Server
+) -> None:
+    """Kill a server of its own: the list stays, says from when it is, and nothing can be done with it."""
+    with server.running(base, host.comfyui_path(), env=environment(home), log="gone.log") as other:
+        other.post("/settings", SETTINGS)
+        front = Front(browser, other.port).open()
+        try:
+            front.show_tab()
+            page = front.page
+            rows = page.locator(".og-list li")
+            expect(rows.first).to_be_visible()
+            page.locator(".og-row").first.click()
+            expect(page.get_by_role("button", name="Verify")).to_be_enabled()
+            before = rows.count()
+            other.stop()
+            page.get_by_role("button", name="Reload").click()
+            expect(page.locator(".og-banner")).to_contain_text("ComfyUI does not answer. This is what it told at")
+            expect(page.get_by_role("button", name="Verify")).to_be_disabled()
+            assert rows.count() == before
+            page.get_by_role("button", name="Prune").click()
+            front.toast("ComfyUI does not answer.")
+        finally:
+            front.close()
