@@ -29,7 +29,7 @@ from typing import BinaryIO
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     "unit", "attacks", "integration", "faults", "kills", "pipelines", "host", "vae", "edits", "blocks", "server",
-    "workflows", "fuzz", "gpu",
+    "web", "workflows", "fuzz", "gpu",
 )  # fmt: skip
 # Side by side; each runs its layers in turn.
 LANES = (
@@ -37,7 +37,7 @@ LANES = (
     ("blocks", "vae", "attacks", "gpu"),
     ("edits", "faults"),
     ("server", "fuzz"),
-    ("integration",),
+    ("integration", "web"),
     ("pipelines",),
     ("kills", "workflows", "unit"),
 )
@@ -51,7 +51,7 @@ PLACES = {
     "blocks": ("tests/host/blocks",),
 }
 WARM = "ONEGRAPH_TESTING_WARM"
-MAY_SKIP_ALL = frozenset({"gpu"})  # a machine without a GPU is a normal machine
+MAY_SKIP_ALL = frozenset({"gpu", "web"})  # a machine without a GPU or a browser is a normal machine
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
 NO_TEST_COLLECTED = 5  # pytest's exit status

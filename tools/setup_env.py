@@ -9,8 +9,8 @@ repository itself (editable) and OneFlow where it exists, and unpacks a ComfyUI 
 * No riddles: a failure is one line that says what happened, why and what to do; the rest is in build/setup.log.
 
 Variables: COMFYUI_PATH (your own ComfyUI, nothing is fetched), ONEGRAPH_WITHOUT_ONEFLOW=1 (leave OneFlow out).
-It runs before anything is installed, by any Python from 3.8, so it and its modules (setup_common, setup_python and
-setup_host) use the standard library only.
+It runs before anything is installed, by any Python from 3.8, so it and its modules (setup_common, setup_python,
+setup_host and setup_browser) use the standard library only.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, NoReturn
 
+from setup_browser import fetch_browser, has_browser
 from setup_common import (
     NEEDED_GB,
     Layout,
@@ -44,7 +45,7 @@ from setup_host import fetch_host, host_version, user_comfyui
 from setup_python import PREFERRED, candidates, choose_python, probe
 
 NEEDED_WARM_GB = 2  # the same, when the installer's cache already holds it and links to it
-STEPS = ("environment", "project", "host", "oneflow")
+STEPS = ("environment", "project", "host", "oneflow", "browser")
 _SOURCES = sorted(Path(__file__).parent.glob("setup_*.py"))
 
 
@@ -71,6 +72,9 @@ def set_up(layout: Layout, environ: Mapping[str, str], wish: str | None = None) 
                     install_project(layout)
                 elif step == "oneflow":
                     install_oneflow(layout, stamp, environ)
+                elif step == "browser":
+                    fetch_browser(layout)
+                    wanted = {**wanted, "browser": digest(has_browser())}
                 elif comfyui is None:
                     fetch_host(layout)
                 stamp.steps[step] = wanted[step]
@@ -86,6 +90,7 @@ def wanted_steps(layout: Layout, environ: Mapping[str, str], comfyui: Path | Non
         "project": digest(layout.root / "pyproject.toml"),
         "host": digest(str(comfyui or ""), layout.lock("comfyui")),
         "oneflow": digest(without_oneflow(environ), layout.lock("oneflow"), layout.lock("oneflow-cuda")),
+        "browser": digest(has_browser()),
     }
 
 

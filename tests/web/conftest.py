@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "tiny_sdxl.safetensors"
 SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Locale": "en", "Comfy.VueNodes.Enabled": False}
-AXE = Path(__file__).resolve().parents[2] / "build" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -115,9 +115,11 @@ class Front:
         return found
 
 
-def axe_findings(page: Page, script: Path, within: str) -> list[str]:
+def axe_findings(page: Page, within: str) -> list[str]:
     """What axe-core finds serious or critical in a part of the page, one line each."""
-    page.evaluate(script.read_text())
+    spec = importlib.util.find_spec("axe_playwright_python")
+    assert spec is not None and spec.origin is not None
+    page.evaluate(Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
     found = page.evaluate(
         "(within) => axe.run(within, {resultTypes: ['violations']}).then((done) => done.violations)", within
     )
