@@ -28,6 +28,7 @@ def load(name: str) -> ModuleType:
 
 
 setup_common, setup_python, setup_host = load("setup_common"), load("setup_python"), load("setup_host")
+setup_browser = load("setup_browser")
 setup_env = load("setup_env")
 
 
@@ -98,8 +99,8 @@ def test_an_environment_without_python_is_made_again(finished: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "steps"),
     [
-        ("requirements/host.lock", ["environment", "project", "host", "oneflow"]),
-        ("requirements/bootstrap.lock", ["environment", "project", "host", "oneflow"]),
+        ("requirements/host.lock", ["environment", "project", "host", "oneflow", "browser"]),
+        ("requirements/bootstrap.lock", ["environment", "project", "host", "oneflow", "browser"]),
         ("requirements/comfyui.lock", ["host"]),
         ("requirements/oneflow.lock", ["oneflow"]),
         ("requirements/oneflow-cuda.lock", ["oneflow"]),
@@ -417,3 +418,33 @@ def test_a_second_set_up_waits_for_the_first(layout: Any, capsys: Any) -> None:
     ):
         fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert capsys.readouterr().out == ""
+
+
+def test_without_a_browser_the_set_up_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout, started = setup_common.Layout(tmp_path), []
+    monkeypatch.setattr(setup_browser, "CHROMIUM", tmp_path / "chromium")
+    monkeypatch.setattr(setup_browser.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(setup_browser, "run", lambda _, what, command: started.append(what))
+    setup_browser.fetch_browser(layout)
+    assert "install Debian's package chromium" in capsys.readouterr().out
+    assert started == []
+    monkeypatch.setattr(setup_browser.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(setup_browser.shutil, "which", lambda name: f"/usr/bin/{name}")
+    setup_browser.fetch_browser(layout)
+    assert started == ["Updating the list of packages", "Installing Chromium"]
+
+
+def test_a_browser_that_cannot_be_installed_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> str:
+        raise setup_common.SetupError("Updating failed: no network.")
+
+    monkeypatch.setattr(setup_browser, "CHROMIUM", tmp_path / "chromium")
+    monkeypatch.setattr(setup_browser.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(setup_browser.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(setup_browser, "run", fail)
+    setup_browser.fetch_browser(setup_common.Layout(tmp_path))
+    assert "Chromium left out · Updating failed: no network. Tests of the page are skipped." in capsys.readouterr().out

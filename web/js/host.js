@@ -28,7 +28,11 @@ export function register({ settings, commands, menu, setup, nodeMade, nodeMenu, 
 /** Add the sidebar tab. `title` and `tooltip` may be keys of the front end's translations. */
 export function addTab({ title, tooltip, icon, iconBadge, render, destroy }) {
   app.extensionManager.registerSidebarTab({
-    id: TAB, title, tooltip, icon, iconBadge, label: title, type: "custom", render, destroy,
+    id: TAB, title, tooltip, icon, iconBadge, label: title, type: "custom", destroy,
+    render: (element) => {
+      element.style.height = "100%"; // it has none of its own, so that nothing in it could scroll
+      render(element);
+    },
   });
 }
 
