@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from headless import host, models, server, workflows
+from support.comfyui.shared_graphs import SharedGraphs
 from support.page import browser as browsers
 from support.page import graphs
 from support.page.browser import Front
@@ -45,14 +46,17 @@ def write_base(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, shared_graphs: SharedGraphs) -> Path:
     """The user's graph folder."""
-    return tmp_path_factory.mktemp("home")
+    return shared_graphs.adopt_user(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("comfyui"))
+def base(tmp_path_factory: pytest.TempPathFactory, home: Path, shared_graphs: SharedGraphs) -> Path:
+    """A base directory where an earlier process compiled the UNet for any size."""
+    folder = write_base(tmp_path_factory.mktemp("comfyui"))
+    shared_graphs.give(home, folder / "models/checkpoints" / CHECKPOINT, "sdxl")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,69 @@
+"""The command "Bake this workflow": what the open workflow needs is there afterwards, and the page follows it."""
+
+from __future__ import annotations
+
+import pytest
+from headless import server
+from playwright.sync_api import expect
+from support.page.browser import Front
+
+from .conftest import txt2img
+
+COMMAND = "OneGraph.BakeWorkflow"
+JOBS = """
+window.jobs = [];
+window.comfyAPI.api.api.addEventListener('onegraph.bake', (event) => window.jobs.push(event.detail));
+"""
+
+
+def last_job(front: Front) -> dict[str, object]:
+    found: dict[str, object] = front.evaluate("window.jobs.at(-1)")
+    return found
+
+
+def test_a_workflow_without_nodes_of_the_pack(front: Front) -> None:
+    front.load({"1": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}}})
+    front.command(COMMAND)
+    front.toast("No node of this workflow compiles.")
+
+
+def test_a_workflow_whose_graphs_are_cached(front: Front, running: server.Server) -> None:
+    before = running.status()["compiles"]
+    front.load(txt2img(shapes="any size", when_missing="wait", backend="inductor"))
+    front.evaluate(JOBS)
+    front.page.get_by_role("button", name="Bake this workflow").click()
+    front.toast("Workflow baked")
+    job = last_job(front)
+    assert (job["state"], job["compiled"]) == ("done", 0)
+    assert running.status()["compiles"] == before
+    expect(front.page.locator(".og-now")).to_have_count(0)
+
+
+@pytest.mark.full
+def test_a_workflow_that_compiles(front: Front, running: server.Server) -> None:
+    """Progress is on the tab; after the bake a run compiles nothing."""
+    prompt = txt2img(side=192, shapes="exact", when_missing="wait", backend="inductor")
+    before = running.status()["compiles"]
+    front.load(prompt)
+    front.evaluate(JOBS)
+    front.command(COMMAND)
+    front.command(COMMAND)
+    front.toast("A workflow is being baked.")
+    expect(front.page.locator(".og-now", has_text="Baking the workflow")).to_be_visible()
+    front.page.wait_for_function("() => window.jobs.at(-1)?.state === 'done'", timeout=300_000)
+    assert last_job(front)["compiled"] == 1
+    assert running.status()["compiles"] == before + 1
+    assert running.run(prompt).status == "success"
+    assert running.status()["compiles"] == before + 1
+
+
+@pytest.mark.full
+def test_a_bake_is_cancelled(front: Front, running: server.Server) -> None:
+    before = running.status()["compiles"]
+    front.load(txt2img(side=320, shapes="exact", when_missing="wait", backend="inductor"))
+    front.evaluate(JOBS)
+    front.command(COMMAND)
+    front.page.locator("[data-action=cancel-bake]").click()
+    front.page.wait_for_function("() => window.jobs.at(-1)?.state === 'cancelled'", timeout=300_000)
+    front.toast("Baking cancelled")
+    assert running.status()["compiles"] == before
