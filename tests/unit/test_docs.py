@@ -152,3 +152,9 @@ def test_scripts_use_what_the_pack_defines(script: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             assert node.attr in modules[node.value.id], f"{node.value.id}.{node.attr}"
+
+
+def test_pictures_are_small() -> None:
+    """They come with every clone."""
+    found = sorted((ROOT / "docs" / "pictures").glob("*.png"))
+    assert {path.name for path in found if path.stat().st_size > 200_000} == set()

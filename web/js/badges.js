@@ -16,8 +16,11 @@ const LOOKS = {
   eager: { fgColor: "#ffffff", bgColor: "#7a5200" },
 };
 
-const known = new Map(); // node id -> badge, as the server told it
+// node id -> badge, as the server told it, and the workflow that was open then: ids are the same in many workflows.
+// A page that was just opened does not know of which workflow badges are, and shows them in any.
+const known = new Map();
 const watchers = new Set();
+let opened = null; // the node whose reasons are shown
 
 export const isOurs = (node) => host.typeOf(node).startsWith("OneGraph");
 
@@ -28,7 +31,14 @@ export function watch(handler) {
 }
 
 /** Nodes that compile now: [id, badge]. */
-export const compiling = () => [...known].filter(([, badge]) => badge.state === "compiling");
+export const compiling = () =>
+  [...known].map(([id, { badge }]) => [id, badge]).filter(([, badge]) => badge.state === "compiling");
+
+/** What is known of a node of the open workflow. */
+function of(id) {
+  const found = known.get(id);
+  return found && (found.workflow === null || found.workflow === host.openWorkflow()) ? found.badge : null;
+}
 
 /** What a badge says in the user's language. */
 export function text(badge) {
@@ -53,7 +63,7 @@ export async function load() {
   try {
     const { nodes } = await client.badges();
     known.clear();
-    for (const [id, badge] of Object.entries(nodes)) known.set(id, badge);
+    for (const [id, badge] of Object.entries(nodes)) known.set(id, { badge, workflow: null });
   } catch {
     // Without them nodes have no badge until they run.
   }
@@ -61,7 +71,7 @@ export async function load() {
 }
 
 export function heard({ node, badge }) {
-  if (badge) known.set(String(node), badge);
+  if (badge) known.set(String(node), { badge, workflow: host.openWorkflow() });
   else known.delete(String(node));
   for (const [id, found] of host.nodes()) if (id === String(node)) draw(id, found);
   for (const handler of watchers) handler();
@@ -73,7 +83,7 @@ export function drawAll() {
 }
 
 function draw(id, node) {
-  const badge = host.setting(SHOW) === false ? null : known.get(id);
+  const badge = host.setting(SHOW) === false ? null : of(id);
   if (!isOurs(node)) return;
   const look = badge ? { text: text(badge), ...(LOOKS[badge.state] ?? LOOKS.waiting) } : null;
   host.setBadge(node, look, () => explain(node));
@@ -85,12 +95,15 @@ const idOf = (node) => [...host.nodes()].find(([, one]) => one === node)?.[0] ??
 const remedy = (code) => (has(`remedies.${code}`) ? t(`remedies.${code}`) : t("remedies.other"));
 
 /** Show why calls of a node ran uncompiled, and what to do. */
-export function explain(node) {
-  const badge = known.get(idOf(node));
-  return show({
+export async function explain(node) {
+  if (opened === node) return; // one click, of which two parts of the front end may tell
+  opened = node;
+  const badge = of(idOf(node));
+  await show({
     title: host.titleOf(node),
     body: () => (badge ? told(badge) : [el("p", {}, t("reasons.notRun"))]),
   });
+  opened = null;
 }
 
 function told(badge) {

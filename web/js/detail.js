@@ -80,7 +80,6 @@ export class Detail {
       more?.files?.length && part("files", el("ul.og-plain", {}, more.files.map((one) => el("li", {}, el("span", {}, one.name), el("span.og-size", {}, bytes(one.bytes)))))),
       more?.key && part("key", entries.pairs(Object.entries(more.key), (name) => name)),
     );
-    if (marked === "h3") this.element.querySelector("h3").focus();
-    else if (marked) this.element.querySelector(`[data-action="${marked}"]`)?.focus();
+    if (marked) (this.element.querySelector(`[data-action="${marked}"]`) ?? this.element.querySelector("h3")).focus();
   }
 }

@@ -63,6 +63,9 @@ export async function promptOfGraph() {
   return (await app.graphToPrompt()).output;
 }
 
+/** The workflow that is open; the same object as long as it is the same workflow. */
+export const openWorkflow = () => app.extensionManager?.workflow?.activeWorkflow ?? null;
+
 // ---- settings and languages
 
 export const setting = (id) => app.extensionManager.setting.get(id);

@@ -42,7 +42,7 @@ export class Tab {
     this.tabs = VIEWS.map((view) => this.#tab(view));
     this.panel = el("div.og-panel", { role: "tabpanel", id: "og-panel", "aria-labelledby": "og-tab-graphs" });
     this.element = el(
-      "section.onegraph.og-tab", { "aria-label": t("title"), onkeydown: (event) => event.key !== "Escape" && event.stopPropagation() },
+      "section.onegraph.og-tab", { "aria-label": t("title"), onkeydown: keepPlainKeys },
       el(
         "header.og-head", {},
         el("h2", {}, t("title")),
@@ -226,4 +226,9 @@ export class Tab {
     this.filters.search(model.name.replace(/^.*[\\/]/, "").replace(/\.\w+$/, ""));
     this.tabs[0].focus();
   }
+}
+
+/** Keep keys from the canvas, which takes letters for commands; those with Ctrl and the like are the front end's. */
+function keepPlainKeys(event) {
+  if (event.key !== "Escape" && !event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
 }

@@ -1,0 +1,117 @@
+"""The pictures of the documentation, taken where --pictures names a folder: pytest tests/web --pictures docs/pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from headless import server
+from playwright.sync_api import expect
+from support.page.browser import Front
+
+from .conftest import SETTINGS, txt2img
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "example_workflows" / "onegraph_txt2img.json"
+CLEAN = {"Comfy.Minimap.Visible": False, "Comfy.VueNodes.Enabled": False, "Comfy.ColorPalette": "dark"}
+
+
+@pytest.fixture(scope="module")
+def pictures(request: pytest.FixtureRequest) -> Path:
+    folder = request.config.getoption("--pictures")
+    if folder is None:
+        pytest.skip("pictures are taken with --pictures FOLDER")
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@pytest.fixture
+def front(browser: Browser, running: server.Server, pictures: Path) -> Iterator[Front]:
+    """A page of its own, without what may be in the way of a picture."""
+    made = Front(browser, running.port, scale=1.5).open()
+    for name, value in {**SETTINGS, **CLEAN}.items():
+        made.set(name, value)
+    made.evaluate("(graph) => app.loadGraphData(graph)", json.loads(EXAMPLE.read_text()))
+    yield made
+    for name, value in SETTINGS.items():
+        made.set(name, value)
+    made.set("Comfy.ColorPalette", "dark")
+    made.close()
+
+
+def take(front: Front, path: Path, **options: object) -> None:
+    """Write a picture of few colours, as small as it can be."""
+    from PIL import Image
+
+    front.evaluate("() => app.extensionManager.toast.removeAll()")
+    front.page.wait_for_timeout(500)  # what moves comes to rest
+    front.page.screenshot(path=path, **options)  # type: ignore[arg-type]
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def fit(front: Front) -> None:
+    """Show the whole workflow."""
+    front.command("Comfy.Canvas.FitView")
+    front.page.wait_for_timeout(800)
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_the_tab(front: Front, pictures: Path, theme: str) -> None:
+    front.set("Comfy.ColorPalette", theme)
+    front.page.set_viewport_size({"width": 1100, "height": 720})
+    front.show_tab()
+    expect(front.page.locator(".og-row").first).to_be_visible()
+    fit(front)
+    take(front, pictures / f"graphs-tab-{theme}.png")
+
+
+def test_one_graph(front: Front, pictures: Path) -> None:
+    front.page.set_viewport_size({"width": 1100, "height": 720})
+    front.show_tab()
+    front.page.locator(".og-row", has_text="tiny_sdxl").first.click()
+    fit(front)
+    take(front, pictures / "graph-details.png")
+
+
+def test_a_workflow(front: Front, pictures: Path) -> None:
+    front.page.set_viewport_size({"width": 1280, "height": 640})
+    front.set("Comfy.VueNodes.Enabled", True)
+    fit(front)
+    take(front, pictures / "workflow.png")
+
+
+def test_a_badge_while_compiling(front: Front, running: server.Server, pictures: Path) -> None:
+    """A compile that a workflow starts, in the middle of it."""
+    front.page.set_viewport_size({"width": 1280, "height": 640})
+    front.load(txt2img(side=256, shapes="exact", when_missing="wait", backend="inductor"))
+    front.show_tab()
+    fit(front)
+    front.evaluate("() => void app.queuePrompt(0, 1)")
+    front.page.wait_for_function(
+        "() => app.rootGraph.nodes.some((node) => node.badges.some((one) => /compiling [2-9]\\d %/.test(one.text)))",
+        timeout=300_000,
+    )
+    take(front, pictures / "badge-compiling.png")
+    front.command("Comfy.Interrupt")
+
+
+def test_the_help(front: Front, pictures: Path) -> None:
+    front.page.set_viewport_size({"width": 1280, "height": 720})
+    front.evaluate(
+        """() => {
+          const node = app.rootGraph.nodes.find((one) => one.type === 'OneGraphCompileModel');
+          app.canvas.select(node);
+        }"""
+    )
+    fit(front)
+    front.page.locator("[data-testid=info-button]").click()
+    expect(front.page.get_by_text("Runs the model's UNet through a compiled graph")).to_be_visible()
+    take(front, pictures / "help.png")
