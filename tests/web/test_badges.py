@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,10 +15,9 @@ from .conftest import txt2img
 VUE = "Comfy.VueNodes.Enabled"
 SEEN = """
 window.seen = [];
-app.api ??= window.comfyAPI.api.api;
 window.comfyAPI.api.api.addEventListener('onegraph.badge', () => setTimeout(() => {
-  const texts = (app.rootGraph ?? app.graph).nodes.flatMap((node) => node.badges).filter((one) => one.onegraph);
-  const drawn = [...document.querySelectorAll('.lg-node-header, [data-node-id]')].map((one) => one.innerText).join(' ');
+  const texts = app.rootGraph.nodes.flatMap((node) => node.badges).filter((one) => one.onegraph).map((one) => one());
+  const drawn = [...document.querySelectorAll('[data-node-id]')].map((one) => one.innerText).join(' ');
   const now = document.querySelector('.og-now')?.innerText ?? '';
   window.seen.push({badge: texts.map((one) => one.text).join(), drawn, now});
 }, 50));
@@ -40,19 +38,27 @@ def wait_idle(front: Front, running: server.Server) -> None:
 
 
 @pytest.fixture
-def workflow(front: Front) -> Iterator[workflows.Prompt]:
+def workflow(front: Front) -> workflows.Prompt:
     """A workflow with one node of the pack, open in the page."""
     prompt = txt2img(when_missing="wait", shapes="exact", backend="inductor")
     front.load(prompt)
-    yield prompt
+    return prompt
 
 
 def show(front: Front, badge: dict[str, Any]) -> None:
     """Have the page hear of a badge of the pack's node, as it does of the server's."""
-    usual = {"text": "", "progress": None, "seconds": None, "speedup": None, "eager_calls": 0, "calls": 0, "reasons": []}
+    usual = {
+        "text": "",
+        "progress": None,
+        "seconds": None,
+        "speedup": None,
+        "eager_calls": 0,
+        "calls": 0,
+        "reasons": [],
+    }
     front.evaluate(
         """(badge) => {
-          const node = (app.rootGraph ?? app.graph).nodes.find((one) => one.type.startsWith('OneGraph'));
+          const node = app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph'));
           const event = new CustomEvent('onegraph.badge', {detail: {node: String(node.id), badge}});
           window.comfyAPI.api.api.dispatchEvent(event);
         }""",
@@ -96,8 +102,8 @@ def click_badge(front: Front, text: str, vue: bool) -> None:
     front.evaluate("() => app.canvas.draw(true, true)")
     x, y = front.evaluate(
         """() => {
-          const node = (app.rootGraph ?? app.graph).nodes.find((one) => one.type.startsWith('OneGraph'));
-          const [left, top, width, height] = node.badges.find((one) => one.onegraph).boundingRect;
+          const node = app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph'));
+          const [left, top, width, height] = node.badges.find((one) => one.onegraph)().boundingRect;
           const {scale, offset} = app.canvas.ds;
           const box = app.canvas.canvas.getBoundingClientRect();
           return [box.left + (node.pos[0] + left + width / 2 + offset[0]) * scale,
@@ -112,14 +118,12 @@ def test_the_command_and_the_menu_open_the_reasons(front: Front, workflow: workf
     show(front, TEXTS[-1][0])
     front.command("OneGraph.ShowReasons")
     front.toast("Select a OneGraph node first.")
-    front.evaluate(
-        "() => app.canvas.select((app.rootGraph ?? app.graph).nodes.find((one) => one.type.startsWith('OneGraph')))"
-    )
+    front.evaluate("() => app.canvas.select(app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph')))")
     front.command("OneGraph.ShowReasons")
     expect(page.get_by_role("dialog")).to_contain_text(WHY["text"])
     page.keyboard.press("Escape")
     entries = front.evaluate(
-        """() => app.collectNodeMenuItems((app.rootGraph ?? app.graph).nodes.find((one) => one.type.startsWith('OneGraph')))
+        """() => app.collectNodeMenuItems(app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph')))
           .map((one) => one?.content)"""
     )
     assert "Why is it eager? (OneGraph)" in entries
@@ -139,7 +143,7 @@ def test_a_badge_follows_a_compile(front: Front, running: server.Server, workflo
     before = running.status()["compiles"]
     front.evaluate(SEEN)
     queue(front)
-    front.page.wait_for_function("() => window.seen.some((one) => one.badge.startsWith('compiling'))")
+    front.page.wait_for_function("() => window.seen.some((one) => one.badge.startsWith('compiling'))", timeout=300_000)
     wait_idle(front, running)
     seen = front.evaluate("window.seen")
     compiling = [one for one in seen if one["badge"].startswith("compiling")]
@@ -163,7 +167,7 @@ def test_a_page_that_is_opened_later_knows_the_badges(
     later = browsers.Front(browser, running.port).open()
     try:
         later.load(workflow)
-        later.page.wait_for_function("() => (app.rootGraph ?? app.graph).nodes.some((one) => one.badges.some((b) => b.onegraph))")
+        later.page.wait_for_function("() => app.rootGraph.nodes.some((one) => one.badges.some((b) => b.onegraph))")
         assert later.badges() == front.badges()
     finally:
         later.close()

@@ -1,4 +1,4 @@
-"""The pictures of the documentation, taken where --pictures names a folder: pytest tests/web --pictures docs/pictures."""
+"""The pictures of the documentation, taken on demand: pytest tests/web/test_pictures.py --pictures docs/pictures."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def test_a_badge_while_compiling(front: Front, running: server.Server, pictures:
     fit(front)
     front.evaluate("() => void app.queuePrompt(0, 1)")
     front.page.wait_for_function(
-        "() => app.rootGraph.nodes.some((node) => node.badges.some((one) => /compiling [2-9]\\d %/.test(one.text)))",
+        "() => app.rootGraph.nodes.some((node) => node.badges.some("
+        "(one) => one.onegraph && /compiling [2-9]\\d %/.test(one().text)))",
         timeout=300_000,
     )
     take(front, pictures / "badge-compiling.png")

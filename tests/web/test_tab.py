@@ -148,7 +148,9 @@ def test_models_that_are_ready_and_that_would_compile(front: Front) -> None:
 
 def test_an_empty_store(front: Front, store: Store, home: Path) -> None:
     page = front.page
-    page.route("**/onegraph/graphs?*", lambda route: route.fulfill(json={**route.fetch().json(), "entries": [], "total": 0}))
+    page.route(
+        "**/onegraph/graphs?*", lambda route: route.fulfill(json={**route.fetch().json(), "entries": [], "total": 0})
+    )
     try:
         front.show_tab()
         expect(page.get_by_role("heading", name="No graph yet")).to_be_visible()

@@ -7,7 +7,7 @@ import * as host from "./host.js";
 import { has, number, seconds, t } from "./strings.js";
 
 export const SHOW = "OneGraph.ShowBadges";
-const LOOKS = {
+const COLOURS = {
   waiting: { fgColor: "#d5d9e2", bgColor: "#3a3f4b" },
   compiling: { fgColor: "#ffffff", bgColor: "#1d4f91" },
   restored: { fgColor: "#ffffff", bgColor: "#1f6b43" },
@@ -20,6 +20,8 @@ const LOOKS = {
 // A page that was just opened does not know of which workflow badges are, and shows them in any.
 const known = new Map();
 const watchers = new Set();
+const looks = new WeakMap(); // node -> its badge's text and colours
+let shown = true;
 let opened = null; // the node whose reasons are shown
 
 export const isOurs = (node) => host.typeOf(node).startsWith("OneGraph");
@@ -73,20 +75,28 @@ export async function load() {
 export function heard({ node, badge }) {
   if (badge) known.set(String(node), { badge, workflow: host.openWorkflow() });
   else known.delete(String(node));
-  for (const [id, found] of host.nodes()) if (id === String(node)) draw(id, found);
-  for (const handler of watchers) handler();
+  drawAll();
+}
+
+/** Put a badge on a node of the pack; it has no text until the server tells something. */
+export function add(node) {
+  if (isOurs(node)) host.addBadge(node, () => looks.get(node) ?? null, () => void explain(node));
+}
+
+/** The setting: whether the user wants to see badges. */
+export function setShown(wanted) {
+  shown = wanted;
+  drawAll();
 }
 
 export function drawAll() {
-  for (const [id, node] of host.nodes()) if (isOurs(node)) draw(id, node);
+  for (const [id, node] of host.nodes()) {
+    if (!isOurs(node)) continue;
+    const badge = shown ? of(id) : null;
+    looks.set(node, badge && { text: text(badge), ...(COLOURS[badge.state] ?? COLOURS.waiting) });
+  }
+  host.renewBadges();
   for (const handler of watchers) handler();
-}
-
-function draw(id, node) {
-  const badge = host.setting(SHOW) === false ? null : of(id);
-  if (!isOurs(node)) return;
-  const look = badge ? { text: text(badge), ...(LOOKS[badge.state] ?? LOOKS.waiting) } : null;
-  host.setBadge(node, look, () => explain(node));
 }
 
 const idOf = (node) => [...host.nodes()].find(([, one]) => one === node)?.[0] ?? String(node.id);

@@ -5,6 +5,7 @@ import { app } from "../../../scripts/app.js";
 
 export const EXTENSION = "OneGraph";
 const TAB = "onegraph-graphs";
+const RENEWED = "onegraphBadges"; // on the front end's store, all of which is reactive
 
 /**
  * Register the extension. A pack that is installed twice, or served under two names, registers once.
@@ -96,7 +97,7 @@ export function toast({ severity = "info", summary, detail, life }) {
 // ---- nodes
 
 /** All nodes of the workflow, those inside of subgraphs too, with the ids by which the server knows them. */
-export function* nodes(graph = app.rootGraph ?? app.graph, prefix = "") {
+export function* nodes(graph = app.canvas?.graph?.rootGraph ?? app.canvas?.graph, prefix = "") {
   for (const node of graph?.nodes ?? graph?._nodes ?? []) {
     const id = `${prefix}${node.id}`;
     yield [id, node];
@@ -116,21 +117,30 @@ export function setInput(node, name, value) {
   if (widget && (!Array.isArray(choices) || choices.includes(value))) widget.value = value;
 }
 
-/** Put a badge on a node, in place of the one that was put there before; both renderers draw it. */
-export function setBadge(node, look, onClick) {
-  const others = (node.badges ?? []).filter((one) => !one.onegraph);
-  const before = node.badges;
-  if (look === null) {
-    if (others.length === before?.length) return;
-    node.badges = others;
-  } else {
-    const badge = new globalThis.LGraphBadge({ ...look, onClick });
-    badge.onegraph = true;
-    node.badges = [...others, badge];
-  }
-  // Nodes 2.0 draws a copy of the node's data, which this renews.
-  node.graph?.trigger?.("node:property:changed", {
-    nodeId: node.id, property: "badges", oldValue: before, newValue: node.badges,
-  });
-  node.setDirtyCanvas?.(true, false);
+/**
+ * Give a node a badge that both renderers draw.
+ *
+ * @param {function} look what it is now: `{text, fgColor, bgColor}`, or null for none; the same object while it is the same.
+ */
+export function addBadge(node, look, onClick) {
+  let shown = null;
+  let badge = new globalThis.LGraphBadge({ text: "" });
+  const now = () => {
+    void app.extensionManager[RENEWED]; // Nodes 2.0 calls this again when what it read has changed
+    const wanted = look();
+    if (wanted !== shown) {
+      badge = new globalThis.LGraphBadge({ ...(wanted ?? { text: "" }), onClick: wanted ? onClick : undefined });
+      shown = wanted;
+    }
+    return badge;
+  };
+  now.onegraph = true;
+  node.badges.push(now);
+}
+
+/** Have all badges drawn anew. */
+export function renewBadges() {
+  if (!app.extensionManager) return; // settings are told before there is anything to draw
+  app.extensionManager[RENEWED] = (app.extensionManager[RENEWED] ?? 0) + 1;
+  app.canvas?.setDirty(true, false);
 }

@@ -60,7 +60,10 @@ host.register({
   ],
   menu: [BAKE, GRAPHS, REASONS],
   setup,
-  nodeMade: settings.nodeMade,
+  nodeMade: (node) => {
+    badges.add(node);
+    settings.nodeMade(node);
+  },
   graphLoaded: () => badges.drawAll(),
   nodeMenu: (node) =>
     badges.isOurs(node) ? [{ content: strings.t("reasons.menu"), callback: () => void badges.explain(node) }] : [],

@@ -39,7 +39,7 @@ export const definitions = [
     category: ["OneGraph", "Nodes", "Badges"],
     type: "boolean",
     defaultValue: true,
-    onChange: (_, before) => before !== undefined && badges.drawAll(),
+    onChange: (value) => badges.setShown(value !== false),
   },
   ...Object.entries(INPUTS).map(([input, [id, options, defaultValue]]) => ({
     id, name: NAMES[input], tooltip: TOOLTIPS[input], category: ["OneGraph", "Nodes", input], type: "combo", options, defaultValue,

@@ -110,7 +110,7 @@ class Front:
         """The texts of the pack's badges on the nodes."""
         found: list[str] = self.evaluate(
             "() => (app.rootGraph ?? app.graph).nodes.flatMap((node) => node.badges)"
-            ".filter((one) => one.onegraph).map((one) => one.text)"
+            ".filter((one) => one.onegraph).map((one) => one().text).filter((text) => text)"
         )
         return found
 

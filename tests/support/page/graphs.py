@@ -50,7 +50,8 @@ def use(folder: Path, number: int) -> None:
     """Have a graph used some hours ago, some times."""
     (folder / USES_FILE).write_bytes(b"." * (40 - 2 * number))
     used = time.time() - (number + 1) * 7 * 3600
-    os.utime(folder / USES_FILE, (used, used))
+    for path in folder.iterdir():
+        os.utime(path, (used, used))
 
 
 def multiply(store: Store, checkpoints: Path, count: int) -> Path:
