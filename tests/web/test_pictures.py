@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "example_workflows" / "onegraph_txt2img.json"
-CLEAN = {"Comfy.Minimap.Visible": False, "Comfy.VueNodes.Enabled": False, "Comfy.ColorPalette": "dark"}
+CLEAN = {
+    "Comfy.Minimap.Visible": False,
+    "Comfy.Graph.CanvasInfo": False,
+    "Comfy.VueNodes.Enabled": False,
+    "Comfy.ColorPalette": "dark",
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +63,24 @@ def take(front: Front, path: Path, **options: object) -> None:
 
 
 def fit(front: Front) -> None:
-    """Show the whole workflow."""
-    front.command("Comfy.Canvas.FitView")
+    """Show the whole workflow in what the panels leave of the canvas."""
+    front.evaluate(
+        """() => {
+          const nodes = app.rootGraph.nodes.map((node) => [...node.pos, node.pos[0] + node.size[0], node.pos[1] + node.size[1]]);
+          const [left, top] = [0, 1].map((at) => Math.min(...nodes.map((one) => one[at])));
+          const [right, bottom] = [2, 3].map((at) => Math.max(...nodes.map((one) => one[at])));
+          const edges = [...document.querySelectorAll('.side-bar-panel')].map((one) => one.getBoundingClientRect())
+            .filter((one) => one.width > 0);
+          const from = Math.max(70, ...edges.filter((one) => one.left < 200).map((one) => one.right)) + 24;
+          const until = Math.min(innerWidth, ...edges.filter((one) => one.left > 400).map((one) => one.left)) - 24;
+          const {ds} = app.canvas;
+          ds.scale = Math.min((until - from) / (right - left), (innerHeight - 250) / (bottom - top), 1);
+          const box = app.canvas.canvas.getBoundingClientRect();
+          ds.offset[0] = (from - box.left) / ds.scale - left;
+          ds.offset[1] = (150 - box.top) / ds.scale - top;
+          app.canvas.setDirty(true, true);
+        }"""
+    )
     front.page.wait_for_timeout(800)
 
 
@@ -91,6 +112,7 @@ def test_a_workflow(front: Front, pictures: Path) -> None:
 def test_a_badge_while_compiling(front: Front, running: server.Server, pictures: Path) -> None:
     """A compile that a workflow starts, in the middle of it."""
     front.page.set_viewport_size({"width": 1280, "height": 640})
+    front.set("Comfy.VueNodes.Enabled", True)
     front.load(txt2img(side=256, shapes="exact", when_missing="wait", backend="inductor"))
     front.show_tab()
     fit(front)
@@ -105,14 +127,18 @@ def test_a_badge_while_compiling(front: Front, running: server.Server, pictures:
 
 
 def test_the_help(front: Front, pictures: Path) -> None:
-    front.page.set_viewport_size({"width": 1280, "height": 720})
-    front.evaluate(
-        """() => {
-          const node = app.rootGraph.nodes.find((one) => one.type === 'OneGraphCompileModel');
-          app.canvas.select(node);
-        }"""
-    )
+    page = front.page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    front.set("Comfy.VueNodes.Enabled", True)
     fit(front)
-    front.page.locator("[data-testid=info-button]").click()
-    expect(front.page.get_by_text("Runs the model's UNet through a compiled graph")).to_be_visible()
+    page.locator("[data-node-id]", has_text="Compile Model").get_by_test_id("node-title").click()
+    page.locator("[data-testid=info-button]").click()
+    expect(page.get_by_text("Runs the model's UNet through a compiled graph")).to_be_visible()
+    edge = page.locator(".p-splitter-gutter:visible").last.bounding_box()
+    assert edge is not None
+    page.mouse.move(edge["x"] + 2, 400)
+    page.mouse.down()
+    page.mouse.move(680, 400, steps=5)
+    page.mouse.up()
+    fit(front)
     take(front, pictures / "help.png")

@@ -21,8 +21,8 @@ const TOOLTIPS = {
 
 let known = null; // the server's budget in GiB; null until it told
 
-/** For registration. English; the front end translates them by `locales/<language>/settings.json`. */
-export const definitions = [
+// English; the front end translates them by `locales/<language>/settings.json`.
+const listed = [
   {
     id: BUDGET,
     name: "Disk space for graphs in GiB",
@@ -45,6 +45,7 @@ export const definitions = [
     id, name: NAMES[input], tooltip: TOOLTIPS[input], category: ["OneGraph", "Nodes", input], type: "combo", options, defaultValue,
   })),
 ];
+export const definitions = listed.map((one, at) => ({ ...one, sortOrder: listed.length - at })); // the largest is first
 
 /** Have the dialog show the budget that the server keeps to, which another page or a variable may have set. */
 export async function load() {
