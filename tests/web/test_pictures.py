@@ -66,7 +66,8 @@ def fit(front: Front) -> None:
     """Show the whole workflow in what the panels leave of the canvas."""
     front.evaluate(
         """() => {
-          const nodes = app.rootGraph.nodes.map((node) => [...node.pos, node.pos[0] + node.size[0], node.pos[1] + node.size[1]]);
+          const nodes = app.rootGraph.nodes.map(
+            ({pos, size}) => [pos[0], pos[1], pos[0] + size[0], pos[1] + size[1]]);
           const [left, top] = [0, 1].map((at) => Math.min(...nodes.map((one) => one[at])));
           const [right, bottom] = [2, 3].map((at) => Math.max(...nodes.map((one) => one[at])));
           const edges = [...document.querySelectorAll('.side-bar-panel')].map((one) => one.getBoundingClientRect())
