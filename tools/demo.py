@@ -8,20 +8,25 @@ Environment variables:
     BACKEND: inductor or oneflow.
 
 OneFlow on a CPU is slower than eager. The pack would measure that at the first use and run eager, so the demo turns
-this check off and renders at small sizes, to show that the images are right. All output is below build/demo.
+this check off and renders at small sizes, to show that the images are right. All output is below build/demo; the page
+to look at is report.html there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from headless import host, models, server, workflows
+import demo_report
+from demo_checkpoints import checkpoints_for, fail, has_text_encoder
+from headless import host, server, workflows
 from rich.console import Console
 from rich.table import Table
 
@@ -36,46 +41,6 @@ LONG_PROMPT = "a lighthouse on a cliff at dusk, oil painting, " * 12
 INPUT_IMAGE = "onegraph_demo.png"
 LARGEST_DIFFERENCE = 2  # of 255, against eager
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-
-
-def fail(sentence: str) -> NoReturn:
-    print(f"demo: {sentence}", file=sys.stderr)
-    raise SystemExit(1)
-
-
-def has_text_encoder(checkpoint: Path) -> bool:
-    """Whether a .safetensors checkpoint carries a text encoder, by the names in its header."""
-    with checkpoint.open("rb") as f:
-        header = f.read(int.from_bytes(f.read(8), "little"))
-    return any(prefix in header for prefix in (b'"conditioner.', b'"cond_stage_model.'))
-
-
-def given_checkpoint(variable: str, folder: Path) -> Path | None:
-    """A link to the checkpoint an environment variable names, or None when it names none."""
-    given = os.environ.get(variable)
-    if not given:
-        return None
-    source = Path(given).expanduser().resolve()
-    if not source.is_file() or source.suffix != ".safetensors":
-        fail(f"{variable}={given} is no .safetensors file; give the path of an SDXL-class checkpoint.")
-    link = folder / f"{variable.lower()}_{source.name}"
-    link.unlink(missing_ok=True)
-    link.symlink_to(source)
-    return link
-
-
-def checkpoints_for(base: Path) -> dict[str, Path]:
-    """The checkpoints to render with, below the demo's own models folder so that their graphs stay there too."""
-    folder = base / "models" / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
-    given, refiner = given_checkpoint("CHECKPOINT", folder), given_checkpoint("REFINER", folder)
-    if given is None:
-        host.boot()
-        kind = "tiny_sdxl" if BACKEND == "oneflow" else "small_sdxl"
-        given = models.write_checkpoint(kind, folder / f"demo_{kind}.safetensors", seed=1, vae="both")
-        small = folder / "demo_tiny_refiner.safetensors"
-        refiner = refiner or models.write_checkpoint("tiny_refiner", small, seed=2, vae="both")
-    return {"base": given, "refiner": refiner} if refiner else {"base": given}
 
 
 def with_when_missing(prompt: workflows.Prompt, when_missing: str) -> workflows.Prompt:
@@ -118,9 +83,9 @@ class Demo:
         self.keys = {**self._keys(self.prompt), **self._keys(self.img2img)}
         self.components = ["base", *(["refiner"] if self.refiner else []), "decoder", "encoder"]
         self.eager: dict[str, dict[str, Any]] = {}
-        self.differences: list[int] = []
+        self.items: list[dict[str, Any]] = []
+        self.processes: list[dict[str, Any]] = []
         self.images: list[str] = []
-        self.rows: list[tuple[str, ...]] = []
         # By component: the last queue item's reports, and the seconds spent on compiling and restoring in all of them.
         self.report: dict[str, dict[str, Any]] = {}
         self.compile_s: dict[str, float] = {}
@@ -134,9 +99,19 @@ class Demo:
                 prompt[inputs["positive"][0]]["inputs"]["text"] = text
         return prompt
 
+    @contextlib.contextmanager
+    def process(self, name: str, base: Path, env: dict[str, str]) -> Iterator[server.Server]:
+        """A ComfyUI, with a note of when it started."""
+        self._began = time.monotonic()
+        with server.running(base, host.comfyui_path(), env=env) as s:
+            self.processes.append({"name": name, "ready_s": round(time.monotonic() - self._began, 3)})
+            yield s
+
     def run(self, s: server.Server, name: str, prompt: workflows.Prompt, reference: str = "") -> server.Outcome:
-        """Queue a prompt, save its images, compare them with eager ones, add a row to the table."""
+        """Queue a prompt, save its images, compare them with eager ones, note what it took."""
         shown = time.monotonic()
+        start_s = shown - self._began
+        before = dict(self.compile_s), dict(self.restore_s)
         self.report, texts = {}, {}
 
         def show(node: str, text: str) -> None:
@@ -165,21 +140,31 @@ class Demo:
         if outcome.status != "success":
             fail(f"the queue item '{name}' ended with {outcome.status} ({outcome.error}); see {s.log}.")
         images = images_of(outcome)
-        difference = ""
+        largest = None
         if reference:
             eager = self.eager[reference]
             largest = max(int(abs(image.astype(int) - eager[prefix]).max()) for prefix, image in images.items())
-            difference = f"{largest}/255"
-            self.differences.append(largest)
         else:
             self.eager[name] = images
-        self._save(name, images)
         status = "\n".join(f"{component}: {texts[component]}" for component in self.components if component in texts)
         status = status or "the workflow without OneGraph"
-        times = [self.report.get(component, {}).get("step_ms") for component in ("base", "refiner")]
-        times += [self.report.get(component, {}).get("call_ms") for component in ("decoder", "encoder")]
-        shown_times = [f"{milliseconds:.0f}" if milliseconds else "" for milliseconds in times]
-        self.rows.append((name, f"{outcome.seconds:.1f}", *shown_times, difference, status))
+        times = {component: self.ms(component, "step_ms") for component in ("base", "refiner")}
+        times |= {component: self.ms(component, "call_ms") for component in ("decoder", "encoder")}
+        self.items.append(
+            {
+                "name": name,
+                "process": self.processes[-1]["name"],
+                "start_s": round(start_s, 3),
+                "seconds": round(outcome.seconds, 3),
+                "compile_s": round(sum(self.compile_s.values()) - sum(before[0].values()), 3),
+                "restore_s": round(sum(self.restore_s.values()) - sum(before[1].values()), 4),
+                "ms": times,
+                "reference": reference,
+                "largest_difference": largest,
+                "text": status,
+                "images": self._save(name, images),
+            }
+        )
         console.print(f"  {outcome.seconds:.1f} s: " + status.replace("\n", "\n  "))
         return outcome
 
@@ -198,18 +183,22 @@ class Demo:
             keys |= {f"{node}:{component}": component for component in ("decoder", "encoder")}
         return keys
 
-    def _save(self, name: str, images: dict[str, Any]) -> None:
+    def _save(self, name: str, images: dict[str, Any]) -> dict[str, str]:
+        """Write the images of a queue item; their files by prefix, relative to the repository's root."""
         from PIL import Image
 
+        files: dict[str, str] = {}
         folder = OUT / "images"
         folder.mkdir(parents=True, exist_ok=True)
         for prefix, image in images.items():
             slug = name.replace(",", "").replace(" ", "-")
             if len(images) > 1:
                 slug += prefix.removeprefix("onegraph").replace("_", "-")
-            file = folder / f"{len(self.rows):02d}-{slug}.png"
+            file = folder / f"{len(self.items):02d}-{slug}.png"
             Image.fromarray(image).save(file)
-            self.images.append(str(file.relative_to(ROOT)))
+            files[prefix] = file.relative_to(ROOT).as_posix()
+        self.images += files.values()
+        return files
 
     def write_input(self, path: Path) -> None:
         """The last image, made small, for img2img."""
@@ -221,11 +210,11 @@ class Demo:
         title = "One workflow in ComfyUI: eager, compiled, and after a restart"
         table = Table(title=title, caption="base and refiner: ms per step; decode and encode: ms per image")
         table.add_column("queue item")
-        for column in ("s", "base", "refiner", "decode", "encode", "to eager"):
+        for column in demo_report.NUMBERS:
             table.add_column(column, justify="right")
         table.add_column("text of the nodes", overflow="fold", ratio=1)
-        for row in self.rows:
-            table.add_row(*row)
+        for item in self.items:
+            table.add_row(*demo_report.row(item))
         return table
 
 
@@ -233,7 +222,7 @@ def main() -> None:
     for stale in ("images", "home", "inductor", "base/output"):
         shutil.rmtree(OUT / stale, ignore_errors=True)
     base = OUT / "base"
-    checkpoints = checkpoints_for(base)
+    checkpoints = checkpoints_for(base, BACKEND)
     folder = checkpoints["base"].parent
     for graphs in folder.glob("*.graphs"):
         shutil.rmtree(graphs)
@@ -250,7 +239,7 @@ def main() -> None:
     seed2, img2img = demo.variant(seed=2), demo.img2img
 
     console.print(f"{', '.join(f'{role} {file.name}' for role, file in checkpoints.items())}; starting ComfyUI ...")
-    with server.running(base, host.comfyui_path(), env=env) as s:
+    with demo.process("first process", base, env) as s:
         eager_first = demo.run(s, "eager", workflows.without_onegraph(plain))
         (base / "input").mkdir(exist_ok=True)
         demo.write_input(base / "input" / INPUT_IMAGE)
@@ -277,7 +266,7 @@ def main() -> None:
     compile_s = demo.compile_s
     demo.restore_s = {}
     console.print("restarting ComfyUI ...")
-    with server.running(base, host.comfyui_path(), env=env) as s:
+    with demo.process("after the restart", base, env) as s:
         # A restore's seconds include the first call, which at a larger size is the computing itself.
         demo.run(s, "after the restart, other size", other, "eager, other size")
         demo.run(s, "after the restart, img2img", img2img, "eager, img2img")
@@ -294,7 +283,7 @@ def main() -> None:
         "restore_s": restore_s.get("base"),
         "compiles_after_restart": compiles_after,
         "sizes_rendered": [f"{w}x{h}" for w, h in (SIZE, OTHER_SIZE)],
-        "max_abs_diff_255": max(demo.differences),
+        "max_abs_diff_255": max(i["largest_difference"] for i in demo.items if i["largest_difference"] is not None),
         "graph_bytes": sum(f.stat().st_size for f in folder.glob("*.graphs/**/*") if f.is_file()),
         "refiner_compile_s": compile_s.get("refiner"),
         "refiner_restore_s": restore_s.get("refiner"),
@@ -311,11 +300,14 @@ def main() -> None:
         "restore_all_s": round(sum(restore_s.values()), 4),
         "images": demo.images,
     }
+    report |= demo_report.surroundings(BACKEND, {role: file.name for role, file in checkpoints.items()})
+    report |= {"processes": demo.processes, "queue_items": demo.items}
     (OUT / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    page = demo_report.write(report, ROOT, OUT / "report.html")
     console.print(demo.table())
     seeds = max(abs(demo.eager["eager"][k].astype(int) - v).max() for k, v in demo.eager["eager, other seed"].items())
     console.print(f"for scale, another seed differs by {seeds}/255; images: {(OUT / 'images').relative_to(ROOT)}")
-    console.print_json(data={k: v for k, v in report.items() if k != "images"})
+    console.print_json(data={k: v for k, v in report.items() if k not in demo_report.LONG})
     eager_only = [
         component for component in demo.components if component not in compile_s or component not in restore_s
     ]
@@ -334,6 +326,7 @@ def main() -> None:
     }
     shown = [f"{name} {eager / compiled:.1f}x" for name, (eager, compiled) in speedups.items() if eager and compiled]
     console.print(f"times as fast as eager: {', '.join(shown)}")
+    console.print(f"to look at: {page.relative_to(ROOT)}")
     if compiles_after or report["max_abs_diff_255"] > LARGEST_DIFFERENCE:
         fail("a promise was broken: see compiles_after_restart and max_abs_diff_255 above.")
 

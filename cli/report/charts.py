@@ -1,0 +1,202 @@
+"""Bars and time lines as SVG, by hand: no library, and text that a screen reader reads.
+
+A chart inside a page is as wide as its place and has no scale of its own: horizontal places are percentages, so that
+text keeps its size on a phone. With a width in pixels it is a file of its own, with colours for both themes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from html import escape
+
+# Series and what a span shows; each is a class in STYLE. Colours differ in lightness too, and every bar has its name.
+SERIES = ("eager", "torch", "compiled", "compile", "restore", "start")
+STYLE = """
+:root { --paper: #ffffff; --ink: #1f2328; --muted: #59636e; --line: #d1d9e0; --track: #eff2f5;
+  --eager: #8c959f; --torch: #c2790a; --compiled: #0969da; --compile: #bc4c00; --restore: #1a7f37; --start: #d0d7de; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #0d1117; --ink: #f0f6fc; --muted: #9198a1; --line: #3d444d; --track: #212830;
+    --eager: #7d8590; --torch: #d29922; --compiled: #4493f8; --compile: #f0883e; --restore: #3fb950; --start: #484f58; }
+}
+.chart text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: var(--ink); }
+.chart .muted { fill: var(--muted); }
+.chart .head { font-weight: 600; }
+.chart .value { text-anchor: end; font-variant-numeric: tabular-nums; }
+.chart .tick { text-anchor: middle; fill: var(--muted); font-size: 12px; }
+.chart .track { fill: var(--track); }
+.chart .grid { stroke: var(--line); stroke-width: 1; }
+""" + "".join(f".{name} {{ fill: var(--{name}); background: var(--{name}); }}\n" for name in SERIES)
+
+_LINE = 20  # pixels of a line of text
+_BAR = 10
+_ROW = _LINE + _BAR + 8
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value of a series (one of SERIES); None draws no bar. `text` is what stands at its right end."""
+
+    label: str
+    value: float | None
+    series: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bars of one thing, such as the calls of one component."""
+
+    label: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar chart; all of its groups share one scale, which starts at 0, unless each is `scaled` by itself."""
+
+    title: str
+    groups: tuple[Group, ...]
+    note: str = ""
+    scaled: str = "together"  # or "apart"
+
+
+@dataclass(frozen=True)
+class Span:
+    """From when to when something took place, seconds, and what (one of SERIES)."""
+
+    start: float
+    end: float
+    what: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A line of a time line: its name, what stands at its right end, its spans."""
+
+    label: str
+    text: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What took place when, in seconds from the start of a process. The legend names what its colours are."""
+
+    title: str
+    lanes: tuple[Lane, ...]
+    legend: tuple[tuple[str, str], ...] = ()  # (one of SERIES, its name)
+    note: str = ""
+
+    @property
+    def end(self) -> float:
+        return max((span.end for lane in self.lanes for span in lane.spans), default=0.0)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+def _svg(name: str, title: str, description: str, height: int, body: list[str], width: int | None) -> str:
+    size = f'width="100%" height="{height}"' if width is None else f'viewBox="0 0 {width} {height}" width="{width}"'
+    space = "" if width is None else ' xmlns="http://www.w3.org/2000/svg"'
+    style = "" if width is None else f"<style>{STYLE}</style>"
+    return "\n".join(
+        [
+            f'<svg{space} class="chart" {size} role="img" aria-labelledby="{name}-title {name}-text">',
+            f'<title id="{name}-title">{escape(title)}</title>',
+            f'<desc id="{name}-text">{escape(description)}</desc>{style}',
+            *body,
+            "</svg>",
+        ]
+    )
+
+
+def described(chart: Bars | Timeline) -> str:
+    """All of a chart in words."""
+    if isinstance(chart, Bars):
+        lines = [f"{g.label}: {', '.join(f'{b.label} {b.text}' for b in g.bars)}." for g in chart.groups]
+    else:
+        lines = [
+            f"{lane.label}: from second {lane.spans[0].start:.1f}, {lane.text}." for lane in chart.lanes if lane.spans
+        ]
+    return " ".join(lines)
+
+
+def bars_svg(chart: Bars, name: str, width: int | None = None) -> str:
+    """Draw a bar chart, each bar below its name and value.
+
+    Args:
+        name: of the drawing in its page, for ids.
+        width: pixels, for a file of its own; None inside a page.
+    """
+    margin = 0 if width is None else 16
+    inner = 1.0 if width is None else (width - 2 * margin) / width
+    left = "0" if width is None else str(margin)
+    right = "100%" if width is None else str((width or 0) - margin)
+    body: list[str] = []
+    y = margin
+    if width is not None:
+        body.append('<rect width="100%" height="100%" rx="6" fill="var(--paper)"/>')
+        body.append(f'<text class="head" x="{left}" y="{y + 14}" style="font-size: 15px">{escape(chart.title)}</text>')
+        y += 30
+    together = max((bar.value or 0.0 for group in chart.groups for bar in group.bars), default=0.0)
+    for group in chart.groups:
+        apart = max((bar.value or 0.0 for bar in group.bars), default=0.0)
+        largest = (together if chart.scaled == "together" else apart) or 1.0
+        body.append(f'<text class="head" x="{left}" y="{y + 14}">{escape(group.label)}</text>')
+        y += _LINE + 2
+        for bar in group.bars:
+            body.append(f'<text x="{left}" y="{y + 14}">{escape(bar.label)}</text>')
+            body.append(f'<text class="value" x="{right}" y="{y + 14}">{escape(bar.text)}</text>')
+            y += _LINE
+            body.append(f'<rect class="track" x="{left}" y="{y}" width="{_percent(inner)}" height="{_BAR}" rx="3"/>')
+            if bar.value is not None:
+                share = max(0.004, bar.value / largest)  # seen, however small
+                body.append(
+                    f'<rect class="{bar.series}" x="{left}" y="{y}" width="{_percent(inner * share)}" '
+                    f'height="{_BAR}" rx="3"/>'
+                )
+            y += _ROW - _LINE
+        y += 10
+    if width is not None and chart.note:
+        body.append(f'<text class="muted" x="{left}" y="{y + 12}" style="font-size: 12px">{escape(chart.note)}</text>')
+        y += _LINE + 6
+    return _svg(name, chart.title, described(chart), y + margin // 2, body, width)
+
+
+def _step(seconds: float) -> float:
+    """A round distance of ticks, for four or five of them."""
+    rough = max(seconds, 1e-3) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    return float(next(power * m for m in (1, 2, 5, 10) if power * m >= rough))
+
+
+def timeline_svg(chart: Timeline, name: str) -> str:
+    """Draw a time line for a page: a row for each lane, seconds below."""
+    whole = chart.end or 1.0
+    body: list[str] = []
+    height = len(chart.lanes) * _ROW
+    step = _step(whole)
+    ticks = [step * i for i in range(int(whole / step + 1e-9) + 1)]
+    for tick in ticks:
+        at = _percent(tick / whole)
+        body.append(f'<line class="grid" x1="{at}" x2="{at}" y1="0" y2="{height}"/>')
+    for i, lane in enumerate(chart.lanes):
+        y = i * _ROW
+        body.append(f'<text x="0" y="{y + 14}">{escape(lane.label)}</text>')
+        body.append(f'<text class="value muted" x="100%" y="{y + 14}">{escape(lane.text)}</text>')
+        body.append(f'<rect class="track" x="0" y="{y + _LINE}" width="100%" height="{_BAR}" rx="3"/>')
+        for span in lane.spans:
+            share = max(0.003, (span.end - span.start) / whole)
+            body.append(
+                f'<rect class="{span.what}" x="{_percent(span.start / whole)}" y="{y + _LINE}" '
+                f'width="{_percent(share)}" height="{_BAR}"><title>{escape(span.text)}</title></rect>'
+            )
+    for tick in ticks:
+        share = tick / whole
+        anchor = "start" if share < 0.02 else "end" if share > 0.95 else "middle"
+        place = f'x="{_percent(share)}" y="{height + 14}" style="text-anchor: {anchor}"'
+        body.append(f'<text class="tick" {place}>{tick:g} s</text>')
+    return _svg(name, chart.title, described(chart), height + _LINE + 2, body, None)

@@ -1,0 +1,226 @@
+"""build/demo/report.html from build/demo/report.json and the images beside it: `make demo` ends with it.
+
+`.venv/bin/python tools/demo_report.py` makes the page again from what the last demo left.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from headless import host
+
+host.import_pack()
+from onegraph.cli.report import (  # noqa: E402
+    Bar,
+    Bars,
+    Comparison,
+    Group,
+    Lane,
+    Page,
+    Picture,
+    Span,
+    Table,
+    Tile,
+    Timeline,
+    machine,
+    render,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPONENTS = ("base", "refiner", "decoder", "encoder")
+NUMBERS = ("s", "base", "refiner", "decode", "encode", "to eager")  # columns of the table of queue items
+LONG = ("images", "processes", "queue_items", "facts", "command")  # of report.json, not for the terminal
+# Field of report.json of each component: (eager, compiled) of a call, ms, and (compile, restore), s.
+FIELDS = {
+    "base": (("eager_step_ms", "compiled_step_ms"), ("compile_s", "restore_s")),
+    "refiner": (("refiner_eager_step_ms", "refiner_compiled_step_ms"), ("refiner_compile_s", "refiner_restore_s")),
+    "decoder": (("vae_decode_eager_ms", "vae_decode_compiled_ms"), ("vae_decode_compile_s", "vae_decode_restore_s")),
+    "encoder": (("vae_encode_eager_ms", "vae_encode_compiled_ms"), ("vae_encode_compile_s", "vae_encode_restore_s")),
+}
+NAMES = {
+    "base": "UNet of the base, a step",
+    "refiner": "UNet of the refiner, a step",
+    "decoder": "VAE decoder, an image",
+    "encoder": "VAE encoder, an image",
+}
+# Queue items whose images are shown beside those of their eager reference.
+SHOWN = ("compiled, again", "after the restart", "after the restart, other size", "after the restart, img2img")
+
+
+def surroundings(backend: str, checkpoints: dict[str, str]) -> dict[str, Any]:
+    """What report.json tells of the machine, the versions and the command."""
+    version: dict[str, str] = {}
+    exec((host.comfyui_path() / "comfyui_version.py").read_text(), version)
+    settings = [f"{name}={Path(os.environ[name]).name}" for name in ("CHECKPOINT", "REFINER") if os.environ.get(name)]
+    settings += [] if backend == "auto" else [f"BACKEND={backend}"]
+    facts = [
+        *machine.facts(),
+        ("ComfyUI", version["__version__"]),
+        *((f"checkpoint, {role}", name) for role, name in checkpoints.items()),
+    ]
+    return {"facts": facts, "command": " ".join([*settings, "make demo"])}
+
+
+def row(item: dict[str, Any]) -> tuple[str, ...]:
+    """A queue item as a line of a table: name, NUMBERS, texts of the nodes."""
+    times = [item["ms"][component] for component in COMPONENTS]
+    largest = item["largest_difference"]
+    return (
+        item["name"],
+        f"{item['seconds']:.1f}",
+        *(f"{milliseconds:.0f}" if milliseconds else "" for milliseconds in times),
+        "" if largest is None else f"{largest}/255",
+        item["text"],
+    )
+
+
+def comparison(item: dict[str, Any], reference: dict[str, Any], root: Path) -> Comparison:
+    """The finished image of a queue item beside eager's, and where they differ."""
+    import numpy as np
+    from PIL import Image
+
+    prefix = next(reversed(item["images"]))
+    eager, other = root / reference["images"][prefix], root / item["images"][prefix]
+    pixels = [np.asarray(Image.open(file).convert("RGB")).astype(int) for file in (eager, other)]
+    difference = abs(pixels[0] - pixels[1]).max(axis=2)
+    largest = int(difference.max())
+    factor = 255 // largest if largest else 1
+    drawn = io.BytesIO()
+    Image.fromarray((difference * factor).astype("uint8")).save(drawn, "png", optimize=True)
+    equal = f"{100 * float((difference == 0).mean()):.2f} %"
+    brighter = f", {factor} times brighter" if largest and factor > 1 else ""
+    return Comparison(
+        item["name"],
+        (
+            Picture(eager.read_bytes(), "eager", f"Image by ComfyUI without OneGraph: {reference['name']}"),
+            Picture(other.read_bytes(), item["name"], f"Image through compiled graphs: {item['name']}"),
+            Picture(
+                drawn.getvalue(),
+                f"difference{brighter}" if largest else "difference: none",
+                f"Difference of the two images; the largest is {largest} of 255",
+            ),
+        ),
+        f"Largest difference {largest} of 255 in any channel; {equal} of the pixels are equal. "
+        f"{pixels[0].shape[1]}x{pixels[0].shape[0]} pixels.",
+    )
+
+
+def timeline(process: dict[str, Any], items: list[dict[str, Any]]) -> Timeline:
+    """What a ComfyUI process did when."""
+    ready = process["ready_s"]
+    lanes = [Lane("ComfyUI starts", f"{ready:.1f} s", (Span(0.0, ready, "start", "start"),))]
+    for item in items:
+        start, end = item["start_s"], item["start_s"] + item["seconds"]
+        prepared = [("compile", item["compile_s"]), ("restore", item["restore_s"])]
+        told = [
+            f"{what} {seconds:.2g} s" if seconds < 10 else f"{what} {seconds:.0f} s"
+            for what, seconds in prepared
+            if seconds
+        ]
+        spans = []
+        at = start
+        for what, seconds in prepared:
+            if seconds:
+                spans.append(Span(at, min(at + seconds, end), what, f"{what}, {seconds:.2f} s"))
+                at = spans[-1].end
+        runs = "eager" if item["name"].startswith("eager") else "compiled"
+        spans.append(Span(at, end, runs, f"{runs}, {end - at:.1f} s"))
+        lanes.append(Lane(item["name"], ", ".join([f"{item['seconds']:.1f} s", *told]), tuple(spans)))
+    return Timeline(
+        process["name"][0].upper() + process["name"][1:],
+        tuple(lanes),
+        (
+            ("start", "start"),
+            ("eager", "eager"),
+            ("compile", "compiling"),
+            ("restore", "restoring"),
+            ("compiled", "compiled"),
+        ),
+        "Seconds from the start of the process. Compiling and restoring are drawn at the start of their queue item.",
+    )
+
+
+def page_of(report: dict[str, Any], root: Path) -> Page:
+    """The page for a report; `root` is the folder that names of images are relative to."""
+    items = {item["name"]: item for item in report["queue_items"]}
+    present = [c for c in COMPONENTS if any(report[field] for pair in FIELDS[c] for field in pair)]
+    calls, starts = [], []
+    for component in present:
+        (eager, compiled), (compile_s, restore_s) = ([report[field] for field in pair] for pair in FIELDS[component])
+        gain = f" ({eager / compiled:.2f}x)" if eager and compiled else ""
+        calls.append(
+            Group(
+                NAMES[component] + gain,
+                (
+                    Bar("eager", eager, "eager", f"{eager:,.0f} ms" if eager else "not measured"),
+                    Bar("compiled", compiled, "compiled", f"{compiled:,.0f} ms" if compiled else "not compiled"),
+                ),
+            )
+        )
+        starts.append(
+            Group(
+                NAMES[component].partition(",")[0],
+                (
+                    Bar("compile, once", compile_s, "compile", f"{compile_s:.1f} s" if compile_s else "not compiled"),
+                    Bar("restore", restore_s, "restore", f"{restore_s:.2f} s" if restore_s else "not restored"),
+                ),
+            )
+        )
+    compile_s = sum(report[FIELDS[c][1][0]] or 0.0 for c in present)
+    eager_step, step = (report[field] for field in FIELDS["base"][0])
+    largest = report["max_abs_diff_255"]
+    tiles = [
+        Tile(f"{compile_s:.0f} s", "to compile, once"),
+        Tile(f"{report['restore_all_s']:.2f} s", "to restore after the restart, first calls included"),
+        Tile(str(report["compiles_after_restart"]), "compiles after the restart"),
+        *([Tile(f"{eager_step / step:.2f}x", "eager's speed, a step of the base")] if eager_step and step else []),
+        Tile(f"{largest} of 255", "largest difference to eager in any image"),
+    ]
+    processes = [(p, [i for i in report["queue_items"] if i["process"] == p["name"]]) for p in report["processes"]]
+    return Page(
+        title="OneGraph: compiled once, restored after a restart",
+        lead=(
+            "The same workflows in ComfyUI as it is, through graphs that OneGraph compiles, "
+            "and in a second ComfyUI that restores them."
+        ),
+        tiles=tuple(tiles),
+        comparisons=tuple(
+            comparison(items[name], items[items[name]["reference"]], root)
+            for name in SHOWN
+            if name in items and items[name]["reference"] in items
+        ),
+        bars=(
+            Bars("A call, eager and compiled", tuple(calls), f"At {report['sizes_rendered'][0]}."),
+            Bars("Until a graph is ready", tuple(starts), "Restoring includes the first call."),
+        ),
+        timelines=tuple(timeline(process, of_it) for process, of_it in processes),
+        tables=(
+            Table(
+                "Queue items",
+                ("queue item", "s", *(f"{name}, ms" for name in NUMBERS[1:5]), NUMBERS[5], "text of the nodes"),
+                tuple(row(item) for item in report["queue_items"]),
+                numbers_to=len(NUMBERS),
+            ),
+        ),
+        facts=tuple((name, value) for name, value in report["facts"]),
+        command=report["command"],
+    )
+
+
+def write(report: dict[str, Any], root: Path, to: Path) -> Path:
+    """Write the page; its path."""
+    to.write_text(render(page_of(report, root)), encoding="utf-8")
+    return to
+
+
+def main() -> None:
+    folder = ROOT / "build" / "demo"
+    print(write(json.loads((folder / "report.json").read_text()), ROOT, folder / "report.html"))
+
+
+if __name__ == "__main__":
+    main()
