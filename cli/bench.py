@@ -13,7 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from . import report
 from .output import Json, print_json, print_line, print_table
+from .report.bench import page_of as bench_page
 
 CHOICES = ("eager", "inductor", "oneflow")
 
@@ -32,6 +34,12 @@ def _run(job: dict[str, Any], home: Path) -> dict[str, Any]:
     return figures
 
 
+def _command(checkpoint: Path, chosen: list[str], size: str, cpu: bool) -> str:
+    """The command as others can repeat it: without this machine's folders."""
+    device = " --cpu" if cpu else ""
+    return f"onegraph bench {checkpoint.name} --comfyui ComfyUI --backends {','.join(chosen)} --size {size}{device}"
+
+
 def bench(
     checkpoint: Annotated[Path, typer.Argument(help="A .safetensors checkpoint of SD 1.x, SD 2.x or SDXL class.")],
     comfyui: Annotated[Path, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")],
@@ -42,6 +50,7 @@ def bench(
         str, typer.Option(help="A custom node pack to import first, for model families of its own.")
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Write the figures to this JSON file too.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts to this file too.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure first call, restore, step time and memory of the UNet under each backend, in processes of their own.
@@ -59,6 +68,12 @@ def bench(
     if not (comfyui / "main.py").is_file() or not checkpoint.is_file():
         missing = checkpoint if not checkpoint.is_file() else comfyui / "main.py"
         raise typer.BadParameter(f"{missing} does not exist.")
+    if html is not None:  # before minutes of measuring
+        if missing_package := report.why_not():
+            print_line(missing_package)
+            raise typer.Exit(1)
+        if not html.parent.is_dir():
+            raise typer.BadParameter(f"{html.parent} is no folder.")
     import torch
 
     rows: list[tuple[str, ...]] = []
@@ -93,6 +108,9 @@ def bench(
     machine = {"device": device, "torch": torch.__version__, "size": f"{width}x{height}"}
     if out is not None:
         out.write_text(json.dumps({**machine, "backends": results}, indent=1) + "\n")
+    if html is not None:
+        page = bench_page(checkpoint.name, f"{width}x{height}", results, _command(checkpoint, chosen, size, cpu))
+        html.write_text(report.render(page), encoding="utf-8")
     if as_json:
         print_json({**machine, "backends": results})
         return
@@ -102,3 +120,5 @@ def bench(
         f"torch {torch.__version__}. "
         "First call and restored: the first sampling step with an empty store and with a filled one."
     )
+    if html is not None:
+        print_line(f"to look at: {html}")

@@ -19,7 +19,8 @@ STYLE = """
   :root { --paper: #0d1117; --ink: #f0f6fc; --muted: #9198a1; --line: #3d444d; --track: #212830;
     --eager: #7d8590; --torch: #d29922; --compiled: #4493f8; --compile: #f0883e; --restore: #3fb950; --start: #484f58; }
 }
-.chart text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: var(--ink); }
+.chart text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: var(--ink);
+  paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 .chart .muted { fill: var(--muted); }
 .chart .head { font-weight: 600; }
 .chart .value { text-anchor: end; font-variant-numeric: tabular-nums; }

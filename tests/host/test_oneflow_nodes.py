@@ -123,7 +123,8 @@ def test_the_bench_command(checkpoint: Callable[..., Path], tmp_path: Path) -> N
     result = CliRunner().invoke(
         app,
         ["bench", str(checkpoint()), "--comfyui", str(host.comfyui_path()), "--backends", "oneflow", "--cpu",
-         "--size", "64x64", "--custom-node", str(pack), "--out", str(tmp_path / "bench.json")],
+         "--size", "64x64", "--custom-node", str(pack), "--out", str(tmp_path / "bench.json"),
+         "--html", str(tmp_path / "bench.html")],
         env={"COLUMNS": "160"},
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -132,3 +133,6 @@ def test_the_bench_command(checkpoint: Callable[..., Path], tmp_path: Path) -> N
     assert report["oneflow"]["first"]["compile_s"] > 0 and report["oneflow"]["first"]["restore_s"] is None
     assert report["oneflow"]["again"]["restore_s"] > 0 and report["oneflow"]["again"]["compile_s"] is None
     assert "restored in" in result.output
+    page = (tmp_path / "bench.html").read_text()
+    assert f"{report['oneflow']['again']['first_s']:.2f} s" in page and "restored in" in page
+    assert str(tmp_path) not in page and str(checkpoint().parent) not in page

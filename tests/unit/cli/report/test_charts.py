@@ -1,0 +1,82 @@
+"""Bars and time lines as SVG."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from onegraph.cli.report import Bar, Bars, Group, Lane, Span, Timeline, bars_svg, timeline_svg
+from onegraph.cli.report.charts import SERIES
+
+SVG = "{http://www.w3.org/2000/svg}"
+MARKUP = '<b onload="x">&'
+
+
+def bars(scaled: str = "together") -> Bars:
+    first = Group("UNet", (Bar("eager", 40.0, "eager", "40 ms"), Bar("compiled", 10.0, "compiled", "10 ms")))
+    second = Group("VAE", (Bar("eager", 4.0, "eager", "4 ms"), Bar("compiled", None, "compiled", "not compiled")))
+    return Bars("A call", (first, second), "a note", scaled)
+
+
+def widths(drawing: str, series: str) -> list[float]:
+    found = ElementTree.fromstring(drawing).iter("rect")
+    return [float(rect.attrib["width"].rstrip("%")) for rect in found if rect.get("class") == series]
+
+
+def test_the_length_of_a_bar_is_its_value() -> None:
+    drawing = bars_svg(bars(), "a")
+    assert widths(drawing, "eager") == [100.0, 10.0]
+    assert widths(drawing, "compiled") == [25.0]  # None draws no bar
+    assert widths(bars_svg(bars("apart"), "a"), "eager") == [100.0, 100.0]
+
+
+def test_a_value_of_almost_nothing_is_seen() -> None:
+    chart = Bars("t", (Group("g", (Bar("a", 1e6, "eager", ""), Bar("b", 0.0, "restore", "0 s"))),))
+    assert widths(bars_svg(chart, "a"), "restore")[0] > 0
+    assert widths(bars_svg(Bars("t", (Group("g", (Bar("a", 0.0, "eager", "0"),)),)), "a"), "eager")
+
+
+@pytest.mark.parametrize("width", [None, 700])
+def test_bars_have_a_name_and_are_read_in_words(width: int | None) -> None:
+    root = ElementTree.fromstring(bars_svg(bars(), "mine", width))
+    space = "" if width is None else SVG
+    assert root.attrib["role"] == "img"
+    parts = [root.find(f".//*[@id='{name}']") for name in root.attrib["aria-labelledby"].split()]
+    title, text = [part.text for part in parts if part is not None]
+    assert title == "A call"
+    assert text == "UNet: eager 40 ms, compiled 10 ms. VAE: eager 4 ms, compiled not compiled."
+    shown = [element.text for element in root.iter(f"{space}text")]
+    assert {"UNet", "eager", "40 ms", "not compiled"} <= set(shown)
+
+
+def test_a_file_of_its_own_has_its_colours_and_its_paper() -> None:
+    """It stands on pages of either theme, and a browser that is told of another one than the page's draws it whole."""
+    drawing = bars_svg(bars(), "a", 700)
+    assert "prefers-color-scheme: dark" in drawing
+    assert next(ElementTree.fromstring(drawing).iter(f"{SVG}rect")).attrib["fill"] == "var(--paper)"
+    assert all(f"--{series}:" in drawing for series in SERIES)
+    assert "<style" not in bars_svg(bars(), "a")  # its page has them
+
+
+def test_names_with_markup_are_text() -> None:
+    chart = Bars(MARKUP, (Group(MARKUP, (Bar(MARKUP, 1.0, "eager", MARKUP),)),), MARKUP)
+    lanes = (Lane(MARKUP, MARKUP, (Span(0, 1, "eager", MARKUP),)),)
+    for drawing in (bars_svg(chart, "a", 700), bars_svg(chart, "a"), timeline_svg(Timeline(MARKUP, lanes), "a")):
+        root = ElementTree.fromstring(drawing)
+        assert not [element for element in root.iter() if element.tag.endswith("}b") or element.tag == "b"]
+        assert MARKUP in [element.text for element in root.iter()]
+
+
+def test_spans_lie_where_they_took_place() -> None:
+    start = Lane("start", "10 s", (Span(0, 10, "start", "start"),))
+    work = Lane("work", "30 s", (Span(10, 25, "compile", "compile"), Span(25, 40, "compiled", "compiled")))
+    drawing = timeline_svg(Timeline("Process", (start, work)), "t")
+    root = ElementTree.fromstring(drawing)
+    places = {rect.attrib["class"]: (rect.attrib["x"], rect.attrib["width"]) for rect in root.iter("rect")}
+    assert places["start"] == ("0%", "25%")
+    assert places["compile"] == ("25%", "37.5%")
+    assert places["compiled"] == ("62.5%", "37.5%")
+    ticks = [element.text for element in root.iter("text") if element.get("class") == "tick"]
+    assert ticks == ["0 s", "10 s", "20 s", "30 s", "40 s"]
+    assert timeline_svg(Timeline("Nothing", ()), "t")  # no lane, no division by it
