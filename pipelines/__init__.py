@@ -1,7 +1,7 @@
 """Graphs for diffusers pipelines: `compile_pipe`, `save_pipe`, `load_pipe`.
 
 The second client of the pack's runtime beside ComfyUI: the same graphs, the same store, the same checks. It needs
-diffusers (`pip install "comfyui-onegraph[diffusers]"`) and no ComfyUI.
+diffusers (`pip install "onegraph[diffusers]"`) and no ComfyUI.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,12 @@ SHOWN = ("compiled, again", "after the restart", "after the restart, other size"
 
 def surroundings(backend: str, checkpoints: dict[str, str]) -> dict[str, Any]:
     """What report.json tells of the machine, the versions and the command."""
-    version: dict[str, str] = {}
-    exec((host.comfyui_path() / "comfyui_version.py").read_text(), version)
+    version = re.search(r'__version__ = "(.+)"', (host.comfyui_path() / "comfyui_version.py").read_text())
     settings = [f"{name}={Path(os.environ[name]).name}" for name in ("CHECKPOINT", "REFINER") if os.environ.get(name)]
     settings += [] if backend == "auto" else [f"BACKEND={backend}"]
     facts = [
         *machine.facts(),
-        ("ComfyUI", version["__version__"]),
+        ("ComfyUI", version[1] if version else "unknown"),
         *((f"checkpoint, {role}", name) for role, name in checkpoints.items()),
     ]
     return {"facts": facts, "command": " ".join([*settings, "make demo"])}

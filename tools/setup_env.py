@@ -167,7 +167,7 @@ def check_disk(layout: Layout, install: Iterable[Any]) -> None:
 def install_project(layout: Layout) -> None:
     """The repository itself, editable, built by the setuptools that is already there."""
     began = time.monotonic()
-    install = ("install", "--no-deps", "--no-build-isolation", "--offline", "--reinstall-package", "comfyui-onegraph")
+    install = ("install", "--no-deps", "--no-build-isolation", "--offline", "--reinstall-package", "onegraph")
     uv(layout, "Installing the repository into .venv", *install, "--editable", layout.root)
     say(f"onegraph · editable · {seconds_since(began)}")
 

@@ -87,7 +87,7 @@ class _Code:
         return found
 
     def made(self, source: str) -> Any:
-        exec(source, self.space)  # of forms' own making: names are numbers
+        exec(source, self.space)  # noqa: S102  # of forms' own making: names are numbers
         return self.space["made"]
 
 
