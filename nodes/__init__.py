@@ -11,6 +11,14 @@ from .compile_model import OneGraphCompileModel
 from .compile_vae import OneGraphCompileVAE
 from .load_checkpoint import OneGraphLoadCheckpoint
 
+# The pack's own, which ComfyUI's search finds.
+NODES: tuple[type[io.ComfyNode], ...] = (
+    OneGraphCompileModel,
+    OneGraphCompileVAE,
+    OneGraphCompileControlNet,
+    OneGraphLoadCheckpoint,
+)
+
 
 class OneGraphExtension(ComfyExtension):
     """The pack as ComfyUI's V3 node API sees it."""
@@ -25,5 +33,4 @@ class OneGraphExtension(ComfyExtension):
 
     @override
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        own = [OneGraphCompileModel, OneGraphCompileVAE, OneGraphCompileControlNet, OneGraphLoadCheckpoint]
-        return [*own, *onediff.free_nodes()]
+        return [*NODES, *onediff.free_nodes()]
