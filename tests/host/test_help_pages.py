@@ -1,18 +1,25 @@
-"""ComfyUI shows web/docs/<node id>.md beside a node: each has a page, with its inputs and their choices."""
+"""ComfyUI shows web/docs/<node id>/<language>.md beside a node, else <node id>.md: its inputs and their choices."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from comfy_api.latest import io
 from headless import host
 
 from onegraph import nodes as pack
 
 PAGES = host.ROOT / "web" / "docs"
+HEADS = {
+    "en": "| input | choices | meaning |\n",
+    "ja": "| 入力 | 選択肢 | 意味 |\n",
+    "zh": "| 输入 | 选项 | 含义 |\n",
+}
 FILES = {"ckpt_name"}  # inputs whose choices are a user's files
 
 
@@ -31,9 +38,14 @@ def schemas() -> dict[str, io.Schema]:
     return {schema.node_id: schema for schema in found if not schema.is_deprecated}
 
 
-def rows(node_id: str) -> dict[str, Row]:
+def page(node_id: str, language: str = "en") -> str:
+    name = f"{node_id}.md" if language == "en" else f"{node_id}/{language}.md"
+    return (PAGES / name).read_text(encoding="utf-8")
+
+
+def rows(node_id: str, language: str = "en") -> dict[str, Row]:
     """A page's table of inputs; one row may be about several."""
-    table = (PAGES / f"{node_id}.md").read_text().split("| input | choices | meaning |\n")[1].split("\n\n")[0]
+    table = page(node_id, language).split(HEADS[language])[1].split("\n\n")[0]
     found = {}
     for line in table.splitlines()[1:]:
         names, choices, meaning = (cell.strip() for cell in line.strip("|").split("|"))
@@ -67,3 +79,18 @@ def test_pages_list_all_choices_or_name_the_node_whose_page_does() -> None:
                 continue
             (other,) = (page for title, page in pages.items() if title and title in row.meaning)
             assert rows(other)[name].choices == options, (node_id, name)
+
+
+@pytest.mark.parametrize("language", ["ja", "zh"])
+def test_pages_in_other_languages_say_the_same(language: str) -> None:
+    """The same inputs, choices, titles, tables, and texts in backticks, which are those of nodes and files."""
+    assert {file.parent.name for file in PAGES.glob(f"*/{language}.md")} == {*schemas()}
+    names = json.loads((host.ROOT / "locales" / language / "nodeDefs.json").read_text(encoding="utf-8"))
+    for node_id in schemas():
+        english, other = page(node_id), page(node_id, language)
+        assert {name: row.choices for name, row in rows(node_id, language).items()} == {
+            name: row.choices for name, row in rows(node_id).items()
+        }
+        assert other.splitlines()[0] == f"# {names[node_id]['display_name']}"
+        assert sorted(re.findall("`[^`]+`", other)) == sorted(re.findall("`[^`]+`", english)), node_id
+        assert other.count("\n|") == english.count("\n|") and other.count("\n\n") == english.count("\n\n")

@@ -82,7 +82,7 @@ def test_the_name_is_one_that_the_registry_takes() -> None:
 
 
 def test_the_web_folder_is_named_once() -> None:
-    """ComfyUI serves it for `web` in pyproject.toml and for WEB_DIRECTORY, under two names, and runs each script twice."""
+    """ComfyUI serves it for `web` in pyproject.toml and for WEB_DIRECTORY, by two names, and runs each script twice."""
     section = PYPROJECT.split("[tool.comfy]")[1].split("\n[")[0]
     assert not re.search(r"^web\b", section, re.MULTILINE)
     assert 'WEB_DIRECTORY = "web"' in (ROOT / "__init__.py").read_text()

@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import thumbnails
 from headless import workflows
+from PIL import Image
 
 EXAMPLES = Path(__file__).parents[2] / "example_workflows"
+SUBGRAPHS = Path(__file__).parents[2] / "subgraphs"
 NAMES = workflows.names()
 _UI_ONLY = {"fixed", "image"}  # control_after_generate; the upload button of Load Image
 
@@ -41,3 +45,36 @@ def test_links_join_the_nodes_they_name(name: str) -> None:
         output, taken = nodes[source]["outputs"][slot], nodes[target]["inputs"][place]
         assert link in output["links"] and taken["link"] == link
         assert output["type"] == kind
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_template_has_its_picture(name: str) -> None:
+    """ComfyUI asks for <name>.jpg; tools/thumbnails.py draws it from the template."""
+    file = EXAMPLES / f"onegraph_{name}.jpg"
+    assert file.stat().st_size < 60_000
+    drawn = np.asarray(thumbnails.thumbnail(json.loads(file.with_suffix(".json").read_text()))).astype(int)
+    there = np.asarray(Image.open(file).convert("RGB")).astype(int)
+    assert there.shape == drawn.shape
+    assert np.abs(there - drawn).mean() < 3.0  # JPEG, and how versions of Pillow smooth
+
+
+def test_the_blueprint_joins_what_it_names() -> None:
+    """Links, their ends, the inputs outside and the widgets that the subgraph's node shows."""
+    (file,) = SUBGRAPHS.glob("*.json")
+    blueprint = json.loads(file.read_text())
+    (subgraph,), (node,) = blueprint["definitions"]["subgraphs"], blueprint["nodes"]
+    assert node["type"] == subgraph["id"] and node["title"] == subgraph["name"] == file.stem
+    inside = {inner["id"]: inner for inner in subgraph["nodes"]}
+    ends = {subgraph["inputNode"]["id"]: subgraph["inputs"], subgraph["outputNode"]["id"]: subgraph["outputs"]}
+    for link in subgraph["links"]:
+        source, slot, target, place = (link[k] for k in ("origin_id", "origin_slot", "target_id", "target_slot"))
+        output = ends[source][slot] if source in ends else inside[source]["outputs"][slot]
+        taken = ends[target][place] if target in ends else inside[target]["inputs"][place]
+        assert link["id"] in output["linkIds" if source in ends else "links"]
+        assert link["id"] in taken["linkIds"] if target in ends else link["id"] == taken["link"]
+        assert output["type"] == taken["type"] == link["type"]
+    linked = [i["link"] for inner in inside.values() for i in inner["inputs"] if i["link"] is not None]
+    assert sorted(linked) == sorted(link["id"] for link in subgraph["links"] if link["target_id"] in inside)
+    assert [(i["name"], i["type"]) for i in node["inputs"]] == [(i["name"], i["type"]) for i in subgraph["inputs"]]
+    for inner, widget in node["properties"]["proxyWidgets"]:
+        assert widget == "control_after_generate" or widget in [i["name"] for i in inside[int(inner)]["inputs"]]

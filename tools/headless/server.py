@@ -28,6 +28,9 @@ from . import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_CPU = ("--cpu",)
+# What stands in custom_nodes, by name: the pack as a clone, and nodes for tests.
+PACK = {"ComfyUI-OneGraph": ROOT}
+TESTING = {"onegraph_testing": ROOT / "tests" / "nodes" / "onegraph_testing"}
 _BINARY_TEXT = 3  # server.py: BinaryEventTypes.TEXT
 
 
@@ -62,14 +65,11 @@ def _free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def prepare_base(base: Path) -> Path:
-    """A ComfyUI base directory with the pack and the test nodes in custom_nodes."""
+def prepare_base(base: Path, packs: Mapping[str, Path] | None = None) -> Path:
+    """A ComfyUI base directory with links to `packs` in custom_nodes: the pack and the test nodes, unless given."""
     for folder in ("models/checkpoints", "models/loras", "custom_nodes", "input", "output", "temp", "user"):
         (base / folder).mkdir(parents=True, exist_ok=True)
-    for name, target in (
-        ("ComfyUI-OneGraph", ROOT),
-        ("onegraph_testing", ROOT / "tests" / "nodes" / "onegraph_testing"),
-    ):
+    for name, target in ({**PACK, **TESTING} if packs is None else packs).items():
         link = base / "custom_nodes" / name
         if not link.is_symlink():
             link.symlink_to(target)
@@ -223,13 +223,15 @@ def running(
     options: tuple[str, ...] = (),
     device: tuple[str, ...] = ON_CPU,
     log: str = "server.log",
+    packs: Mapping[str, Path] | None = None,
 ) -> Iterator[Server]:
     """A ready server on `base`; stopped at the end of the block. Its log is `base/<log>`, to which it adds.
 
     Args:
         device: the options that choose the device; none leaves the choice to ComfyUI.
+        packs: as for `prepare_base`.
     """
-    server = Server(prepare_base(base), comfyui, base / log, env or {}, (*device, *options))
+    server = Server(prepare_base(base, packs), comfyui, base / log, env or {}, (*device, *options))
     try:
         server.wait_ready()
         yield server

@@ -44,3 +44,17 @@ def to_api(ui: Mapping[str, Any], object_info: Mapping[str, Any]) -> dict[str, A
         inputs |= {i["name"]: links[i["link"]] for i in node.get("inputs", []) if i.get("link") is not None}
         prompt[str(node["id"])] = {"class_type": node["type"], "inputs": inputs}
     return prompt
+
+
+def content(blueprint: Mapping[str, Any]) -> dict[str, Any]:
+    """What a subgraph blueprint holds, as a saved workflow: its inputs keep the values that the nodes inside have."""
+    (subgraph,) = blueprint["definitions"]["subgraphs"]
+    outside = {subgraph["inputNode"]["id"], subgraph["outputNode"]["id"]}
+    inside = [link for link in subgraph["links"] if not outside & {link["origin_id"], link["target_id"]}]
+    kept = {link["id"] for link in inside}
+    nodes = [
+        {**node, "inputs": [{**i, "link": i["link"] if i["link"] in kept else None} for i in node["inputs"]]}
+        for node in subgraph["nodes"]
+    ]
+    fields = ("id", "origin_id", "origin_slot", "target_id", "target_slot", "type")
+    return {"nodes": nodes, "links": [[link[field] for field in fields] for link in inside]}
