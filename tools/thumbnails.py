@@ -1,7 +1,8 @@
-"""example_workflows/<name>.jpg: pictures of the templates, which ComfyUI shows in its list of them, from their graphs."""
+"""example_workflows/<name>.jpg: pictures of the templates for ComfyUI's list of them, drawn from their graphs."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -100,20 +101,22 @@ def slot(node: dict[str, Any], place: int, side: str) -> tuple[float, float]:
     return (x0 if side == "input" else x1), y0 + HEADER + 10 + ROW * place
 
 
-def thumbnail(workflow: dict[str, Any]) -> Image.Image:
-    """The picture of a workflow as ComfyUI saves it."""
+def thumbnail(workflow: dict[str, Any]) -> bytes:
+    """The picture of a workflow as ComfyUI saves it, a JPEG."""
     nodes = {node["id"]: node for node in workflow["nodes"]}
     drawing = Drawing([box(node) for node in nodes.values()])
     for node in nodes.values():
         drawing.node(node)
     for _, source, output, target, place, kind in workflow["links"]:
         drawing.link(slot(nodes[source], output, "output"), slot(nodes[target], place, "input"), kind)
-    return drawing.image.resize(SIZE, Image.Resampling.LANCZOS)
+    written = io.BytesIO()
+    drawing.image.resize(SIZE, Image.Resampling.LANCZOS).save(written, "jpeg", quality=88, optimize=True)
+    return written.getvalue()
 
 
 def main() -> None:
     for file in sorted(FOLDER.glob("*.json")):
-        thumbnail(json.loads(file.read_text())).save(file.with_suffix(".jpg"), quality=88, optimize=True)
+        file.with_suffix(".jpg").write_bytes(thumbnail(json.loads(file.read_text())))
 
 
 if __name__ == "__main__":
