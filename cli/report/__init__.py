@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import machine
-from .charts import Bar, Bars, Group, Lane, Span, Timeline, bars_svg, timeline_svg
+from .charts import Bar, Bars, Group, Lane, Span, Timeline, bars_file, bars_svg, timeline_svg
 from .page import Comparison, Page, Picture, Table, Tile, render, why_not
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Table",
     "Tile",
     "Timeline",
+    "bars_file",
     "bars_svg",
     "machine",
     "render",

@@ -1,7 +1,7 @@
 """Bars and time lines as SVG, by hand: no library, and text that a screen reader reads.
 
 A chart inside a page is as wide as its place and has no scale of its own: horizontal places are percentages, so that
-text keeps its size on a phone. With a width in pixels it is a file of its own, with colours for both themes.
+text keeps its size on a phone. A chart that is a file of its own has its own paper, and colours for both themes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 # Series and what a span shows; each is a class in STYLE. Colours differ in lightness too, and every bar has its name.
 SERIES = ("eager", "torch", "compiled", "compile", "restore", "start")
@@ -23,6 +24,8 @@ STYLE = """
   paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 .chart .muted { fill: var(--muted); }
 .chart .head { font-weight: 600; }
+.chart .large { font-size: 15px; }
+.chart .small { font-size: 12px; }
 .chart .value { text-anchor: end; font-variant-numeric: tabular-nums; }
 .chart .tick { text-anchor: middle; fill: var(--muted); font-size: 12px; }
 .chart .track { fill: var(--track); }
@@ -32,6 +35,7 @@ STYLE = """
 _LINE = 20  # pixels of a line of text
 _BAR = 10
 _ROW = _LINE + _BAR + 8
+_SEEN = 0.004  # of the length: seen, however small the value
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Bars:
     title: str
     groups: tuple[Group, ...]
     note: str = ""
-    scaled: str = "together"  # or "apart"
+    scaled: Literal["together", "apart"] = "together"
 
 
 @dataclass(frozen=True)
@@ -99,15 +103,12 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%"
 
 
-def _svg(name: str, title: str, description: str, height: int, body: list[str], width: int | None) -> str:
-    size = f'width="100%" height="{height}"' if width is None else f'viewBox="0 0 {width} {height}" width="{width}"'
-    space = "" if width is None else ' xmlns="http://www.w3.org/2000/svg"'
-    style = "" if width is None else f"<style>{STYLE}</style>"
+def _svg(name: str, title: str, description: str, size: str, body: list[str]) -> str:
     return "\n".join(
         [
-            f'<svg{space} class="chart" {size} role="img" aria-labelledby="{name}-title {name}-text">',
+            f'<svg class="chart" {size} role="img" aria-labelledby="{name}-title {name}-text">',
             f'<title id="{name}-title">{escape(title)}</title>',
-            f'<desc id="{name}-text">{escape(description)}</desc>{style}',
+            f'<desc id="{name}-text">{escape(description)}</desc>',
             *body,
             "</svg>",
         ]
@@ -125,46 +126,68 @@ def described(chart: Bars | Timeline) -> str:
     return " ".join(lines)
 
 
-def bars_svg(chart: Bars, name: str, width: int | None = None) -> str:
-    """Draw a bar chart, each bar below its name and value.
+def _scales(chart: Bars) -> list[float]:
+    """For each group, the value whose bar is as long as there is room."""
+    largest = [max((bar.value or 0.0 for bar in group.bars), default=0.0) for group in chart.groups]
+    together = max(largest, default=0.0)
+    return [(one if chart.scaled == "apart" else together) or 1.0 for one in largest]
+
+
+def bars_svg(chart: Bars, name: str) -> str:
+    """Draw a bar chart for a page, each bar below its name and value.
 
     Args:
         name: of the drawing in its page, for ids.
-        width: pixels, for a file of its own; None inside a page.
     """
-    margin = 0 if width is None else 16
-    inner = 1.0 if width is None else (width - 2 * margin) / width
-    left = "0" if width is None else str(margin)
-    right = "100%" if width is None else str((width or 0) - margin)
     body: list[str] = []
-    y = margin
-    if width is not None:
-        body.append('<rect width="100%" height="100%" rx="6" fill="var(--paper)"/>')
-        body.append(f'<text class="head" x="{left}" y="{y + 14}" style="font-size: 15px">{escape(chart.title)}</text>')
-        y += 30
-    together = max((bar.value or 0.0 for group in chart.groups for bar in group.bars), default=0.0)
-    for group in chart.groups:
-        apart = max((bar.value or 0.0 for bar in group.bars), default=0.0)
-        largest = (together if chart.scaled == "together" else apart) or 1.0
-        body.append(f'<text class="head" x="{left}" y="{y + 14}">{escape(group.label)}</text>')
+    y = 0
+    for group, scale in zip(chart.groups, _scales(chart), strict=True):
+        body.append(f'<text class="head" x="0" y="{y + 14}">{escape(group.label)}</text>')
         y += _LINE + 2
         for bar in group.bars:
-            body.append(f'<text x="{left}" y="{y + 14}">{escape(bar.label)}</text>')
-            body.append(f'<text class="value" x="{right}" y="{y + 14}">{escape(bar.text)}</text>')
-            y += _LINE
-            body.append(f'<rect class="track" x="{left}" y="{y}" width="{_percent(inner)}" height="{_BAR}" rx="3"/>')
+            body.append(f'<text x="0" y="{y + 14}">{escape(bar.label)}</text>')
+            body.append(f'<text class="value" x="100%" y="{y + 14}">{escape(bar.text)}</text>')
+            place = f'x="0" y="{y + _LINE}" height="{_BAR}" rx="3"'
+            body.append(f'<rect class="track" {place} width="100%"/>')
             if bar.value is not None:
-                share = max(0.004, bar.value / largest)  # seen, however small
-                body.append(
-                    f'<rect class="{bar.series}" x="{left}" y="{y}" width="{_percent(inner * share)}" '
-                    f'height="{_BAR}" rx="3"/>'
-                )
-            y += _ROW - _LINE
+                share = max(_SEEN, bar.value / scale)
+                body.append(f'<rect class="{bar.series}" {place} width="{_percent(share)}"/>')
+            y += _ROW
         y += 10
-    if width is not None and chart.note:
-        body.append(f'<text class="muted" x="{left}" y="{y + 12}" style="font-size: 12px">{escape(chart.note)}</text>')
-        y += _LINE + 6
-    return _svg(name, chart.title, described(chart), y + margin // 2, body, width)
+    return _svg(name, chart.title, described(chart), f'width="100%" height="{y}"', body)
+
+
+def bars_file(charts: tuple[Bars, ...], title: str) -> str:
+    """Draw bar charts below each other as a file of its own, 760 pixels wide, readable on pages of either theme.
+
+    Browsers tell a picture of the system's theme, and a site may show the other one: so it has its own paper.
+    """
+    width, names, bars, values, row, edge = 760, 250, 360, 440, 19, 16
+    body: list[str] = []
+    y = edge
+    for chart in charts:
+        body.append(f'<text class="head large" x="{edge}" y="{y + 14}">{escape(chart.title)}</text>')
+        y += 32
+        for group, scale in zip(chart.groups, _scales(chart), strict=True):
+            body.append(f'<text x="{edge}" y="{y + 13}">{escape(group.label)}</text>')
+            for bar in group.bars:
+                body.append(f'<text class="muted" x="{names}" y="{y + 13}">{escape(bar.label)}</text>')
+                length = 0.0
+                if bar.value is not None:
+                    length = max(_SEEN, bar.value / scale) * (width - values - edge)
+                    place = f'x="{bars}" y="{y + 3}" height="{row - 7}" rx="2"'
+                    body.append(f'<rect class="{bar.series}" {place} width="{length:.1f}"/>')
+                body.append(f'<text x="{bars + length + 8:.1f}" y="{y + 13}">{escape(bar.text)}</text>')
+                y += row
+            y += 9
+        if chart.note:
+            body.append(f'<text class="muted small" x="{edge}" y="{y + 10}">{escape(chart.note)}</text>')
+            y += 22
+        y += 12
+    whole = f'viewBox="0 0 {width} {y}" width="{width}" height="{y}" xmlns="http://www.w3.org/2000/svg"'
+    words = " ".join(f"{chart.title}: {described(chart)}" for chart in charts)
+    paper = '<rect width="100%" height="100%" rx="6" fill="var(--paper)"/>'
+    return _svg("chart", title, words, whole, [f"<style>{STYLE}</style>", paper, *body]) + "\n"
 
 
 def _step(seconds: float) -> float:
@@ -190,7 +213,7 @@ def timeline_svg(chart: Timeline, name: str) -> str:
         body.append(f'<text class="value muted" x="100%" y="{y + 14}">{escape(lane.text)}</text>')
         body.append(f'<rect class="track" x="0" y="{y + _LINE}" width="100%" height="{_BAR}" rx="3"/>')
         for span in lane.spans:
-            share = max(0.003, (span.end - span.start) / whole)
+            share = max(_SEEN, (span.end - span.start) / whole)
             body.append(
                 f'<rect class="{span.what}" x="{_percent(span.start / whole)}" y="{y + _LINE}" '
                 f'width="{_percent(share)}" height="{_BAR}"><title>{escape(span.text)}</title></rect>'
@@ -200,4 +223,4 @@ def timeline_svg(chart: Timeline, name: str) -> str:
         anchor = "start" if share < 0.02 else "end" if share > 0.95 else "middle"
         place = f'x="{_percent(share)}" y="{height + 14}" style="text-anchor: {anchor}"'
         body.append(f'<text class="tick" {place}>{tick:g} s</text>')
-    return _svg(name, chart.title, described(chart), height + _LINE + 2, body, None)
+    return _svg(name, chart.title, described(chart), f'width="100%" height="{height + _LINE + 2}"', body)

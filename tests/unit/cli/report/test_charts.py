@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from typing import Literal
 
 import pytest
 
-from onegraph.cli.report import Bar, Bars, Group, Lane, Span, Timeline, bars_svg, timeline_svg
+from onegraph.cli.report import Bar, Bars, Group, Lane, Span, Timeline, bars_file, bars_svg, timeline_svg
 from onegraph.cli.report.charts import SERIES
 
 SVG = "{http://www.w3.org/2000/svg}"
 MARKUP = '<b onload="x">&'
 
 
-def bars(scaled: str = "together") -> Bars:
+def bars(scaled: Literal["together", "apart"] = "together") -> Bars:
     first = Group("UNet", (Bar("eager", 40.0, "eager", "40 ms"), Bar("compiled", 10.0, "compiled", "10 ms")))
     second = Group("VAE", (Bar("eager", 4.0, "eager", "4 ms"), Bar("compiled", None, "compiled", "not compiled")))
     return Bars("A call", (first, second), "a note", scaled)
@@ -37,32 +38,35 @@ def test_a_value_of_almost_nothing_is_seen() -> None:
     assert widths(bars_svg(Bars("t", (Group("g", (Bar("a", 0.0, "eager", "0"),)),)), "a"), "eager")
 
 
-@pytest.mark.parametrize("width", [None, 700])
-def test_bars_have_a_name_and_are_read_in_words(width: int | None) -> None:
-    root = ElementTree.fromstring(bars_svg(bars(), "mine", width))
-    space = "" if width is None else SVG
+@pytest.mark.parametrize("space", ["", SVG])
+def test_bars_have_a_name_and_are_read_in_words(space: str) -> None:
+    root = ElementTree.fromstring(bars_file((bars(),), "All calls") if space else bars_svg(bars(), "mine"))
     assert root.attrib["role"] == "img"
     parts = [root.find(f".//*[@id='{name}']") for name in root.attrib["aria-labelledby"].split()]
     title, text = [part.text for part in parts if part is not None]
-    assert title == "A call"
-    assert text == "UNet: eager 40 ms, compiled 10 ms. VAE: eager 4 ms, compiled not compiled."
+    words = "UNet: eager 40 ms, compiled 10 ms. VAE: eager 4 ms, compiled not compiled."
+    assert (title, text) == (("All calls", f"A call: {words}") if space else ("A call", words))
     shown = [element.text for element in root.iter(f"{space}text")]
     assert {"UNet", "eager", "40 ms", "not compiled"} <= set(shown)
 
 
 def test_a_file_of_its_own_has_its_colours_and_its_paper() -> None:
-    """It stands on pages of either theme, and a browser that is told of another one than the page's draws it whole."""
-    drawing = bars_svg(bars(), "a", 700)
+    drawing = bars_file((bars(), bars("apart")), "All calls")
     assert "prefers-color-scheme: dark" in drawing
-    assert next(ElementTree.fromstring(drawing).iter(f"{SVG}rect")).attrib["fill"] == "var(--paper)"
+    root = ElementTree.fromstring(drawing)
+    assert next(root.iter(f"{SVG}rect")).attrib["fill"] == "var(--paper)"
     assert all(f"--{series}:" in drawing for series in SERIES)
     assert "<style" not in bars_svg(bars(), "a")  # its page has them
+    right = [float(r.attrib["x"]) + float(r.attrib["width"]) for r in root.iter(f"{SVG}rect") if "class" in r.attrib]
+    assert max(right) < 700  # which leaves room for the value
+    lowest = max(float(text.attrib["y"]) for text in root.iter(f"{SVG}text"))
+    assert lowest < float(root.attrib["height"])
 
 
 def test_names_with_markup_are_text() -> None:
     chart = Bars(MARKUP, (Group(MARKUP, (Bar(MARKUP, 1.0, "eager", MARKUP),)),), MARKUP)
     lanes = (Lane(MARKUP, MARKUP, (Span(0, 1, "eager", MARKUP),)),)
-    for drawing in (bars_svg(chart, "a", 700), bars_svg(chart, "a"), timeline_svg(Timeline(MARKUP, lanes), "a")):
+    for drawing in (bars_file((chart,), MARKUP), bars_svg(chart, "a"), timeline_svg(Timeline(MARKUP, lanes), "a")):
         root = ElementTree.fromstring(drawing)
         assert not [element for element in root.iter() if element.tag.endswith("}b") or element.tag == "b"]
         assert MARKUP in [element.text for element in root.iter()]
