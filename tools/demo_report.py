@@ -48,6 +48,14 @@ NAMES = {
     "decoder": "VAE decoder, an image",
     "encoder": "VAE encoder, an image",
 }
+# Of the time lines: what a colour is.
+LEGEND = (
+    ("start", "start"),
+    ("eager", "eager"),
+    ("compile", "compiling"),
+    ("restore", "restoring"),
+    ("compiled", "compiled"),
+)
 # Queue items whose images are shown beside those of their eager reference.
 SHOWN = ("compiled, again", "after the restart", "after the restart, other size", "after the restart, img2img")
 
@@ -130,16 +138,11 @@ def timeline(process: dict[str, Any], items: list[dict[str, Any]]) -> Timeline:
         runs = "eager" if item["name"].startswith("eager") else "compiled"
         spans.append(Span(at, end, runs, f"{runs}, {end - at:.1f} s"))
         lanes.append(Lane(item["name"], ", ".join([f"{item['seconds']:.1f} s", *told]), tuple(spans)))
+    shown = {span.what for lane in lanes for span in lane.spans}
     return Timeline(
         process["name"][0].upper() + process["name"][1:],
         tuple(lanes),
-        (
-            ("start", "start"),
-            ("eager", "eager"),
-            ("compile", "compiling"),
-            ("restore", "restoring"),
-            ("compiled", "compiled"),
-        ),
+        tuple((what, name) for what, name in LEGEND if what in shown),
         "Seconds from the start of the process. Compiling and restoring are drawn at the start of their queue item.",
     )
 

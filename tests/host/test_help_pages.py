@@ -91,6 +91,9 @@ def test_pages_in_other_languages_say_the_same(language: str) -> None:
         assert {name: row.choices for name, row in rows(node_id, language).items()} == {
             name: row.choices for name, row in rows(node_id).items()
         }
+        labels = {name: given["name"] for name, given in names[node_id]["inputs"].items()}
+        for name in ("backend", "shapes", "when_missing", "parts"):  # as the node shows them
+            assert name not in labels or f"`{name}`（{labels[name]}）" in other
         assert other.splitlines()[0] == f"# {names[node_id]['display_name']}"
         assert sorted(re.findall("`[^`]+`", other)) == sorted(re.findall("`[^`]+`", english)), node_id
         assert other.count("\n|") == english.count("\n|") and other.count("\n\n") == english.count("\n\n")

@@ -78,4 +78,4 @@ def test_the_blueprint_joins_what_it_names() -> None:
     assert sorted(linked) == sorted(link["id"] for link in subgraph["links"] if link["target_id"] in inside)
     assert [(i["name"], i["type"]) for i in node["inputs"]] == [(i["name"], i["type"]) for i in subgraph["inputs"]]
     for inner, widget in node["properties"]["proxyWidgets"]:
-        assert widget == "control_after_generate" or widget in [i["name"] for i in inside[int(inner)]["inputs"]]
+        assert widget in [i["name"] for i in inside[int(inner)]["inputs"]]
