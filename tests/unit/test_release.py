@@ -11,6 +11,7 @@ import logo
 import numpy as np
 import pytest
 import release
+import yaml
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
@@ -99,3 +100,15 @@ def test_icon_and_banner_are_as_drawn(name: str, size: tuple[int, int]) -> None:
     # Versions of Pillow smooth a little differently.
     difference = np.abs(np.asarray(there.convert("RGB")).astype(int) - np.asarray(drawn).astype(int))
     assert difference.mean() < 1.0
+
+
+def test_a_version_is_published_after_all_tests_only() -> None:
+    folder = ROOT / ".github" / "workflows"
+    jobs = yaml.safe_load((folder / "publish.yml").read_text())["jobs"]
+    assert jobs["publish"]["needs"] == "test" and jobs["test"]["needs"] == "check"
+    assert jobs["test"]["uses"] == "./.github/workflows/test.yml"
+    steps = yaml.safe_load((folder / "test.yml").read_text())["jobs"]["test"]["steps"]
+    assert ".ci/run" in [step.get("run") for step in steps]  # which runs `make test`, servers of ComfyUI included
+    token = jobs["publish"]["steps"][-1]["with"]["personal_access_token"]
+    assert token == "${{ secrets.REGISTRY_ACCESS_TOKEN }}"
+    assert "REGISTRY_ACCESS_TOKEN" in (ROOT / "docs" / "releasing.md").read_text()
