@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 CHECKPOINT = "tiny_sdxl.safetensors"
+NEVER_COMPILED = "tiny_sd15.safetensors"
 SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Locale": "en", "Comfy.VueNodes.Enabled": False}
 
 
@@ -38,10 +39,11 @@ def browser() -> Iterator[Browser]:
 
 
 def write_base(folder: Path) -> Path:
-    """Make a ComfyUI base directory with a tiny checkpoint, and no graph of it."""
+    """Make a ComfyUI base directory with two tiny checkpoints, and no graph of them."""
     host.boot()
     server.prepare_base(folder)
     models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / CHECKPOINT, seed=1)
+    models.write_checkpoint("tiny_sd15", folder / "models/checkpoints" / NEVER_COMPILED, seed=1)
     return folder
 
 
@@ -104,10 +106,16 @@ def front(opened: Front) -> Iterator[Front]:
     assert opened.errors == []
 
 
-def txt2img(seed: int = 1, side: int = 128, **node: Any) -> workflows.Prompt:
-    """tests/workflows/txt2img on the tiny checkpoint; `node` are inputs of Compile Model (OneGraph)."""
-    prompt = workflows.without_text_encoder(workflows.load("txt2img"))
-    prompt = workflows.with_inputs(prompt, "CheckpointLoaderSimple", ckpt_name=CHECKPOINT)
+def txt2img(seed: int = 1, side: int = 128, checkpoint: str = CHECKPOINT, **node: Any) -> workflows.Prompt:
+    """tests/workflows/txt2img on a tiny checkpoint; `node` are inputs of Compile Model (OneGraph)."""
+    width = models.config(checkpoint.partition(".")[0])["context_dim"]
+    prompt = workflows.without_text_encoder(workflows.load("txt2img"), width)
+    prompt = workflows.with_inputs(prompt, "CheckpointLoaderSimple", ckpt_name=checkpoint)
     prompt = workflows.with_inputs(prompt, "EmptyLatentImage", width=side, height=side, batch_size=1)
     prompt = workflows.with_inputs(prompt, "KSampler", seed=seed, steps=2, cfg=1.0)
     return workflows.with_inputs(prompt, "OneGraphCompileModel", **node) if node else prompt
+
+
+def compiling(side: int) -> workflows.Prompt:
+    """A workflow that compiles a graph of one size, which no other serves."""
+    return txt2img(side=side, checkpoint=NEVER_COMPILED, shapes="exact", when_missing="wait", backend="inductor")

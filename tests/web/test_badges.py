@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from support.page import browser as browsers
 from support.page.browser import Front
 
-from .conftest import txt2img
+from .conftest import compiling, txt2img
 
 VUE = "Comfy.VueNodes.Enabled"
 SEEN = """
@@ -137,9 +137,10 @@ def test_badges_are_not_shown_to_those_who_do_not_want_them(front: Front, workfl
     assert front.badges() == ["eager"]
 
 
-def test_a_badge_follows_a_compile(front: Front, running: server.Server, workflow: workflows.Prompt) -> None:
+def test_a_badge_follows_a_compile(front: Front, running: server.Server) -> None:
     """Compile a small model from the page: badge, tab and list follow, and a page that is opened then knows it."""
     front.set(VUE, True)
+    front.load(compiling(128))
     before = running.status()["compiles"]
     front.evaluate(SEEN)
     queue(front)
@@ -152,7 +153,7 @@ def test_a_badge_follows_a_compile(front: Front, running: server.Server, workflo
     assert running.status()["compiles"] == before + 1
     (last,) = front.badges()
     assert last.startswith("compiled")
-    expect(front.page.locator(".og-row", has_text="tiny_sdxl")).to_have_count(1)
+    expect(front.page.locator(".og-row", has_text="tiny_sd15")).to_have_count(1)
     expect(front.page.locator(".og-now")).to_have_count(0)
     assert running.get("/onegraph/badges")["nodes"]
     assert front.page.locator("[data-node-id]", has_text="Compile Model").get_by_text(last).count() == 1

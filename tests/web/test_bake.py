@@ -7,7 +7,7 @@ from headless import server
 from playwright.sync_api import expect
 from support.page.browser import Front
 
-from .conftest import txt2img
+from .conftest import compiling, txt2img
 
 COMMAND = "OneGraph.BakeWorkflow"
 JOBS = """
@@ -42,7 +42,7 @@ def test_a_workflow_whose_graphs_are_cached(front: Front, running: server.Server
 @pytest.mark.full
 def test_a_workflow_that_compiles(front: Front, running: server.Server) -> None:
     """Progress is on the tab; after the bake a run compiles nothing."""
-    prompt = txt2img(side=192, shapes="exact", when_missing="wait", backend="inductor")
+    prompt = compiling(192)
     before = running.status()["compiles"]
     front.load(prompt)
     front.evaluate(JOBS)
@@ -60,7 +60,7 @@ def test_a_workflow_that_compiles(front: Front, running: server.Server) -> None:
 @pytest.mark.full
 def test_a_bake_is_cancelled(front: Front, running: server.Server) -> None:
     before = running.status()["compiles"]
-    front.load(txt2img(side=320, shapes="exact", when_missing="wait", backend="inductor"))
+    front.load(compiling(320))
     front.evaluate(JOBS)
     front.command(COMMAND)
     front.page.locator("[data-action=cancel-bake]").click()

@@ -12,7 +12,7 @@ from headless import server
 from playwright.sync_api import expect
 from support.page.browser import Front
 
-from .conftest import SETTINGS, txt2img
+from .conftest import SETTINGS, compiling
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -114,13 +114,13 @@ def test_a_badge_while_compiling(front: Front, running: server.Server, pictures:
     """A compile that a workflow starts, in the middle of it."""
     front.page.set_viewport_size({"width": 1280, "height": 640})
     front.set("Comfy.VueNodes.Enabled", True)
-    front.load(txt2img(side=256, shapes="exact", when_missing="wait", backend="inductor"))
+    front.load(compiling(256))
     front.show_tab()
     fit(front)
     front.evaluate("() => void app.queuePrompt(0, 1)")
     front.page.wait_for_function(
         "() => app.rootGraph.nodes.some((node) => node.badges.some("
-        "(one) => one.onegraph && /compiling [2-9]\\d %/.test(one().text)))",
+        "(one) => one.onegraph && /compiling [3-9]\\d %/.test(one().text)))",
         timeout=300_000,
     )
     take(front, pictures / "badge-compiling.png")

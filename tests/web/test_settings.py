@@ -90,8 +90,27 @@ def test_the_page_speaks_the_users_language(front: Front, language: str) -> None
     expect(page.get_by_role("heading", name="Graphs", exact=True)).to_be_visible()
 
 
-def test_the_server_is_gone_and_comes_back(browser: Browser, base: Path, home: Path, running: server.Server) -> None:
-    """Kill a server of its own: the list stays, says from when it is, and nothing can be done with it."""
+def test_the_connection_is_lost_and_comes_back(front: Front) -> None:
+    """The list stays, says from when it is, and nothing can be done with it; the next answer ends that."""
+    page = front.page
+    page.locator(".og-row").first.click()
+    expect(page.get_by_role("button", name="Verify")).to_be_enabled()
+    front.context.set_offline(True)
+    try:
+        page.get_by_role("button", name="Reload").click()
+        expect(page.locator(".og-banner")).to_contain_text("ComfyUI does not answer. This is what it told at")
+        expect(page.get_by_role("button", name="Verify")).to_be_disabled()
+        page.get_by_role("button", name="Prune").click()
+        front.toast("ComfyUI does not answer.")
+    finally:
+        front.context.set_offline(False)
+    expect(page.locator(".og-banner")).to_be_hidden()
+    expect(page.get_by_role("button", name="Verify")).to_be_enabled()
+
+
+@pytest.mark.full
+def test_the_server_is_killed(browser: Browser, base: Path, home: Path, running: server.Server) -> None:
+    """The list of a server that is gone stays, says from when it is, and nothing can be done with it."""
     with server.running(base, host.comfyui_path(), env=environment(home), log="gone.log") as other:
         other.post("/settings", SETTINGS)
         front = Front(browser, other.port).open()

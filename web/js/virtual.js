@@ -19,7 +19,7 @@ export class VirtualList {
     this.current = 0; // the row that the tab key reaches
     this.height = 64;
     this.list = el("ul.og-list", { role: "list", "aria-label": label });
-    this.element = el("div.og-scroll", { onscroll: () => this.draw(), onkeydown: (event) => this.#key(event) }, this.list);
+    this.element = el("div.og-scroll", { tabindex: "-1", onscroll: () => this.draw(), onkeydown: (event) => this.#key(event) }, this.list);
     this.sizes = new ResizeObserver(() => this.#resized());
     this.sizes.observe(this.element);
   }
@@ -32,12 +32,12 @@ export class VirtualList {
   reset(count) {
     this.count = count;
     this.current = Math.min(this.current, Math.max(count - 1, 0));
-    const focused = this.#focused();
+    const focused = this.element.contains(document.activeElement);
     for (const row of this.rows.values()) row.remove();
     this.rows.clear();
     this.list.style.height = `${count * this.height}px`;
     this.draw();
-    if (focused !== null && count) this.focus(Math.min(focused, count - 1));
+    if (focused && count) this.#hold();
   }
 
   /** Draw the rows that are visible now and drop the others. */
@@ -63,21 +63,22 @@ export class VirtualList {
     const { scrollTop, clientHeight } = this.element;
     if (top < scrollTop) this.element.scrollTop = top;
     else if (top + this.height > scrollTop + clientHeight) this.element.scrollTop = top + this.height - clientHeight;
-    this.draw();
     this.#button(this.current)?.setAttribute("tabindex", "-1");
     this.current = index;
-    const button = this.#button(index);
-    button?.setAttribute("tabindex", "0");
-    button?.focus({ preventScroll: true });
+    this.draw();
+    this.#hold();
   }
 
   #button(index) {
     return this.rows.get(index)?.querySelector("button") ?? null;
   }
 
-  #focused() {
-    for (const [index, row] of this.rows) if (row.contains(document.activeElement)) return index;
-    return null;
+  /** Have the current row keep the focus; the list has it while that row's entry is not known yet. */
+  #hold() {
+    if (!this.rows.has(this.current)) this.#make(this.current);
+    const button = this.#button(this.current);
+    button?.setAttribute("tabindex", "0");
+    (button ?? this.element).focus({ preventScroll: true });
   }
 
   #make(index) {

@@ -19,7 +19,7 @@ FLAGS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 TAB = "Workspace.ToggleSidebarTab.onegraph-graphs"
-PATIENCE = 20_000  # milliseconds; a machine of two cores that compiles is slow
+PATIENCE = 120_000  # milliseconds; a machine of two cores that compiles is slow
 
 
 def missing() -> str:
