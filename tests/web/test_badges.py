@@ -147,9 +147,9 @@ def test_a_badge_follows_a_compile(front: Front, running: server.Server) -> None
     front.page.wait_for_function("() => window.seen.some((one) => one.badge.startsWith('compiling'))", timeout=300_000)
     wait_idle(front, running)
     seen = front.evaluate("window.seen")
-    compiling = [one for one in seen if one["badge"].startswith("compiling")]
-    assert any(one["badge"] in one["drawn"] for one in compiling)
-    assert any("Compile Model" in one["now"] and one["badge"] in one["now"] for one in compiling)
+    during = [one for one in seen if one["badge"].startswith("compiling")]
+    assert any(one["badge"] in one["drawn"] for one in during)
+    assert any("Compile Model" in one["now"] and one["badge"] in one["now"] for one in during)
     assert running.status()["compiles"] == before + 1
     (last,) = front.badges()
     assert last.startswith("compiled")
