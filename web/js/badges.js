@@ -78,9 +78,9 @@ export function heard({ node, badge }) {
   drawAll();
 }
 
-/** Put a badge on a node of the pack; it has no text until the server tells something. */
+/** Put a badge on a node; it is seen on nodes of the pack, once the server tells something. */
 export function add(node) {
-  if (isOurs(node)) host.addBadge(node, () => looks.get(node) ?? null, () => void explain(node));
+  host.addBadge(node, (there) => looks.get(there) ?? null, (there) => void explain(there));
 }
 
 /** The setting: whether the user wants to see badges. */

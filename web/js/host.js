@@ -120,16 +120,22 @@ export function setInput(node, name, value) {
 /**
  * Give a node a badge that both renderers draw.
  *
- * @param {function} look what it is now: `{text, fgColor, bgColor}`, or null for none; the same object while it is the same.
+ * Nodes 2.0 keeps what it shows of a node when another workflow is opened that has a node of the same id, with the
+ * badges of the first. So every node needs the badge, and it asks for the node that has its id now.
+ *
+ * @param {function} look what it is for a node now: `{text, fgColor, bgColor}`, or null for none; the same object while
+ *   it is the same.
  */
 export function addBadge(node, look, onClick) {
+  const none = new globalThis.LGraphBadge({ text: "" });
   let shown = null;
-  let badge = new globalThis.LGraphBadge({ text: "" });
+  let badge = none;
   const now = () => {
     void app.extensionManager[RENEWED]; // Nodes 2.0 calls this again when what it read has changed
-    const wanted = look();
+    const there = node.graph?.getNodeById?.(node.id) ?? node;
+    const wanted = look(there);
     if (wanted !== shown) {
-      badge = new globalThis.LGraphBadge({ ...(wanted ?? { text: "" }), onClick: wanted ? onClick : undefined });
+      badge = wanted ? new globalThis.LGraphBadge({ ...wanted, onClick: () => onClick(there) }) : none;
       shown = wanted;
     }
     return badge;
