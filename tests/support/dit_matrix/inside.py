@@ -322,7 +322,9 @@ def camera_control(sampling: Sampling) -> None:
     import comfy.model_management
     import comfy.ops
 
-    comfy.model_management.cleanup_models()  # the host's node takes all that are loaded, gone ones of other tests too
+    # The host's node takes all that are loaded, also those of other tests whose patcher has gone.
+    loaded = comfy.model_management.current_loaded_models
+    loaded[:] = [one for one in loaded if one.model is not None]
     made = comfy.ldm.wan.uni3c.WanUni3CControlnet(
         in_channels=36, conv_out_dim=128, dim=128, ffn_dim=128, num_layers=2, time_embed_dim=128, out_proj_dim=128,
         add_channels=7, mid_channels=16, operations=comfy.ops.manual_cast, **_MADE,
