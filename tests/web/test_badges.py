@@ -16,7 +16,8 @@ VUE = "Comfy.VueNodes.Enabled"
 SEEN = """
 window.seen = [];
 window.comfyAPI.api.api.addEventListener('onegraph.badge', () => setTimeout(() => {
-  const texts = app.rootGraph.nodes.flatMap((node) => node.badges).filter((one) => one.onegraph).map((one) => one().text);
+  const ours = app.rootGraph.nodes.flatMap((node) => node.badges).filter((one) => one.onegraph);
+  const texts = ours.map((one) => one().text);
   const drawn = [...document.querySelectorAll('[data-node-id]')].map((one) => one.innerText).join(' ');
   const now = document.querySelector('.og-now')?.innerText ?? '';
   window.seen.push({badge: texts.filter((text) => text).join(), drawn, now});

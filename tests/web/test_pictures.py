@@ -42,7 +42,7 @@ def pictures(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def front(browser: Browser, running: server.Server, pictures: Path) -> Iterator[Front]:
     """A page of its own, without what may be in the way of a picture."""
-    made = Front(browser, running.port, scale=1.5).open()
+    made = Front(browser, running.port, scale=1.25).open()
     for name, value in {**SETTINGS, **CLEAN}.items():
         made.set(name, value)
     running.post("/onegraph/settings", {"disk_budget_bytes": BUDGET})
@@ -66,14 +66,16 @@ def take(front: Front, path: Path, **options: object) -> None:
         pixels = image.convert("RGB")
     pixels.save(path, optimize=True)
     if path.stat().st_size > MOST_BYTES:
-        pixels.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+        few = pixels.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(path, optimize=True)
 
 
-def fit(front: Front) -> None:
-    """Show the whole workflow in what the panels leave of the canvas."""
+def fit(front: Front, *types: str) -> None:
+    """Show the whole workflow, or its nodes of some types, in what the panels leave of the canvas."""
+    front.page.mouse.move(640, 600)
     front.evaluate(
-        """() => {
-          const nodes = app.rootGraph.nodes.map(
+        """(types) => {
+          const nodes = app.rootGraph.nodes.filter((one) => !types.length || types.includes(one.type)).map(
             ({pos, size}) => [pos[0], pos[1], pos[0] + size[0], pos[1] + size[1]]);
           const [left, top] = [0, 1].map((at) => Math.min(...nodes.map((one) => one[at])));
           const [right, bottom] = [2, 3].map((at) => Math.max(...nodes.map((one) => one[at])));
@@ -85,9 +87,10 @@ def fit(front: Front) -> None:
           ds.scale = Math.min((until - from) / (right - left), (innerHeight - 250) / (bottom - top), 1);
           const box = app.canvas.canvas.getBoundingClientRect();
           ds.offset[0] = (from - box.left) / ds.scale - left;
-          ds.offset[1] = (150 - box.top) / ds.scale - top;
+          ds.offset[1] = (170 - box.top) / ds.scale - top;
           app.canvas.setDirty(true, true);
-        }"""
+        }""",
+        types,
     )
     front.page.wait_for_timeout(800)
 
@@ -121,7 +124,7 @@ def test_a_badge_while_compiling(front: Front, running: server.Server, pictures:
     front.page.set_viewport_size({"width": 1280, "height": 640})
     front.load(compiling(256))
     front.show_tab()
-    fit(front)
+    fit(front, "OneGraphCompileModel", "KSampler")
     front.evaluate("() => void app.queuePrompt(0, 1)")
     front.page.wait_for_function(
         "() => app.rootGraph.nodes.some((node) => node.badges.some("
