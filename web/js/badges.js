@@ -4,7 +4,7 @@ import * as client from "./client.js";
 import { show } from "./dialog.js";
 import { el } from "./dom.js";
 import * as host from "./host.js";
-import { has, number, seconds, t } from "./strings.js";
+import { has, lang, number, seconds, t } from "./strings.js";
 
 export const SHOW = "OneGraph.ShowBadges";
 const COLOURS = {
@@ -20,7 +20,7 @@ const COLOURS = {
 // A page that was just opened does not know of which workflow badges are, and shows them in any.
 const known = new Map();
 const watchers = new Set();
-const looks = new WeakMap(); // node -> its badge's text and colours
+const looks = new WeakMap(); // node -> the look that was made last, and of what
 let shown = true;
 let opened = null; // the node whose reasons are shown
 
@@ -80,7 +80,18 @@ export function heard({ node, badge }) {
 
 /** Put a badge on a node; it is seen on nodes of the pack, once the server tells something. */
 export function add(node) {
-  host.addBadge(node, (there) => looks.get(there) ?? null, (there) => void explain(there));
+  host.addBadge(node, lookOf, (there) => void explain(there));
+}
+
+/** What a node's badge says now, and in which colours; the same object while that is the same. */
+function lookOf(node) {
+  const badge = shown && isOurs(node) ? of(host.idOf(node)) : null;
+  if (!badge) return null;
+  const kept = looks.get(node);
+  if (kept?.badge === badge && kept.language === lang()) return kept.look;
+  const look = { text: text(badge), ...(COLOURS[badge.state] ?? COLOURS.waiting) };
+  looks.set(node, { badge, language: lang(), look });
+  return look;
 }
 
 /** The setting: whether the user wants to see badges. */
@@ -90,16 +101,9 @@ export function setShown(wanted) {
 }
 
 export function drawAll() {
-  for (const [id, node] of host.nodes()) {
-    if (!isOurs(node)) continue;
-    const badge = shown ? of(id) : null;
-    looks.set(node, badge && { text: text(badge), ...(COLOURS[badge.state] ?? COLOURS.waiting) });
-  }
   host.renewBadges();
   for (const handler of watchers) handler();
 }
-
-const idOf = (node) => [...host.nodes()].find(([, one]) => one === node)?.[0] ?? String(node.id);
 
 /** What the user can do about calls that ran uncompiled for a reason. */
 const remedy = (code) => (has(`remedies.${code}`) ? t(`remedies.${code}`) : t("remedies.other"));
@@ -108,7 +112,7 @@ const remedy = (code) => (has(`remedies.${code}`) ? t(`remedies.${code}`) : t("r
 export async function explain(node) {
   if (opened === node) return; // one click, of which two parts of the front end may tell
   opened = node;
-  const badge = of(idOf(node));
+  const badge = of(host.idOf(node));
   await show({
     title: host.titleOf(node),
     body: () => (badge ? told(badge) : [el("p", {}, t("reasons.notRun"))]),

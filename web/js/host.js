@@ -105,6 +105,13 @@ export function* nodes(graph = app.canvas?.graph?.rootGraph ?? app.canvas?.graph
   }
 }
 
+/** The id by which the server knows a node. */
+export function idOf(node) {
+  const { graph } = node;
+  if (!graph?.rootGraph || graph.rootGraph === graph) return String(node.id);
+  return [...nodes()].find(([, one]) => one === node)?.[0] ?? String(node.id);
+}
+
 export const isLoading = () => Boolean(app.configuringGraph);
 export const typeOf = (node) => node.comfyClass ?? node.constructor?.comfyClass ?? node.type ?? "";
 export const titleOf = (node) => String(node.title || typeOf(node));
