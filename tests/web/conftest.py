@@ -27,6 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", metavar="FOLDER", help="write pictures of the page there, such as docs/pictures")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes pictures where nobody asks for them."""
+    if config.getoption("--pictures", None) is None:
+        left_out = [item for item in items if item.path.name == "test_pictures.py"]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     if why := browsers.missing():
@@ -75,7 +83,7 @@ def store(home: Path, checkpoints: Path) -> Store:
 
 
 @pytest.fixture(scope="session")
-def running(base: Path, home: Path, store: Store, browser: Browser) -> Iterator[server.Server]:
+def running(browser: Browser, base: Path, home: Path, store: Store) -> Iterator[server.Server]:
     with server.running(base, host.comfyui_path(), env=environment(home)) as started:
         started.post("/settings", SETTINGS)
         yield started
