@@ -23,12 +23,13 @@ from ..common.zeros import zeros
 from ..graph_cache.entry import Entry
 from ..graph_cache.lookup import Broken
 from ..graph_cache.store import Store
-from . import binding, code_guard, faithfulness, out_of_memory, spot_check
+from . import binding, code_guard, out_of_memory
 from .bound_runners import BoundRunner, BoundRunners
 from .counters import Counters
-from .first_use import CheckFailed, Comparison, FirstUseCheck, QuantisingEager, timed
+from .first_use import CheckFailed, Comparison, FirstUseCheck
 from .graph_options import GraphOptions
 from .request import Request
+from .spot_check import SpotChecks
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -88,8 +89,8 @@ class LoadedGraph:
         self._may_capture = runner.cuda_graphs is not None and may_capture
         if runner.cuda_graphs is not None and not may_capture:
             runner.cuda_graphs.forbid()
-        self._schedule = spot_check.Schedule(spot_check.every(), options.policy.checks_share)
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
+        self._checks = SpotChecks(self.shapes, self.device, self.first_use, options.policy.checks_share)
 
     # Memory -------------------------------------------------------------------------------------------------
 
@@ -173,6 +174,7 @@ class LoadedGraph:
         whole: bool = True,
         held: binding.Held | None = None,
         compared: Callable[[], contextlib.AbstractContextManager[object]] | None = None,
+        copied: bool = False,
     ) -> Result | Refused:
         """Run an admitted call with the weights `module` has right now.
 
@@ -186,6 +188,7 @@ class LoadedGraph:
             held: keeps what the graph reads; None: until this call returns.
             compared: for a graph that calls functions of others: in what it is run for comparisons, and `eager` as
                 well. Its result is then of another run.
+            copied: whether `inputs` hold copies, which eager's own call would not.
         """
         held = held or binding.Held()
         with self._lock:
@@ -214,17 +217,16 @@ class LoadedGraph:
                         result = self._retire(checked) if isinstance(checked, CheckFailed) else Result(checked)
                         if compared is not None and result.refusal is None:
                             result = Result(self._run(bound.runner, inputs))
+                    elif self._checks.due(copied):
+                        counters.spot_checks += 1
+                        comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
+                        comparing = functools.partial(self._comparing, compared)
+                        output, failed = self._checks.checked(
+                            comparison, bound.runner, comparing, apart=compared is not None
+                        )
+                        result = Result(output) if failed is None else self._retire(failed)
                     else:
                         result = Result(self._run(bound.runner, inputs))
-                        if self._schedule.due():
-                            counters.spot_checks += 1
-                            with self._comparing(compared):
-                                other = result.output if compared is None else self._run(bound.runner, inputs)
-                                comparison = Comparison(
-                                    inputs, sizes, functools.partial(self._run, bound.runner), eager
-                                )
-                                found = self._spot_check(bound.runner, comparison, other)
-                            result = found if compared is None or found.refusal is not None else result
                     del kept
             except torch.OutOfMemoryError as error:
                 log.info("a compiled call ran out of memory: %s", str(error).partition("\n")[0])
@@ -314,24 +316,6 @@ class LoadedGraph:
         if not isinstance(made, Refused):
             bound.binding = made[0]
         return made
-
-    def _spot_check(self, runner: Runner, comparison: Comparison, output: Output) -> Result:
-        """Compare a fraction of a later call with eager, where there is memory for it."""
-        try:
-            milliseconds, (found, reference) = timed(
-                lambda: spot_check.pair(self.shapes, comparison.inputs, output, runner, comparison.eager), self.device
-            )
-        except torch.OutOfMemoryError:  # a check must not cost the run its graph
-            self._schedule.checked(0.0)
-            return Result(output)
-        self._schedule.checked(milliseconds / 1e3)
-        verdict = faithfulness.compare(found, reference)
-        if isinstance(comparison.eager, QuantisingEager) and not self.first_use.is_usual(verdict):
-            verdict = comparison.verdict(found, reference)  # of a block, which is compared as a whole
-        if isinstance(verdict, faithfulness.Unfaithful):
-            wrong = reasons.SpotCheckFailed(verdict.reason)
-            return self._retire(CheckFailed(wrong, comparison.eager(*comparison.inputs)))
-        return Result(output)
 
     def _with_all_outputs(
         self, inputs: tuple[torch.Tensor, ...], eager: Callable[..., Output], result: Result

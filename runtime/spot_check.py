@@ -5,6 +5,7 @@ A check costs less than a step: of a batch only the first element runs eager, of
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -12,8 +13,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..common import reasons
 from ..common.outputs import Output, mapped, tensors_of
 from ..common.shapes import ShapeRange, following
+from . import faithfulness
+from .first_use import CheckFailed, Comparison, FirstUseCheck, QuantisingEager, timed
 
 EVERY_VARIABLE = "ONEGRAPH_CHECK_EVERY"
 EVERY = 200  # calls of a graph between two checks, at least
@@ -22,6 +26,7 @@ _CROPPED = ("height", "width")
 _BATCH = "batch"
 
 Inputs = tuple[torch.Tensor, ...]
+Comparing = Callable[[], contextlib.AbstractContextManager[object]]
 
 
 def every() -> int:
@@ -46,20 +51,101 @@ class Schedule:
     share: float = 0.004
     cost_s: float = 0.0
     _calls: int = 0
+    _put_off: int = 0
     _busy_s: float = 0.0
     _last: float = field(default_factory=time.perf_counter)
 
-    def due(self) -> bool:
-        """Count a call; whether it is to be checked."""
+    def due(self, costly: bool = False) -> bool:
+        """Count a call; whether it is to be checked.
+
+        Args:
+            costly: a check of it would take more memory than eager: another call is checked if one comes soon.
+        """
         now = time.perf_counter()
         gap = now - self._last
         self._busy_s += gap if gap < _LONGEST_STEP else _LONGEST_STEP
         self._last = now
         self._calls += 1
-        return 0 < self.every <= self._calls and self.cost_s <= self.share * self._busy_s
+        due = 0 < self.every <= self._calls and self.cost_s <= self.share * self._busy_s
+        if due and costly and self._put_off < self.every:
+            self._put_off += 1
+            return False
+        return due
 
     def checked(self, seconds: float) -> None:
         self.cost_s, self._calls, self._busy_s, self._last = seconds, 0, 0.0, time.perf_counter()
+        self._put_off = 0
+
+
+class SpotChecks:
+    """The checks of one graph's later calls.
+
+    Args:
+        shapes: of the graph.
+        first_use: what its first use showed.
+        share: see `Schedule`.
+    """
+
+    def __init__(self, shapes: ShapeRange, device: torch.device, first_use: FirstUseCheck, share: float) -> None:
+        self._shapes = shapes
+        self._device = device
+        self._first_use = first_use
+        self._schedule = Schedule(every(), share)
+
+    def due(self, copied: bool) -> bool:
+        """Count a call; whether it is to be checked. `copied`: see `LoadedGraph.call`."""
+        return self._schedule.due(copied)
+
+    def checked(
+        self, comparison: Comparison, runner: Callable[..., Output], comparing: Comparing, apart: bool
+    ) -> tuple[Output, CheckFailed | None]:
+        """A call that is compared with eager where there is memory for it: a block in full, anything else in part.
+
+        Eager computes a block before its graph does: after it, all that eager needs would lie beside what the graph
+        returned, which is more memory than eager takes without a graph.
+
+        Args:
+            runner: the graph, for inputs of any size that it serves.
+            comparing: in what a graph is compared.
+            apart: whether what is compared is another run than the call: of a graph that calls functions of others.
+
+        Returns:
+            What the graph made of the call; why it is wrong, with eager's result.
+        """
+        ahead = None
+        if not self._shapes.inputs and not apart:
+            with comparing(), contextlib.suppress(torch.OutOfMemoryError):
+                ahead = timed(lambda: comparison.eager(*comparison.inputs), self._device)
+        output = comparison.run(comparison.inputs)
+        with comparing():
+            other = comparison.run(comparison.inputs) if apart else output
+            return output, self._failure(comparison, runner, other, ahead)
+
+    def _failure(
+        self,
+        comparison: Comparison,
+        runner: Callable[..., Output],
+        output: Output,
+        ahead: tuple[float, Output] | None,
+    ) -> CheckFailed | None:
+        """Why a result of the graph is wrong. `ahead`: eager's for all of the inputs, and its milliseconds."""
+        try:
+            if ahead is not None:
+                milliseconds, (found, reference) = ahead[0], (output, ahead[1])
+            else:
+                milliseconds, (found, reference) = timed(
+                    lambda: pair(self._shapes, comparison.inputs, output, runner, comparison.eager), self._device
+                )
+        except torch.OutOfMemoryError:  # a check must not cost the run its graph
+            self._schedule.checked(0.0)
+            return None
+        self._schedule.checked(milliseconds / 1e3)
+        verdict = faithfulness.compare(found, reference)
+        if isinstance(comparison.eager, QuantisingEager) and not self._first_use.is_usual(verdict):
+            verdict = comparison.verdict(found, reference)  # of a block, which is compared as a whole
+        if isinstance(verdict, faithfulness.Unfaithful):
+            return CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.eager(*comparison.inputs))
+        return None
 
 
 def pair(

@@ -239,13 +239,19 @@ def checks() -> list[tuple[str, list[str]]]:
 
 
 def run_checks() -> Outcome:
-    """Run ruff and mypy; the outcome names each check that found something."""
+    """Run ruff and mypy; the outcome names each check that found something.
+
+    What they print comes in one piece, so that they can run beside layers.
+    """
     began = time.monotonic()
     link_package()
     unclean = []
     for name, command in checks():
-        print(f"=== {name} ===", flush=True)
-        if subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode != 0:
+        ended = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        print(f"\n=== {name} ===\n{ended.stdout.decode(errors='replace')}", end="", flush=True)
+        if ended.returncode != 0:
             unclean.append(name)
     trouble = f"not clean: {', '.join(unclean)}" if unclean else ""
     return Outcome("lint", 0, 0, 0, time.monotonic() - began, trouble=trouble)
@@ -275,12 +281,15 @@ def main(arguments: list[str] | None = None) -> int:
     for layer in options.layers:
         if layer not in LAYERS:
             parser.error(f"there is no layer {layer}; there are {', '.join(LAYERS)}")
-    outcomes = [] if options.no_lint else [run_checks()]
     if options.lint_only:
-        print(f"lint: {outcomes[0].trouble or 'clean'}")
-        return 0 if outcomes[0].good else 1
+        lint = run_checks()
+        print(f"lint: {lint.trouble or 'clean'}")
+        return 0 if lint.good else 1
     chosen = [layer for layer in LAYERS if layer in options.layers or not options.layers]
-    outcomes += run_layers(chosen, options.full, words[split + 1 :])
+    with ThreadPoolExecutor(1) as beside:  # the checks use one core, and layers wait for each other at the start
+        checked = [] if options.no_lint else [beside.submit(run_checks)]
+        outcomes = run_layers(chosen, options.full, words[split + 1 :])
+    outcomes = [*(one.result() for one in checked), *outcomes]
     width = min(shutil.get_terminal_size().columns, 80)
     print("\n" + "=" * width + "\n" + table(outcomes), flush=True)
     return 0 if chosen and all(one.good for one in outcomes) else 1

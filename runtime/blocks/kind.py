@@ -193,7 +193,10 @@ class KindGraph:
                 return self._eager(call, given, call.options)
 
             reference = self._judged(call, eager, call.options)
-            result = graph.call(call.module, tuple(inputs), seen.sizes, reference, counters, call.whole, call.held)
+            copied = not memory.as_expected
+            result = graph.call(
+                call.module, tuple(inputs), seen.sizes, reference, counters, call.whole, call.held, copied=copied
+            )
         if not isinstance(result, Result):
             return result
         # A result that is eager's after all is right, too: of the same tensors.

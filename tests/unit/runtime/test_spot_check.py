@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 import torch
 from support.models import toy
 
 from onegraph.runtime import spot_check
-from onegraph.runtime.spot_check import Schedule, pair
+from onegraph.runtime.first_use import Comparison, FirstUseCheck
+from onegraph.runtime.spot_check import Schedule, SpotChecks, pair
 
 
 def test_one_call_in_so_many_is_due() -> None:
@@ -23,6 +28,41 @@ def test_a_costly_check_waits_until_its_share_is_small() -> None:
     assert schedule.due()
     schedule.checked(3600.0)
     assert not any(schedule.due() for _ in range(50))
+
+
+def test_a_check_that_costs_memory_is_put_off_for_as_long_again_at_most() -> None:
+    schedule = Schedule(every=3, share=1e9)
+    assert [schedule.due(costly=True) for _ in range(6)] == [False] * 5 + [True]
+    schedule.checked(0.0)
+    assert [schedule.due(costly=count < 3) for count in range(4)] == [False, False, False, True]
+
+
+def test_eager_computes_a_block_before_its_graph_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what the graph returned lay beside all that eager needs."""
+    monkeypatch.setenv(spot_check.EVERY_VARIABLE, "1")
+    order: list[str] = []
+
+    def named(name: str, factor: float) -> Callable[..., torch.Tensor]:
+        def call(*inputs: torch.Tensor) -> torch.Tensor:
+            order.append(name)
+            return inputs[0] * factor
+
+        return call
+
+    checks = SpotChecks(toy.ShapeRange((), ()), torch.device("cpu"), cast(FirstUseCheck, None), 1e9)
+    inputs = (torch.randn(3, 4),)
+    for factor, apart, wanted in [
+        (2.0, False, ["eager", "graph"]),
+        (2.0, True, ["graph", "graph", "eager"]),  # what the graph calls is asked twice, eager's in its own turn
+        (2.1, False, ["eager", "graph", "eager"]),
+    ]:
+        order.clear()
+        graph = named("graph", factor)
+        comparison = Comparison(inputs, {}, lambda given, graph=graph: graph(*given), named("eager", 2.0))
+        assert checks.due(copied=False)
+        output, failed = checks.checked(comparison, graph, contextlib.nullcontext, apart)
+        torch.testing.assert_close(output, inputs[0] * factor)
+        assert order == wanted and (failed is None) == (factor == 2.0)
 
 
 @pytest.mark.parametrize(("value", "calls"), [(None, 200), ("0", 0), ("7", 7), ("many", 200), ("-1", 0)])
