@@ -53,8 +53,17 @@ class BoundRunner:
         return known.holds_part(module, self.part)
 
 
+def _uncaptured(runner: Runner) -> Runner:
+    if runner.cuda_graphs is not None:
+        runner.cuda_graphs.forbid()
+    return runner
+
+
 class BoundRunners:
     """All runners of a graph. Not thread-safe.
+
+    Where there may be several, none captures its calls: each would try that out by itself, which costs a run some
+    calls of each, and would keep activations of its own.
 
     Args:
         first: there is always one.
@@ -62,8 +71,8 @@ class BoundRunners:
     """
 
     def __init__(self, first: Runner, another: Callable[[], Runner] | None) -> None:
-        self.first = BoundRunner(first)
-        self._another = another
+        self.first = BoundRunner(first if another is None else _uncaptured(first))
+        self._another = None if another is None else lambda: _uncaptured(another())
         self._spare: list[Runner] = []
         self._by_module: weakref.WeakKeyDictionary[torch.nn.Module, BoundRunner] = weakref.WeakKeyDictionary()
 

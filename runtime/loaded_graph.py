@@ -85,7 +85,7 @@ class LoadedGraph:
         self._lease = options.lease
         self._lock = threading.Lock()
         worked = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
-        may_capture = options.policy.captures and worked
+        may_capture = options.policy.captures and worked and options.another is None
         self._may_capture = runner.cuda_graphs is not None and may_capture
         if runner.cuda_graphs is not None and not may_capture:
             runner.cuda_graphs.forbid()
@@ -143,7 +143,7 @@ class LoadedGraph:
 
     @property
     def _cuda_graphs(self) -> CudaGraphs | None:
-        """What captures its calls: those of the first runner, as none of several captures any."""
+        """What captures its calls: those of the only runner, as none of several captures any."""
         return self._runners.first.runner.cuda_graphs
 
     # Calls --------------------------------------------------------------------------------------------------
