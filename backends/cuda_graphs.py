@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -61,7 +61,8 @@ class CapturePolicy:
 NEVER = CapturePolicy(after=0)
 ALWAYS = CapturePolicy(worth_it=float("inf"), launching=0.0, largest_share=1.0)  # whether it pays or not
 
-_policy = CapturePolicy()
+_USUAL = CapturePolicy()
+_policy = _USUAL
 
 
 def policy() -> CapturePolicy:
@@ -82,13 +83,31 @@ def using(new: CapturePolicy) -> Iterator[None]:
 
 @dataclass
 class Counters:
-    """What this process did so far."""
+    """What this process did so far.
+
+    Attributes:
+        trials: calls of which it was measured whether replaying them pays.
+    """
 
     captures: int = 0
     replayed_calls: int = 0
+    trials: int = 0
 
 
 counters = Counters()
+
+
+class Trials(Protocol):
+    """Which calls pay to be replayed on this machine, by the shapes of their inputs.
+
+    Those that do not are tried again in each process: a call that was slow once may have been on a busy machine.
+    """
+
+    def pays(self, shapes: str) -> bool:
+        """Whether it was measured that replaying such calls pays."""
+
+    def remember(self, shapes: str) -> None:
+        """Keep that it pays."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +143,7 @@ class CudaGraphs:
         self._paused = False
         self._needed = 0  # how often the host needed the memory
         self.held_bytes = 0
+        self.trials: Trials | None = None
 
     def __call__(self, *inputs: torch.Tensor) -> Output:
         if not self._allowed or not _policy.after or inputs[0].device.type != "cuda":
@@ -211,6 +231,7 @@ class CudaGraphs:
         """Capture a call, keep the CUDA graph if it is right and pays, and answer the call."""
         device = inputs[0].device
         self._refused.add(shapes)  # until it has shown what it is worth
+        pays = self.trials is not None and self.trials.pays(_in_words(shapes))
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.synchronize(device)
@@ -220,10 +241,10 @@ class CudaGraphs:
         torch.cuda.synchronize(device)
         needed = torch.cuda.max_memory_allocated(device) - before
         waits = launched > _policy.launching * (time.perf_counter() - started)
-        if not waits or needed > _policy.largest_share * torch.cuda.mem_get_info(device)[0]:
+        if not (waits or pays) or needed > _policy.largest_share * torch.cuda.mem_get_info(device)[0]:
             return expected
         try:
-            self._keep_if_it_pays(shapes, inputs, expected)
+            self._keep_if_it_pays(shapes, inputs, expected, pays)
         except Exception as error:  # a call must not fail because it could not be made faster
             log.info("a call could not be captured as a CUDA graph (%s)", in_brief(error))
             torch.cuda.synchronize(device)
@@ -231,15 +252,23 @@ class CudaGraphs:
             self.clear()
         return expected
 
-    def _keep_if_it_pays(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: Output) -> None:
+    def _keep_if_it_pays(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: Output, pays: bool) -> None:
+        """Capture a call whose replay is known to pay, or may. Each capture is compared with the call."""
         device = inputs[0].device
         free = torch.cuda.mem_get_info(device)[0]
         captured = self._capture(inputs)
         distance = _distance(captured.replay(inputs), expected)
         self.held_bytes += max(0, free - torch.cuda.mem_get_info(device)[0])
-        direct_s = _timed(lambda: self._function(*inputs), device)
-        replay_s = _timed(lambda: captured.replay(inputs), device)
-        kept = distance <= _TOLERANCE and replay_s < _policy.worth_it * direct_s
+        times = ""
+        if not pays:
+            counters.trials += 1
+            direct_s = _timed(lambda: self._function(*inputs), device)
+            replay_s = _timed(lambda: captured.replay(inputs), device)
+            times = f"{1e3 * replay_s:.1f} instead of {1e3 * direct_s:.1f} ms, "
+            pays = replay_s < _policy.worth_it * direct_s
+            if pays and self.trials is not None and _policy is _USUAL:  # a measurement's own policy says nothing
+                self.trials.remember(_in_words(shapes))
+        kept = distance <= _TOLERANCE and pays
         if kept:
             if len(self._captured) >= _policy.most:
                 oldest = next(iter(self._captured))
@@ -249,11 +278,10 @@ class CudaGraphs:
             self._refused.discard(shapes)
             counters.captures += 1
         log.info(
-            "%s calls of %s: %.1f instead of %.1f ms, relative L2 %.1e, %d MiB",
+            "%s calls of %s: %srelative L2 %.1e, %d MiB",
             "replaying" if kept else "not replaying",
             tuple(shapes[0]),
-            1e3 * replay_s,
-            1e3 * direct_s,
+            times,
             distance,
             self.held_bytes >> 20,
         )
@@ -307,6 +335,10 @@ class CudaGraphs:
 
 
 _streams = threading.local()
+
+
+def _in_words(shapes: Shapes) -> str:
+    return " ".join("x".join(map(str, shape)) for shape in shapes)
 
 
 def _distance(found: Output, expected: Output) -> float:

@@ -29,6 +29,7 @@ class FirstUse(Strict):
         slow_processes: how many processes in a row found the graph slower than eager.
         environment: versions around the graph when `checked` was filled.
         size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
+        replays: shapes of inputs of which it was measured that replaying such a call as a CUDA graph pays.
     """
 
     checked: dict[str, float] = {}
@@ -37,6 +38,7 @@ class FirstUse(Strict):
     slow_processes: int = 0
     environment: str = ""
     size: str = ""
+    replays: list[str] = []
 
     @property
     def speedup(self) -> float | None:

@@ -26,6 +26,7 @@ log = logging.getLogger("onegraph.runtime")
 
 _PAIRS = 3  # at most, besides the one that is compared, of a first call; one of each later one
 _IN_A_ROW_MS = 20.0  # of short calls on a GPU that are timed together: alone, launching kernels takes longest
+_MOST_REPLAYS = 64  # shapes of which it is remembered that replaying pays
 _CALLS = 3  # that must give an unlikely speed before it is believed: a busy machine is one for seconds
 
 
@@ -122,7 +123,7 @@ class FirstUseCheck:
         self._slower: Reason | None = None
         self.result = store.first_use(entry)
         if self.result.environment != environment:
-            self.result = self.result.model_copy(update={"environment": environment, "checked": {}})
+            self.result = self.result.model_copy(update={"environment": environment, "checked": {}, "replays": []})
         if self.slower() is not None and self.result.slow_processes < policy.slow_processes:
             # Measured on a busy machine, perhaps: a fast graph is trusted at once, a slow one after some processes.
             self.result = self.result.model_copy(update={"eager_ms": None, "compiled_ms": None})
@@ -150,6 +151,16 @@ class FirstUseCheck:
             return True
         self._compared = sizes
         return False
+
+    def pays(self, shapes: str) -> bool:
+        """See `cuda_graphs.Trials`."""
+        return shapes in self.result.replays
+
+    def remember(self, shapes: str) -> None:
+        """See `cuda_graphs.Trials`; the last ones of many are kept."""
+        others = [other for other in self.result.replays if other != shapes]
+        self.result = self.result.model_copy(update={"replays": [*others, shapes][-_MOST_REPLAYS:]})
+        self._store.remember(self._entry, self.result)
 
     def is_usual(self, verdict: faithfulness.Faithful | faithfulness.Unfaithful) -> bool:
         """Whether a result is as near to eager's as those that were found to be as exact as eager.

@@ -90,6 +90,8 @@ class LoadedGraph:
         if runner.cuda_graphs is not None and not may_capture:
             runner.cuda_graphs.forbid()
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
+        if runner.cuda_graphs is not None:
+            runner.cuda_graphs.trials = self.first_use
         self._checks = SpotChecks(self.shapes, self.device, self.first_use, options.policy.checks_share)
 
     # Memory -------------------------------------------------------------------------------------------------

@@ -65,13 +65,13 @@ def engine(environment: dict[str, str]) -> Iterator[Any]:
     from onegraph.host import status
     from onegraph.runtime.registry import using
 
-    with using(_engine(environment)) as fresh:
+    with using(another_engine(environment)) as fresh:
         status.last_runs.clear()
         yield fresh
 
 
-def _engine(environment: dict[str, str]) -> Any:
-    """Tiny models gain little: whether a graph is fast enough is tested in tests/integration."""
+def another_engine(environment: dict[str, str]) -> Any:
+    """A registry as a new process has it. Tiny models gain little: speed is judged in tests/integration."""
     from onegraph.graph_cache.store import Store
     from onegraph.runtime.policy import ANY_SPEED
     from onegraph.runtime.registry import Registry

@@ -13,7 +13,7 @@ import pytest
 import torch
 from headless import host, models, server
 
-from .conftest import BOUNDS, LORA, Compiles, compiled, load, node_text
+from .conftest import BOUNDS, LORA, Compiles, another_engine, compiled, load, node_text
 from .images import txt2img
 from .test_unet import MANY, Calls, run
 
@@ -43,6 +43,21 @@ def test_calls_are_replayed_from_the_third_step_on(calls: Calls, engine: Any) ->
     assert cuda_graphs.counters.replayed_calls - replayed == MANY - 2
     assert engine.captured_bytes(device()) > 0
     assert ", CUDA graphs hold " in node_text(), node_text()
+
+
+def test_another_process_captures_without_a_trial(calls: Calls, engine: Any, environment: dict[str, str]) -> None:
+    from onegraph.backends import cuda_graphs
+    from onegraph.runtime.registry import using
+
+    run(compiled(calls.model), steps=MANY, height=384)
+    calls.check()
+    trials, captures = cuda_graphs.counters.trials, cuda_graphs.counters.captures
+    assert trials > 0
+    with using(another_engine(environment)) as other:
+        run(compiled(calls.model), steps=MANY, height=384)
+        calls.check()
+        assert other.captured_bytes(device()) > 0
+    assert (cuda_graphs.counters.trials, cuda_graphs.counters.captures) == (trials, captures + 1)
 
 
 def test_unloading_everything_frees_captures(calls: Calls, engine: Any) -> None:

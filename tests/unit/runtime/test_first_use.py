@@ -83,6 +83,24 @@ def test_a_slow_graph_is_found_slow_by_several_calls(clock: Any, checked: FirstU
     assert checked.slower() is not None and checked.result.slow_processes == 1
 
 
+def test_another_process_knows_which_calls_pay_to_be_replayed(tmp_path: Path) -> None:
+    """Of so many shapes the last ones, and none of an environment before."""
+    store = Store(tmp_path / "home")
+    entry = publish(store, ModelSource(None, "0123456789ab"), key())
+
+    def process(environment: str = "torch 2") -> FirstUseCheck:
+        return FirstUseCheck(store, entry, Policy(), CPU, environment)
+
+    first = process()
+    for side in [*range(70), 10]:
+        assert not first.pays(f"1x{side}") or side == 10
+        first.remember(f"1x{side}")
+    again = process()
+    assert [side for side in range(70) if again.pays(f"1x{side}")] == [*range(6, 70)]
+    assert again.result.replays[-1] == "1x10"
+    assert not process("torch 3").pays("1x10")
+
+
 def test_short_calls_on_a_gpu_are_timed_in_a_row() -> None:
     gpu = torch.device("cuda", 0)
     assert [first_use.in_a_row(ms, gpu) for ms in (0.0, 3.0, 6.0, 15.0, 40.0)] == [8, 6, 3, 1, 1]
