@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -200,12 +201,40 @@ def _set_up(files: list[int], script: list[str], environ: dict[str, str], cwd: s
     return script
 
 
+def _find_headers_by_name() -> None:
+    """Have copies find a precompiled header by what it is made with.
+
+    torch names it by the text of all that it includes, which it lets the compiler gather and hashes at each compile:
+    twice half a second, for headers that do not change while tests run.
+    """
+    codecache: Any = importlib.import_module("torch._inductor.codecache")
+    usual = getattr(codecache, "_precompile_header", None)
+    if usual is None or not hasattr(codecache, "_HEADER_DIR"):
+        return
+
+    def known(header: str, command: str, **options: Any) -> str:
+        made_with = repr((header, command, sorted((name, str(value)) for name, value in options.items())))
+        note = Path(codecache._HEADER_DIR) / f"{hashlib.sha256(made_with.encode()).hexdigest()}.known"
+        if note.exists():
+            found = note.read_text()
+            if Path(f"{found}.gch").exists():
+                return found
+        found = str(usual(header, command, **options))
+        scratch = note.with_suffix(f".{os.getpid()}")
+        scratch.write_text(found)
+        scratch.replace(note)
+        return found
+
+    codecache._precompile_header = known
+
+
 def main(path: str) -> None:
     """Import, serve, and run what is asked for in the copies."""
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
     for name in _IMPORTS:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    _find_headers_by_name()
     assert threading.active_count() == 1, "copies would wait for threads that they do not have"
     gc.collect()
     gc.freeze()

@@ -57,6 +57,7 @@ def test_regions_do_without_a_shared_runtime(
     assert [record for record in caplog.records if "a region is compiled with a runtime of its own" in record.message]
 
 
+@pytest.mark.full
 def test_what_regions_share_is_made_beside_and_once(tmp_path: Path) -> None:
     chain = Toolchain(tmp_path)
     child = chain.prepare(settings.options(toy.CPU), toy.CPU)
@@ -67,6 +68,7 @@ def test_what_regions_share_is_made_beside_and_once(tmp_path: Path) -> None:
     assert chain.prepare(settings.options(toy.CPU), toy.CPU) is None
 
 
+@pytest.mark.full
 def test_loaders_of_a_graph_share_their_kernels(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AOTInductor's code is written as it is known here; loaders that come and go compute with weights of their own."""
     changed: list[bool] = []
