@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ..common import remedies
 from ..common.errors import without_paths
 from ..common.reasons import Reason
 from ..compiler.progress import Progress
@@ -25,12 +26,17 @@ _MOST_REASONS = 20
 
 
 class Why(BaseModel):
-    """Calls that ran eager for one reason."""
+    """Calls that ran eager for one reason.
+
+    Attributes:
+        remedy: names what to do (`common.remedies`); None: `text` says it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     code: str
     text: str
     calls: int
+    remedy: str | None = None
 
 
 class Badge(BaseModel):
@@ -128,7 +134,7 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
         eager_calls=eager,
         calls=compiled + eager,
         reasons=tuple(
-            Why(code=reason.code, text=without_paths(reason.text), calls=calls)
+            Why(code=reason.code, text=without_paths(reason.text), calls=calls, remedy=remedies.remedy(reason))
             for reason, calls in reasons.most_common(_MOST_REASONS)
         ),
     )

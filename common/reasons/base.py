@@ -14,7 +14,7 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # tha
 
 
 @dataclass_transform(frozen_default=True)
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Reason:
     """Why something was refused, or is as it is. Each subclass is a frozen dataclass of facts, without the decorator.
 
@@ -31,7 +31,20 @@ class Reason:
     def __init_subclass__(cls) -> None:
         if "code" not in vars(cls):
             cls.code = _CAPITAL.sub("_", cls.__name__).lower()
-        dataclass(frozen=True)(cls)
+        if vars(cls).get("__annotations__"):  # one without facts of its own is as its base is, which takes no time
+            dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    # Written once: to generate these for each of two hundred classes takes as long as to list thousands of graphs.
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({facts})"
 
     def clause(self) -> str:
         return self.sentence.format_map(vars(self))

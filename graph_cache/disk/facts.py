@@ -11,14 +11,14 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from blake3 import blake3
 
 from ...common.reasons import Damaged, NewerManifest, Reason, UnreadableManifest, UnreadableNow, Untrusted
 from .. import first_use_results
-from ..entry import Entry, Unparsed, read, read_text
+from ..entry import Entry, Unparsed, parse, read, read_text
 from ..files import read_regular, replace_text
 from ..first_use_results import FIRST_USE_FILE
 from ..layout import machine_id
@@ -98,7 +98,7 @@ class KnownFacts:
         known = self._rows.get(folder)
         if known is not None and known[0] == now:
             return known[1]
-        facts = _read(Path(folder), self._signer)
+        facts = _read(Path(folder), self._signer, files)
         if facts is not None:
             self._rows[folder] = (now, facts)
             self._changed = True
@@ -119,7 +119,7 @@ class KnownFacts:
             del self._rows[folder]
         if not (self._changed or gone) or not self._home.is_dir():
             return
-        rows = {folder: [row_stamp, *astuple(facts)] for folder, (row_stamp, facts) in self._rows.items()}
+        rows = {folder: [row_stamp, *vars(facts).values()] for folder, (row_stamp, facts) in self._rows.items()}
         data = {"version": _VERSION, "trust": self._trust, "roots": self.roots, "rows": rows}
         with contextlib.suppress(OSError, MemoryError):
             replace_text(self._file, json.dumps(data, separators=(",", ":")))
@@ -150,18 +150,20 @@ def _trust_stamp(home: Path) -> list[int | str]:
     return found
 
 
-def _read(folder: Path, signer: Signer) -> Facts | None:
+def _read(folder: Path, signer: Signer, files: Mapping[str, os.stat_result]) -> Facts | None:
     found = read_text(folder)
     whose = signer.provenance(found) if isinstance(found, Unparsed) else None
     if isinstance(whose, Untrusted) and isinstance(found, Unparsed) and len(found.text) > _MOST_OF_OTHERS:
         return _unreadable(whose)
-    entry = read(folder)
+    entry = parse(found) if isinstance(found, Unparsed) else found
+    if isinstance(entry, UnreadableManifest):
+        entry = read(folder)  # it may have changed meanwhile
     if isinstance(entry, UnreadableNow) or isinstance(whose, UnreadableNow):
         return None
     if not isinstance(entry, Entry) or whose is None:
         return _unreadable(entry if not isinstance(entry, Entry) else UnreadableManifest("It changes."))
     manifest, key = entry.manifest, entry.manifest.key
-    used = first_use_results.read_here(folder)
+    used = first_use_results.read_here(folder) if FIRST_USE_FILE in files else first_use_results.FirstUse()
     target = key.get("target")
     return Facts(
         component=str(key.get("component", "")),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from ...common.reasons import Damaged
 from ...common.stored_reasons import to_json
 from .inventory import Inventory
 from .listing import Listed, bytes_on_disk
@@ -70,7 +71,7 @@ def used_at(entry: Listed) -> str:
     return datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds")
 
 
-_REMEDIES = {
+REMEDIES = {
     "quarantined": (
         "Nothing loads it, and the next run compiles another one. Try again what failed, or delete it to free its room."
     ),
@@ -78,19 +79,36 @@ _REMEDIES = {
     "checkpoint_gone": "Put the checkpoint back, or delete the graph to free its room.",
     "unsigned": "It may be another installation's. Import it with `onegraph import --trust`, or delete its folder.",
     "wrong_signature": "Keep one key for all starts, as `onegraph doctor` says, or delete its folder.",
+    "wrong_publisher_signature": (
+        "It was changed after it was signed. Fetch it from the publisher again, or delete its folder."
+    ),
     "unknown_publisher": "If you know who made it, run `onegraph trust add`.",
+    "needs_cryptography": "Install the package cryptography, and restart ComfyUI.",
+    "signing_key_refused": "Run `onegraph doctor`: it says what is wrong with the key and what to do.",
+    "publisher_list_refused": (
+        "Remove trusted-publishers.json from the graph folder, and trust the publishers anew (`onegraph trust add`)."
+    ),
     "foreign_owner": "Another user owns it. Run ComfyUI as that user, or compile your own.",
     "writable_by_others": "Take other users' right to write the folders away (`chmod go-w`).",
     "newer_manifest": "Update OneGraph, or delete the graph's folder.",
+    "damaged": "Nothing loads it, and the next run compiles another one. Delete its folder to free its room.",
 }
+_DAMAGED = frozenset(kind.code for kind in Damaged.__subclasses__())
 
 
 def remedy(entry: Listed) -> str | None:
-    """Say what to do about an entry that is of no use here; None: nothing is wrong, or nothing helps."""
+    """Name what to do about an entry that is of no use here, a key of `REMEDIES`; None: nothing is wrong."""
     why = "quarantined" if entry.quarantined else entry.facts.code
     if not why and entry.unusable is not None:
         why = entry.unusable.code
-    return _REMEDIES.get(why)
+    return remedy_of(why)
+
+
+def remedy_of(code: str) -> str | None:
+    """As `remedy`, by the code of what is wrong."""
+    if code in _DAMAGED:
+        return "damaged"
+    return code if code in REMEDIES else None
 
 
 def find(entries: Iterable[Listed], name: str) -> list[Listed]:

@@ -90,7 +90,9 @@ def details(asked: OfGraph) -> Graph | Refusal:
     with contextlib.suppress(OSError):
         for path in sorted(one.path.iterdir()):
             files.append(File(name=plain(path.name), bytes=path.lstat().st_size))
-    return Graph(entry=entry(one), details=Details(key=_texts(key), files=files, remedy=report.remedy(one)))
+    code = report.remedy(one)
+    remedy = None if code is None else report.REMEDIES[code]
+    return Graph(entry=entry(one), details=Details(key=_texts(key), files=files, remedy=remedy, remedy_code=code))
 
 
 def _texts(key: dict[str, Any]) -> dict[str, str]:

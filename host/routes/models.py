@@ -109,12 +109,13 @@ class Details(Told):
 
     Attributes:
         key: fields of its key as texts, those of its target one by one.
-        remedy: what to do where it is of no use here.
+        remedy: what to do where it is of no use here, and `remedy_code` its name for programs and translations.
     """
 
     key: dict[str, str]
     files: list[File]
     remedy: str | None
+    remedy_code: str | None
 
 
 class Graph(Told):

@@ -105,8 +105,8 @@ export function drawAll() {
   for (const handler of watchers) handler();
 }
 
-/** What the user can do about calls that ran uncompiled for a reason. */
-const remedy = (code) => (has(`remedies.${code}`) ? t(`remedies.${code}`) : t("remedies.other"));
+/** What the user can do about calls that ran uncompiled for a reason; null where its sentence says so. */
+const remedy = (name) => (name == null ? null : t(`remedies.${has(`remedies.${name}`) ? name : "other"}`));
 
 /** Show why calls of a node ran uncompiled, and what to do. */
 export async function explain(node) {
@@ -130,7 +130,7 @@ function told(badge) {
           el("li", {},
             el("p.og-why", {}, one.text),
             el("p.og-muted", {}, one.calls ? t("reasons.eager", { count: one.calls }) : "", " ", el("code", {}, one.code)),
-            el("p", {}, el("strong", {}, t("reasons.what")), " ", remedy(one.code)))))
+            remedy(one.remedy) && el("p", {}, el("strong", {}, t("reasons.what")), " ", remedy(one.remedy)))))
       : el("p", {}, t(`reasons.${badge.state === "compiling" ? "wait" : "none"}`)),
   ];
 }

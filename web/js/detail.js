@@ -3,7 +3,7 @@
 import * as client from "./client.js";
 import { el, fill, iconButton } from "./dom.js";
 import * as entries from "./entries.js";
-import { bytes, t } from "./strings.js";
+import { bytes, has, t } from "./strings.js";
 
 export class Detail {
   /** @param {object} heard `act(action, entry)`; `closed(id)`. */
@@ -64,6 +64,7 @@ export class Detail {
     const marked = focused?.dataset.action ?? (focused?.tagName === "H3" ? "h3" : null);
     const opened = new Set([...this.element.querySelectorAll("details[open]")].map((one) => one.dataset.part));
     this.element.hidden = false;
+    const remedy = more?.remedy_code && has(`graphRemedies.${more.remedy_code}`) ? t(`graphRemedies.${more.remedy_code}`) : more?.remedy;
     const part = (name, ...body) => el("details", { "data-part": name, open: opened.has(name) }, el("summary", {}, t(`detail.${name}`)), body);
     fill(
       this.element,
@@ -73,7 +74,7 @@ export class Detail {
         el("h3", { tabindex: "-1" }, entries.checkpoint(entry)),
         entries.stateChip(entry.state),
       ),
-      entry.reason && el("div.og-reason", {}, el("p", {}, entry.reason.text), more?.remedy && el("p", {}, el("strong", {}, t("reasons.what")), " ", more.remedy)),
+      (entry.reason || remedy) && el("div.og-reason", {}, entry.reason && el("p", {}, entry.reason.text), remedy && el("p", {}, el("strong", {}, t("reasons.what")), " ", remedy)),
       more?.error && el("div.og-reason", {}, el("p", {}, more.error)),
       el("div.og-actions", { role: "group", "aria-label": t("actionsName") }, entries.actions(entry, this.act, !this.enabled)),
       entries.pairs(entries.facts(entry)),

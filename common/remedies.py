@@ -1,0 +1,111 @@
+"""What the user can do about a reason: a name, for which the page has a sentence in each language.
+
+Reasons of commands alone are not here; each of their sentences says what to do. `NOTHING` are the names of sentences
+that tell why nothing is to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import reasons as r
+from .reasons import Reason
+
+SAID = "said"  # the reason's own sentence says what to do
+BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
+    # Sizes
+    "size_in_range": (r.OutOfRange,),
+    "compiled_size": (r.OtherSize,),
+    "multiple_of_64": (r.NotAMultiple,),
+    "any_size": (r.TooManyExactSizes,),
+    "wait_or_bake": (r.NoGraph, r.OtherKey, r.GraphRemoved),
+    # Nothing is to be done
+    "sizes_come_again": (r.BlockSizes, r.SizeCameOnce, r.ResolutionVaries),
+    "first_step": (r.BlockRecorded,),
+    "eager_is_faster": (r.SlowerThanEager,),
+    "later_run": (r.CompilesInBackground, r.StillCompiling, r.CompiledAgainLater, r.TrialPending),
+    "compiled_anew": (
+        r.Damaged, r.OtherHostVersion, r.WeightDiffers, r.NoSuchWeight, r.GraphClosed, r.UnreadableNow,
+        r.DiedOnceWhileLoading, r.EachSizeOwnGraph, r.OneGraphForAnySize, r.SizeCameAgain, r.TilesNeverCompile,
+    ),
+    "image_is_right": (
+        r.BlockArgument, r.BlockShared, r.BlockElsewhere, r.TooManyKinds, r.CallCaptured, r.UnusualInputs,
+        r.NotPlainInputs, r.NotImages, r.InputCount, r.InputDevice, r.InputDtype, r.InputRank, r.InputLength,
+        r.InputsDisagree, r.NotPlainWeight, r.Gradients, r.NothingCompiled, r.UnusualResidual, r.ResidualSize,
+        r.EagerNotFinite, r.GraphNotFinite, r.WeightsMoving, r.OffloadedWeights,
+    ),
+    "not_served": (
+        r.NotCompilable, r.VideoFrames, r.UnionControlNet, r.VideoVae, r.OwnTiling, r.NotACompilableVae,
+        r.SeveralFrames, r.UnusualVae, r.SplitBatches, r.BackendCannotServe,
+    ),
+    "quarantined": (
+        r.FirstUseFailed, r.SpotCheckFailed, r.NotFinite, r.OtherResult, r.TooFarFromEager, r.TooFarFromExact,
+        r.Quarantined, r.DiedWhileLoading, r.DiedInTrial,
+    ),
+    # The workflow, other nodes and packs
+    "remove_node": (
+        r.BlockReplaced, r.PatchedBy, r.ReplacedBy, r.ObjectPatch, r.Injection, r.WeightWrapper, r.VaeMethodReplaced,
+        r.VaeCopied, r.OuterReplaced, r.WeightComputed,
+    ),
+    "remove_option": (r.BlockOption, r.ModelOption, r.UnknownArgument, r.VaeOptions, r.CallArgument),
+    "remove_pack": (
+        r.FunctionReplaced, r.ForwardReplaced, r.ForwardHook, r.ReplacedPart, r.Autocast, r.DispatchMode,
+        r.AttentionCallsModel, r.AttentionResult,
+    ),
+    "one_compiler": (r.TorchCompile, r.TorchCompiled),
+    "usual_attention": (r.ChosenAttention,),
+    "connect_node": (r.NoNode,),
+    # The model's file
+    "other_precision": (r.WeightFormat, r.QuantisedLayer),
+    "fp32_vae": (r.VaeOverflows, r.Float32Failed),
+    # Memory and disk
+    "more_vram": (r.WeightElsewhere, r.LowVram, r.WeightCast, r.NoRoomForWeights, r.DynamicVramMoves),
+    "smaller_size": (r.MemoryRanOut, r.GraphDoesNotFit),
+    "empty_queue": (r.CompileDoesNotFit, r.CompileDeferred),
+    # Installation
+    "restart": (r.NeedsRestart,),
+    "install_compiler": (r.NoCompiler,),
+    "install_package": (r.MissingPackage, r.OtherVersion, r.PackageTooNew, r.NeedsCryptography),
+    "other_backend": (r.NoGpu, r.NoKernels, r.WrongDeviceType),
+    "update_torch": (r.TorchTooOld,),
+    "update": (r.NewerManifest, r.NewerHost, r.HostLacks),
+    "made_elsewhere": (r.MadeForAnother,),
+    "put_checkpoint_back": (r.CheckpointGone,),
+    # Whose graphs are loaded
+    "import_it": (r.Unsigned,),
+    "trust_publisher": (r.UnknownPublisher, r.WrongPublisherSignature),
+    "own_folder": (r.ForeignOwner, r.WritableByOthers, r.Untrusted),
+    # Something of the pack itself
+    "report": (r.BindFailed, r.CallFailed, r.NotInspected, r.CaptureFailed, r.CompileFailed, r.LoadFailed),
+    SAID: (
+        r.MemoryPlanned, r.PagedWeights, r.LibraryWeight, r.SystemMemoryShort, r.NotSaved, r.TriedTooOften,
+        r.WaitsADay, r.WaitsForMemory, r.WaitsForDisk, r.WaitsForFolder, r.WaitsForChange, r.WrongSignature,
+        r.SigningKeyRefused, r.PublisherListRefused, r.NodeOfOneDiff, r.NothingQuantized, r.NoStepSkipped,
+        r.OwnCompilerOptions, r.GraphsByThemselves, r.OneGraphServesAll, r.NodeIdTaken, r.HostNotAllowed,
+        r.ForeignOrigin, r.NotJson, r.RequestTooLarge, r.BadRequest, r.UnknownGraph, r.UnknownJob, r.ServerError,
+        r.SettingsNotSaved, r.WorkflowRefused, r.TooManyJobs,
+    ),
+}  # fmt: skip
+NOTHING = frozenset((
+    "sizes_come_again", "first_step", "eager_is_faster", "later_run", "compiled_anew", "image_is_right", "not_served",
+    "quarantined",
+))  # fmt: skip
+_REMEDIES = {cls: remedy for remedy, classes in BY_REMEDY.items() for cls in classes}
+NAMES = frozenset(BY_REMEDY) - {SAID}
+
+
+def remedy(reason: Reason) -> str | None:
+    """Name what to do about a reason; None: its sentence says so, or nobody knows.
+
+    Of a reason that only hands on another one, what to do about that.
+    """
+    found = remedy_of(type(reason))
+    if found is None:
+        because = getattr(reason, "because", None)
+        return remedy(because) if isinstance(because, Reason) else None
+    return None if found == SAID else found
+
+
+def remedy_of(kind: type[Reason]) -> str | None:
+    """As `remedy` for a class of reasons, `SAID` too. A class without a remedy has its base's."""
+    return next((_REMEDIES[cls] for cls in kind.__mro__ if cls in _REMEDIES), None)
