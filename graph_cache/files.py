@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -105,7 +106,8 @@ def _closed_to_others(path: str, flags: int) -> int:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text file in one step, so that nobody reads half of it. Raises OSError, with nothing left behind."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # `leftovers` knows the name
+    # `leftovers` knows the name, by whose end it sees whether the process lives; each thread has one of its own.
+    temporary = path.with_name(f".{threading.get_ident():x}-{path.name}.{os.getpid()}")
     try:
         write_synced(temporary, text)
         temporary.replace(path)

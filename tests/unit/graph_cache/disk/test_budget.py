@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,3 +59,30 @@ def test_a_user_without_a_folder_gets_one(tmp_path: Path) -> None:
     assert budget.limit(tmp_path / "a" / "b") == 7
     with pytest.raises(OSError):
         budget.change(tmp_path / "a" / "b" / SETTINGS_FILE, 7)
+
+
+def test_threads_that_change_it_at_once(tmp_path: Path) -> None:
+    """As two pages do. Whoever writes last wins, and nobody fails."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: budget.change(tmp_path, 1 + number), range(80)))
+    assert budget.limit(tmp_path) in range(1, 81)
+    assert [path.name for path in tmp_path.iterdir()] == [SETTINGS_FILE]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_process_that_is_killed_while_it_changes_it(tmp_path: Path) -> None:
+    """What is read is what one of them wrote, whole; what is left behind does not hinder the next one."""
+    values = (10**3, 10**15)
+    budget.change(tmp_path, values[0])
+    for number in range(20):
+        child = os.fork()
+        if child == 0:
+            while True:
+                for value in values:
+                    budget.change(tmp_path, value)
+        time.sleep(0.002 + 0.001 * number)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert budget.current(tmp_path) in [Budget(value, "setting") for value in values]
+    budget.change(tmp_path, 7)
+    assert budget.limit(tmp_path) == 7
