@@ -62,6 +62,7 @@ class Badge(BaseModel):
 
 
 _compiles: dict[str, float] = {}  # by node, how far its compile is
+_prompts: dict[str, str | None] = {}  # by node that compiles, the prompt that needs the graph
 _sent: dict[str, float] = {}  # by node, when the last progress was
 _lock = threading.Lock()
 
@@ -75,18 +76,23 @@ def compiling(node_id: str | None, progress: Progress | None) -> None:
             _compiles.pop(node_id, None)
             _sent.pop(node_id, None)
         else:
+            if node_id not in _compiles:
+                _prompts[node_id] = status.current_prompt()
             _compiles[node_id] = progress.share
             now = time.monotonic()
             if now - _sent.get(node_id, 0.0) < _EVERY:
                 return
             _sent[node_id] = now
     send(node_id)
+    if progress is None:
+        _prompts.pop(node_id, None)
 
 
 def send(node_id: str) -> None:
     """Tell open pages of a node's badge. Never raises."""
     try:
-        events.send("onegraph.badge", {"node": node_id, "badge": of(node_id).model_dump(mode="json")})
+        badge = of(node_id).model_dump(mode="json")
+        events.send("onegraph.badge", {"node": node_id, "prompt": prompt_of(node_id), "badge": badge})
     except Exception:  # a lost badge must never end a sampling run
         log.debug("no badge of node %s", node_id, exc_info=True)
 
@@ -94,6 +100,11 @@ def send(node_id: str) -> None:
 def all_badges() -> dict[str, Badge]:
     """By node, for pages that were just opened."""
     return {node: of(node) for node in {*status.node_ids(), *_compiles.copy()}}
+
+
+def prompt_of(node_id: str) -> str | None:
+    """The prompt that a node's badge is of: ids of nodes are the same in many workflows."""
+    return _prompts.get(node_id) or status.prompt_of(node_id)
 
 
 def of(node_id: str) -> Badge:

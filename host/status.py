@@ -132,6 +132,13 @@ def reports_of(node_id: str) -> list[RunReport]:
         return [] if node is None else [report for _, report in node.reports]
 
 
+def prompt_of(node_id: str) -> str | None:
+    """The prompt that a node ran in last."""
+    with _lock:
+        node = _nodes.get(node_id)
+        return None if node is None else node.prompt
+
+
 def refusals_of(node_id: str) -> list[Reason]:
     """Why a node runs nothing compiled at all, as far as it said so when it was executed."""
     with _lock:

@@ -94,15 +94,18 @@ class Inventory:
         """List the entries in the user's graph folder and beside the checkpoints in folders, quarantined ones too."""
         return self._scan(KnownFacts(self._home, self._signer), [str(folder) for folder in folders])
 
-    def all_entries(self, folders: Iterable[Path] = (), visited: list[str] | None = None) -> list[Listed]:
+    def all_entries(
+        self, folders: Iterable[Path] = (), visited: list[str] | None = None, found: list[Listed] | None = None
+    ) -> list[Listed]:
         """List the entries in all folders that are known, and in these.
 
         Args:
             visited: takes the folders that were read, which all have to be as they were for the list to be so.
+            found: takes each entry as soon as it is found.
         """
         known = KnownFacts(self._home, self._signer)
         roots = [*self._all_roots(known), *(os.path.abspath(folder) for folder in folders)]  # noqa: PTH100
-        return self._scan(known, roots, visited)
+        return self._scan(known, roots, visited, found)
 
     def counted(self, entries: Iterable[Listed]) -> list[Listed]:
         """Choose those that count for the budget and may be removed: this user's own, where they can be written.
@@ -124,8 +127,15 @@ class Inventory:
     def _all_roots(self, known: KnownFacts) -> list[str]:
         return [*dict.fromkeys([*known.roots, *self._known_roots])]
 
-    def _scan(self, known: KnownFacts, roots: list[str], visited: list[str] | None = None) -> list[Listed]:
-        found = [*scan(str(self._home), roots, known, [] if visited is None else visited)]
+    def _scan(
+        self,
+        known: KnownFacts,
+        roots: list[str],
+        visited: list[str] | None = None,
+        found: list[Listed] | None = None,
+    ) -> list[Listed]:
+        found = [] if found is None else found
+        found.extend(scan(str(self._home), roots, known, [] if visited is None else visited))
         known.save((one.folder for one in found), [str(self._home), *roots])
         return found
 

@@ -12,6 +12,8 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is another one
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,11 +34,13 @@ class Snapshot:
     Attributes:
         by_id: entries by their ids.
         revision: differs when something of an entry or a folder has changed.
+        complete: False: the folders are read for the first time, and these are the entries that were found so far.
     """
 
     entries: Sequence[Listed]
     by_id: Mapping[str, Listed]
     revision: str
+    complete: bool = True
 
 
 class Snapshots:
@@ -49,12 +53,36 @@ class Snapshots:
     def __init__(self, inventory: Inventory) -> None:
         self.scans = 0
         self._inventory = inventory
-        self._lock = threading.Lock()
+        self._lock, self._starting = threading.Lock(), threading.Lock()
         self._last: Snapshot | None = None
         self._of: tuple[str, ...] = ()
         self._watched: list[str] = []
         self._stamp: Stamp = ()
         self._settled = False
+        self._found: list[Listed] = []  # by the reading that is under way
+        self._first: Future[Snapshot] | None = None
+
+    def soon(self, folders: Iterable[Path], seconds: float) -> Snapshot:
+        """As `get`; where the first reading takes longer than some seconds, with what it found so far."""
+        folders = [*folders]
+        if self._last is not None:
+            return self.get(folders)
+        with self._starting:
+            first = self._first
+            if first is None:
+                first = self._first = Future()
+                threading.Thread(target=self._read_first, args=(folders, first), daemon=True).start()
+        with contextlib.suppress(TimeoutError, FutureTimeoutError):
+            return first.result(seconds)
+        found = [*self._found]
+        return Snapshot(found, {one.id: one for one in found}, f"{len(found)}", complete=False)
+
+    def _read_first(self, folders: list[Path], first: Future[Snapshot]) -> None:
+        try:
+            first.set_result(self.get(folders))
+        except BaseException as error:
+            self._first = None  # the next one tries again
+            first.set_exception(error)
 
     def get(self, folders: Iterable[Path] = ()) -> Snapshot:
         """Give the list of all graphs that are known, and of those beside the checkpoints in folders."""
@@ -68,7 +96,8 @@ class Snapshots:
         self.scans += 1
         began = time.time_ns()
         visited: list[str] = []
-        entries = self._inventory.all_entries(map(Path, of), visited)
+        self._found = []
+        entries = self._inventory.all_entries(map(Path, of), visited, self._found)
         self._watched = [*visited, *(os.path.join(one.folder, USES_FILE) for one in entries if one.uses)]  # noqa: PTH118
         self._stamp = _stamp(self._watched)
         self._settled = max(self._stamp, default=0) < began - _UNSURE_NS

@@ -8,4 +8,5 @@ from .models import Badges, Nothing
 
 def read(asked: Nothing) -> Badges:
     """GET badges."""
-    return Badges(nodes=badges.all_badges())
+    nodes = badges.all_badges()
+    return Badges(nodes=nodes, prompts={node: prompt for node in nodes if (prompt := badges.prompt_of(node))})

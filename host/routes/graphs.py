@@ -22,6 +22,7 @@ from .. import model_files
 from .answers import OfGraph, Refusal
 from .models import Details, Done, Entry, File, Graph, Graphs, ListOfGraphs, Prune, Pruned, Totals
 
+_PATIENCE = 0.5  # seconds until a list is shown as far as it is known; the first one of thousands takes some seconds
 _UNKNOWN = Refusal(404, reasons.UnknownGraph())
 # What becomes of an entry that is to be removed.
 _REMOVED = {
@@ -59,7 +60,8 @@ def _described(entries: Iterable[Listed]) -> list[Entry]:
 
 def list_graphs(asked: ListOfGraphs) -> Graphs:
     """GET graphs."""
-    found = snapshot()
+    known = _snapshots(registry().store)
+    found = known.soon(model_files.folders(), _PATIENCE) if asked.partial else snapshot()
     wanted = {name: value for name in ("state", "model", "component") if (value := getattr(asked, name))}
     chosen = [one for one in found.entries if report.is_wanted(one, wanted) and _holds(one, asked.search.casefold())]
     backwards = asked.sort in report.LARGEST_FIRST if not asked.order else asked.order == "desc"
@@ -70,6 +72,7 @@ def list_graphs(asked: ListOfGraphs) -> Graphs:
         total=len(chosen),
         totals=Totals(**report.totals(registry().store.disk, found.entries)),
         revision=found.revision,
+        complete=found.complete,
     )
 
 

@@ -32,6 +32,7 @@ class ListOfGraphs(Given):
         state, model, component: patterns as of `onegraph ls --filter`; empty: all.
         search: what one of the texts of an entry holds.
         order: empty: numbers and times from the largest, texts from the first.
+        partial: whether to answer with what is known so far while the folders are read for the first time.
     """
 
     state: str = _TEXT
@@ -42,6 +43,7 @@ class ListOfGraphs(Given):
     order: Literal["", "asc", "desc"] = ""
     offset: int = Field(default=0, ge=0)
     limit: int = Field(default=100, ge=0, le=500)
+    partial: bool = False
 
 
 class Entry(Told):
@@ -91,12 +93,17 @@ class Totals(Told):
 
 
 class Graphs(Told):
-    """Some of those that were asked for; `total`: how many these are."""
+    """Some of those that were asked for; `total`: how many these are.
+
+    Attributes:
+        complete: false: a partial list, of what was found so far.
+    """
 
     entries: list[Entry]
     total: int
     totals: Totals
     revision: str
+    complete: bool
 
 
 class File(Told):
@@ -186,7 +193,10 @@ class Settings(Told):
 
 
 class Badges(Told):
+    """`prompts`: by node, the prompt that its badge is of."""
+
     nodes: dict[str, Badge]
+    prompts: dict[str, str]
 
 
 # Jobs -------------------------------------------------------------------------------------------------------

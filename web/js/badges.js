@@ -7,6 +7,7 @@ import * as host from "./host.js";
 import { has, lang, number, seconds, t } from "./strings.js";
 
 export const SHOW = "OneGraph.ShowBadges";
+const MOST_WORKFLOWS = 20; // of which a node's badge is remembered
 const COLOURS = {
   waiting: { fgColor: "#d5d9e2", bgColor: "#3a3f4b" },
   compiling: { fgColor: "#ffffff", bgColor: "#1d4f91" },
@@ -16,8 +17,8 @@ const COLOURS = {
   eager: { fgColor: "#ffffff", bgColor: "#7a5200" },
 };
 
-// node id -> badge, as the server told it, and the workflow that was open then: ids are the same in many workflows.
-// A page that was just opened does not know of which workflow badges are, and shows them in any.
+// node id -> [{prompt, badge}], the last one of each workflow, as the server told it: ids are the same in many workflows.
+// Of a prompt that this page did not see begin, nobody knows the workflow: its badges are shown in any.
 const known = new Map();
 const watchers = new Set();
 const looks = new WeakMap(); // node -> the look that was made last, and of what
@@ -32,21 +33,28 @@ export function watch(handler) {
   return () => watchers.delete(handler);
 }
 
-/** Nodes that compile now: [id, badge]. */
+/** Nodes that compile now: [id, badge, whether it is a node of the open workflow]. */
 export const compiling = () =>
-  [...known].map(([id, { badge }]) => [id, badge]).filter(([, badge]) => badge.state === "compiling");
+  [...known].flatMap(([id, all]) =>
+    all.filter(({ badge }) => badge.state === "compiling").map(({ prompt, badge }) => [id, badge, isOpen(prompt)]));
+
+/** Whether a prompt is of the open workflow, or of one that nobody knows. */
+function isOpen(prompt) {
+  const workflow = host.workflowOf(prompt);
+  return workflow === null || workflow === host.openWorkflow();
+}
 
 /** What is known of a node of the open workflow. */
 function of(id) {
-  const found = known.get(id);
-  return found && (found.workflow === null || found.workflow === host.openWorkflow()) ? found.badge : null;
+  const all = known.get(id) ?? [];
+  return (all.find(({ prompt }) => host.workflowOf(prompt) === host.openWorkflow()) ?? all.find(({ prompt }) => isOpen(prompt)))?.badge ?? null;
 }
 
 /** What a badge says in the user's language. */
 export function text(badge) {
   const { state, seconds: taken, speedup, eager_calls: eager, calls, progress } = badge;
   if (state === "compiling" && progress != null) {
-    return t("badge.compiling", { share: `${number(Math.floor(progress * 100))} %` });
+    return t("badge.compiling", { share: `${number(Math.round(progress * 100))} %` });
   }
   if (state === "partly") {
     const blocks = badge.reasons.reduce((sum, one) => sum + one.calls, 0);
@@ -63,18 +71,21 @@ export function text(badge) {
 /** Ask for the badges of a page that was just opened. */
 export async function load() {
   try {
-    const { nodes } = await client.badges();
+    const { nodes, prompts } = await client.badges();
     known.clear();
-    for (const [id, badge] of Object.entries(nodes)) known.set(id, { badge, workflow: null });
+    for (const [id, badge] of Object.entries(nodes)) known.set(id, [{ prompt: prompts[id] ?? null, badge }]);
   } catch {
     // Without them nodes have no badge until they run.
   }
   drawAll();
 }
 
-export function heard({ node, badge }) {
-  if (badge) known.set(String(node), { badge, workflow: host.openWorkflow() });
-  else known.delete(String(node));
+export function heard({ node, prompt, badge }) {
+  host.promptSeen(prompt);
+  const id = String(node);
+  const workflow = host.workflowOf(prompt);
+  const others = (known.get(id) ?? []).filter((one) => one.prompt !== prompt && host.workflowOf(one.prompt) !== workflow);
+  known.set(id, badge ? [{ prompt: prompt ?? null, badge }, ...others].slice(0, MOST_WORKFLOWS) : others);
   drawAll();
 }
 

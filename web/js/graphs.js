@@ -14,6 +14,7 @@ export class Graphs {
     this.total = null; // null until the first answer
     this.totals = null;
     this.revision = null;
+    this.complete = true; // false while the server reads its folders for the first time
     this.asked = new Set();
     this.turn = 0; // answers to what was asked before a new query are dropped
   }
@@ -51,10 +52,10 @@ export class Graphs {
         wanted.map((page) => client.graphs({ ...this.query, offset: page * PAGE, limit: PAGE })),
       );
       if (turn !== this.turn) return;
-      const { total, totals, revision } = answers.at(-1);
+      const { total, totals, revision, complete = true } = answers.at(-1);
       answers.forEach((answer, at) => answer.entries.forEach((one, i) => (entries[wanted[at] * PAGE + i] = one)));
       entries.length = total;
-      Object.assign(this, { entries, total, totals, revision });
+      Object.assign(this, { entries, total, totals, revision, complete });
       this.changed();
     } catch (error) {
       if (turn !== this.turn) return;

@@ -67,6 +67,34 @@ export async function promptOfGraph() {
 /** The workflow that is open; the same object as long as it is the same workflow. */
 export const openWorkflow = () => app.extensionManager?.workflow?.activeWorkflow ?? null;
 
+// prompt id -> the workflow that was open when it was queued, or first heard of where this page did not queue it.
+const queued = new Map();
+const MOST_PROMPTS = 200;
+
+function remember(prompt, workflow) {
+  queued.set(prompt, workflow);
+  if (queued.size > MOST_PROMPTS) queued.delete(queued.keys().next().value);
+}
+
+/** Learn of which workflow prompts are, as they are queued: messages name a prompt only. */
+export function followQueue() {
+  const queuePrompt = api.queuePrompt;
+  api.queuePrompt = async function (...parts) {
+    const workflow = openWorkflow();
+    const answer = await queuePrompt.apply(this, parts);
+    if (answer?.prompt_id) remember(String(answer.prompt_id), workflow);
+    return answer;
+  };
+}
+
+/** Take a prompt that nobody knows for one of the open workflow: a bake, or another client's that runs it. */
+export function promptSeen(prompt) {
+  if (prompt != null && !queued.has(prompt)) remember(prompt, openWorkflow());
+}
+
+/** The workflow that a prompt is of; null where nobody knows. */
+export const workflowOf = (prompt) => queued.get(prompt) ?? null;
+
 // ---- settings and languages
 
 export const setting = (id) => app.extensionManager.setting.get(id);

@@ -44,6 +44,7 @@ async function setup() {
   await strings.load();
   host.addTab({ title: "onegraph.title", tooltip: "onegraph.tooltip", icon: "pi pi-bolt", render, destroy });
   host.onLanguage(languageChanged);
+  host.followQueue();
   host.listen("onegraph.badge", badges.heard);
   host.listen("onegraph.bake", bake.heard);
   host.listen(host.BACK, () => void badges.load());

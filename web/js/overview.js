@@ -46,8 +46,8 @@ export class Activity {
 
   draw() {
     const titles = new Map([...host.nodes()].map(([id, node]) => [id, host.titleOf(node)]));
-    const nodes = badges.compiling().map(([id, badge]) => {
-      const title = titles.get(id) ?? t("node", { id });
+    const nodes = badges.compiling().map(([id, badge, open]) => {
+      const title = (open && titles.get(id)) || t("node", { id });
       return line(title, badges.text(badge), bar(badge.progress, t("compilingNode", { title })));
     });
     const job = bake.current();

@@ -161,6 +161,8 @@ export class Tab {
     this.#explain();
     this.list.reset(this.graphs.total);
     this.detail.setEnabled(true);
+    this.list.element.setAttribute("aria-busy", String(!this.graphs.complete));
+    if (!this.graphs.complete) this.#later();
   }
 
   #failed(error) {

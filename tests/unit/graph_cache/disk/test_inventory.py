@@ -295,13 +295,13 @@ def test_what_is_listed_is_read_once(store: Store, three: list[Entry], monkeypat
     from onegraph.graph_cache.disk import facts
 
     reads: list[Path] = []
-    read = facts.read
+    read = facts.read_text
 
     def counted(folder: Path) -> object:
         reads.append(folder)
         return read(folder)
 
-    monkeypatch.setattr(facts, "read", counted)
+    monkeypatch.setattr(facts, "read_text", counted)
     first = store.disk.entries()
     reads.clear()
     assert Store(store.home).disk.entries() == first

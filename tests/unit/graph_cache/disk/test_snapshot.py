@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.store.entries import key, publish, quarantine
 
 from onegraph.common.installed import torch_version
-from onegraph.graph_cache.disk import marks, snapshot
+from onegraph.graph_cache.disk import inventory, listing, marks, snapshot
 from onegraph.graph_cache.disk.snapshot import Snapshots
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.model_hash import ModelSource
@@ -108,3 +110,39 @@ def test_other_folders_are_another_list(store: Store, checkpoints: Path, tmp_pat
     assert len(snapshots.get([checkpoints]).entries) == 1
     assert snapshots.get([tmp_path / "nothing"]).by_id.keys() == snapshots.get().by_id.keys()
     assert snapshots.get([checkpoints]).by_id.keys() == {one.id for one in store.disk.all_entries([checkpoints])}
+
+
+def test_what_was_found_so_far_while_the_first_reading_goes_on(
+    store: Store, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = sorted(str(add(store, checkpoints / f"{name}.safetensors").folder) for name in "ab")
+    going_on = threading.Event()
+    scan = listing.scan
+
+    def slow(*args: Any) -> Iterator[listing.Listed]:
+        for one in scan(*args):
+            if one.folder == second:
+                going_on.wait()
+            yield one
+
+    monkeypatch.setattr(inventory, "scan", slow)
+    snapshots = Snapshots(store.disk)
+    partial = snapshots.soon([checkpoints], 0.2)
+    assert not partial.complete and [one.folder for one in partial.entries] == [first]
+    assert not snapshots.soon([checkpoints], 0.0).complete and snapshots.scans == 1
+    going_on.set()
+    whole = snapshots.soon([checkpoints], 60)
+    assert whole.complete and [one.folder for one in whole.entries] == [first, second]
+    assert snapshots.soon([checkpoints], 0.0).complete and whole.by_id == snapshots.get([checkpoints]).by_id
+
+
+def test_a_first_reading_that_failed_is_tried_again(
+    store: Store, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, checkpoints / "a.safetensors")
+    snapshots = Snapshots(store.disk)
+    with monkeypatch.context() as patch:
+        patch.setattr(inventory, "scan", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            snapshots.soon([checkpoints], 60)
+    assert len(snapshots.soon([checkpoints], 60).entries) == 1
