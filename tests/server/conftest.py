@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from headless import host, models, server, workflows
+from support.comfyui import installation
+from support.comfyui.installation import CHECKPOINT as CHECKPOINT
+from support.comfyui.installation import environment_of as environment_of
 from support.comfyui.shared_graphs import SharedGraphs
 
-CHECKPOINT = "tiny_sdxl.safetensors"
 SECOND = "tiny_sdxl_second.safetensors"
 LORA = "tiny_lora.safetensors"
 SIDE = 128
@@ -22,17 +24,9 @@ SIDE = 128
 
 def write_base(folder: Path) -> Path:
     """Make a ComfyUI base directory with two tiny checkpoints of one architecture, a LoRA and no graph."""
-    host.boot()
-    server.prepare_base(folder)
-    models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / CHECKPOINT, seed=1)
-    models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / SECOND, seed=2)
+    installation.write_base(folder, {CHECKPOINT: ("tiny_sdxl", 1), SECOND: ("tiny_sdxl", 2)})
     models.write_lora("tiny_sdxl", folder / "models/loras" / LORA)
     return folder
-
-
-def environment_of(home: Path) -> dict[str, str]:
-    """Give the variables of a server whose user's graph folder is `home`."""
-    return {"ONEGRAPH_HOME": str(home), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
 
 
 @pytest.fixture(scope="session")

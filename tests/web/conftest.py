@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from headless import host, models, server, workflows
+from support.comfyui import installation
+from support.comfyui.installation import CHECKPOINT, Installation
 from support.comfyui.shared_graphs import SharedGraphs
 from support.page import browser as browsers
 from support.page import graphs
@@ -18,9 +20,23 @@ from onegraph.graph_cache.store import Store
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-CHECKPOINT = "tiny_sdxl.safetensors"
 NEVER_COMPILED = "tiny_sd15.safetensors"
-SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Locale": "en", "Comfy.VueNodes.Enabled": False}
+VUE = "Comfy.VueNodes.Enabled"
+SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Locale": "en", VUE: False}
+# What the page shows each time that it hears of a badge.
+SEEN = """
+window.seen = [];
+window.comfyAPI.api.api.addEventListener('onegraph.badge', () => setTimeout(() => {
+  const ours = app.rootGraph.nodes.flatMap((node) => node.badges).filter((one) => one.onegraph);
+  const badge = ours.map((one) => one().text).filter((text) => text).join();
+  const drawn = [...document.querySelectorAll('[data-node-id]')].map((one) => one.innerText).join(' ');
+  const now = document.querySelector('.og-now')?.innerText ?? '';
+  window.seen.push({badge, drawn, now});
+}, 300));
+"""
+# A compile is on the badge, which Nodes 2.0 draws, and on the tab.
+COMPILING = """() => window.seen.some(({badge, drawn, now}) =>
+  badge.startsWith('compiling') && drawn.includes(badge) && now.includes('Compile Model') && now.includes(badge))"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,51 +62,32 @@ def browser() -> Iterator[Browser]:
         yield launched
 
 
-def write_base(folder: Path) -> Path:
-    """Make a ComfyUI base directory with two tiny checkpoints, and no graph of them."""
-    host.boot()
-    server.prepare_base(folder)
-    models.write_checkpoint("tiny_sdxl", folder / "models/checkpoints" / CHECKPOINT, seed=1)
-    models.write_checkpoint("tiny_sd15", folder / "models/checkpoints" / NEVER_COMPILED, seed=1)
-    return folder
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory, shared_graphs: SharedGraphs) -> Installation:
+    """ComfyUI with two small checkpoints, one of which has a graph."""
+    folder = tmp_path_factory.mktemp("comfyui")
+    base = installation.write_base(folder, {CHECKPOINT: ("tiny_sdxl", 1), NEVER_COMPILED: ("tiny_sd15", 1)})
+    return installation.with_graphs(base, tmp_path_factory.mktemp("home"), shared_graphs)
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory, shared_graphs: SharedGraphs) -> Path:
-    """The user's graph folder."""
-    return shared_graphs.adopt_user(tmp_path_factory.mktemp("home"))
+def checkpoints(installed: Installation) -> Path:
+    return installed.checkpoints
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory, home: Path, shared_graphs: SharedGraphs) -> Path:
-    """A base directory where an earlier process compiled the UNet for any size."""
-    folder = write_base(tmp_path_factory.mktemp("comfyui"))
-    shared_graphs.give(home, folder / "models/checkpoints" / CHECKPOINT, "sdxl")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def checkpoints(base: Path) -> Path:
-    return base / "models" / "checkpoints"
-
-
-@pytest.fixture(scope="session")
-def store(home: Path, checkpoints: Path) -> Store:
+def store(installed: Installation) -> Store:
     """The user's store, with graphs in it to look at."""
-    made = Store(home)
-    graphs.fill(made, checkpoints)
+    made = Store(installed.home)
+    graphs.fill(made, installed.checkpoints)
     return made
 
 
 @pytest.fixture(scope="session")
-def running(browser: Browser, base: Path, home: Path, store: Store) -> Iterator[server.Server]:
-    with server.running(base, host.comfyui_path(), env=environment(home)) as started:
+def running(browser: Browser, installed: Installation, store: Store) -> Iterator[server.Server]:
+    with server.running(installed.base, host.comfyui_path(), env=installed.environment) as started:
         started.post("/settings", SETTINGS)
         yield started
-
-
-def environment(home: Path) -> dict[str, str]:
-    return {"ONEGRAPH_HOME": str(home), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
 
 
 @pytest.fixture(scope="session")

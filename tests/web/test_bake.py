@@ -7,7 +7,7 @@ from headless import server
 from playwright.sync_api import expect
 from support.page.browser import Front
 
-from .conftest import compiling, txt2img
+from .conftest import COMPILING, SEEN, VUE, compiling, txt2img
 
 COMMAND = "OneGraph.BakeWorkflow"
 JOBS = """
@@ -57,13 +57,22 @@ def test_a_workflow_that_compiles(front: Front, running: server.Server) -> None:
     assert running.status()["compiles"] == before + 1
 
 
-@pytest.mark.full
-def test_a_bake_is_cancelled(front: Front, running: server.Server) -> None:
+def test_a_bake_shows_its_compile_and_is_cancelled(front: Front, running: server.Server) -> None:
     before = running.status()["compiles"]
+    front.set(VUE, True)
     front.load(compiling(320))
     front.evaluate(JOBS)
+    front.evaluate(SEEN)
     front.command(COMMAND)
-    front.page.locator("[data-action=cancel-bake]").click()
+    front.page.wait_for_function(COMPILING, timeout=300_000)
+    expect(front.page.locator(".og-now", has_text="Baking the workflow")).to_be_visible()
+    cancel = front.page.locator("[data-action=cancel-bake]").element_handle()
+    front.page.wait_for_function("(seen) => window.seen.length > seen + 1", arg=front.evaluate("window.seen.length"))
+    assert cancel.evaluate("(one) => one.isConnected")  # it is not made anew while somebody presses it
+    cancel.click()
     front.page.wait_for_function("() => window.jobs.at(-1)?.state === 'cancelled'", timeout=300_000)
+    expect(front.page.locator(".p-toast-message", has_text="Baking the workflow")).to_have_count(0)
     front.toast("Baking cancelled")
+    expect(front.page.locator(".og-now")).to_have_count(0)
+    assert [text for text in front.badges() if text.startswith("compiling")] == []
     assert running.status()["compiles"] == before

@@ -10,12 +10,11 @@ from headless import host, server
 from playwright.sync_api import expect
 from support.page.browser import Front
 
-from .conftest import SETTINGS, environment, txt2img
+from .conftest import SETTINGS, txt2img
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from playwright.sync_api import Browser
+    from support.comfyui.installation import Installation
 
 BUDGET = "OneGraph.DiskBudget"
 GIB = 1 << 30
@@ -75,16 +74,15 @@ LANGUAGES = {
 }
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_page_speaks_the_users_language(front: Front, language: str) -> None:
-    title, states, command = LANGUAGES[language]
+def test_the_page_speaks_the_users_language(front: Front) -> None:
     page = front.page
-    front.set("Comfy.Locale", language)
     try:
-        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
-        expect(page.locator(".og-selects option").first).to_have_text(states)
-        expect(page.get_by_role("button", name=command).first).to_be_attached()
-        expect(page.locator(".side-bar-button-selected")).to_have_attribute("aria-label", re.compile("OneGraph"))
+        for language, (title, states, command) in LANGUAGES.items():
+            front.set("Comfy.Locale", language)
+            expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+            expect(page.locator(".og-selects option").first).to_have_text(states)
+            expect(page.get_by_role("button", name=command).first).to_be_attached()
+            expect(page.locator(".side-bar-button-selected")).to_have_attribute("aria-label", re.compile("OneGraph"))
     finally:
         front.set("Comfy.Locale", "en")
     expect(page.get_by_role("heading", name="Graphs", exact=True)).to_be_visible()
@@ -109,9 +107,9 @@ def test_the_connection_is_lost_and_comes_back(front: Front) -> None:
 
 
 @pytest.mark.full
-def test_the_server_is_killed(browser: Browser, base: Path, home: Path, running: server.Server) -> None:
+def test_the_server_is_killed(browser: Browser, installed: Installation, running: server.Server) -> None:
     """The list of a server that is gone stays, says from when it is, and nothing can be done with it."""
-    with server.running(base, host.comfyui_path(), env=environment(home), log="gone.log") as other:
+    with server.running(installed.base, host.comfyui_path(), env=installed.environment, log="gone.log") as other:
         other.post("/settings", SETTINGS)
         front = Front(browser, other.port).open()
         try:

@@ -9,11 +9,11 @@ import pytest
 from headless import server
 from playwright.sync_api import expect
 from support.page import graphs
-from support.page.browser import Front, axe_findings
+from support.page.browser import Front, axe_findings, too_wide
 
 from onegraph.graph_cache.store import Store
 
-MANY = 5000
+MANY = [600, pytest.param(5000, marks=pytest.mark.full)]
 
 
 def names(front: Front) -> list[str]:
@@ -146,7 +146,7 @@ def test_models_that_are_ready_and_that_would_compile(front: Front) -> None:
     expect(page.locator(".og-count")).to_have_text("3 graphs")
 
 
-def test_an_empty_store(front: Front, store: Store, home: Path) -> None:
+def test_an_empty_store(front: Front) -> None:
     page = front.page
     page.route(
         "**/onegraph/graphs?*", lambda route: route.fulfill(json={**route.fetch().json(), "entries": [], "total": 0})
@@ -159,29 +159,30 @@ def test_an_empty_store(front: Front, store: Store, home: Path) -> None:
         page.unroute("**/onegraph/graphs?*")
 
 
-def test_five_thousand_graphs(front: Front, store: Store, checkpoints: Path) -> None:
+@pytest.mark.parametrize("many", MANY)
+def test_many_graphs(front: Front, store: Store, checkpoints: Path, many: int) -> None:
     """Only what is visible is asked for and drawn, whatever there is."""
     page, asked = front.page, []
-    folder = graphs.multiply(store, checkpoints, MANY)
+    folder = graphs.multiply(store, checkpoints, many)
     page.on("request", lambda request: "/onegraph/graphs?" in request.url and asked.append(request.url))
     try:
         front.show_tab()
         page.get_by_role("searchbox").fill("many")
-        expect(page.locator(".og-count")).to_have_text("5,000 graphs")
+        expect(page.locator(".og-count")).to_have_text(f"{many:,} graphs")
         assert page.locator(".og-list li").count() < 40
         asked.clear()
         page.locator(".og-row").first.focus()
         page.keyboard.press("End")
-        expect(page.locator("li[aria-posinset='5000'] .og-row")).to_be_visible()
+        expect(page.locator(f"li[aria-posinset='{many}'] .og-row")).to_be_visible()
         assert page.locator(".og-list li").count() < 40 and len(asked) <= 3
-        print(took(front))
+        print(f"the tab with {many} graphs: {took(front):.2f} s")
     finally:
         shutil.rmtree(folder.parents[2])
 
 
-def took(front: Front) -> str:
-    """What the tab takes until its first rows are there."""
-    seconds = front.evaluate(
+def took(front: Front) -> float:
+    """Seconds until the tab's first rows are there."""
+    seconds: float = front.evaluate(
         """async () => {
           const began = performance.now();
           const shown = async (there) => {
@@ -194,10 +195,10 @@ def took(front: Front) -> str:
           return (performance.now() - from) / 1000;
         }"""
     )
-    return f"the tab with {MANY} graphs: {seconds:.2f} s"
+    return seconds
 
 
-@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.full)])
 def test_axe_finds_nothing_serious(front: Front, theme: str) -> None:
     page = front.page
     front.set("Comfy.ColorPalette", theme)
@@ -208,5 +209,30 @@ def test_axe_finds_nothing_serious(front: Front, theme: str) -> None:
         page.locator(".og-detail [data-action=delete]").click()
         page.get_by_role("dialog").wait_for()
         assert axe_findings(page, ".og-dialog") == []
+        page.keyboard.press("Escape")
+        page.get_by_role("tab", name="Models").click()
+        page.locator(".og-models .og-row").first.wait_for()
+        assert axe_findings(page, ".og-tab") == []
     finally:
         front.set("Comfy.ColorPalette", "dark")
+
+
+def test_it_fits_into_360_pixels(front: Front) -> None:
+    """The list, a graph's details and its dialog, and the models: nothing is cut off, nothing scrolls sideways."""
+    page = front.page
+    page.set_viewport_size({"width": 360, "height": 740})
+    front.show_tab()
+    page.locator(".og-row").first.wait_for()
+    width = page.locator(".og-tab").evaluate("(one) => one.getBoundingClientRect().width")
+    assert 150 < width <= 360
+    assert too_wide(page, ".og-tab") == []
+    page.locator(".og-row").first.click()
+    page.locator(".og-detail .og-actions").wait_for()
+    assert too_wide(page, ".og-tab") == []
+    page.locator(".og-detail [data-action=delete]").click()
+    page.get_by_role("dialog").wait_for()
+    assert too_wide(page, ".og-dialog") == []
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Models").click()
+    page.locator(".og-models .og-row").first.wait_for()
+    assert too_wide(page, ".og-tab") == []

@@ -78,7 +78,7 @@ function follow() {
 
 function showToast() {
   const over = isOver(job);
-  const detail = over ? job.text || t(`bake.counts`, job) : [progressText(job), job.text].filter(Boolean).join(": ");
+  const detail = over ? job.text || t(`bake.counts`, job) : progressText(job); // the tab has all, which changes all the time
   const severity = { done: "success", failed: "error", cancelled: "warn" }[job.state] ?? "info";
   const key = `${job.state} ${detail}`;
   if (key === shown) return;

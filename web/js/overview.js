@@ -36,6 +36,7 @@ const sum = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, valu
 export class Activity {
   constructor() {
     this.element = el("div.og-activity", { role: "group", "aria-label": t("activity") });
+    this.lines = new Map(); // kept while they last: a button that is made anew at each change cannot be pressed
     this.ends = [badges.watch(() => this.draw()), bake.watch(() => this.draw())];
     this.draw();
   }
@@ -46,25 +47,43 @@ export class Activity {
 
   draw() {
     const titles = new Map([...host.nodes()].map(([id, node]) => [id, host.titleOf(node)]));
-    const nodes = badges.compiling().map(([id, badge, open]) => {
+    const now = new Map(badges.compiling().map(([id, badge, open]) => {
       const title = (open && titles.get(id)) || t("node", { id });
-      return line(title, badges.text(badge), bar(badge.progress, t("compilingNode", { title })));
-    });
+      return [`${open} ${id}`, { title, text: badges.text(badge), share: badge.progress, label: t("compilingNode", { title }) }];
+    }));
     const job = bake.current();
-    const kept = job && !bake.isOver(job);
-    fill(
-      this.element,
-      nodes,
-      kept && line(
-        t("bake.title"),
-        [bake.progressText(job), job.text].filter(Boolean).join(": "),
-        bar(bake.share(job), t("bake.title")),
-        button(t("cancel"), bake.cancel, { extra: { "data-action": "cancel-bake" } }),
-      ),
-    );
-    this.element.hidden = !this.element.childElementCount;
+    if (job && !bake.isOver(job)) {
+      const text = [bake.progressText(job), job.text].filter(Boolean).join(": ");
+      now.set("bake", { title: t("bake.title"), text, share: bake.share(job), label: t("bake.title"), cancel: bake.cancel });
+    }
+    for (const [key, line] of this.lines) {
+      if (now.has(key)) continue;
+      line.element.remove();
+      this.lines.delete(key);
+    }
+    for (const [key, what] of now) {
+      if (!this.lines.has(key)) this.lines.set(key, new Line(what.cancel));
+      const line = this.lines.get(key);
+      line.show(what);
+      if (line.element.parentNode) continue;
+      this.element.insertBefore(line.element, key === "bake" ? null : (this.lines.get("bake")?.element ?? null));
+    }
+    this.element.hidden = !now.size;
   }
 }
 
-const line = (title, text, share, ...more) =>
-  el("div.og-now", {}, el("div", {}, el("strong", {}, title), el("span", {}, text), share), more);
+class Line {
+  constructor(cancel) {
+    this.title = el("strong");
+    this.text = el("span");
+    this.bar = el("div.og-now-bar");
+    const end = cancel && button(t("cancel"), cancel, { extra: { "data-action": "cancel-bake" } });
+    this.element = el("div.og-now", {}, el("div", {}, this.title, this.text, this.bar), end);
+  }
+
+  show({ title, text, share, label }) {
+    if (this.title.textContent !== title) this.title.textContent = title;
+    if (this.text.textContent !== text) this.text.textContent = text;
+    fill(this.bar, bar(share, label));
+  }
+}

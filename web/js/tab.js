@@ -55,7 +55,10 @@ export class Tab {
       this.panel,
     );
     container.replaceChildren(this.element);
+    const resized = () => this.#fit();
+    addEventListener("resize", resized);
     this.ends = [
+      () => removeEventListener("resize", resized),
       host.listen("onegraph.graphs", () => this.#later()),
       host.listen(host.LOST, () => this.#failed(new client.ServerGone())),
       host.listen(host.BACK, () => this.reload()),
@@ -63,7 +66,14 @@ export class Tab {
     totals(this.totals, null);
     this.banner.hidden = true;
     this.#show();
+    this.#fit();
     void this.#ask({});
+  }
+
+  /** Keep within the window: the front end gives its panel a width that a narrow one does not have. */
+  #fit() {
+    const left = Math.max(this.element.getBoundingClientRect().left, 0);
+    this.element.style.maxWidth = left < innerWidth ? `${innerWidth - left}px` : "";
   }
 
   close() {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+# The canvas asks for a frame, whatever there is to draw, sixty times a second: that alone takes a tenth of a core.
+FEWER_FRAMES = """
+const frame = window.requestAnimationFrame.bind(window);
+window.requestAnimationFrame = (draw) => setTimeout(() => frame(draw), 60);
+window.cancelAnimationFrame = (number) => clearTimeout(number);
+"""
 TAB = "Workspace.ToggleSidebarTab.onegraph-graphs"
 PATIENCE = 120_000  # milliseconds; a machine of two cores that compiles is slow
 
@@ -31,6 +38,16 @@ def missing() -> str:
     if importlib.util.find_spec("comfyui_frontend_package") is None:
         return "comfyui-frontend-package is not installed; run make setup"
     return ""
+
+
+BADGES = (
+    "(app.rootGraph ?? app.graph).nodes.flatMap((node) => node.badges)"
+    ".filter((one) => one.onegraph).map((one) => one().text).filter((text) => text)"
+)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 @contextlib.contextmanager
@@ -56,8 +73,10 @@ class Front:
     def __init__(self, browser: Browser, port: int, width: int = 1280, height: int = 800, scale: float = 1) -> None:
         self.address = f"http://127.0.0.1:{port}"
         self.context = browser.new_context(
-            viewport={"width": width, "height": height}, device_scale_factor=scale, locale="en-US"
-        )
+            viewport={"width": width, "height": height}, device_scale_factor=scale, locale="en-US",
+            reduced_motion="reduce",
+        )  # fmt: skip
+        self.context.add_init_script(FEWER_FRAMES)
         self.context.set_default_timeout(PATIENCE)
         self.page: Page = self.context.new_page()
         self.errors: list[str] = []
@@ -108,18 +127,20 @@ class Front:
 
     def badges(self) -> list[str]:
         """The texts of the pack's badges on the nodes."""
-        found: list[str] = self.evaluate(
-            "() => (app.rootGraph ?? app.graph).nodes.flatMap((node) => node.badges)"
-            ".filter((one) => one.onegraph).map((one) => one().text).filter((text) => text)"
-        )
+        found: list[str] = self.evaluate(f"() => {BADGES}")
         return found
+
+    def wait_badges(self, *texts: str) -> None:
+        """Wait until these are the texts of the pack's badges: which workflow is open changes after its graph."""
+        self.page.wait_for_function(f"(texts) => JSON.stringify({BADGES}) === texts", arg=_json(texts))
 
 
 def axe_findings(page: Page, within: str) -> list[str]:
     """What axe-core finds serious or critical in a part of the page, one line each."""
     spec = importlib.util.find_spec("axe_playwright_python")
     assert spec is not None and spec.origin is not None
-    page.evaluate(Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
     found = page.evaluate(
         "(within) => axe.run(within, {resultTypes: ['violations']}).then((done) => done.violations)", within
     )
@@ -128,3 +149,26 @@ def axe_findings(page: Page, within: str) -> list[str]:
         for one in found
         if one["impact"] in ("serious", "critical")
     ]
+
+
+def too_wide(page: Page, within: str) -> list[str]:
+    """What is cut off or has to be scrolled sideways in a part of the page that has to fit its width.
+
+    What scrolls in a box of its own, as a wide table may, and what ends in an ellipsis is meant.
+    """
+    found: list[str] = page.evaluate(
+        """(within) => {
+          const outer = document.querySelector(within);
+          const {right} = outer.getBoundingClientRect();
+          const meant = (one) => getComputedStyle(one).overflowX !== 'visible';
+          const inBox = (one) => one !== outer && (meant(one) || inBox(one.parentElement));
+          const wide = [...outer.querySelectorAll('*')].filter((one) => {
+            const box = one.getBoundingClientRect();
+            return box.width > 1 && box.right > Math.min(right, innerWidth) + 1 && !inBox(one.parentElement);
+          });
+          if (document.documentElement.scrollWidth > innerWidth) wide.push(document.documentElement);
+          return wide.map((one) => one.outerHTML.slice(0, 160));
+        }""",
+        within,
+    )
+    return found
