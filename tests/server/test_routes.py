@@ -137,10 +137,12 @@ def test_a_run_is_on_the_badge_and_in_the_list(running: server.Server, page: Lis
     outcome = running.run(prompt)
     assert outcome.status == "success", outcome.error
     assert (running.status()["restores"], running.status()["compiles"]) == (before["restores"], 0)
-    badge = get(running, "badges")["nodes"][node_of(prompt)]
+    told = get(running, "badges")
+    badge = told["nodes"][node_of(prompt)]
     assert badge["calls"] == 3 and badge["eager_calls"] == 0 and badge["reasons"] == [], badge
     assert badge["state"] in ("restored", "compiled") and badge["progress"] is None
-    assert page.wait("onegraph.badge", lambda data: data["badge"]["calls"] == 3)["badge"] == badge
+    event = page.wait("onegraph.badge", lambda data: data["badge"]["calls"] == 3)
+    assert (event["badge"], event["prompt"]) == (badge, told["prompts"][node_of(prompt)])
     (entry,) = get(running, f"graphs?model={STEM}&component=unet")["entries"]
     assert entry["in_use"] and entry["state"] == "signed" and entry["restores"] >= 1 and entry["restore_seconds"] > 0
 
@@ -151,7 +153,7 @@ def test_an_eager_run_says_why(running: server.Server, page: Listener) -> None:
     data = page.wait("onegraph.badge", lambda data: data["badge"]["state"] == "eager")
     assert data["node"] == node_of(prompt)
     (why,) = data["badge"]["reasons"]
-    assert (why["code"], why["calls"]) == ("no_graph", 3)
+    assert (why["code"], why["calls"], why["remedy"]) == ("no_graph", 3, "wait_or_bake")
     assert metric(running, 'eager_calls_total{code="no_graph"}') == 3
     assert metric(running, 'misses_total{code="no_graph"}') >= 1
 

@@ -20,11 +20,30 @@ FLAGS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 # The canvas asks for a frame, whatever there is to draw, sixty times a second: that alone takes a tenth of a core.
-FEWER_FRAMES = """
-const frame = window.requestAnimationFrame.bind(window);
-window.requestAnimationFrame = (draw) => setTimeout(() => frame(draw), 60);
-window.cancelAnimationFrame = (number) => clearTimeout(number);
-"""
+FEWER_FRAMES = """(() => {
+  const [request, cancel] = [window.requestAnimationFrame, window.cancelAnimationFrame].map((one) => one.bind(window));
+  const asked = new Map();
+  let last = 0;
+  window.requestAnimationFrame = (draw) => {
+    const id = (last += 1);
+    const one = {};
+    asked.set(id, one);
+    one.timer = setTimeout(() => {
+      one.frame = request((time) => {
+        asked.delete(id);
+        draw(time);
+      });
+    }, 60);
+    return id;
+  };
+  window.cancelAnimationFrame = (id) => {
+    const one = asked.get(id);
+    if (!one) return;
+    asked.delete(id);
+    clearTimeout(one.timer);
+    if (one.frame !== undefined) cancel(one.frame);
+  };
+})();"""
 TAB = "Workspace.ToggleSidebarTab.onegraph-graphs"
 PATIENCE = 120_000  # milliseconds; a machine of two cores that compiles is slow
 
