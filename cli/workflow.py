@@ -178,8 +178,11 @@ def _verdict(report: dict[str, Any], mode: str) -> str:
 
 
 def _remedies(report: dict[str, Any], mode: str) -> list[str]:
+    from ..common import remedies
+
     codes = {*report["eager_codes"]}
-    found = []
+    names = [name for code in sorted(codes - _MISSES) if (name := remedies.remedy_of_code(code)) is not None]
+    found = [text for name in dict.fromkeys(names) if (text := remedies.sentences().get(name)) is not None]
     if mode == "explain" and codes & _MISSES:
         found.append("it compiles at the next run; `onegraph bake` does so before")
     if any(code.startswith("waits_") or code == "tried_too_often" for code in codes):

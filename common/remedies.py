@@ -6,7 +6,11 @@ that tell why nothing is to be done.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from . import reasons as r
 from .reasons import Reason
@@ -109,3 +113,27 @@ def remedy(reason: Reason) -> str | None:
 def remedy_of(kind: type[Reason]) -> str | None:
     """As `remedy` for a class of reasons, `SAID` too. A class without a remedy has its base's."""
     return next((_REMEDIES[cls] for cls in kind.__mro__ if cls in _REMEDIES), None)
+
+
+def remedy_of_code(code: str) -> str | None:
+    """As `remedy`, by a reason's code, as reports of runs have them."""
+    found = _by_code().get(code)
+    return None if found == SAID else found
+
+
+@functools.cache
+def _by_code() -> Mapping[str, str]:
+    def below(kind: type[Reason]) -> list[type[Reason]]:
+        return [one for child in kind.__subclasses__() for one in (child, *below(child))]
+
+    return {kind.code: found for kind in below(Reason) if (found := remedy_of(kind)) is not None}
+
+
+@functools.cache
+def sentences() -> Mapping[str, str]:
+    """What to do, in English, by the names of remedies; empty where the page's texts are not installed."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        text = (Path(__file__).parents[1] / "locales/en/main.json").read_text(encoding="utf-8")
+        found: Mapping[str, str] = json.loads(text)["onegraph"]["remedies"]
+        return found
+    return {}

@@ -59,3 +59,8 @@ def test_every_state_of_a_graph_on_the_page_has_a_remedy() -> None:
         assert report.remedy_of(code) == code
     texts = json.loads((ROOT / "locales/en/main.json").read_text(encoding="utf-8"))["onegraph"]["graphRemedies"]
     assert texts == report.REMEDIES
+
+
+def test_commands_have_the_sentences_by_code() -> None:
+    assert remedies.sentences()[remedies.remedy_of_code("out_of_range") or ""].startswith("Choose a size within")
+    assert {remedies.remedy_of_code(code) for code in ("paged_weights", "no_such_code")} == {None}
