@@ -57,22 +57,40 @@ def test_a_workflow_that_compiles(front: Front, running: server.Server) -> None:
     assert running.status()["compiles"] == before + 1
 
 
-def test_a_bake_shows_its_compile_and_is_cancelled(front: Front, running: server.Server) -> None:
-    before = running.status()["compiles"]
+def begin(front: Front, side: int) -> None:
+    """Bake a workflow that compiles, until the compile is on the badge and on the tab."""
     front.set(VUE, True)
-    front.load(compiling(320))
+    front.load(compiling(side))
     front.evaluate(JOBS)
     front.evaluate(SEEN)
     front.command(COMMAND)
-    front.page.wait_for_function(COMPILING, timeout=300_000)
+    front.page.wait_for_function(COMPILING, timeout=600_000)
     expect(front.page.locator(".og-now", has_text="Baking the workflow")).to_be_visible()
+
+
+def check_cancelled(front: Front) -> None:
+    front.page.wait_for_function("() => window.jobs.at(-1)?.state === 'cancelled'", timeout=300_000)
+    expect(front.page.locator(".og-now")).to_have_count(0)
+    assert [text for text in front.badges() if text.startswith("compiling")] == []
+
+
+def test_a_compile_is_on_the_badge_and_on_the_tab(front: Front, running: server.Server) -> None:
+    before = running.status()["compiles"]
+    begin(front, 320)
+    running.post(f"/onegraph/bake/{last_job(front)['job']}/cancel", {})
+    check_cancelled(front)
+    assert running.status()["compiles"] == before
+
+
+@pytest.mark.full
+def test_a_bake_is_cancelled_on_the_tab(front: Front, running: server.Server) -> None:
+    before = running.status()["compiles"]
+    begin(front, 384)
     cancel = front.page.locator("[data-action=cancel-bake]").element_handle()
     front.page.wait_for_function("(seen) => window.seen.length > seen + 1", arg=front.evaluate("window.seen.length"))
     assert cancel.evaluate("(one) => one.isConnected")  # it is not made anew while somebody presses it
     cancel.click()
-    front.page.wait_for_function("() => window.jobs.at(-1)?.state === 'cancelled'", timeout=300_000)
-    expect(front.page.locator(".p-toast-message", has_text="Baking the workflow")).to_have_count(0)
+    check_cancelled(front)
     front.toast("Baking cancelled")
-    expect(front.page.locator(".og-now")).to_have_count(0)
-    assert [text for text in front.badges() if text.startswith("compiling")] == []
+    expect(front.page.locator(".p-toast-message", has_text="Baking the workflow")).to_have_count(0)
     assert running.status()["compiles"] == before

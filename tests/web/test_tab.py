@@ -217,6 +217,7 @@ def test_axe_finds_nothing_serious(front: Front, theme: str) -> None:
         front.set("Comfy.ColorPalette", "dark")
 
 
+@pytest.mark.full
 def test_it_fits_into_360_pixels(front: Front) -> None:
     """The list, a graph's details and its dialog, and the models: nothing is cut off, nothing scrolls sideways."""
     page = front.page
