@@ -10,6 +10,7 @@ import typer
 from .bench import bench
 from .doctor import doctor
 from .explain import explain
+from .fleet import collect, mirror, pull, push, withdraw
 from .graphs import Folders, list_graphs, pin, prune, stats, unpin
 from .output import Json, print_json, print_line
 from .retry import retry
@@ -53,3 +54,8 @@ app.command()(bench)
 app.command("export")(export_graphs)
 app.command("import")(import_graphs)
 app.add_typer(trust, name="trust")
+app.command()(push)
+app.command()(pull)
+app.command()(mirror)
+app.command()(withdraw)
+app.command("gc")(collect)

@@ -33,10 +33,10 @@ def add_publisher(
     from ..graph_cache.trust import trust_list
     from ..graph_cache.trust.publishers import Publishers
 
-    with _plain_errors("trust the publisher"):
+    with plain_errors("trust the publisher"):
         reason = trust_list.add(Publishers(user_folder()), name, public_key)
     if reason is not None:
-        _refuse(reason)
+        refuse(reason)
     if as_json:
         print_json({"trusted": name, "key": public_key})
     else:
@@ -50,10 +50,10 @@ def list_publishers(as_json: Json = False) -> None:
     from ..graph_cache.layout import user_folder
     from ..graph_cache.trust.publishers import Publishers
 
-    with _plain_errors("read the publishers"):
+    with plain_errors("read the publishers"):
         trusted = Publishers(user_folder()).trusted()
     if isinstance(trusted, PublisherListRefused):
-        _refuse(trusted)
+        refuse(trusted)
     if as_json:
         print_json({"publishers": dict(sorted(trusted.items()))})
         return
@@ -72,12 +72,12 @@ def remove_publisher(
     from ..graph_cache.trust import trust_list
     from ..graph_cache.trust.publishers import Publishers
 
-    with _plain_errors("change the publishers"):
+    with plain_errors("change the publishers"):
         removed = trust_list.remove(Publishers(user_folder()), name)
     if isinstance(removed, PublisherListRefused):
-        _refuse(removed)
+        refuse(removed)
     if not removed:
-        _refuse(PublisherNotTrusted(name))
+        refuse(PublisherNotTrusted(name))
     if as_json:
         print_json({"removed": name})
     else:
@@ -93,13 +93,13 @@ def show_own_key(publisher: Publisher = "", as_json: Json = False) -> None:
 
     path = exporting.key_path(user_folder(), publisher)
     if isinstance(path, BadPublisherName):
-        _refuse(path)
-    with _plain_errors("read the key"):
+        refuse(path)
+    with plain_errors("read the key"):
         key = exporting.public_key(path)
     if key is None:
-        _refuse(NoPublisherKey())
+        refuse(NoPublisherKey())
     if isinstance(key, SigningKeyRefused):
-        _refuse(key)
+        refuse(key)
     if as_json:
         print_json({"key": key})
     else:
@@ -129,16 +129,16 @@ def export_graphs(
     store = Store()
     path = exporting.key_path(store.home, publisher)
     if isinstance(path, BadPublisherName):
-        _refuse(path)
+        refuse(path)
     for folder in folders or []:
         if not folder.is_dir():
-            _refuse(NoSuchFolder(folder.name))
+            refuse(NoSuchFolder(folder.name))
     if to.exists() and (to.suffix == exporting.TAR_SUFFIX or not to.is_dir()):
-        _refuse(TargetExists(to.name))
+        refuse(TargetExists(to.name))
     written = 0
     rows: list[dict[str, object]] = []
     public = ""
-    with _plain_errors("export"):
+    with plain_errors("export"):
         ed25519.require()  # before a key is made in vain
         entries = [entry for folder in folders or [store.home] for entry in exporting.find(folder)]
         private = key_file.obtain(path) if entries else b""
@@ -188,29 +188,33 @@ def _take_over(path: Path, publisher: str) -> list[tuple[Path, bool]]:
     from ..graph_cache.trust.signing import Signer
 
     if not path.exists():
-        _refuse(NoSuchFolder(path.name))
-    with _plain_errors("import"):
+        refuse(NoSuchFolder(path.name))
+    with plain_errors("import"):
         taken = importing.import_bundle(Signer(user_folder()), path, publisher)
     if isinstance(taken, Reason):
-        _refuse(taken)
+        refuse(taken)
     return taken
 
 
 @contextmanager
-def _plain_errors(doing: str) -> Iterator[None]:
+def plain_errors(doing: str) -> Iterator[None]:
+    """End a command with one line where something it needs fails."""
     from ..common.reasons import NeedsCryptography
+    from ..graph_cache.remote.transport import StoreError
     from ..graph_cache.trust.ed25519 import NoCryptographyError
 
     try:
         yield
     except NoCryptographyError:
-        _refuse(NeedsCryptography())
+        refuse(NeedsCryptography())
+    except StoreError as error:
+        refuse(error.reason)
     except OSError as error:
         print_line(f"cannot {doing}: {error}")
         raise typer.Exit(1) from error
 
 
-def _refuse(reason: Reason) -> NoReturn:
-
+def refuse(reason: Reason) -> NoReturn:
+    """End a command with a reason."""
     print_line(reason.text)
     raise typer.Exit(1)

@@ -28,6 +28,7 @@ class FirstUse(Strict):
         eager_ms, compiled_ms: one call on the inputs of the first use, milliseconds; None while unmeasured.
         slow_processes: how many processes in a row found the graph slower than eager.
         environment: versions around the graph when `checked` was filled.
+        driver: version of the GPU's driver then; empty for a CPU.
         size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
         replays: shapes of inputs of which it was measured that replaying such a call as a CUDA graph pays.
     """
@@ -37,6 +38,7 @@ class FirstUse(Strict):
     compiled_ms: float | None = None
     slow_processes: int = 0
     environment: str = ""
+    driver: str = ""
     size: str = ""
     replays: list[str] = []
 

@@ -20,6 +20,7 @@ from . import constants, first_use_results
 from .crash import leftovers
 from .crash.liveness import is_nonce, new_nonce
 from .crash.quarantine import of_key, quarantine
+from .disk import marks
 from .entry import Entry, read
 from .file_names import check_names
 from .files import open_regular, read_regular, sync, sync_folder, write_synced
@@ -32,7 +33,7 @@ from .private_copy import copy_files
 from .staging import staging
 from .trust import ownership
 from .trust.open_folder import my_id, opened
-from .trust.publishers import PUBLISHER_FILE
+from .trust.publishers import PUBLISHER_FILE, PublisherSignature
 from .trust.signing import SIGNATURE_FILE, Signer, Trusted
 from .trust.trusted_entry import Faulty, Known, read_trusted
 
@@ -174,6 +175,8 @@ def share_with_model(key: GraphKey, staged: Path, entry: Entry, signer: Signer, 
             os.link(entry.folder / name, staged / name)
         except OSError:
             shutil.copyfile(entry.folder / name, staged / name)
+    if (entry.folder / marks.FETCHED_FILE).exists():  # the budget counts it as it does the first
+        (staged / marks.FETCHED_FILE).touch()
     return _commit(key, _Staged(staged, entry.manifest, entry.text, _signatures(entry, names), results, room), signer)
 
 
@@ -199,6 +202,29 @@ class Signed:
     manifest: Manifest
     text: bytes
     signatures: Mapping[str, str]
+
+    @classmethod
+    def by_publisher(cls, manifest: Manifest, text: bytes, signature: PublisherSignature) -> Signed:
+        """What a publisher signed, as an entry's files tell it."""
+        return cls(manifest, text, {PUBLISHER_FILE: signature.model_dump_json(indent=1)})
+
+
+def publish_fetched(key: GraphKey, staged: Path, signed: Signed, signer: Signer, room: Room) -> Entry:
+    """Make verified files in a staging folder an entry of the publisher's, usable while that one is trusted.
+
+    Raises:
+        OSError: they cannot be moved, or look-ups would refuse them.
+    """
+    new = _Staged(staged, signed.manifest, signed.text, signed.signatures, FirstUses(), room)
+    return _commit(key, new, signer)
+
+
+def move(source: Path, target: Path) -> None:
+    """Move a file, also to another file system. Raises OSError."""
+    try:
+        source.replace(target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def publish_verified(key: GraphKey, staged: Path, signed: Signed, signer: Signer) -> Entry:

@@ -2,7 +2,8 @@
 
 How a graph gets into a process:
 
-1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing.
+1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing. What it
+   misses `fetch` looks for in remote stores.
 2. A hit in another model's folder is copied by `share_with_model`; `move_aside` quarantines a broken one.
 3. After a miss, a compile fills a private folder from `staging`, and `publish` copies it to the model's graphs and
    makes it an entry by one rename.
@@ -41,6 +42,7 @@ from .crash import quarantine as quarantining
 from .crash.failure_files import FOLDER as FAILURES_FOLDER
 from .crash.failure_files import FailureFiles
 from .crash.markers import Markers
+from .crash.quarantine import of_key
 from .disk import leases, marks
 from .disk.inventory import Inventory
 from .disk.leases import Lease
@@ -48,11 +50,12 @@ from .entry import Entry, read
 from .first_use_results import FirstUse
 from .integrity import Sound, check
 from .key import GraphKey
-from .layout import COMPILER_CACHE, COMPILING_FOLDER, COPIES_FOLDER, Layout, machine_id, user_folder
+from .layout import COMPILER_CACHE, COMPILING_FOLDER, COPIES_FOLDER, Layout, listed_now, machine_id, user_folder
 from .lookup import Broken, Differs, Hit, Judged, Lookup, no_objection
 from .model_hash import ModelSource
 from .private_copy import private_copy, private_folder
 from .publish import NewEntry
+from .remote.layers import Kept, Layers, Wanted
 from .trust import ownership
 from .trust.open_folder import is_closed
 from .trust.signing import Signer, Trusted
@@ -79,6 +82,7 @@ class Store:
         self.failures = FailureFiles(self.home)
         self.disk = Inventory(self.home, self._signer)
         self._lookup = Lookup(self._layout, self._markers, self._signer)
+        self.remotes = Layers(self.home, self._signer)
 
     # Looking up ---------------------------------------------------------------------------------------------
 
@@ -126,6 +130,22 @@ class Store:
         """Read the trusted entry whose key differs from `key` in the fewest fields, this model's first."""
         return self._lookup.nearest(key, source, neighbours)
 
+    def fetch(self, key: GraphKey, source: ModelSource, differs: Differs = no_objection) -> Kept | Reason | None:
+        """Look for a graph in the remote stores, after `lookup` missed, and keep it among the model's own.
+
+        It waits a bounded time for each store, and raises for nothing that one does.
+
+        Returns:
+            The new entry; or why a store that should have told did not, or gave what may not be used; or None: no
+            store has it, or there are none.
+        """
+        if not self.remotes:
+            return None
+        locations = self.locations(source)
+        components = [location / key.component for location in locations]
+        bad = [one for folder in components for one in of_key(folder, listed_now(folder), key, self._signer)]
+        return self.remotes.fetch(Wanted(key, locations, differs, bad, self.disk.room))
+
     def locations(self, source: ModelSource) -> list[Path]:
         """List the folders in which a model's graphs may live, best first."""
         return self._layout.locations(source)
@@ -138,6 +158,11 @@ class Store:
             entry = read(folder)
             if isinstance(entry, Entry):
                 yield entry
+
+    @property
+    def signer(self) -> Signer:
+        """Who signs and judges what is in this store."""
+        return self._signer
 
     def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
         """Check the owner, signature and files of every entry, and name those whose manifest cannot be read."""

@@ -41,6 +41,7 @@ class Counters:
     """Counts since the process started. Tests, the status route and the demo read them.
 
     Attributes:
+        fetches: graphs that came from remote stores; `restores` counts them, too.
         preloads: graphs loaded and warmed up before the first call.
         spot_checks: calls compared with eager after a graph's first use.
         reasons: eager calls by why they were.
@@ -49,6 +50,7 @@ class Counters:
 
     compiles: int = 0
     restores: int = 0
+    fetches: int = 0
     preloads: int = 0
     binds: int = 0
     compiled_calls: int = 0

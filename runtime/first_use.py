@@ -15,6 +15,7 @@ from ..common import reasons
 from ..common.errors import in_brief
 from ..common.outputs import Output
 from ..common.reasons import Reason
+from ..common.torch_private import driver_version
 from ..graph_cache.entry import Entry
 from ..graph_cache.first_use_results import FirstUse
 from ..graph_cache.store import Store
@@ -187,7 +188,7 @@ class FirstUseCheck:
         if not verdict.telling:  # a broken latent says nothing of the graph: the next call is compared
             return output
         checked = {**self.result.checked, comparison.group: verdict.rel_l2}
-        result = self.result.model_copy(update={"checked": checked})
+        result = self.result.model_copy(update={"checked": checked, "driver": driver_of(self._device)})
         if result.compiled_ms is None:
             timing = self._timings.setdefault(tuple(sorted(comparison.sizes.items())), _Timing())
             timing.add(compiled_ms, eager_ms)
@@ -214,6 +215,11 @@ class FirstUseCheck:
         size = ", ".join(f"{name} {value}" for name, value in comparison.sizes.items())
         slow = self.result.slow_processes + 1 if timing.speedup < self._policy.slower else 0
         return {"eager_ms": timing.eager, "compiled_ms": timing.compiled, "size": size, "slow_processes": slow}
+
+
+def driver_of(device: torch.device) -> str:
+    """The version of a GPU's driver, which results of other machines must have, too; empty for a CPU."""
+    return driver_version() if device.type == "cuda" else ""
 
 
 def in_a_row(milliseconds: float, device: torch.device) -> int:

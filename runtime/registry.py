@@ -31,8 +31,9 @@ from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
 from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from ..graph_cache.model_hash import ModelSource
+from ..graph_cache.remote.layers import Kept
 from ..graph_cache.store import Store
-from . import code_guard
+from . import code_guard, published_use
 from .admission import Limits
 from .bound_runners import load
 from .child_load_test import ChildLoadTest
@@ -175,8 +176,15 @@ class Registry:
         if isinstance(found, Unavailable):
             return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
-            return Refused(differences.replaced, passing=True) if differences.replaced else found
-        entry = self.store.share_with_model(found, request.key, request.source)
+            fetched = self.store.fetch(request.key, request.source, differences)
+            if not isinstance(fetched, Kept):
+                missed = found if fetched is None else Miss(fetched)
+                return Refused(differences.replaced, passing=True) if differences.replaced else missed
+            entry = fetched.entry
+            self.counters.fetches += 1
+            published_use.believe(self.store, fetched, request)
+        else:
+            entry = self.store.share_with_model(found, request.key, request.source)
         lease = self.store.lease(entry)
         if isinstance(lease, Reason):
             return Miss(lease)

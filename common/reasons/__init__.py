@@ -10,6 +10,7 @@ from .compiling import *
 from .graphs import *
 from .onediff import *
 from .pipelines import *
+from .remote import *
 from .server import *
 from .sharing import *
 from .store import *

@@ -19,6 +19,7 @@ from ...common.memory import in_words
 from ..crash import leftovers
 from ..entry import Entry, read
 from ..files import despite_removals
+from ..trust import ownership
 from ..trust.signing import Signer, Trusted
 from . import budget, leases, marks, removal
 from .facts import KnownFacts
@@ -108,7 +109,8 @@ class Inventory:
         return self._scan(known, roots, visited, found)
 
     def counted(self, entries: Iterable[Listed]) -> list[Listed]:
-        """Choose those that count for the budget and may be removed: this user's own, where they can be written.
+        """Choose those that count for the budget and may be removed: this user's own, where they can be written, and
+        those that were fetched from remote stores.
 
         A quarantined one counts whatever its manifest says, since only this user's processes make such folders there.
         """
@@ -116,7 +118,7 @@ class Inventory:
         found = []
         for one in entries:
             component = os.path.dirname(one.folder)  # noqa: PTH120
-            if one.facts.signed_by != "me" and not one.quarantined:
+            if one.facts.signed_by != "me" and not (one.quarantined or one.fetched):
                 continue
             if component not in may:
                 may[component] = may_be_removed(Path(component))
@@ -216,7 +218,7 @@ class Inventory:
             )  # fmt: skip
 
     def _remove(self, entry: Listed, lock: Lock) -> Removed:
-        if not entry.quarantined and not self._is_mine(entry.path):
+        if not entry.quarantined and not self._is_mine(entry):
             return "kept" if entry.path.exists() else "gone"
         done = removal.remove(entry.path, entry.used)
         if done == "removed":
@@ -225,8 +227,10 @@ class Inventory:
             removal.remove_empty(entry.path.parent)
         return done
 
-    def _is_mine(self, folder: Path) -> bool:
-        there = read(folder)
+    def _is_mine(self, entry: Listed) -> bool:
+        if entry.fetched and ownership.check(entry.path) is None and ownership.is_own(entry.path):
+            return True  # whatever became of its publisher
+        there = read(entry.path)
         if not isinstance(there, Entry):
             return False
         whose = self._signer.provenance(there)

@@ -19,7 +19,7 @@ from ..layout import BROKEN_PREFIX, COMPILER_CACHE, GRAPHS_SUFFIX
 from ..manifest import MANIFEST_FILE
 from . import leases
 from .facts import Facts, KnownFacts
-from .marks import PIN_FILE, USES_FILE
+from .marks import FETCHED_FILE, PIN_FILE, USES_FILE
 from .usable import Usable
 
 File = tuple[int, int]  # device and number: equal for the hard links of one file
@@ -39,6 +39,7 @@ class Listed:
         uses: how often a process restored it.
         unusable: why no process of this installation can use it.
         quarantined: whether it was moved aside.
+        fetched: whether it came from a remote store, which has it still.
     """
 
     folder: str
@@ -52,6 +53,7 @@ class Listed:
     pinned: bool
     unusable: Reason | None
     quarantined: bool
+    fetched: bool = False
 
     @property
     def path(self) -> Path:
@@ -140,6 +142,7 @@ def _describe(folder: str, root: str, graphs: str, model: str, known: KnownFacts
         pinned=PIN_FILE in files,
         unusable=Quarantined() if quarantined else usable.why_not(facts, graphs),
         quarantined=quarantined,
+        fetched=FETCHED_FILE in files,
     )
 
 

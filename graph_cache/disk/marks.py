@@ -16,6 +16,7 @@ from ..trust import ownership
 
 USES_FILE = ".uses"
 PIN_FILE = ".pinned"
+FETCHED_FILE = ".fetched"  # it came from a remote store, which has it for whoever removes it
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 

@@ -18,6 +18,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from ...common.errors import in_brief
 from ...common.reasons import (
+    GraphWithdrawn,
     NeedsCryptography,
     PublisherListRefused,
     UnknownPublisher,
@@ -29,7 +30,7 @@ from ..entry import Entry, Unparsed
 from ..files import IrregularFileError, is_passing, open_regular, read_regular
 from ..layout import settings_file
 from ..manifest import Strict
-from . import ed25519, ownership
+from . import ed25519, ownership, withdrawals
 
 PUBLISHER_FILE = "publisher.json"  # in an entry: who signed it, beside or instead of this user
 TRUSTED_FILE = "trusted-publishers.json"  # in the user's folder
@@ -109,7 +110,12 @@ class Publishers:
             trusted = self.trusted()
         except (OSError, MemoryError) as error:
             return UnreadableNow(TRUSTED_FILE, in_brief(error))
-        return trusted if isinstance(trusted, PublisherListRefused) else judge(signature, entry.text, trusted)
+        if isinstance(trusted, PublisherListRefused):
+            return trusted
+        found = judge(signature, entry.text, trusted)
+        if isinstance(found, Published) and withdrawals.is_withdrawn(self.home, signature.key, entry.text):
+            return GraphWithdrawn(found.publisher)
+        return found
 
     def trusted(self) -> Mapping[str, str] | PublisherListRefused:
         """Read the names and public keys. Raises OSError where nobody can tell now."""

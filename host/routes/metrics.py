@@ -27,6 +27,7 @@ def _lines() -> Iterator[str]:
     graphs, counters, disk = registry(), registry().counters, registry().store.disk
     yield from _one("compiles_total", "counter", "Graphs compiled by this process.", counters.compiles)
     yield from _one("hits_total", "counter", "Graphs found in the store and restored.", counters.restores)
+    yield from _one("fetches_total", "counter", "Graphs fetched from remote stores.", counters.fetches)
     yield from _one("preloads_total", "counter", "Graphs restored before their first call.", counters.preloads)
     yield from _by_code("misses_total", "Graphs asked for and not to be had from the store.", counters.misses.copy())
     yield from _one("compiled_calls_total", "counter", "Calls by graphs.", counters.compiled_calls)

@@ -28,6 +28,7 @@ def status() -> dict[str, Any]:
     found: dict[str, Any] = {
         "compiles": counters.compiles,
         "restores": counters.restores,
+        "fetches": counters.fetches,
         "preloads": counters.preloads,
         "binds": counters.binds,
         "compiled_calls": counters.compiled_calls,

@@ -96,12 +96,18 @@ def crossings(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("folder", "allowed"),
-    [("", {"crash", "trust"}), ("trust", set()), ("crash", {"trust"}), ("sharing", {"trust", "crash"})],
+    [
+        ("", {"crash", "trust", "remote"}),
+        ("trust", set()),
+        ("crash", {"trust"}),
+        ("sharing", {"trust", "crash", "remote"}),
+        ("remote", {"trust", "crash"}),
+    ],
 )
 def test_folders_of_the_store_point_one_way(folder: str, allowed: set[str]) -> None:
     for path in (ROOT / "graph_cache" / folder).glob("*.py"):
         reached = {name.split(".")[2] for name in imports(path) if name.startswith("onegraph.graph_cache.")}
-        assert reached & {"trust", "crash", "sharing"} <= {folder, *allowed}, path
+        assert reached & {"trust", "crash", "sharing", "remote"} <= {folder, *allowed}, path
 
 
 def test_dependencies_point_one_way() -> None:

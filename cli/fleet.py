@@ -1,0 +1,249 @@
+"""Commands on remote stores: `onegraph push`, `pull`, `mirror`, `withdraw` and `gc`. None of them imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import Json, print_json, print_line, size
+from .sharing import Publisher, plain_errors, refuse
+
+if TYPE_CHECKING:
+    from ..graph_cache.entry import Entry
+    from ..graph_cache.remote.transport import Remote
+    from ..graph_cache.sharing.remote_stores import Done
+
+Where = Annotated[str, typer.Argument(metavar="STORE", help="An address: https://, s3://, gs://, hf:// or file:///.")]
+
+
+def push(
+    store: Where,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders with checkpoints or graphs, or of single graphs; else your graph folder."),
+    ] = None,
+    publisher: Publisher = "",
+    as_json: Json = False,
+) -> None:
+    """Put graphs into a remote store, signed with your publisher's key: those that you may load yourself, each once.
+
+    What is there already is not sent again, so that a push that was stopped goes on when it is run again. Machines that
+    trust the key read the store where ONEGRAPH_STORES names it.
+    """
+    from ..common.reasons import BadPublisherName, NoSuchFolder
+    from ..graph_cache.remote.pushing import Pusher
+    from ..graph_cache.sharing import exporting, remote_stores
+    from ..graph_cache.store import Store
+    from ..graph_cache.trust import ed25519, key_file
+
+    here = Store()
+    path = exporting.key_path(here.home, publisher)
+    if isinstance(path, BadPublisherName):
+        refuse(path)
+    for folder in folders or []:
+        if not folder.is_dir():
+            refuse(NoSuchFolder(folder.name))
+    remote = opened(store)
+    with plain_errors("push"):
+        ed25519.require()  # before a key is made in vain
+        entries: list[Entry] = [entry for folder in folders or [here.home] for entry in exporting.find(folder)]
+        if not entries:
+            _tell([], as_json, "0 graphs pushed", ok=False)
+            return
+        pusher = Pusher(remote, key_file.obtain(path))
+        with _shown(sum(entry.bytes for entry in entries), as_json) as progress:
+            done = _each(remote_stores.push(here, entries, pusher, progress), as_json)
+    written = sum(one.did == "pushed" for one in done)
+    there = sum(one.did == "there already" for one in done)
+    text = f"{written} graphs pushed, {there} there already, {size(sum(one.bytes for one in done))}"
+    if not as_json and written + there:
+        print_line(f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {pusher.public}")
+    _tell(done, as_json, text, ok=bool(written + there), key=pusher.public)
+
+
+def pull(
+    store: Where,
+    trust: Annotated[
+        str, typer.Option("--trust", help="A trusted publisher, by the name that you gave; else all.")
+    ] = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also graphs for another torch or system than this machine's.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Fetch the graphs of publishers whom you trust into your graph folder, as for an image that workers start from.
+
+    Each is verified before it is kept. What is there already is not fetched again.
+    """
+    from ..common.reasons import PublisherListRefused, PublisherNotTrusted, StoreWithoutPublisher
+    from ..graph_cache.remote import fetching
+    from ..graph_cache.sharing import remote_stores
+    from ..graph_cache.store import Store
+    from ..graph_cache.trust import ed25519
+    from ..graph_cache.trust.publishers import Publishers
+
+    here = Store()
+    remote = opened(store)
+    done: list[Done] = []
+    with plain_errors("pull"):
+        ed25519.require()
+        trusted = Publishers(here.home).trusted()
+        if isinstance(trusted, PublisherListRefused):
+            refuse(trusted)
+        if trust and trust not in trusted:
+            refuse(PublisherNotTrusted(trust))
+        if not trusted:
+            refuse(StoreWithoutPublisher(remote.label))
+        with _shown(None, as_json) as progress:
+            for publisher in fetching.trusted(trusted):
+                if trust in ("", publisher.name):
+                    fits = (lambda manifest: True) if everything else remote_stores.fits_here
+                    done += _each(remote_stores.pull(here, remote, publisher, fits, progress), as_json)
+    pulled = sum(one.did == "pulled" for one in done)
+    there = sum(one.did == "there already" for one in done)
+    others = sum(one.did == "for another machine" for one in done)
+    text = f"{pulled} graphs pulled, {there} there already, {others} for other machines"
+    _tell(done, as_json, f"{text}, {size(sum(one.bytes for one in done))}", ok=all(one.reason is None for one in done))
+
+
+def mirror(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The store to copy; one that can be listed.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The store to copy to.")],
+    as_json: Json = False,
+) -> None:
+    """Copy a remote store, whoever signed what is in it. A copy that was stopped goes on when it is run again."""
+    from ..graph_cache.sharing import remote_stores
+
+    readable, writable = opened(source), opened(target)
+    with plain_errors("mirror"), _shown(None, as_json) as progress:
+        done = _each(remote_stores.mirror(readable, writable, progress), as_json, quiet=("there already", "copied"))
+    copied = [one for one in done if one.did == "copied"]
+    text = f"{len(copied)} files copied, {size(sum(one.bytes for one in copied))}"
+    _tell([one for one in done if one.reason is not None], as_json, text, ok=all(one.reason is None for one in done))
+
+
+def withdraw(
+    store: Where,
+    names: Annotated[list[str], typer.Argument(help="Graphs in your folders, by ids or keys as for `onegraph pin`.")],
+    publisher: Publisher = "",
+    as_json: Json = False,
+) -> None:
+    """Take graphs back from a remote store: machines that read it use them no more, copies included.
+
+    They learn of it at their next start, or within an hour where they look for graphs.
+    """
+    from blake3 import blake3
+
+    from ..common.reasons import BadPublisherName, NoPublisherKey, Reason
+    from ..graph_cache.disk.report import find
+    from ..graph_cache.entry import Entry, read
+    from ..graph_cache.remote.pushing import Pusher
+    from ..graph_cache.sharing import exporting
+    from ..graph_cache.store import Store
+    from ..graph_cache.trust import key_file
+
+    here = Store()
+    path = exporting.key_path(here.home, publisher)
+    if isinstance(path, BadPublisherName):
+        refuse(path)
+    with plain_errors("withdraw"):
+        private = key_file.read(path)
+        if private is None:
+            refuse(NoPublisherKey())
+        if isinstance(private, Reason):
+            refuse(private)
+        listed = here.disk.all_entries()
+        found = [read(one.path) for name in names for one in find(listed, name)]
+        texts = {blake3(entry.text).hexdigest(): entry.folder.name for entry in found if isinstance(entry, Entry)}
+        if not texts:
+            print_line("No graph here has such a name.")
+            raise typer.Exit(1)
+        after = Pusher(opened(store), private).withdraw(texts)
+    if as_json:
+        print_json({"withdrawn": sorted(texts), "number": after.number})
+        return
+    for digest, folder in texts.items():
+        print_line(f"withdrawn  {folder}  {digest[:12]}")
+    print_line(f"{len(texts)} graphs withdrawn; {len(after.manifests)} so far")
+
+
+def collect(
+    store: Where,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would go, and remove nothing.")] = False,
+    grace: Annotated[float, typer.Option(help="Hours that a file must be old, for others may be pushing.")] = 24.0,
+    as_json: Json = False,
+) -> None:
+    """Remove from a remote store the files that no graph of it needs, such as those of withdrawn graphs."""
+    from ..graph_cache.sharing import remote_stores
+
+    remote = opened(store)
+    with plain_errors("collect garbage"):
+        found = remote_stores.garbage(remote, 3600 * grace)
+        if not dry_run:
+            for name in found.names:
+                remote.remove(name)
+    freed = sum(found.names.values())
+    if as_json:
+        print_json({
+            "files": [*found.names], "bytes": freed, "kept_bytes": found.kept, "young": found.young, "dry_run": dry_run,
+        })  # fmt: skip
+        return
+    for name, count in found.names.items():
+        print_line(f"{'would go' if dry_run else 'removed'}  {name}  {size(count)}")
+    left = f"{found.young} files are too young" if found.young else f"{size(found.kept)} are needed"
+    print_line(f"{len(found.names)} files {'would go' if dry_run else 'removed'}, {size(freed)}; {left}")
+
+
+def opened(text: str) -> Remote:
+    """Open a store by its address, or end the command."""
+    from ..common.reasons import StoreBadAddress
+    from ..graph_cache.remote import address
+    from ..graph_cache.remote.transport import Remote
+
+    where = address.parse(text)
+    if isinstance(where, StoreBadAddress):
+        refuse(where)
+    return Remote(where, 60.0)
+
+
+def _each(found: Iterable[Done], as_json: bool, quiet: tuple[str, ...] = ()) -> list[Done]:
+    """Print what is done as it is done."""
+    done = []
+    for one in found:
+        done.append(one)
+        if not as_json and one.did not in quiet:
+            why = f", {one.reason.text}" if one.reason is not None else ""
+            print_line(f"{one.did}{why}  {one.name}")
+    return done
+
+
+def _tell(done: list[Done], as_json: bool, text: str, *, ok: bool, **more: Any) -> None:
+    """Print the last line, or all as one document; and end the command."""
+    if as_json:
+        rows = [
+            {"name": one.name, "did": one.did, "bytes": one.bytes, "code": one.reason.code if one.reason else ""}
+            for one in done
+        ]
+        print_json({"graphs": rows, **more})
+    else:
+        print_line(text)
+    raise typer.Exit(0 if ok else 1)
+
+
+@contextmanager
+def _shown(total: int | None, as_json: bool) -> Iterator[Callable[[int], None] | None]:
+    """Show bytes on standard error, which leaves standard output to the result."""
+    if as_json:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)

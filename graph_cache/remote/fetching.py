@@ -1,0 +1,179 @@
+"""Fetching a graph from one remote store: record, manifest, files, each verified before the next is asked for.
+
+1. The record of a trusted publisher for the key is one request. It is parsed once its signature is found right.
+2. The manifest is that of its digest, signed by the same publisher, for the very key that was asked for.
+3. The files go into a folder that is closed to others, each compared with the size and digest in the manifest.
+
+Nothing is asked for by a name that the store gave: names are made of digests that were signed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+from pydantic import ValidationError
+
+from ...common.errors import in_brief
+from ...common.reasons import (
+    NeedsCryptography,
+    Reason,
+    StoreGraphRefused,
+    StoreGraphWithdrawn,
+    StoreIncomplete,
+    StoreOtherKey,
+    StoreWrongBytes,
+    StoreWrongSignature,
+    UnreadableManifest,
+)
+from ..file_names import check_names
+from ..manifest import MANIFEST_FILE, FileRecord, Manifest
+from ..trust import ed25519, publishers, withdrawals
+from ..trust.publishers import Published, PublisherSignature
+from . import records
+from .records import Record, RemoteGraph
+from .transport import MissingError, Patience, Remote, StoreError
+
+log = logging.getLogger("onegraph.graph_cache")
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """A trusted publisher: the name that this user gave, and the public key."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A graph whose manifest was verified; its files are still to come.
+
+    Attributes:
+        text: the manifest's bytes.
+        signature: the publisher's over it.
+    """
+
+    publisher: Publisher
+    graph: RemoteGraph
+    manifest: Manifest
+    text: bytes
+    signature: PublisherSignature
+
+
+def find_record(remote: Remote, publisher: Publisher, key: str, patience: Patience) -> Record | None:
+    """Read which graphs a publisher has for a key: one request. None where the store has none.
+
+    Raises:
+        StoreError: the store does not tell, or what it tells is not the publisher's.
+    """
+    try:
+        data = remote.read(records.record_name(publisher.key, key), records.MOST_BYTES, patience)
+    except MissingError:
+        return None
+    found = records.read(data, remote.label, (publisher.name, publisher.key), key)
+    if isinstance(found, Record):
+        return found
+    raise StoreError(found)
+
+
+def refresh_withdrawals(remote: Remote, publisher: Publisher, home: Path, patience: Patience) -> frozenset[str]:
+    """Read which graphs a publisher takes back, and remember it: one request; those that are known to be.
+
+    A store that has no such list, or an older one than is known here, changes nothing.
+
+    Raises:
+        StoreError: the store does not tell, or what it tells is not the publisher's.
+    """
+    now: frozenset[str] = frozenset()
+    try:
+        data = remote.read(records.withdrawn_name(publisher.key), withdrawals.MOST_BYTES, patience)
+        if not withdrawals.remember(home, publisher.key, data):
+            raise StoreError(StoreWrongSignature(remote.label, publisher.name))
+        listed = withdrawals.verified(data, publisher.key)
+        now = listed.manifests if listed is not None else now
+    except MissingError:
+        pass
+    except ed25519.NoCryptographyError as error:
+        raise StoreError(NeedsCryptography()) from error
+    return now | withdrawals.known(home, publisher.key).manifests
+
+
+def manifests(
+    remote: Remote,
+    publisher: Publisher,
+    record: Record,
+    withdrawn: frozenset[str],
+    patience: Patience,
+) -> Iterator[Fetched | Reason]:
+    """Read and verify the manifests that a record names, one request each; or tell why one is refused.
+
+    Raises:
+        StoreError: the store does not give them.
+    """
+    for graph in record.graphs:
+        if graph.manifest in withdrawn:
+            yield StoreGraphWithdrawn(remote.label, publisher.name)
+            continue
+        text = _object(remote, MANIFEST_FILE, FileRecord(bytes=graph.bytes, blake3=graph.manifest), patience)
+        yield _verified(remote, publisher, record.key, graph, text)
+
+
+def _verified(remote: Remote, publisher: Publisher, key: str, graph: RemoteGraph, text: bytes) -> Fetched | Reason:
+    signature = PublisherSignature(key=publisher.key, value=graph.signature)
+    found = publishers.judge(signature, text, {publisher.name: publisher.key})
+    if isinstance(found, NeedsCryptography):
+        return found
+    if not isinstance(found, Published):
+        return StoreWrongSignature(remote.label, publisher.name)
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except (ValidationError, MemoryError) as error:
+        return StoreGraphRefused(remote.label, UnreadableManifest(in_brief(error)))
+    if records.key_digest(manifest.key) != key:
+        return StoreOtherKey(remote.label)
+    wrong = check_names(manifest)
+    if wrong is not None:
+        return StoreGraphRefused(remote.label, wrong)
+    return Fetched(publisher, graph, manifest, text, signature)
+
+
+def files(
+    remote: Remote, fetched: Fetched, folder: Path, patience: Patience, progress: Callable[[int], None] | None = None
+) -> None:
+    """Read a graph's files into a folder that is closed to others, one request each.
+
+    Args:
+        progress: is told of bytes.
+
+    Raises:
+        StoreError: one is missing, or is not what was signed.
+        OSError: one cannot be written.
+    """
+    for name, wanted in fetched.manifest.files.items():
+        data = _object(remote, name, wanted, patience)
+        (folder / name).write_bytes(data)
+        if progress is not None:
+            progress(len(data))
+
+
+def _object(remote: Remote, file: str, wanted: FileRecord, patience: Patience) -> bytes:
+    """Read what has a digest. Raises StoreError."""
+    if not wanted.bytes:
+        return b""
+    patience.allow(wanted.bytes)
+    try:
+        data = remote.read(records.object_name(wanted.blake3), wanted.bytes, patience)
+    except MissingError as error:
+        raise StoreError(StoreIncomplete(remote.label, file)) from error
+    if len(data) != wanted.bytes or blake3(data).hexdigest() != wanted.blake3:
+        raise StoreError(StoreWrongBytes(remote.label, file))
+    return data
+
+
+def trusted(found: Mapping[str, str]) -> list[Publisher]:
+    """The publishers that a user trusts, in the order of their names."""
+    return [Publisher(name, key) for name, key in sorted(found.items())]

@@ -1,0 +1,191 @@
+"""What a remote store holds, and the statements in it that publishers sign.
+
+    records/<publisher>/<ab>/<key>.json      which graphs the publisher has for a key: what a look-up reads
+    objects/<ab>/<digest>                    manifests and files of graphs, by blake3 of their bytes
+    withdrawn/<publisher>.json               which graphs the publisher takes back
+    graphs/<publisher>/<ab>/<key>/<manifest>.json    one graph for a key: what records are made of by whoever pushes
+    index/<publisher>.json                   the keys, for readers that cannot list
+
+A publisher is named by the public key, a key by blake3 of all its fields. So each name in a store is made of what was
+asked for or signed, and a store can be copied file by file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from blake3 import blake3
+from pydantic import Field, StringConstraints, ValidationError
+
+from ...common.errors import in_brief
+from ...common.reasons import (
+    NeedsCryptography,
+    Reason,
+    StoreBadRecord,
+    StoreOtherKey,
+    StoreUnknownPublisher,
+    StoreWrongSignature,
+)
+from ..manifest import Strict
+from ..trust import ed25519
+from ..trust.publishers import PublicKey
+from ..trust.withdrawals import Envelope, Withdrawals
+
+MOST_BYTES = 256 << 10  # of a record
+MOST_GRAPHS = 64  # of a key: one for each version of the code that it was captured from
+MOST_INDEX_BYTES = 16 << 20
+_PURPOSE = b"onegraph record, version 1\n"
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_GRAPH = re.compile(r"graphs/[0-9a-f]{64}/[0-9a-f]{2}/([0-9a-f]{64})/([0-9a-f]{64})\.json")
+_RECORD = re.compile(r"records/([0-9a-f]{64})/[0-9a-f]{2}/([0-9a-f]{64})\.json")
+_OBJECT = re.compile(r"objects/[0-9a-f]{2}/([0-9a-f]{64})")
+
+
+class PublishedUse(Strict):
+    """What the first use on one of the publisher's machines showed, as in `FirstUse`.
+
+    Attributes:
+        target: of the machine; the graph's own.
+        driver: version of the GPU's driver there; empty for a CPU.
+    """
+
+    target: dict[str, str]
+    driver: str = ""
+    environment: str
+    checked: dict[str, float]
+    eager_ms: float | None = None
+    compiled_ms: float | None = None
+    size: str = ""
+
+
+class RemoteGraph(Strict):
+    """A graph of a record.
+
+    Attributes:
+        manifest: digest of its manifest's bytes.
+        bytes: of the manifest.
+        signature: the publisher's over the manifest, as in `publisher.json`.
+        first_uses: on the publisher's machines.
+    """
+
+    manifest: Digest
+    bytes: int = Field(ge=1)
+    signature: str = Field(pattern=r"^[0-9a-f]{128}$")
+    first_uses: tuple[PublishedUse, ...] = Field(default=(), max_length=16)
+
+
+class Record(Strict):
+    """Which graphs a publisher has for a key, the latest first."""
+
+    version: Literal[1] = 1
+    publisher: PublicKey
+    key: Digest
+    graphs: tuple[RemoteGraph, ...] = Field(max_length=MOST_GRAPHS)
+
+
+class Index(Strict):
+    """The keys that a publisher has graphs for. It is not signed, since each record is."""
+
+    version: Literal[1] = 1
+    keys: tuple[Digest, ...] = Field(max_length=200_000)
+
+
+def key_digest(fields: dict[str, Any]) -> str:
+    """Name a key in a store, by all its fields."""
+    digest: str = blake3(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    return digest
+
+
+def record_name(publisher: str, key: str) -> str:
+    return f"records/{publisher}/{key[:2]}/{key}.json"
+
+
+def graph_name(publisher: str, key: str, manifest: str) -> str:
+    return f"graphs/{publisher}/{key[:2]}/{key}/{manifest}.json"
+
+
+def graphs_folder(publisher: str, key: str) -> str:
+    return f"graphs/{publisher}/{key[:2]}/{key}"
+
+
+def object_name(digest: str) -> str:
+    return f"objects/{digest[:2]}/{digest}"
+
+
+def withdrawn_name(publisher: str) -> str:
+    return f"withdrawn/{publisher}.json"
+
+
+def index_name(publisher: str) -> str:
+    return f"index/{publisher}.json"
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the name of a file in a store tells."""
+
+    kind: Literal["graph", "record", "object"]
+    digest: str  # of the manifest, the key, or the bytes
+
+
+def named(name: str) -> Named | None:
+    """Read the name of a graph, a record or an object; None for any other."""
+    if found := _GRAPH.fullmatch(name):
+        return Named("graph", found[2])
+    if found := _RECORD.fullmatch(name):
+        return Named("record", found[2])
+    if found := _OBJECT.fullmatch(name):
+        return Named("object", found[1])
+    return None
+
+
+def sign(private: bytes, record: Record) -> bytes:
+    """Sign a record: the bytes of its file. Raises NoCryptographyError."""
+    return _signed(private, _PURPOSE, record.model_dump_json())
+
+
+def _signed(private: bytes, purpose: bytes, statement: str) -> bytes:
+    value = ed25519.sign(private, purpose + statement.encode())
+    return Envelope(statement=statement, value=value).model_dump_json(indent=1).encode()
+
+
+def sign_withdrawals(private: bytes, withdrawals: Withdrawals) -> bytes:
+    """Sign what a publisher takes back: the bytes of its file. Raises NoCryptographyError."""
+    return _signed(private, Withdrawals.PURPOSE, withdrawals.model_dump_json())
+
+
+def read(data: bytes, store: str, publisher: tuple[str, str], key: str) -> Record | Reason:
+    """Read a record, if the publisher signed it for this key.
+
+    Args:
+        store: its address for people.
+        publisher: the name that this user gave, and the public key.
+    """
+    name, public = publisher
+    try:
+        if len(data) > MOST_BYTES:
+            return StoreBadRecord(store, f"more than {MOST_BYTES} bytes")
+        envelope = Envelope.model_validate_json(data)
+        if not ed25519.is_signed(public, envelope.value, _PURPOSE + envelope.statement.encode()):
+            return _why_unsigned(envelope, store, name, public)
+        record = Record.model_validate_json(envelope.statement)
+    except (ValidationError, ValueError) as error:
+        return StoreBadRecord(store, in_brief(error, 80))
+    except ed25519.NoCryptographyError:
+        return NeedsCryptography()
+    if record.publisher != public:
+        return StoreUnknownPublisher(store, name)
+    return record if record.key == key else StoreOtherKey(store)
+
+
+def _why_unsigned(envelope: Envelope, store: str, name: str, public: str) -> Reason:
+    """Tell another publisher's record from one that was changed."""
+    try:
+        claimed = Record.model_validate_json(envelope.statement).publisher
+    except ValidationError:
+        claimed = public
+    return StoreWrongSignature(store, name) if claimed == public else StoreUnknownPublisher(store, name)

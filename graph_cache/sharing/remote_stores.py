@@ -1,0 +1,317 @@
+"""What commands do with remote stores: push this user's graphs, pull a publisher's, mirror, collect garbage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from blake3 import blake3
+from pydantic import ValidationError
+
+from ...common.errors import in_brief
+from ...common.reasons import (
+    Reason,
+    StoreBadName,
+    StoreBadRecord,
+    StoreGraphNotKept,
+    StoreWrongBytes,
+    StoreWrongSignature,
+    UnreadableManifest,
+)
+from .. import publish
+from ..disk.marks import FETCHED_FILE
+from ..disk.usable import Here
+from ..entry import Entry
+from ..key import FORMAT
+from ..layout import COPIES_FOLDER
+from ..manifest import Manifest
+from ..private_copy import private_folder
+from ..remote import fetching, records
+from ..remote.fetching import Fetched, Publisher
+from ..remote.pushing import Pushed, Pusher, Source
+from ..remote.records import Index, PublishedUse
+from ..remote.transport import Endless, MissingError, Remote, StoreError
+from ..staging import staging
+from ..store import Store
+from ..trust import withdrawals
+from .importing import valid_place
+
+PULLED = "pulled"  # the folder of graphs in the user's folder that no model asked for yet
+GRACE = 24 * 3600.0  # seconds in which what no record names may belong to somebody who is pushing
+_FOLDERS = ("objects", "graphs", "records", "withdrawn", "index")  # in the order in which a mirror writes them
+_LARGEST = 8 << 30
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a graph, or of a file of a store.
+
+    Attributes:
+        name: of its folder, or in the store.
+        did: in a word.
+        bytes: that were moved.
+        reason: why it was left out.
+    """
+
+    name: str
+    did: str
+    bytes: int = 0
+    reason: Reason | None = None
+
+
+# Push -----------------------------------------------------------------------------------------------------------
+
+
+def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progress | None = None) -> Iterator[Done]:
+    """Push entries that this user may load, each once. What the store has already takes one request each.
+
+    Args:
+        progress: is told of bytes, also of those that the store has.
+
+    Raises:
+        StoreError: the store cannot be read or written; what was pushed before stays, and the next push goes on.
+    """
+    seen: set[bytes] = set()
+    for entry in entries:
+        if entry.text in seen:
+            continue
+        seen.add(entry.text)
+        uses = published_uses(store, entry)
+        reason: Reason | None = store.trust(entry)
+        if reason is None and valid_place(entry.manifest.key, entry.manifest) is None:
+            reason = UnreadableManifest("its key names no folder")
+        if reason is None and not uses and pusher.has(entry.manifest, entry.text):
+            if progress is not None:
+                progress(entry.bytes)
+            yield Done(entry.folder.name, "there already")
+            continue
+        if reason is None:
+            with store.private(entry) as folder:
+                done: Pushed | Reason
+                if isinstance(folder, Reason):
+                    done = folder
+                else:
+                    done = pusher.push(Source(entry.manifest, entry.text, folder, uses), progress)
+            if isinstance(done, Pushed):
+                yield Done(entry.folder.name, "pushed" if done.bytes else "there already", done.bytes)
+                continue
+            reason = done
+        yield Done(entry.folder.name, "left out", reason=reason)
+    pusher.write_index()
+
+
+def published_uses(store: Store, entry: Entry) -> tuple[PublishedUse, ...]:
+    """What this machine's first use of an entry showed, for those who believe its publisher."""
+    used = store.first_use(entry)
+    target = entry.manifest.key.get("target")
+    if not used.checked or used.compiled_ms is None or not isinstance(target, dict):
+        return ()
+    facts = used.model_dump(include={"driver", "environment", "checked", "eager_ms", "compiled_ms", "size"})
+    return (PublishedUse(target=target, **facts),)
+
+
+# Pull -----------------------------------------------------------------------------------------------------------
+
+
+def pull(
+    store: Store,
+    remote: Remote,
+    publisher: Publisher,
+    fits: Callable[[Manifest], bool],
+    progress: Progress | None = None,
+) -> Iterator[Done]:
+    """Fetch a trusted publisher's graphs into the local store, so that look-ups of all models find them.
+
+    Args:
+        fits: which graphs are wanted.
+        progress: is told of bytes.
+
+    Raises:
+        StoreError: the store cannot be read; what was fetched before stays, and the next pull goes on.
+    """
+    there = {entry.text for entry in store.entries()}
+    withdrawn = fetching.refresh_withdrawals(remote, publisher, store.home, Endless())
+    for key in keys(remote, publisher):
+        try:
+            record = fetching.find_record(remote, publisher, key, Endless())
+            if record is None:  # removed meanwhile
+                continue
+            for found in fetching.manifests(remote, publisher, record, withdrawn, Endless()):
+                if isinstance(found, Reason):
+                    yield Done(key[:12], "left out", reason=found)
+                elif not fits(found.manifest):
+                    yield Done(found.manifest.label, "for another machine")
+                elif found.text in there:
+                    yield Done(found.manifest.label, "there already")
+                else:
+                    yield _keep(store, remote, found, progress)
+        except StoreError as error:
+            if not isinstance(error.reason, StoreBadRecord | StoreWrongBytes | StoreWrongSignature):
+                raise
+            yield Done(key[:12], "left out", reason=error.reason)
+
+
+def keys(remote: Remote, publisher: Publisher) -> list[str]:
+    """The digests of the keys that a publisher has graphs for. Raises StoreError."""
+    if remote.address.scheme not in ("http", "https"):
+        names = map(records.named, remote.list(f"records/{publisher.key}"))
+        return sorted(one.digest for one in names if one is not None and one.kind == "record")
+    try:
+        data = remote.read(records.index_name(publisher.key), records.MOST_INDEX_BYTES, Endless())
+        return [*Index.model_validate_json(data).keys]
+    except MissingError:
+        return []
+    except ValidationError as error:
+        bad = next((str(one["input"]) for one in error.errors() if one["type"] == "string_pattern_mismatch"), None)
+        wrong: Reason = StoreBadRecord(remote.label, in_brief(error, 80))
+        raise StoreError(wrong if bad is None else StoreBadName(remote.label, bad[:100])) from error
+
+
+def fits_here(manifest: Manifest) -> bool:
+    """Whether some process of this installation may use a graph, by its versions and its system."""
+    here, target = Here.now(), manifest.key.get("target")
+    if manifest.key.get("format") != FORMAT or not isinstance(target, dict):
+        return False
+    known = {"torch": here.torch, "platform": here.platform, "machine": here.machine}
+    return all(not value or target.get(name, value) == value for name, value in known.items())
+
+
+def _keep(store: Store, remote: Remote, found: Fetched, progress: Progress | None) -> Done:
+    name = found.manifest.label
+    place = valid_place(found.manifest.key, found.manifest)
+    if place is None:
+        return Done(name, "left out", reason=UnreadableManifest("its key names no folder"))
+    try:
+        with private_folder(store.home / COPIES_FOLDER) as private:
+            fetching.files(remote, found, private, Endless(), progress)
+            signed = publish.Signed.by_publisher(found.manifest, found.text, found.signature)
+            with staging([store.home / PULLED]) as staged:
+                for file in found.manifest.files:
+                    publish.move(private / file, staged / file)
+                (staged / FETCHED_FILE).touch()
+                publish.publish_fetched(place[0], staged, signed, store.signer, store.disk.room)
+    except OSError as error:
+        return Done(name, "left out", reason=StoreGraphNotKept(remote.label, in_brief(error)))
+    return Done(name, "pulled", sum(file.bytes for file in found.manifest.files.values()))
+
+
+# Mirror ---------------------------------------------------------------------------------------------------------
+
+
+def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> Iterator[Done]:
+    """Copy a store file by file, whoever signed what is in it. A copy that was stopped goes on where it was.
+
+    Objects come first, so that a record never names what the copy lacks. Each is compared with its name.
+
+    Raises:
+        StoreError: one of the stores cannot be read or written.
+    """
+    for folder in _FOLDERS:
+        there = target.list(folder)
+        for name, (size, _) in sorted(source.list(folder).items()):
+            one = records.named(name)
+            if folder in ("objects", "graphs", "records") and one is None:
+                yield Done(name, "left out", reason=StoreBadName(source.label, name[:100]))
+                continue
+            if folder == "objects" and there.get(name, (-1, 0.0))[0] == size:
+                yield Done(name, "there already")
+                continue
+            try:
+                data = source.read(name, _LARGEST if folder == "objects" else withdrawals.MOST_BYTES, Endless())
+            except MissingError:  # removed meanwhile
+                continue
+            if folder == "objects" and one is not None and blake3(data).hexdigest() != one.digest:
+                yield Done(name, "left out", reason=StoreWrongBytes(source.label, name))
+                continue
+            if folder != "objects" and name in there and _same(target, name, data):
+                yield Done(name, "there already")
+                continue
+            target.write(name, data)
+            if progress is not None:
+                progress(len(data))
+            yield Done(name, "copied", len(data))
+
+
+def _same(remote: Remote, name: str, data: bytes) -> bool:
+    try:
+        return remote.read(name, len(data), Endless()) == data
+    except MissingError:
+        return False
+
+
+# Garbage --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Garbage:
+    """What no record of a store names.
+
+    Attributes:
+        names: of objects -> bytes.
+        kept: bytes of objects that a record names.
+        young: objects that nobody names yet and that may belong to somebody who is pushing.
+    """
+
+    names: dict[str, int] = field(default_factory=dict)
+    kept: int = 0
+    young: int = 0
+
+
+def garbage(remote: Remote, grace: float = GRACE) -> Garbage:
+    """Find the objects that no graph of the store needs. Changes nothing.
+
+    Every manifest that a signed file names is read. Where one cannot be, nothing is garbage, for nobody knows what it
+    needs.
+
+    Args:
+        grace: seconds that an object must be old.
+
+    Raises:
+        StoreError: the store cannot be listed or read, or a graph's manifest is missing or damaged.
+    """
+    before = time.time() - grace
+    objects = remote.list("objects")
+    needed: set[str] = set()
+    for folder in ("graphs", "records"):
+        for name in remote.list(folder):
+            if records.named(name) is not None:
+                needed |= _needed(remote, name, needed)
+    found = Garbage()
+    for name, (size, written) in sorted(objects.items()):
+        one = records.named(name)
+        if one is not None and one.digest in needed:
+            found.kept += size
+        elif written > before or one is None:
+            found.young += one is not None
+        else:
+            found.names[name] = size
+    return found
+
+
+def _needed(remote: Remote, name: str, known: set[str]) -> set[str]:
+    """The digests of objects that a record, or a graph of one, needs. Raises StoreError."""
+    try:
+        data = remote.read(name, records.MOST_BYTES, Endless())
+    except MissingError:
+        return set()
+    try:
+        envelope = withdrawals.Envelope.model_validate_json(data)
+        record = records.Record.model_validate_json(envelope.statement)
+    except ValidationError as error:
+        raise StoreError(StoreBadRecord(remote.label, f"{name}: {in_brief(error, 80)}")) from error
+    found: set[str] = set()
+    for graph in record.graphs:
+        if graph.manifest in known | found:
+            continue
+        try:
+            text = remote.read(records.object_name(graph.manifest), graph.bytes, Endless())
+            manifest = Manifest.model_validate_json(text)
+        except MissingError:
+            continue  # a graph that nobody can load needs nothing
+        except ValidationError as error:
+            raise StoreError(StoreBadRecord(remote.label, f"{graph.manifest[:12]}: {in_brief(error, 80)}")) from error
+        found |= {graph.manifest, *(file.blake3 for file in manifest.files.values())}
+    return found
