@@ -48,7 +48,9 @@ class Answer:
 
 
 def bake(
-    workflow: Annotated[Path, typer.Argument(metavar="WORKFLOW.json", help="In ComfyUI's API format.")],
+    workflow: Annotated[
+        Path, typer.Argument(metavar="WORKFLOW.json|PLAN.toml", help="In ComfyUI's API format; or what a fleet needs.")
+    ],
     comfyui: Annotated[Path | None, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")] = None,
     size: Annotated[
         list[str] | None, typer.Option(help="Width x height for its empty latents; may be given again.")
@@ -58,14 +60,22 @@ def bake(
     option: Annotated[
         list[str] | None, typer.Option(help="An option for the ComfyUI that is started, such as --option=--novram.")
     ] = None,
+    on: Annotated[
+        str, typer.Option(help="For a plan: the Ray cluster, `auto` or an address such as ray://head:10001.")
+    ] = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="For a plan: tell what is missing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compile everything that an API workflow needs, without rendering: two steps of each sampler, nothing saved.
 
     It ends with a run that compiles nothing. What is compiled stays when it is stopped, and the next time goes on from
     there. Exit code 0 if all runs through graphs then, 3 if something runs eager, 1 if the workflow cannot be run, 130
-    if it was stopped.
+    if it was stopped. A plan is baked on a Ray cluster, and its graphs are put into a remote store.
     """
+    if workflow.suffix == ".toml":
+        from .bake_plan import bake_plan
+
+        bake_plan(workflow, on, dry_run, as_json)
     options = [*(["--cpu"] if cpu else []), *(option or [])]
     answer = _ask(workflow, "bake", comfyui, server, options, size or [], as_json)
     _report(answer, "bake", as_json)

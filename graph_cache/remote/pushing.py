@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
+from pydantic import ValidationError
 
 from ...common.reasons import GraphWithdrawn, Reason, StoreBadRecord, StoreUnreachable
 from ..file_names import check_names
@@ -51,10 +52,12 @@ class Pushed:
     """What pushing a graph did.
 
     Attributes:
-        bytes: that were written; 0: all was there.
+        bytes: of objects that were written; 0: all were there.
+        new: whether the store named the graph for the first time.
     """
 
     bytes: int
+    new: bool
 
 
 class Pusher:
@@ -114,7 +117,7 @@ class Pusher:
             # What was there may have been garbage, which somebody collected before the record named it.
             for file_name, file in source.manifest.files.items():
                 written += self._write_object(file.blake3, file.bytes, source.folder / file_name)
-        return Pushed(written)
+        return Pushed(written, known is None)
 
     def write_record(self, key: str) -> None:
         """Make a key's record of all graphs that the store has for it. Raises StoreError."""
@@ -166,6 +169,20 @@ class Pusher:
         for key in sorted(keys):
             self.write_record(key)
         return after
+
+    def write_note(self, name: str, purpose: bytes, statement: str) -> None:
+        """Write a statement of another kind than a store's own. Raises StoreError."""
+        self._remote.write(name, records.signed(self._private, purpose, statement))
+
+    def read_note(self, name: str, purpose: bytes, most: int) -> str | None:
+        """Read such a statement; None where there is none that this publisher signed. Raises StoreError."""
+        try:
+            data = self._remote.read(name, most, Endless())
+            envelope = withdrawals.Envelope.model_validate_json(data)
+        except (MissingError, ValidationError):
+            return None
+        right = ed25519.is_signed(self.public, envelope.value, purpose + envelope.statement.encode())
+        return envelope.statement if right else None
 
     def _listed(self, key: str) -> list[str]:
         """The names of the graphs of a key, the latest first."""

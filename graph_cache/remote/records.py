@@ -145,17 +145,18 @@ def named(name: str) -> Named | None:
 
 def sign(private: bytes, record: Record) -> bytes:
     """Sign a record: the bytes of its file. Raises NoCryptographyError."""
-    return _signed(private, _PURPOSE, record.model_dump_json())
+    return signed(private, _PURPOSE, record.model_dump_json())
 
 
-def _signed(private: bytes, purpose: bytes, statement: str) -> bytes:
+def signed(private: bytes, purpose: bytes, statement: str) -> bytes:
+    """Sign a statement of some kind: the bytes of its file. Raises NoCryptographyError."""
     value = ed25519.sign(private, purpose + statement.encode())
     return Envelope(statement=statement, value=value).model_dump_json(indent=1).encode()
 
 
 def sign_withdrawals(private: bytes, withdrawals: Withdrawals) -> bytes:
     """Sign what a publisher takes back: the bytes of its file. Raises NoCryptographyError."""
-    return _signed(private, Withdrawals.PURPOSE, withdrawals.model_dump_json())
+    return signed(private, Withdrawals.PURPOSE, withdrawals.model_dump_json())
 
 
 def read(data: bytes, store: str, publisher: tuple[str, str], key: str) -> Record | Reason:

@@ -96,7 +96,7 @@ def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progr
                 else:
                     done = pusher.push(Source(entry.manifest, entry.text, folder, uses), progress)
             if isinstance(done, Pushed):
-                yield Done(entry.folder.name, "pushed" if done.bytes else "there already", done.bytes)
+                yield Done(entry.folder.name, "pushed" if done.new else "there already", done.bytes)
                 continue
             reason = done
         yield Done(entry.folder.name, "left out", reason=reason)

@@ -144,6 +144,12 @@ def wrong_bytes(handler: _Handler, data: bytes | None) -> bool:
     return True
 
 
+def nonsense(handler: _Handler, data: bytes | None) -> bool:
+    """Answer with something that is no statement."""
+    answer(handler, 200, b"{}")
+    return True
+
+
 def too_much(handler: _Handler, data: bytes | None) -> bool:
     """Send without end."""
     if data is None:

@@ -1,0 +1,182 @@
+"""Plans of `onegraph bake PLAN.toml`: which graphs a fleet needs, made where, and put into which store."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+SIZE = r"^[1-9][0-9]{0,5}x[1-9][0-9]{0,5}$"
+
+
+class PlanError(ValueError):
+    """A plan cannot be used; the text says why."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Target(_Table):
+    """A kind of machine.
+
+    Attributes:
+        accelerator: the type of GPU as Ray names it, e.g. `H100`; empty: any, or none.
+        gpus, cpus, memory_gb: that one bake takes.
+    """
+
+    name: str = ""
+    accelerator: str = ""
+    gpus: float = Field(default=0, ge=0)
+    cpus: float = Field(default=2, gt=0)
+    memory_gb: float = Field(default=0, ge=0)
+    resources: dict[str, float] = {}
+
+
+class Bake(_Table):
+    """What is run so that its graphs are compiled.
+
+    Attributes:
+        workflow: in ComfyUI's API format, a path beside the plan; it is sent along.
+        call: a function of a module that the machines have, as `module:function`, which is given one of `arguments`.
+        sizes: width x height for the workflow's empty latents, one bake for each.
+        models: file names for the workflow's loaders, one bake for each: `ckpt_name` or `unet_name` of every loader.
+        dtypes: `weight_dtype` of the workflow's loaders, one bake for each.
+        targets: by name; all without any.
+        options: of the ComfyUI that is started.
+    """
+
+    workflow: str = ""
+    call: str = Field(default="", pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")
+    arguments: list[dict[str, Any]] = []
+    sizes: list[str] = []
+    models: list[str] = []
+    dtypes: list[str] = []
+    targets: list[str] = []
+    options: list[str] = []
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Bake:
+        if bool(self.workflow) == bool(self.call):
+            raise ValueError("a [[bake]] has either a workflow or a call")
+        wrong = next((size for size in self.sizes if not re.match(SIZE, size)), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong} is not a size; write it like 1024x1024")
+        return self
+
+
+class Plan(_Table):
+    """A plan, as in its file."""
+
+    store: str
+    publisher: str = ""
+    retries: int = Field(default=3, ge=0)
+    target: list[Target] = [Target()]
+    bake: list[Bake] = Field(min_length=1)
+
+
+class Item(_Table):
+    """One task of a plan.
+
+    Attributes:
+        text: for people.
+        prompt: the workflow, with the model and dtype put in.
+    """
+
+    text: str
+    target: Target
+    prompt: dict[str, Any] | None = None
+    size: str = ""
+    options: tuple[str, ...] = ()
+    call: str = ""
+    argument: dict[str, Any] = {}
+
+    def digest(self, versions: str) -> str:
+        """Name it: what it runs, where, and by which versions."""
+        fields = self.model_dump(exclude={"text"})
+        digest: str = blake3(json.dumps([fields, versions], sort_keys=True).encode()).hexdigest()
+        return digest
+
+
+def read(path: Path) -> Plan:
+    """Read a plan. Raises PlanError, OSError."""
+    try:
+        toml = importlib.import_module("tomllib")
+    except ImportError:
+        try:
+            toml = importlib.import_module("tomli")
+        except ImportError as error:
+            raise PlanError("Plans need the package tomli here: pip install tomli.") from error
+    try:
+        return Plan.model_validate(toml.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PlanError(f"{path.name} is no plan: {where}: {first['msg']}.") from error
+    except ValueError as error:
+        raise PlanError(f"{path.name} is no TOML: {error}.") from error
+
+
+def items(plan: Plan, folder: Path) -> list[Item]:
+    """List the tasks of a plan, in its order.
+
+    Args:
+        folder: where its workflows are.
+
+    Raises:
+        PlanError: a workflow is none, or a target has no such name.
+        OSError: a workflow cannot be read.
+    """
+    targets = {target.name: target for target in plan.target}
+    found: list[Item] = []
+    for bake in plan.bake:
+        unknown = next((name for name in bake.targets if name not in targets), None)
+        if unknown is not None:
+            raise PlanError(f"No [[target]] has the name {unknown}.")
+        for target in [targets[name] for name in bake.targets] or plan.target:
+            found += _calls(bake, target) if bake.call else _workflows(bake, target, folder)
+    return found
+
+
+def _calls(bake: Bake, target: Target) -> list[Item]:
+    given = bake.arguments or [{}]
+    return [
+        Item(text=" ".join([bake.call, *(f"{k}={v}" for k, v in argument.items())]), target=target, call=bake.call,
+             argument=argument)
+        for argument in given
+    ]  # fmt: skip
+
+
+def _workflows(bake: Bake, target: Target, folder: Path) -> list[Item]:
+    try:
+        prompt = json.loads((folder / bake.workflow).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PlanError(f"{bake.workflow} is no JSON: {error}.") from error
+    if not isinstance(prompt, dict) or not all(isinstance(node, dict) for node in prompt.values()):
+        raise PlanError(f"{bake.workflow} is no workflow in ComfyUI's API format.")
+    found = []
+    for model in bake.models or [""]:
+        for dtype in bake.dtypes or [""]:
+            changed = _changed(prompt, model, dtype)
+            for size in bake.sizes or [""]:
+                text = " ".join(filter(None, (bake.workflow, model, dtype, size, target.name)))
+                found.append(Item(text=text, target=target, prompt=changed, size=size, options=tuple(bake.options)))
+    return found
+
+
+def _changed(prompt: dict[str, Any], model: str, dtype: str) -> dict[str, Any]:
+    """Put another model and dtype into a workflow's loaders."""
+    changed: dict[str, Any] = json.loads(json.dumps(prompt))
+    for node in changed.values():
+        inputs = node.get("inputs", {})
+        for name in ("ckpt_name", "unet_name"):
+            if model and isinstance(inputs.get(name), str):
+                inputs[name] = model
+        if dtype and isinstance(inputs.get("weight_dtype"), str):
+            inputs["weight_dtype"] = dtype
+    return changed

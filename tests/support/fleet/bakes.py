@@ -1,0 +1,55 @@
+"""What plans of tests call: a toy compiled with the graph folder and the stores that the environment names."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.remote.layers import Kept
+from onegraph.graph_cache.store import Store
+from support.store.entries import key, publish
+
+
+def toy(number: int, log: str, pause: float = 0.0) -> None:
+    """Compile the toy of a number, and write that into a log: a line when it begins, and one when it is done."""
+    import torch
+
+    from onegraph.runtime.loaded_graph import LoadedGraph
+    from onegraph.runtime.policy import ANY_SPEED
+    from onegraph.runtime.registry import Registry
+    from support.models import toy as model
+
+    torch.set_grad_enabled(False)
+    registry = Registry(Store(), policy=ANY_SPEED)
+    _note(log, f"begun {number}")
+    time.sleep(pause)
+    module = model.Toy(heads=number + 2)
+    graph = registry.obtain(model.request(module, ModelSource(None, f"{number:012x}")), "wait", lambda progress: None)
+    assert isinstance(graph, LoadedGraph), graph
+    if registry.counters.compiles:
+        _note(log, f"compiled {number}")
+    registry.close()
+
+
+def bytes_of(number: int, log: str, pause: float = 0.0) -> None:
+    """As `toy`, with a graph of a few bytes that nothing compiled."""
+    store, wanted = Store(), key(architecture=f"toy {number}")
+    _note(log, f"begun {number}")
+    time.sleep(pause)
+    if isinstance(store.fetch(wanted, ModelSource(None, "0123456789ab")), Kept):
+        return
+    publish(store, ModelSource(None, f"{number:012x}"), wanted, f"graph {number}".encode())
+    _note(log, f"compiled {number}")
+
+
+def fails(why: str) -> None:
+    """A task that ends with an error."""
+    raise SystemExit(why)
+
+
+def _note(log: str, line: str) -> None:
+    handle = os.open(Path(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(handle, f"{line}\n".encode())
+    os.close(handle)

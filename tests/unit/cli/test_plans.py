@@ -1,0 +1,183 @@
+"""`onegraph bake PLAN.toml`: what a plan lists, and one of its tasks on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.fleet.stores import Publisher, Worker
+from support.store.entries import key
+from typer.testing import CliRunner, Result
+
+from onegraph.cli import bake_task, on_ray, plans
+from onegraph.cli.app import app
+from onegraph.common import reasons
+from onegraph.graph_cache.remote.layers import Kept
+from onegraph.graph_cache.sharing import unsigned
+from onegraph.graph_cache.sharing.unsigned import Unsigned
+from onegraph.graph_cache.store import Store
+
+PROMPT = {
+    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "a.safetensors"}},
+    "2": {"class_type": "UNETLoader", "inputs": {"unet_name": "b.safetensors", "weight_dtype": "default"}},
+}
+
+
+@pytest.fixture
+def alice(tmp_path: Path) -> Publisher:
+    return Publisher(Store(tmp_path / "alice"))
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "txt2img.json").write_text(json.dumps(PROMPT))
+    path = tmp_path / "plan.toml"
+    path.write_text(f'store = "file://{tmp_path}/remote"\n{text}')
+    return path
+
+
+def onegraph(alice: Publisher, *arguments: object) -> Result:
+    runner = CliRunner(env={"ONEGRAPH_HOME": str(alice.store.home), "COLUMNS": "240"})
+    return runner.invoke(app, list(map(str, arguments)), catch_exceptions=False)
+
+
+def test_a_plan_is_every_combination(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+[[target]]
+name = "a"
+accelerator = "A100"
+gpus = 1
+memory_gb = 24
+
+[[target]]
+name = "b"
+
+[[bake]]
+workflow = "txt2img.json"
+sizes = ["512x512", "1024x1024"]
+models = ["x.safetensors", "y.safetensors"]
+dtypes = ["default", "fp8_e4m3fn"]
+targets = ["a"]
+
+[[bake]]
+call = "some.module:function"
+arguments = [{ number = 1 }, { number = 2 }]
+""",
+    )
+    items = plans.items(plans.read(path), path.parent)
+    assert len(items) == 2 * 2 * 2 + 2 * 2
+    first = items[0]
+    assert (first.text, first.size, first.target.accelerator) == (
+        "txt2img.json x.safetensors default 512x512 a", "512x512", "A100",
+    )  # fmt: skip
+    assert first.prompt is not None and first.prompt["1"]["inputs"]["ckpt_name"] == "x.safetensors"
+    assert first.prompt["2"]["inputs"] == {"unet_name": "x.safetensors", "weight_dtype": "default"}
+    assert [item.argument for item in items[8:]] == [{"number": 1}, {"number": 2}] * 2
+    assert len({item.digest("1") for item in items}) == len(items)
+    assert items[0].digest("1") != items[0].digest("2")  # another torch: another task
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "bake"),
+        ("[[bake]]\n", "either a workflow or a call"),
+        ('[[bake]]\nworkflow = "txt2img.json"\ncall = "a:b"\n', "either a workflow or a call"),
+        ('[[bake]]\nworkflow = "txt2img.json"\nsizes = ["big"]\n', "not a size"),
+        ('[[bake]]\ncall = "a:b"\ntargets = ["none"]\n', r"No \[\[target\]\]"),
+        ('[[bake]]\ncall = "a b"\n', "call"),
+        ("[[bake]\n", "no TOML"),
+        ('[[bake]]\nworkflow = "plan.toml"\n', "no JSON"),
+    ],
+)
+def test_what_is_no_plan(text: str, why: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(plans.PlanError, match=why):
+        plans.items(plans.read(path), path.parent)
+
+
+def item(function: str, **argument: object) -> plans.Item:
+    return plans.Item(text=function, target=plans.Target(), call=f"support.fleet.bakes:{function}", argument=argument)
+
+
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+@pytest.mark.usefixtures("importable")
+def test_a_task_returns_unsigned_graphs_that_the_driver_signs(alice: Publisher, tmp_path: Path) -> None:
+    url, log = f"file://{tmp_path}/remote", tmp_path / "log"
+    pusher = alice.pusher(url)
+    one = item("bytes_of", number=3, log=str(log))
+    baked = bake_task.run(one, url, alice.public)
+    assert baked.failed == "" and len(baked.graphs) == 1
+    assert {*baked.graphs[0].files} == {"graph.aoti", "constants.json"}
+    row = on_ray._published(one, baked, pusher, alice.store.home)
+    assert (row.did, len(row.keys), row.why) == ("baked", 1, "")
+    worker = Worker.at(tmp_path / "home", url, trusts=[alice])
+    assert isinstance(worker.fetch(key(architecture="toy 3")), Kept)
+    assert on_ray.split([one], alice.pusher(url)) == ([one], [])
+    again = bake_task.run(one, url, alice.public)  # without the note it is found in the store
+    assert (again.graphs, again.fetched) == ((), 1)
+    assert on_ray._published(one, again, pusher, alice.store.home).did == "hit"
+    assert log.read_text().splitlines() == ["begun 3", "compiled 3", "begun 3"]
+
+
+@pytest.mark.usefixtures("importable")
+def test_a_task_that_fails_says_why(alice: Publisher, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/remote"
+    one = item("fails", why="no such model")
+    row = on_ray._published(one, bake_task.run(one, url, alice.public), alice.pusher(url), alice.store.home)
+    assert (row.did, row.why) == ("failed", "it ended with code 1 and printed no such model")
+    assert on_ray.split([one], alice.pusher(url)) == ([], [one])
+
+
+def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tmp_path: Path) -> None:
+    made = alice.make()
+    files = {name: (made.folder / name).read_bytes() for name in made.manifest.files}
+    whole = Unsigned(made.text, files)
+    assert unsigned.check(whole) == made.manifest
+    for wrong, code in (
+        (Unsigned(b"{}", files), "unreadable_manifest"),
+        (Unsigned(made.text, {}), "missing_file"),
+        (Unsigned(made.text, {**files, "graph.aoti": b"evil"}), "digest_differs"),
+        (Unsigned(made.text, {**files, "graph.aoti": b"longer"}), "wrong_size"),
+        (Unsigned(made.text, {**files, "../evil": b""}), "unlisted_member"),
+        (Unsigned(made.text.replace(b'"unet"', b'"../.."'), files), "unreadable_manifest"),
+    ):
+        found = unsigned.publish(wrong, alice.pusher(f"file://{tmp_path}/remote"), alice.store.home)
+        assert isinstance(found, reasons.Reason) and found.code == code
+    assert not (tmp_path / "remote").exists()
+
+
+def test_a_dry_run_needs_no_cluster(alice: Publisher, tmp_path: Path) -> None:
+    path = write(tmp_path, '[[bake]]\ncall = "a:b"\narguments = [{ n = 1 }, { n = 2 }]\n')
+    done = onegraph(alice, "bake", path, "--dry-run", "--json")
+    assert done.exit_code == 0
+    assert [task["did"] for task in json.loads(done.stdout)["tasks"]] == ["missing", "missing"]
+    (one, _) = plans.items(plans.read(path), path.parent)
+    on_ray._note_done(one, alice.pusher(f"file://{tmp_path}/remote"))
+    done = onegraph(alice, "bake", path, "--dry-run")
+    assert done.stdout.splitlines()[-1] == "1 hit, 1 missing"
+
+
+def test_a_note_of_another_publisher_counts_for_nothing(alice: Publisher, tmp_path: Path) -> None:
+    """Else whoever can write the store could have graphs left out."""
+    url, one = f"file://{tmp_path}/remote", item("bytes_of", number=1)
+    mallory = Publisher(Store(tmp_path / "mallory"))
+    on_ray._note_done(one, mallory.pusher(url))
+    theirs = next((tmp_path / "remote" / "bakes").glob("*/*.json"))
+    hers = tmp_path / "remote" / "bakes" / alice.public / theirs.name
+    hers.parent.mkdir()
+    theirs.replace(hers)
+    assert on_ray.split([one], alice.pusher(url)) == ([], [one])
+
+
+def test_ray_is_named_where_it_is_missing(alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    path = write(tmp_path, '[[bake]]\ncall = "a:b"\n')
+    done = onegraph(alice, "bake", path)
+    assert done.exit_code == 1 and "pip install ray" in done.stdout

@@ -1,0 +1,169 @@
+"""What a network and its servers do to look-ups: one bounded wait, one reason code, and nothing that was not signed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.fleet import servers
+from support.fleet.servers import Fault, FileServer, http_server
+from support.fleet.stores import Publisher, Worker, without_time
+from support.store.entries import key
+
+from onegraph.common import reasons
+from onegraph.graph_cache.remote import layers, transport
+from onegraph.graph_cache.remote.layers import Kept
+from onegraph.graph_cache.store import Store
+
+RECORDS, OBJECTS, WITHDRAWN = "records/", "objects/", "withdrawn/"
+SHORT = 0.3  # seconds, where a test waits them out
+
+
+@pytest.fixture(scope="module")
+def alice(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
+    return Publisher(Store(tmp_path_factory.mktemp("alice")))
+
+
+@pytest.fixture(scope="module")
+def folder(alice: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one graph."""
+    folder = tmp_path_factory.mktemp("remote")
+    alice.push(f"file://{folder}", alice.make(content=b"theirs" * 1000))
+    return folder
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[FileServer]:
+    with http_server(folder) as server:
+        yield server
+
+
+def kept(worker: Worker) -> list[str]:
+    return [name for name in worker.files() if name.startswith("0123456789ab/") or "/.staging" in name]
+
+
+CASES: dict[str, tuple[Fault, str]] = {
+    "500": (servers.status(500), "store_unreachable"),
+    "500 for a file": (servers.only(OBJECTS, servers.status(500)), "store_unreachable"),
+    "403": (servers.status(403), "store_forbidden"),
+    "reset": (servers.reset, "store_unreachable"),
+    "reset in a file": (servers.only(OBJECTS, servers.reset), "store_unreachable"),
+    "truncated record": (servers.only(RECORDS, servers.truncated), "store_bad_record"),
+    "truncated file": (servers.only(OBJECTS, servers.truncated), "store_wrong_bytes"),
+    "wrong bytes of a record": (servers.only(RECORDS, servers.wrong_bytes), "store_bad_record"),
+    "wrong bytes of a file": (servers.only(OBJECTS, servers.wrong_bytes), "store_wrong_bytes"),
+    "wrong withdrawals": (servers.only(WITHDRAWN, servers.nonsense), "store_wrong_signature"),
+    "endless record": (servers.only(RECORDS, servers.too_much), "store_bad_record"),
+    "endless file": (servers.only(OBJECTS, servers.too_much), "store_wrong_bytes"),
+    "missing file": (servers.only(OBJECTS, servers.status(404)), "store_incomplete"),
+    "redirect": (servers.redirect("http://127.0.0.1:9"), "store_redirects"),
+    "redirect of a file": (servers.only(OBJECTS, servers.redirect("http://127.0.0.1:9")), "store_redirects"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_is_one_reason_and_nothing_is_kept(
+    name: str, alice: Publisher, served: FileServer, tmp_path: Path
+) -> None:
+    fault, code = CASES[name]
+    served.fault = fault
+    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
+    found = worker.fetch()
+    assert isinstance(found, reasons.Reason), found
+    assert found.code == code
+    assert kept(worker) == []
+    served.fault = None
+    without_time(worker)
+    assert isinstance(worker.fetch(), Kept)  # it costs nothing later
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [servers.silence, servers.trickle, servers.only(RECORDS, servers.silence), servers.only(OBJECTS, servers.trickle)],
+    ids=["silence", "trickle", "a silent record", "a file byte by byte"],
+)
+def test_nobody_waits_longer_than_was_said(fault: Fault, alice: Publisher, served: FileServer, tmp_path: Path) -> None:
+    served.fault = fault
+    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice], wait=SHORT)
+    began = time.monotonic()
+    found = worker.fetch()
+    waited = time.monotonic() - began
+    assert isinstance(found, reasons.StoreTooSlow)
+    assert waited >= SHORT  # that it is no more than that a busy machine cannot show
+    assert kept(worker) == []
+
+
+def test_a_store_that_failed_is_left_alone_for_a_while(
+    alice: Publisher, served: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(layers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(transport.Patience, "left", property(lambda self: 60.0))
+    served.fault = servers.status(500)
+    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
+    asked = []
+    for step in (0.0, 30.0, 31.0, 60.0, 61.0, 119.0, 241.0):  # rests of 60, 120 and 240 s
+        now[0] += step
+        found = worker.fetch(key(dtype="float16"))
+        assert isinstance(found, reasons.StoreUnreachable)  # the same reason while it rests
+        asked.append(len(served.asked))
+    assert asked == [1, 1, 2, 2, 3, 3, 4]
+    served.fault = None
+    now[0] += 481.0
+    assert isinstance(worker.fetch(), Kept)
+
+
+def test_a_server_that_is_not_there(alice: Publisher, served: FileServer, tmp_path: Path) -> None:
+    worker = Worker.at(tmp_path / "home", f"http://127.0.0.1:{servers.free_port()}", served.url, trusts=[alice])
+    assert isinstance(worker.fetch(), Kept)  # the next one is asked
+    found = worker.fetch(key(dtype="float16"))
+    assert isinstance(found, reasons.StoreUnreachable)
+
+
+def test_a_name_that_cannot_be_resolved(alice: Publisher, tmp_path: Path) -> None:
+    worker = Worker.at(tmp_path / "home", "http://nowhere.invalid/graphs", trusts=[alice])
+    assert isinstance(worker.fetch(), reasons.StoreUnreachable)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftpx://host/x", "https://", "../x", "file://relative", "http://h/x?y=1", "zip::s3://a"]
+)
+def test_what_is_no_address(url: str, alice: Publisher, tmp_path: Path) -> None:
+    worker = Worker.at(tmp_path / "home", url, trusts=[alice])
+    assert isinstance(worker.fetch(), reasons.StoreBadAddress)
+
+
+def test_a_password_is_never_told(alice: Publisher, tmp_path: Path) -> None:
+    port = servers.free_port()
+    worker = Worker.at(tmp_path / "home", f"http://me:secret@127.0.0.1:{port}/x", trusts=[alice])
+    found = worker.fetch()
+    assert isinstance(found, reasons.StoreUnreachable)
+    assert found.store == f"http://127.0.0.1:{port}/x" and "secret" not in found.text
+
+
+def test_a_missing_package_is_named(alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    worker = Worker.at(tmp_path / "home", "s3://bucket/x", trusts=[alice])
+    assert worker.fetch() == reasons.StoreNeedsPackage("s3://bucket/x", "s3fs")
+
+
+def test_sixty_look_ups_leave_no_threads(alice: Publisher, served: FileServer, tmp_path: Path) -> None:
+    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
+    for number in range(60):
+        assert worker.fetch(key(architecture=str(number))) is None
+    assert [one.name for one in threading.enumerate() if one.name == "onegraph-store"] == []
+
+
+def test_two_threads_fetch_one_graph(alice: Publisher, served: FileServer, tmp_path: Path) -> None:
+    workers = [Worker.at(tmp_path / "home", served.url, trusts=[alice]) for _ in range(4)]
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda one=one: found.append(one.fetch())) for one in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [isinstance(one, Kept) for one in found] == [True] * 4
+    assert len([name for name in kept(workers[0]) if name.endswith("manifest.json")]) == 1
