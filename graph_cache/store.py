@@ -55,6 +55,7 @@ from .lookup import Broken, Differs, Hit, Judged, Lookup, no_objection
 from .model_hash import ModelSource
 from .private_copy import private_copy, private_folder
 from .publish import NewEntry
+from .remote import records
 from .remote.layers import Kept, Layers, Wanted
 from .trust import ownership
 from .trust.open_folder import is_closed
@@ -62,6 +63,8 @@ from .trust.signing import Signer, Trusted
 from .trust.trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
+
+PULLED = "pulled"  # the folder of fetched graphs in the user's folder that no model asked for yet
 
 State = Sound | Damaged | NewerManifest | UnreadableNow | Untrusted
 
@@ -144,7 +147,16 @@ class Store:
         locations = self.locations(source)
         components = [location / key.component for location in locations]
         bad = [one for folder in components for one in of_key(folder, listed_now(folder), key, self._signer)]
-        return self.remotes.fetch(Wanted(key, locations, differs, bad, self.disk.room))
+        digest = records.key_digest(key.fields())
+        return self.remotes.fetch(Wanted(digest, key, locations, differs, bad, self.disk.room))
+
+    def fetch_named(self, digest: str, differs: Differs = no_objection) -> Kept | Reason | None:
+        """Look for a graph in the remote stores by the digest of its key, and keep it for whatever model asks for it.
+
+        Args:
+            digest: 64 hex digits, as stores name keys; see `remote.records.key_digest`.
+        """
+        return self.remotes.fetch(Wanted(digest, None, [self.home / PULLED], differs, (), self.disk.room))
 
     def locations(self, source: ModelSource) -> list[Path]:
         """List the folders in which a model's graphs may live, best first."""

@@ -1,20 +1,24 @@
 """Graphs that are restored when the server starts, before anybody asks: those of the list in `ONEGRAPH_WARM_UP`.
 
-Each line of that file is a model, an id or a key, as for `onegraph pin`. A graph is loaded from the store and warmed up
-on weights of zeros, as for a preload; no model is read. Nothing is compiled.
+Each line of that file is a model, an id or a key, as for `onegraph pin`; or the whole digest of a key, or `*` for all
+keys, whose graphs are fetched from the remote stores where they are not here. A graph is loaded from the store and is
+warmed up on weights of zeros, as for a preload; no model is read. Nothing is compiled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from .. import backends
+from ..common.reasons import NoGraph, Reason
 from ..common.shapes import ShapeRange
 from ..graph_cache.disk import report
 from ..graph_cache.disk.listing import Listed
@@ -22,7 +26,10 @@ from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import read_regular
 from ..graph_cache.key import GraphKey
 from ..graph_cache.layout import GRAPHS_SUFFIX
+from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
+from ..graph_cache.remote import address, records
+from ..graph_cache.remote.layers import Kept
 from ..runtime.registry import registry
 from ..runtime.request import PREFIX, Request
 from . import compile_client, model_files
@@ -31,6 +38,8 @@ from .garbage import no_collection
 log = logging.getLogger("onegraph.host")
 
 VARIABLE = "ONEGRAPH_WARM_UP"
+ALL = "*"  # the line for all graphs of the remote stores that can be used here
+_SHOWN = 12  # digits of a key, as lists show it
 _MOST_BYTES = 1 << 20
 _PACKAGES = ("comfy",)  # whose objects the arguments of blocks may be
 
@@ -50,6 +59,8 @@ class WarmUp:
     def start(self) -> None:
         """Restore what the list names, in a thread. Never raises."""
         text = os.environ.get(VARIABLE, "")
+        if address.from_environment() and not text.strip():  # a server that never misses would hear of nothing
+            threading.Thread(target=registry().store.remotes.refresh, name="onegraph-stores", daemon=True).start()
         if not text.strip():
             return
         try:
@@ -65,17 +76,58 @@ class WarmUp:
 
     def _run(self, names: Sequence[str]) -> None:
         try:
-            entries = registry().store.disk.all_entries(model_files.folders())
+            store = registry().store
+            store.remotes.refresh()
+            keys = {name: store.remotes.keys() if name == ALL else [name] for name in names if _is_remote(name)}
+            for digest in dict.fromkeys(digest for digests in keys.values() for digest in digests):
+                fetch(digest)
+            entries = store.disk.all_entries(model_files.folders())
             for name in names:
                 if not threading.main_thread().is_alive():  # the server has ended
                     return
-                if restore(name, entries):
+                found = [restore(one, entries) for one in _named(name, keys, entries)]
+                if found and all(found):
                     with self._lock:
                         self._left.remove(name)
         except Exception:  # the server is there without it, and says that it is not ready
             log.exception("OneGraph: the warm-up list could not be restored")
         if self._left:
             log.warning("OneGraph: no graph was restored for %s", ", ".join(self.waiting_for()))
+
+
+def fetch(digest: str) -> None:
+    """Fetch a graph that can be used here from the remote stores, unless it is here. Never raises for what they do."""
+    store = registry().store
+    if any(records.key_digest(entry.manifest.key) == digest for entry in store.entries()):
+        return
+    found = store.fetch_named(digest, _usable)
+    if isinstance(found, Kept):
+        registry().counters.fetches += 1
+    elif found is not None:
+        log.info("OneGraph: %s... was not fetched: %s", digest[:_SHOWN], found.text)
+
+
+def _usable(manifest: Manifest) -> Reason | None:
+    """Why no device here can run a graph, or None."""
+    with contextlib.suppress(KeyError):
+        key = GraphKey(**manifest.key)
+        backend = backends.get(key.backend)
+        if any(backend.can_run(device).ok and backend.target(device) == key.target for device in _devices()):
+            return None
+    return NoGraph("target")
+
+
+def _is_remote(name: str) -> bool:
+    return name == ALL or re.fullmatch(r"[0-9a-f]{64}", name) is not None
+
+
+def _named(name: str, keys: Mapping[str, list[str]], entries: Sequence[Listed]) -> list[str]:
+    """What a line means among the graphs that are here. `*` leaves out what this machine cannot use."""
+    here = {one.facts.digest for one in entries}
+    digests = [digest[:_SHOWN] for digest in keys.get(name, ())]
+    if name == ALL:
+        return [digest for digest in digests if digest in here]
+    return digests or [name]
 
 
 def restore(name: str, entries: Sequence[Listed]) -> bool:

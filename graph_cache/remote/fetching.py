@@ -21,6 +21,8 @@ from ...common.errors import in_brief
 from ...common.reasons import (
     NeedsCryptography,
     Reason,
+    StoreBadName,
+    StoreBadRecord,
     StoreGraphRefused,
     StoreGraphWithdrawn,
     StoreIncomplete,
@@ -34,7 +36,7 @@ from ..manifest import MANIFEST_FILE, FileRecord, Manifest
 from ..trust import ed25519, publishers, withdrawals
 from ..trust.publishers import Published, PublisherSignature
 from . import records
-from .records import Record, RemoteGraph
+from .records import Index, Record, RemoteGraph
 from .transport import MissingError, Patience, Remote, StoreError
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -100,6 +102,22 @@ def refresh_withdrawals(remote: Remote, publisher: Publisher, home: Path, patien
     except ed25519.NoCryptographyError as error:
         raise StoreError(NeedsCryptography()) from error
     return now | withdrawals.known(home, publisher.key).manifests
+
+
+def keys(remote: Remote, publisher: Publisher, patience: Patience) -> list[str]:
+    """The digests of the keys that a publisher has graphs for. Raises StoreError."""
+    if remote.address.scheme not in ("http", "https"):
+        names = map(records.named, remote.list(f"records/{publisher.key}"))
+        return sorted(one.digest for one in names if one is not None and one.kind == "record")
+    try:
+        data = remote.read(records.index_name(publisher.key), records.MOST_INDEX_BYTES, patience)
+        return [*Index.model_validate_json(data).keys]
+    except MissingError:
+        return []
+    except ValidationError as error:
+        bad = next((str(one["input"]) for one in error.errors() if one["type"] == "string_pattern_mismatch"), None)
+        wrong: Reason = StoreBadRecord(remote.label, in_brief(error, 80))
+        raise StoreError(wrong if bad is None else StoreBadName(remote.label, bad[:100])) from error
 
 
 def manifests(

@@ -22,8 +22,10 @@ from ...common.reasons import (
     RemoteStore,
     StoreForbidden,
     StoreGraphNotKept,
+    StoreGraphRefused,
     StoreUnreachable,
     StoreWithoutPublisher,
+    UnreadableManifest,
 )
 from .. import publish
 from ..crash.quarantine import equals_one
@@ -32,13 +34,14 @@ from ..entry import Entry
 from ..key import GraphKey
 from ..layout import COPIES_FOLDER
 from ..lookup import Differs
+from ..places import valid_place
 from ..private_copy import private_folder
 from ..publish import Room
 from ..staging import staging
 from ..trust import ed25519
 from ..trust.publishers import Publishers
 from ..trust.signing import Signer
-from . import address, fetching, records
+from . import address, fetching
 from .address import Address
 from .fetching import Fetched, Publisher
 from .records import RemoteGraph
@@ -75,14 +78,16 @@ class Wanted:
     """What is looked for, and what for.
 
     Attributes:
-        key: of the graph.
+        digest: of the key of the graph, as stores name it.
+        key: None: whatever key has the digest.
         locations: folders that may keep it, best first.
         differs: why a graph of the key cannot be used here all the same, or None.
         bad: entries that were quarantined here for what they did.
         room: what holds while it gets its place on the disk.
     """
 
-    key: GraphKey
+    digest: str
+    key: GraphKey | None
     locations: Sequence[Path]
     differs: Differs
     bad: Sequence[Entry] = ()
@@ -160,6 +165,23 @@ class Layers:
             first = first or found
         return first
 
+    def keys(self) -> list[str]:
+        """List the digests of all keys for which trusted publishers have graphs. Never raises; see the log."""
+        found: dict[str, None] = {}
+        for layer in self._layers:
+            publishers = self._publishers(layer)
+            if isinstance(publishers, Reason) or layer.remote is None or time.monotonic() < layer.resting:
+                continue
+            try:
+                layer.remote.connect()
+                for publisher in publishers:
+                    found |= dict.fromkeys(fetching.keys(layer.remote, publisher, Patience(self._wait)))
+            except StoreError as error:
+                self._failed(layer, error.reason)
+            except Exception:
+                log.debug("a store failed", exc_info=True)
+        return [*found]
+
     def refresh(self) -> None:
         """Read what publishers have taken back, as a server does when it starts. Never raises."""
         for layer in self._layers:
@@ -180,7 +202,7 @@ class Layers:
         with self._lock:
             if now < layer.resting:
                 return layer.fault
-            key = records.key_digest(wanted.key.fields())
+            key = wanted.digest
             if layer.missed.get(key, 0.0) > now:
                 return None
         publishers = self._publishers(layer)
@@ -229,6 +251,9 @@ class Layers:
         return refused
 
     def _keep(self, remote: Remote, found: Fetched, wanted: Wanted, patience: Patience) -> Kept | Reason:
+        place = valid_place(found.manifest.key, found.manifest)
+        if place is None:
+            return StoreGraphRefused(remote.label, UnreadableManifest("its key names no folder"))
         try:
             with private_folder(self._home / COPIES_FOLDER) as private:
                 fetching.files(remote, found, private, patience)
@@ -237,7 +262,7 @@ class Layers:
                     for name in found.manifest.files:
                         publish.move(private / name, staged / name)
                     (staged / FETCHED_FILE).touch()
-                    entry = publish.publish_fetched(wanted.key, staged, signed, self._signer, wanted.room)
+                    entry = publish.publish_fetched(place[0], staged, signed, self._signer, wanted.room)
                 return Kept(entry, found.graph)
         except OSError as error:
             return StoreGraphNotKept(remote.label, in_brief(error))

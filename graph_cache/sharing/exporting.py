@@ -19,6 +19,7 @@ from ..crash.leftovers import OWNER_FILE
 from ..entry import Entry, read
 from ..files import replace_text, set_mode, sync, sync_folder, write_synced
 from ..manifest import MANIFEST_FILE
+from ..places import valid_place
 from ..private_copy import copy_files
 from ..staging import staging
 from ..store import Store
@@ -26,7 +27,6 @@ from ..trust import ed25519, key_file, publishers
 from ..trust.publishers import NAME, PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE
 from .bundle import BUNDLE_FILE, GRAPH, Listing
-from .importing import valid_place
 
 TAR_SUFFIX = ".tar"
 _MODEL = re.compile(r"[0-9a-z]{1,32}")

@@ -10,12 +10,10 @@ How a graph of somebody else's gets into the store:
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import StringConstraints, ValidationError
+from pydantic import ValidationError
 
 from ...common.errors import in_brief
 from ...common.reasons import (
@@ -39,7 +37,8 @@ from ..file_names import check_names
 from ..files import IrregularFileError, free_bytes
 from ..key import GraphKey
 from ..layout import COPIES_FOLDER, entry_name
-from ..manifest import MANIFEST_FILE, MOST_BYTES, Manifest, Strict
+from ..manifest import MANIFEST_FILE, MOST_BYTES, Manifest
+from ..places import valid_place
 from ..private_copy import is_copied, private_folder
 from ..staging import staging
 from ..trust import publishers
@@ -50,20 +49,6 @@ from .bundle import BUNDLE_FILE, BundleError, Members
 
 _MOST_SIGNATURE_BYTES = 4096
 _SPARE = 64 << 20  # bytes that are to stay free
-_Plain = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-_ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-
-
-class _Key(Strict):
-    """The fields of a key whose values become names of folders."""
-
-    component: _Plain
-    architecture: str
-    shapes: dict[str, Any]
-    dtype: _Plain
-    backend: _Plain
-    target: dict[str, str]
-    format: int
 
 
 @dataclass(frozen=True)
@@ -128,17 +113,6 @@ def import_bundle(signer: Signer, path: Path, publisher: str) -> list[tuple[Path
                 return [_publish(signer, graph, private / str(n)) for n, graph in enumerate(graphs)]
     except BundleError as error:
         return error.reason
-
-
-def valid_place(key: dict[str, Any], manifest: Manifest) -> tuple[GraphKey, str] | None:
-    """Give a manifest's key and the name of its folder; None where they could lead elsewhere or are no key."""
-    try:
-        fields = _Key.model_validate(key).model_dump()
-    except ValidationError:
-        return None
-    found = GraphKey(**fields)
-    name = entry_name(found, manifest)
-    return (found, name) if _ENTRY_NAME.fullmatch(name) and found.fields() == key else None
 
 
 def _verified(members: Members, at: str, publisher: str, public: str) -> _Graph:

@@ -26,18 +26,17 @@ from ..entry import Entry
 from ..key import FORMAT
 from ..layout import COPIES_FOLDER
 from ..manifest import Manifest
+from ..places import valid_place
 from ..private_copy import private_folder
 from ..remote import fetching, records
 from ..remote.fetching import Fetched, Publisher
 from ..remote.pushing import Pushed, Pusher, Source
-from ..remote.records import Index, PublishedUse
+from ..remote.records import PublishedUse
 from ..remote.transport import Endless, MissingError, Remote, StoreError
 from ..staging import staging
-from ..store import Store
+from ..store import PULLED, Store
 from ..trust import withdrawals
-from .importing import valid_place
 
-PULLED = "pulled"  # the folder of graphs in the user's folder that no model asked for yet
 GRACE = 24 * 3600.0  # seconds in which what no record names may belong to somebody who is pushing
 _FOLDERS = ("objects", "graphs", "records", "withdrawn", "index")  # in the order in which a mirror writes them
 _LARGEST = 8 << 30
@@ -134,7 +133,7 @@ def pull(
     """
     there = {entry.text for entry in store.entries()}
     withdrawn = fetching.refresh_withdrawals(remote, publisher, store.home, Endless())
-    for key in keys(remote, publisher):
+    for key in fetching.keys(remote, publisher, Endless()):
         try:
             record = fetching.find_record(remote, publisher, key, Endless())
             if record is None:  # removed meanwhile
@@ -152,22 +151,6 @@ def pull(
             if not isinstance(error.reason, StoreBadRecord | StoreWrongBytes | StoreWrongSignature):
                 raise
             yield Done(key[:12], "left out", reason=error.reason)
-
-
-def keys(remote: Remote, publisher: Publisher) -> list[str]:
-    """The digests of the keys that a publisher has graphs for. Raises StoreError."""
-    if remote.address.scheme not in ("http", "https"):
-        names = map(records.named, remote.list(f"records/{publisher.key}"))
-        return sorted(one.digest for one in names if one is not None and one.kind == "record")
-    try:
-        data = remote.read(records.index_name(publisher.key), records.MOST_INDEX_BYTES, Endless())
-        return [*Index.model_validate_json(data).keys]
-    except MissingError:
-        return []
-    except ValidationError as error:
-        bad = next((str(one["input"]) for one in error.errors() if one["type"] == "string_pattern_mismatch"), None)
-        wrong: Reason = StoreBadRecord(remote.label, in_brief(error, 80))
-        raise StoreError(wrong if bad is None else StoreBadName(remote.label, bad[:100])) from error
 
 
 def fits_here(manifest: Manifest) -> bool:

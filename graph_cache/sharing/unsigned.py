@@ -15,11 +15,11 @@ from ..entry import Entry, read
 from ..file_names import check_names
 from ..layout import COPIES_FOLDER
 from ..manifest import MOST_BYTES, Manifest
+from ..places import valid_place
 from ..private_copy import private_folder
 from ..remote.pushing import Pushed, Pusher, Source
 from ..remote.records import PublishedUse
 from ..store import Store
-from .importing import valid_place
 from .remote_stores import published_uses
 
 

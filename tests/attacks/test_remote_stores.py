@@ -18,9 +18,10 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.lookup import Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.remote import records
+from onegraph.graph_cache.remote import fetching, records
 from onegraph.graph_cache.remote.layers import Kept
 from onegraph.graph_cache.remote.records import Record, RemoteGraph
+from onegraph.graph_cache.remote.transport import Endless, StoreError
 from onegraph.graph_cache.sharing import remote_stores
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import publishers
@@ -229,9 +230,9 @@ def test_an_index_with_a_path_is_refused(world: World) -> None:
     index = world.path(records.index_name(world.alice.public))
     index.write_text(json.dumps({"version": 1, "keys": ["../../../../etc/passwd"]}))
     with http_server(world.folder) as server:
-        publisher = remote_stores.Publisher("fleet", world.alice.public)
-        with pytest.raises(remote_stores.StoreError) as refused:
-            remote_stores.keys(remote_of(server.url), publisher)
+        publisher = fetching.Publisher("fleet", world.alice.public)
+        with pytest.raises(StoreError) as refused:
+            fetching.keys(remote_of(server.url), publisher, Endless())
     assert refused.value.reason == reasons.StoreBadName(remote_of(server.url).label, "../../../../etc/passwd")
 
 

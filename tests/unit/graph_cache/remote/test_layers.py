@@ -249,3 +249,17 @@ def test_names_in_a_store_are_made_of_digests(alice: Publisher, folder: Path) ->
         records.graph_name(alice.public, wanted, digest),
     }  # fmt: skip
     assert isinstance(made, Entry)
+
+
+def test_a_graph_is_fetched_by_the_digest_of_its_key(urls: tuple[str, str], alice: Publisher, tmp_path: Path) -> None:
+    """As for a server that restores graphs before any model asks."""
+    if "models--" in urls[1]:
+        pytest.skip("the same as a folder")
+    alice.push(urls[0], alice.make(), alice.make(key(dtype="float16")))
+    worker = Worker.at(tmp_path / "home", urls[1], trusts=[alice])
+    digests = [records.key_digest(key(dtype=dtype).fields()) for dtype in ("float32", "float16")]
+    assert worker.store.remotes.keys() == sorted(digests)
+    found = worker.store.fetch_named(digests[0])
+    assert isinstance(found, Kept) and found.entry.folder.parents[1] == worker.store.home / "pulled"
+    assert worker.store.lookup(key(), MODEL) == Hit(found.entry, foreign=True)
+    assert worker.store.fetch_named(64 * "0") is None

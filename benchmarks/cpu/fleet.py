@@ -1,0 +1,417 @@
+"""Simulate a fleet that starts at once: `.venv/bin/python benchmarks/cpu/fleet.py --workers 1000`.
+
+Each worker is the real client code, `Layers.fetch`, with an empty graph folder of its own: it asks for records, reads
+manifests and files, verifies signatures and digests, and keeps the graphs. Only the network and the clock are made up.
+A store's uplink is shared equally by all that is on its way, a worker's own link bounds what it gets, and each request
+takes a round trip first. Caches stand for a CDN's edge or a node's own copy: each fetches a file once, whoever asks
+for it meanwhile waits for the same bytes, and then gets them over the cache's link. Events are in an order that depends
+on nothing else, so that the same arguments give the same table.
+
+The graphs' files are a thousandth of the size that the network counts. What a worker computes takes no time. Prints a
+table and writes build/benchmarks/fleet.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import logging
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onegraph.common.tensor_meta import TensorMeta
+from onegraph.graph_cache.key import GraphKey
+from onegraph.graph_cache.lookup import no_objection
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.publish import NewEntry
+from onegraph.graph_cache.remote import address, layers, records, transport
+from onegraph.graph_cache.remote.layers import Kept, Layers
+from onegraph.graph_cache.remote.pushing import Pusher
+from onegraph.graph_cache.remote.transport import MissingError, Patience, Remote, StoreError
+from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust import ed25519, key_file, trust_list
+from onegraph.graph_cache.trust.publishers import Publishers
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "build" / "benchmarks"
+SCALE = 1000  # bytes that the network counts for each of a graph's files
+GRAPHS = {"unet": 9_600_000, "vae_decoder": 5_200_000}  # bytes, as of SDXL's
+SPREAD = 0.5  # seconds within which all workers ask for their first graph
+_CONSTANTS = (TensorMeta(name="unet.out.bias", shape=(4,), stride=(1,), dtype="float32"),)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A network.
+
+    Attributes:
+        uplink, link: MB/s of the store for all, and of each worker.
+        trip: seconds of a round trip to the store.
+        per_cache: workers of one cache; 0: they read the store itself.
+        cache_uplink, cache_trip: of each cache for its workers.
+        wait: ONEGRAPH_STORES_WAIT.
+    """
+
+    name: str
+    uplink: float
+    link: float = 1250.0
+    trip: float = 0.03
+    per_cache: int = 0
+    cache_uplink: float = 3125.0
+    cache_trip: float = 0.002
+    wait: float = address.DEFAULT_WAIT
+
+
+SCENARIOS = (
+    Scenario("one server, 1 Gbit/s", 125.0),
+    Scenario("one server, 1 Gbit/s, workers wait 120 s", 125.0, wait=120.0),
+    Scenario("one server, 10 Gbit/s", 1250.0),
+    Scenario("one server, 10 Gbit/s, a cache for 50", 1250.0, per_cache=50),
+    Scenario("object store, 400 Gbit/s", 50_000.0),
+)
+
+
+class Network:
+    """One clock, one event queue, and the links."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def at(self, when: float, run: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (when, self._number, run))
+
+    def run(self) -> None:
+        while self._events:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+
+
+@dataclass
+class Link:
+    """An uplink whose flows have equal shares, none above `most` MB/s."""
+
+    network: Network
+    uplink: float
+    most: float
+    requests: int = 0
+    bytes: int = 0
+    _served: float = 0.0  # MB that each flow got so far
+    _since: float = 0.0
+    _flows: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _number: int = 0
+    _plan: int = 0
+
+    def send(self, count: int, then: Callable[[], None]) -> int:
+        """Call `then` when so many bytes have come through; a number by which nobody waits for them any more."""
+        self.requests += 1
+        self.bytes += count
+        self._advance()
+        self._number += 1
+        heapq.heappush(self._flows, (self._served + count / 1e6, self._number, then))
+        self._schedule()
+        return self._number
+
+    def cancel(self, number: int) -> None:
+        """Stop sending, as when a connection is closed."""
+        self._advance()
+        left = [flow for flow in self._flows if flow[1] == number]
+        self.bytes -= round(sum(target - self._served for target, _, _ in left) * 1e6)
+        self._flows = [flow for flow in self._flows if flow[1] != number]
+        heapq.heapify(self._flows)
+        self._schedule()
+
+    @property
+    def _rate(self) -> float:
+        return min(self.most, self.uplink / max(len(self._flows), 1))
+
+    def _advance(self) -> None:
+        self._served += (self.network.now - self._since) * (self._rate if self._flows else 0.0)
+        self._since = self.network.now
+
+    def _schedule(self) -> None:
+        self._plan += 1
+        if self._flows:
+            plan, left = self._plan, max(0.0, self._flows[0][0] - self._served)
+            self.network.at(self.network.now + left / self._rate, lambda: self._ended(plan))
+
+    def _ended(self, plan: int) -> None:
+        if plan != self._plan:  # others came or went meanwhile
+            return
+        self._advance()
+        _, _, then = heapq.heappop(self._flows)
+        self._schedule()
+        then()
+
+
+class Source:
+    """A store, or a cache before one."""
+
+    def __init__(self, folder: Path, link: Link, trip: float, behind: Source | None = None) -> None:
+        self._folder, self._behind, self._trip = folder, behind, trip
+        self.link = link
+        self._there: dict[str, list[Callable[[], None]] | None] = {}  # None: it is here
+
+    def get(self, name: str, then: Callable[[bytes | None], None]) -> Callable[[], None]:
+        """Call `then` with a file's bytes, once they have come; what to call when nobody waits any more."""
+        sent: list[int] = []
+        given_up = False
+        network = self.link.network
+        path = self._folder / name
+        data = path.read_bytes() if path.is_file() else None
+
+        def send() -> None:
+            scale = SCALE if name.startswith("objects/") and data is not None and data[:1] != b"{" else 1
+            if not given_up:
+                sent.append(self.link.send(len(data or b"") * scale + 500, lambda: then(data)))
+
+        def have() -> None:
+            if self._behind is None or self._there.get(name, []) is None:
+                send()
+            elif name in self._there:
+                waiting = self._there[name]
+                assert waiting is not None
+                waiting.append(send)
+            else:
+                self._there[name] = [send]
+                self._behind.get(name, lambda _: came())
+
+        def came() -> None:
+            waiting, self._there[name] = self._there[name], None
+            for one in waiting or ():
+                one()
+
+        def give_up() -> None:
+            nonlocal given_up
+            given_up = True
+            for number in sent:
+                self.link.cancel(number)
+
+        network.at(network.now + self._trip, have)
+        return give_up
+
+
+class Worker:
+    """One worker's process, in a thread that runs only while the network stands still."""
+
+    def __init__(self, number: int, home: Path, source: Source, wanted: list[GraphKey], wait: float) -> None:
+        self.number, self.home, self.source, self.wanted, self.wait = number, home, source, wanted, wait
+        self.ready = 0.0
+        self.requests = 0
+        self.bytes = 0
+        self.missed: list[str] = []
+        self._mine, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, daemon=True).start()
+        self._step()
+
+    def _step(self) -> None:
+        """Let the worker go on until it waits for the network, or is done."""
+        self._mine.release()
+        self._theirs.acquire()
+
+    def _run(self) -> None:
+        self._mine.acquire()
+        try:
+            store = Store(self.home)
+            store.remotes = Layers(self.home, store.signer, [address.parse("http://store")], self.wait)
+            for layer in store.remotes._layers:
+                assert layer.remote is not None
+                layer.remote = _SimulatedRemote(layer.remote, self)
+            for number, key in enumerate(self.wanted):
+                found = store.fetch(key, ModelSource(None, f"{number:012x}"), no_objection)
+                if not isinstance(found, Kept):
+                    self.missed.append(getattr(found, "code", "no_graph"))
+            self.ready = self.source.link.network.now
+        finally:
+            shutil.rmtree(self.home, ignore_errors=True)
+            self._theirs.release()
+
+    def read(self, name: str, patience: Patience) -> bytes:
+        """Ask the network, and give up when the client's patience is over."""
+        network, answer = self.source.link.network, list[bytes | None]()
+        over = False
+
+        def came(data: bytes | None) -> None:
+            nonlocal over
+            if not over:
+                over = True
+                answer.append(data)
+                self._step()
+
+        def late() -> None:
+            nonlocal over
+            if not over:
+                over = True
+                give_up()
+                self._step()
+
+        give_up = self.source.get(name, came)
+        network.at(network.now + patience.left, late)
+        self._theirs.release()
+        self._mine.acquire()
+        self.requests += 1
+        if not answer:
+            raise StoreError(transport.StoreTooSlow("http://store", patience.seconds))
+        if answer[0] is None:
+            raise MissingError
+        self.bytes += len(answer[0])
+        return answer[0]
+
+
+class _SimulatedRemote(Remote):
+    """The store as a worker's client sees it."""
+
+    def __init__(self, real: Remote, worker: Worker) -> None:
+        super().__init__(real.address, 1.0)
+        self._worker = worker
+
+    def connect(self) -> None:
+        pass
+
+    def read(self, name: str, most: int, patience: Patience) -> bytes:
+        if name.startswith("objects/") and patience.seconds < 1e6:
+            patience.allow(most * (SCALE - 1) if most < 100_000 else 0)  # as its whole size would
+        return self._worker.read(name, patience)
+
+
+class _Clock:
+    """What the client's modules take for `time`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def monotonic(self) -> float:
+        return self._network.now
+
+    perf_counter = monotonic
+    time = monotonic
+
+
+def publish(folder: Path, remote: Path) -> tuple[str, list[GraphKey]]:
+    """Make a publisher's store with SDXL's graphs; the public key, and the keys of the graphs."""
+    store, keys = Store(folder), []
+    for component, size in GRAPHS.items():
+        key = GraphKey(component, "a" * 32, {"dims": {}}, "float16", "inductor", {"device": "cuda", "cpu": "sm_90"})
+        with store.staging(ModelSource(None, "0123456789ab")) as staged:
+            (staged / "graph.aoti").write_bytes(random.Random(component).randbytes(size // SCALE))
+            new = NewEntry("any size", ("graph.aoti",), _CONSTANTS, 60.0, "0.1.0")
+            store.publish(key, staged, new, ModelSource(None, "0123456789ab"))
+        keys.append(key)
+    private = key_file.obtain(folder / "publisher.key")
+    where = address.parse(f"file://{remote}")
+    assert isinstance(where, address.Address)
+    done = [*remote_stores.push(store, store.entries(), Pusher(Remote(where, 60.0), private))]
+    assert [one.did for one in done] == ["pushed"] * len(GRAPHS)
+    return ed25519.public_key(private), keys
+
+
+def simulate(scenario: Scenario, workers: int, work: Path, public: str, keys: list[GraphKey]) -> Row:
+    """Start all workers of a scenario, and let the network run until nothing is under way."""
+    network, chance = Network(), random.Random(7)
+    clock: Any = _Clock(network)
+    store = Source(work / "remote", Link(network, scenario.uplink, scenario.link), scenario.trip)
+    caches = [
+        Source(work / "remote", Link(network, scenario.cache_uplink, scenario.link), scenario.cache_trip, store)
+        for _ in range(-(-workers // scenario.per_cache) if scenario.per_cache else 0)
+    ]
+    fleet = []
+    before = transport.time, layers.time
+    transport.time = layers.time = clock
+    try:
+        for number in range(workers):
+            home = work / "homes" / str(number)
+            assert trust_list.add(Publishers(home), "fleet", public) is None
+            source = caches[number // scenario.per_cache] if caches else store
+            worker = Worker(number, home, source, keys, scenario.wait)
+            fleet.append(worker)
+            network.at(chance.random() * SPREAD, worker.start)
+        network.run()
+    finally:
+        transport.time, layers.time = before
+    ready = sorted(worker.ready for worker in fleet if not worker.missed)
+    cuts = statistics.quantiles(ready, n=100) if len(ready) > 1 else [*ready, *ready] * 50
+    given = sum(source.link.bytes for source in caches or [store]) / 1e6 / workers
+    return Row(
+        scenario=scenario.name,
+        workers=workers,
+        requests=fleet[0].requests,
+        megabytes=round(given, 2),
+        store_requests=store.link.requests,
+        store_megabytes=round(store.link.bytes / 1e6),
+        p50=round(cuts[49], 2) if ready else None,
+        p99=round(cuts[98], 2) if ready else None,
+        without=len(fleet) - len(ready),
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes:
+        requests, megabytes: of each worker.
+        store_requests, store_megabytes: of all at the store.
+        p50, p99: seconds until all graphs of a worker are here.
+        without: workers that gave up waiting.
+    """
+
+    scenario: str
+    workers: int
+    requests: int
+    megabytes: float
+    store_requests: int
+    store_megabytes: int
+    p50: float | None
+    p99: float | None
+    without: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[10, 1000])
+    options = parser.parse_args()
+    os.environ["ONEGRAPH_DISK_BUDGET"] = "0"
+    logging.getLogger("onegraph").setLevel(logging.ERROR)  # each store that is slow would be a line
+    memory = Path("/dev/shm")
+    rows = []
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        work = Path(folder)
+        public, keys = publish(work / "publisher", work / "remote")
+        assert records.key_digest(keys[0].fields())
+        for workers in options.workers:
+            for scenario in SCENARIOS:
+                rows.append(simulate(scenario, workers, work, public, keys))
+                print(rows[-1], flush=True)
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / "fleet.json").write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1))
+    show(rows)
+
+
+def show(rows: list[Row]) -> None:
+    """Print the table as docs/fleet.md has it."""
+    print("| store | workers | requests, MB of each | at the store: requests, GB | p50 | p99 | gave up |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for row in rows:
+        times = [f"{one:.1f} s" if one is not None else "-" for one in (row.p50, row.p99)]
+        print(
+            f"| {row.scenario} | {row.workers:,} | {row.requests}, {row.megabytes:.0f} | {row.store_requests:,}, "
+            f"{row.store_megabytes / 1000:.2f} | {times[0]} | {times[1]} | {row.without} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
