@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NOT_ALL = 3  # exit code: something of the workflow does not run through graphs
 _INTERRUPTED = 130
 
-# Codes of reasons by which a run would compile.
+# Codes of reasons by which a run would compile; besides, what remote stores failed with.
 _MISSES = frozenset({"no_graph", "other_key", "graph_removed"})
 
 
@@ -179,10 +179,16 @@ def _report(answer: Answer, mode: str, as_json: bool) -> NoReturn:
     raise typer.Exit(code)
 
 
+def _misses() -> frozenset[str]:
+    from ..common.reasons import RemoteStore
+
+    return _MISSES | {kind.code for kind in RemoteStore.__subclasses__()}
+
+
 def _verdict(report: dict[str, Any], mode: str) -> str:
     if report["compiled_calls"] and not report["eager_codes"]:
         return "hit" if mode == "explain" else "ready"
-    if mode == "explain" and _MISSES & {*report["eager_codes"]}:
+    if mode == "explain" and _misses() & {*report["eager_codes"]}:
         return "miss"
     return "partly" if report["compiled_calls"] else "eager"
 
@@ -191,9 +197,10 @@ def _remedies(report: dict[str, Any], mode: str) -> list[str]:
     from ..common import remedies
 
     codes = {*report["eager_codes"]}
-    names = [name for code in sorted(codes - _MISSES) if (name := remedies.remedy_of_code(code)) is not None]
+    misses = _misses()
+    names = [name for code in sorted(codes - misses) if (name := remedies.remedy_of_code(code)) is not None]
     found = [text for name in dict.fromkeys(names) if (text := remedies.sentences().get(name)) is not None]
-    if mode == "explain" and codes & _MISSES:
+    if mode == "explain" and codes & misses:
         found.append("it compiles at the next run; `onegraph bake` does so before")
     if any(code.startswith("waits_") or code == "tried_too_often" for code in codes):
         found.append("`onegraph retry` has it tried again at once")
