@@ -61,7 +61,7 @@ class _Layer:
 
     Attributes:
         resting: until when it is not asked, by the monotonic clock, and why.
-        missed: until when it is not asked for a key.
+        missed: until when it is not asked for a key, and why what it gave was refused, if it gave anything.
         withdrawn: by publisher, what is taken back, and until when that is believed.
     """
 
@@ -69,7 +69,7 @@ class _Layer:
     fault: Reason | None = None
     resting: float = 0.0
     rest: float = FIRST_REST
-    missed: dict[str, float] = field(default_factory=dict)
+    missed: dict[str, tuple[float, Reason | None]] = field(default_factory=dict)
     withdrawn: dict[str, tuple[float, frozenset[str]]] = field(default_factory=dict)
 
 
@@ -203,8 +203,9 @@ class Layers:
             if now < layer.resting:
                 return layer.fault
             key = wanted.digest
-            if layer.missed.get(key, 0.0) > now:
-                return None
+            until, why = layer.missed.get(key, (0.0, None))
+            if until > now:
+                return why
         publishers = self._publishers(layer)
         if isinstance(publishers, Reason) or layer.remote is None:
             return publishers if isinstance(publishers, Reason) else None
@@ -227,7 +228,7 @@ class Layers:
                 time.perf_counter() - began,
             )  # fmt: skip
         else:
-            self._note_miss(layer, key)
+            self._note_miss(layer, key, found)
         return found
 
     def _of_publisher(
@@ -303,11 +304,11 @@ class Layers:
                 layer.rest = min(2 * layer.rest, LONGEST_REST)
         return reason
 
-    def _note_miss(self, layer: _Layer, key: str) -> None:
+    def _note_miss(self, layer: _Layer, key: str, why: Reason | None) -> None:
         now = time.monotonic()
         with self._lock:
             if len(layer.missed) >= _MOST_MISSES:
-                layer.missed = {one: until for one, until in layer.missed.items() if until > now}
+                layer.missed = {one: missed for one, missed in layer.missed.items() if missed[0] > now}
                 if len(layer.missed) >= _MOST_MISSES:
                     layer.missed.clear()
-            layer.missed[key] = now + _MISS_SECONDS
+            layer.missed[key] = (now + _MISS_SECONDS, why)
