@@ -31,6 +31,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     "compiled_anew": (
         r.Damaged, r.OtherHostVersion, r.WeightDiffers, r.NoSuchWeight, r.GraphClosed, r.UnreadableNow,
         r.DiedOnceWhileLoading, r.EachSizeOwnGraph, r.OneGraphForAnySize, r.SizeCameAgain, r.TilesNeverCompile,
+        r.GraphWithdrawn,
     ),
     "image_is_right": (
         r.BlockArgument, r.BlockShared, r.BlockElsewhere, r.TooManyKinds, r.CallCaptured, r.UnusualInputs,
@@ -79,6 +80,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     "import_it": (r.Unsigned,),
     "trust_publisher": (r.UnknownPublisher, r.WrongPublisherSignature),
     "own_folder": (r.ForeignOwner, r.WritableByOthers, r.Untrusted),
+    "check_store": (r.RemoteStore,),
     # Something of the pack itself
     "report": (r.BindFailed, r.CallFailed, r.NotInspected, r.CaptureFailed, r.CompileFailed, r.LoadFailed),
     SAID: (

@@ -90,6 +90,9 @@ REMEDIES = {
     ),
     "foreign_owner": "Another user owns it. Run ComfyUI as that user, or compile your own.",
     "writable_by_others": "Take other users' right to write the folders away (`chmod go-w`).",
+    "graph_withdrawn": (
+        "Its publisher took it back, so nothing loads it, and the next run compiles another one. Delete it."
+    ),
     "newer_manifest": "Update OneGraph, or delete the graph's folder.",
     "damaged": "Nothing loads it, and the next run compiles another one. Delete its folder to free its room.",
 }

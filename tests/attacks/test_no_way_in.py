@@ -115,6 +115,7 @@ DOOR = "host/routes/door.py"
 FIELDS = {
     "id": "id", "job": "id", "state": "text", "model": "text", "component": "text", "search": "text",
     "sort": "choice", "order": "choice", "offset": "number", "limit": "number", "dry_run": "choice",
+    "partial": "choice",
     "disk_budget_bytes": "number", "prompt": "workflow",
 }  # fmt: skip
 

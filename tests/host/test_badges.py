@@ -75,7 +75,10 @@ def test_what_runs_leave_on_the_badge(
     badge = badges.of(NODE)
     assert (badge.state, badge.text, badge.seconds, badge.eager_calls, badge.calls) == shown
     assert sum(why.calls for why in badge.reasons) == badge.eager_calls
-    assert sent[-1] == ("onegraph.badge", {"node": NODE, "badge": badge.model_dump(mode="json")})
+    assert sent[-1] == (
+        "onegraph.badge",
+        {"node": NODE, "prompt": "one prompt", "badge": badge.model_dump(mode="json")},
+    )
     assert badges.all_badges() == {NODE: badge}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,9 @@ from .conftest import COMPILING, SEEN, VUE, compiling, txt2img
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
+
+
+SHOWN = itertools.count()
 
 
 def queue(front: Front) -> None:
@@ -39,7 +43,7 @@ def workflow(front: Front) -> workflows.Prompt:
 
 
 def show(front: Front, badge: dict[str, Any], prompt: str | None = None) -> None:
-    """Have the page hear of a badge of the pack's node, as it does of the server's."""
+    """Have the page hear of a badge of the pack's node, as it does of the server's; of a new prompt, if of none."""
     usual = {
         "text": "",
         "progress": None,
@@ -55,7 +59,7 @@ def show(front: Front, badge: dict[str, Any], prompt: str | None = None) -> None
           const event = new CustomEvent('onegraph.badge', {detail: {node: String(node.id), prompt, badge}});
           window.comfyAPI.api.api.dispatchEvent(event);
         }""",
-        [{**usual, **badge}, prompt],
+        [{**usual, **badge}, prompt or f"shown {next(SHOWN)}"],
     )
 
 
@@ -106,6 +110,10 @@ def click_badge(front: Front, text: str, vue: bool) -> None:
                   box.top + (node.pos[1] + top + height / 2 + offset[1]) * scale];
         }"""
     )
+    # What the front end shows above a workflow that it has just opened goes by itself.
+    front.page.wait_for_function(
+        "(at) => document.elementFromPoint(...at) === app.canvas.canvas", arg=[x, y], polling=50
+    )
     front.page.mouse.click(x, y)
 
 
@@ -146,7 +154,7 @@ def test_a_badge_is_of_the_workflow_that_runs(front: Front, workflow: workflows.
             queue(front)
         show(front, {"state": "compiling", "progress": 0.25}, "prompt 1")
         front.wait_badges("compiling 25 %")
-        front.load(workflow)
+        front.load(workflow, "another")
         front.wait_badges()
         show(front, {"state": "compiling", "progress": 0.5}, "prompt 1")
         front.wait_badges()
@@ -201,7 +209,7 @@ def test_the_connection_drops_and_the_workflow_changes_during_a_compile(front: F
     queue(front)
     front.page.wait_for_function("() => window.seen.some((one) => one.badge.startsWith('compiling'))", timeout=300_000)
     front.evaluate("() => window.comfyAPI.api.api.socket.close()")
-    front.load(compiling(256))
+    front.load(compiling(256), "another")
     front.page.wait_for_function("() => window.comfyAPI.api.api.socket.readyState === WebSocket.OPEN")
     wait_idle(front, running)
     assert running.status()["compiles"] == before + 1

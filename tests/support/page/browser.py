@@ -135,9 +135,16 @@ class Front:
         self.command(TAB)
         self.page.locator(".og-tab:not(.og-gone) .og-totals dl").wait_for()
 
-    def load(self, prompt: dict[str, Any]) -> None:
-        """Open a workflow in the API format."""
-        self.evaluate("(prompt) => app.loadApiJson(prompt, 'workflow')", prompt)
+    def load(self, prompt: dict[str, Any], name: str = "workflow") -> None:
+        """Open a workflow in the API format; in the tab that is open where that has the same name."""
+        self.evaluate("([prompt, name]) => app.loadApiJson(prompt, name)", [prompt, name])
+        self.page.wait_for_function(  # the front end changes the graph first
+            """(name) => {
+              const open = app.extensionManager.workflow.activeWorkflow;
+              return open?.path.includes(`/${name}`) && open.activeState?.id === app.rootGraph.id;
+            }""",
+            arg=name,
+        )
 
     def toast(self, text: str) -> None:
         """Wait for a toast with a text, and close all."""

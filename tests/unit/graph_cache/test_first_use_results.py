@@ -44,7 +44,9 @@ def test_a_file_is_written_as_it_was_read(store: Store, entry: Entry, monkeypatc
         "compiled_ms": None,
         "slow_processes": 1,
         "environment": "ComfyUI 1",
+        "driver": "",
         "size": "batch 2",
+        "replays": [],
     }
     written = {"version": 1, "machines": {"here": fields}}
     (entry.folder / "outcome.json").write_text(json.dumps(written))
