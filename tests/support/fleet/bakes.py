@@ -12,8 +12,12 @@ from onegraph.graph_cache.store import Store
 from support.store.entries import key, publish
 
 
-def toy(number: int, log: str, pause: float = 0.0) -> None:
-    """Compile the toy of a number, and write that into a log: a line when it begins, and one when it is done."""
+def toy(number: int, log: str, gate: str = "") -> None:
+    """Compile the toy of a number, and write that into a log: a line when it begins, and one when it is done.
+
+    Args:
+        gate: a file, for which it waits before it does anything.
+    """
     import torch
 
     from onegraph.runtime.loaded_graph import LoadedGraph
@@ -24,7 +28,8 @@ def toy(number: int, log: str, pause: float = 0.0) -> None:
     torch.set_grad_enabled(False)
     registry = Registry(Store(), policy=ANY_SPEED)
     _note(log, f"begun {number}")
-    time.sleep(pause)
+    while gate and not Path(gate).exists():
+        time.sleep(0.1)
     module = model.Toy(heads=number + 2)
     graph = registry.obtain(model.request(module, ModelSource(None, f"{number:012x}")), "wait", lambda progress: None)
     assert isinstance(graph, LoadedGraph), graph
@@ -33,11 +38,10 @@ def toy(number: int, log: str, pause: float = 0.0) -> None:
     registry.close()
 
 
-def bytes_of(number: int, log: str, pause: float = 0.0) -> None:
+def bytes_of(number: int, log: str) -> None:
     """As `toy`, with a graph of a few bytes that nothing compiled."""
     store, wanted = Store(), key(architecture=f"toy {number}")
     _note(log, f"begun {number}")
-    time.sleep(pause)
     if isinstance(store.fetch(wanted, ModelSource(None, "0123456789ab")), Kept):
         return
     publish(store, ModelSource(None, f"{number:012x}"), wanted, f"graph {number}".encode())
