@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _PURPOSE = b"onegraph bake, version 1\n"
 _MOST_BYTES = 64 << 10
+_KNOCK_SECONDS = 20.0
 
 
 @dataclass
@@ -79,6 +81,7 @@ def bake(plan: Plan, items: list[Item], pusher: Pusher, on: str, home: Path) -> 
         raise NoRayError("ray") from error
     mine = not ray.is_initialized()
     if mine:
+        _knock(on)
         ray.init(address=None if on == "auto" else on, log_to_driver=False, logging_level="warning")
     try:
         running = {_started(ray, plan, item, pusher.public): item for item in items}
@@ -95,6 +98,17 @@ def bake(plan: Plan, items: list[Item], pusher: Pusher, on: str, home: Path) -> 
         if mine:
             ray.shutdown()
     pusher.write_index()
+
+
+def _knock(on: str) -> None:
+    """Raise ConnectionError where nobody listens at an address: Ray would try for many minutes."""
+    host, _, port = on.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return  # `auto`, or what Ray alone understands
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(str(error)) from error
 
 
 def _started(ray: Any, plan: Plan, item: Item, public: str) -> Any:

@@ -25,7 +25,7 @@ from onegraph.graph_cache.trust.publishers import Publishers
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 TESTS = Path(__file__).parents[1]
 GRAPHS = 12
-OPEN = 4  # so many do not wait at the gate
+OPEN = 4  # so many tasks do not wait at the gate, whichever Ray runs first
 PATIENCE = 900.0  # seconds
 # One that uses the graphs: each toy in one process, which is not to compile any.
 USE = """
@@ -57,9 +57,7 @@ def alice(tmp_path: Path) -> Publisher:
 
 
 def write_plan(folder: Path, log: Path, gate: Path) -> Path:
-    calls = [
-        {"number": number, "log": str(log), "gate": "" if number < OPEN else str(gate)} for number in range(GRAPHS)
-    ]
+    calls = [{"number": number, "log": str(log), "gate": str(gate), "first": OPEN} for number in range(GRAPHS)]
     arguments = ", ".join(
         "{" + ", ".join(f"{name} = {json.dumps(value)}" for name, value in call.items()) + "}" for call in calls
     )
@@ -83,15 +81,17 @@ arguments = [{arguments}]
 def driver(alice: Publisher, plan: Path, address: str, *options: str) -> subprocess.Popen[str]:
     """Start `onegraph bake` in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "onegraph", "bake", str(plan), "--on", address, "--json", *options],
+        [str(Path(sys.executable).with_name("onegraph")), "bake", str(plan), "--on", address, "--json", *options],
         env={**os.environ, "ONEGRAPH_HOME": str(alice.store.home), "PYTHONPATH": str(TESTS)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def wait_until(what: Callable[[], bool]) -> None:
+def wait_until(what: Callable[[], bool], running: subprocess.Popen[str] | None = None) -> None:
+    """Wait for something that a driver brings about."""
     deadline = time.monotonic() + PATIENCE
     while not what():
+        assert running is None or running.poll() is None, running.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
@@ -121,16 +121,16 @@ def test_each_graph_is_compiled_once_whoever_is_killed(cluster: Any, alice: Publ
     plan = write_plan(tmp_path, log, gate)
     first = driver(alice, plan, cluster.address)
     notes = tmp_path / "remote" / "bakes"
-    wait_until(lambda: len([*notes.rglob("*.json")]) == OPEN and len(tasks()) == 2)
+    wait_until(lambda: len([*notes.rglob("*.json")]) == OPEN and len(tasks()) == 2, first)
 
     began = lines(log, "begun")
     victim = tasks()[0]
     victim.parent().kill()  # Ray's worker, not the driver
-    wait_until(lambda: lines(log, "begun").total() > began.total() and len(tasks()) == 2)
+    wait_until(lambda: lines(log, "begun").total() > began.total() and len(tasks()) == 2, first)
     first.send_signal(signal.SIGKILL)
     first.wait()
     wait_until(lambda: not tasks())
-    assert lines(log, "compiled") == Counter(range(OPEN))
+    assert {*lines(log, "compiled").values()} == {1} and lines(log, "compiled").total() == OPEN
 
     assert result(driver(alice, plan, cluster.address, "--dry-run")) == (0, Counter(hit=OPEN, missing=GRAPHS - OPEN))
     gate.touch()
@@ -146,12 +146,3 @@ def test_each_graph_is_compiled_once_whoever_is_killed(cluster: Any, alice: Publ
         env={**os.environ, "ONEGRAPH_HOME": str(home), STORES: f"file://{tmp_path}/remote", "PYTHONPATH": str(TESTS)},
     )  # fmt: skip
     assert (lines(used, "begun"), lines(used, "compiled")) == (Counter(range(GRAPHS)), Counter())
-
-
-def test_a_cluster_that_does_not_answer_is_said(alice: Publisher, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    process = driver(alice, write_plan(tmp_path, tmp_path / "log", tmp_path / "gate"), "127.0.0.1:9")
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out.strip().splitlines()[-1]) == (
-        1, "No Ray cluster answers at 127.0.0.1:9. Start one with `ray start --head`, or leave out --on.",
-    ), err  # fmt: skip

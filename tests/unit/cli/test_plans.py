@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,15 @@ def test_ray_is_named_where_it_is_missing(alice: Publisher, tmp_path: Path, monk
     path = write(tmp_path, '[[bake]]\ncall = "a:b"\n')
     done = onegraph(alice, "bake", path)
     assert done.exit_code == 1 and "pip install ray" in done.stdout
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_cluster_that_does_not_answer_is_said_at_once(alice: Publisher, tmp_path: Path, scheme: str) -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as nobody:  # bound, and listens to nobody
+        nobody.bind(("127.0.0.1", 0))
+        address = f"{scheme}127.0.0.1:{nobody.getsockname()[1]}"
+        path = write(tmp_path, '[[bake]]\ncall = "support.fleet.bakes:fails"\n')
+        done = onegraph(alice, "bake", path, "--on", address)
+    said = f"No Ray cluster answers at {address}. Start one with `ray start --head`, or leave out --on."
+    assert (done.exit_code, done.output.splitlines()[0]) == (1, said)
