@@ -34,6 +34,7 @@ SETTINGS = {
     "AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL": "O0",
     "ONEGRAPH_TESTING_PRECOMPILE_HEADERS": "1",
 }
+NOTES = Path(__file__).parents[2] / "build" / "test" / "copies.tsv"  # what each copy took
 # What ComfyUI's server, compiling processes and diffusers import of other projects; what is missing is left out.
 _IMPORTS = (
     "torch", "torch._dynamo", "torch.export", "torch._inductor.compile_fx", "torch._inductor.graph",
@@ -180,10 +181,20 @@ def _copied(channel: socket.socket) -> list[str]:
     if ended not in select.select(sources, [], [])[0]:  # whoever started it has ended
         with contextlib.suppress(ProcessLookupError):
             os.killpg(copy, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    _, status, used = os.wait4(copy, 0)
+    code = os.waitstatus_to_exitcode(status)
+    _note(request, used.ru_utime + used.ru_stime)
     with contextlib.suppress(OSError):
         channel.sendall(f"{code}\n".encode())
     os._exit(0)
+
+
+def _note(request: Mapping[str, Any], seconds: float) -> None:
+    """Write down how much CPU time a copy took, with what it starts and waits for, and which test it was for."""
+    test = request["environ"].get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    line = f"{seconds:.2f}\t{Path(request['script'][0]).name}\t{test}\n"
+    with contextlib.suppress(OSError), NOTES.open("a") as notes:
+        notes.write(line)
 
 
 def _set_up(files: list[int], script: list[str], environ: dict[str, str], cwd: str) -> list[str]:
@@ -238,6 +249,7 @@ def main(path: str) -> None:
     assert threading.active_count() == 1, "copies would wait for threads that they do not have"
     gc.collect()
     gc.freeze()
+    NOTES.unlink(missing_ok=True)
     script, *_ = serve(path)
     runpy.run_path(script, run_name="__main__")
 
