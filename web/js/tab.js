@@ -56,9 +56,12 @@ export class Tab {
     );
     container.replaceChildren(this.element);
     const resized = () => this.#fit();
+    const observed = new ResizeObserver(resized); // calls once at the beginning, too, when all is laid out
+    for (const one of [container, document.body]) observed.observe(one);
     addEventListener("resize", resized);
     this.ends = [
       () => removeEventListener("resize", resized),
+      () => observed.disconnect(),
       host.listen("onegraph.graphs", () => this.#later()),
       host.listen(host.LOST, () => this.#failed(new client.ServerGone())),
       host.listen(host.BACK, () => this.reload()),
@@ -72,8 +75,10 @@ export class Tab {
 
   /** Keep within the window: the front end gives its panel a width that a narrow one does not have. */
   #fit() {
+    if (!this.element.isConnected) return;
     const left = Math.max(this.element.getBoundingClientRect().left, 0);
-    this.element.style.maxWidth = left < innerWidth ? `${innerWidth - left}px` : "";
+    const width = left < innerWidth ? `${innerWidth - left}px` : "";
+    if (this.element.style.maxWidth !== width) this.element.style.maxWidth = width;
   }
 
   close() {
