@@ -173,7 +173,8 @@ class _JobRun:
             raise _Cancelled
         self.show()
         counts = registry().status()
-        return {**counts, "compiles": registry().counters.compiles, "all_runs": status.all_runs()}
+        runs = {"all_runs": status.all_runs(), "prompts": status.prompts()}
+        return {**counts, "compiles": registry().counters.compiles, **runs}
 
     def queue(self, prompt: Prompt) -> str:
         """Queue a workflow as a client does. Raises JobError."""

@@ -106,12 +106,12 @@ def run_until_nothing_compiles(server: Server, mode: Mode, prompt: Prompt, size:
         if not compiled or mode == "explain":
             break
         tell("compiled", size=size, compiles=compiled)
-    tell("ran", size=size, compiles=compiled, runs=_runs(status, prompt))
+    tell("ran", size=size, compiles=compiled, runs=_runs(status, prompt_id))
 
 
-def _runs(status: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
-    """The runs of the workflow's own nodes: a server that ran before knows others."""
-    return {node: runs for node, runs in status["all_runs"].items() if node in prompt}
+def _runs(status: dict[str, Any], prompt_id: str) -> dict[str, Any]:
+    """The runs of this prompt: a server that ran others knows those of their nodes, which may have the same ids."""
+    return {node: runs for node, runs in status["all_runs"].items() if status["prompts"].get(node) == prompt_id}
 
 
 def _follow(server: Server, prompt_id: str, tell: Tell) -> dict[str, Any]:

@@ -159,6 +159,12 @@ def node_ids() -> list[str]:
         return [*_nodes]
 
 
+def prompts() -> dict[str, str | None]:
+    """By node, the prompt that it ran in last: that of its reports."""
+    with _lock:
+        return {name: node.prompt for name, node in _nodes.items()}
+
+
 def all_runs() -> dict[str, list[dict[str, Any]]]:
     """By node, the reports of all runs of its last prompt, in order; `part` is empty for a model's."""
     with _lock:

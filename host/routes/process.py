@@ -39,6 +39,7 @@ def status() -> dict[str, Any]:
         **registry().status(),
         "runs": {node: report.to_json() for node, report in node_status.last_runs.copy().items()},
         "all_runs": node_status.all_runs(),
+        "prompts": node_status.prompts(),
         "said": progress.texts.copy(),
     }
     shown: dict[str, Any] = texts_without_paths(found)

@@ -37,6 +37,7 @@ def captured(call: torch.nn.Module, ranged: Ranged) -> Any:
     return export.capture(call, ranged.shapes, ranged.sizes, torch.device("cpu")).module()
 
 
+@pytest.mark.full
 def test_a_unet_is_captured_whatever_its_attention_asks(sized_attention: Callable[..., Any]) -> None:
     import comfy.ops
 

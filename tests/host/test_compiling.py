@@ -102,7 +102,7 @@ def test_exact_shapes_serve_their_shape_and_no_other(checkpoint: Callable[..., P
     assert counters.compiles == 1
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.full), "cuda"])
 def test_a_four_level_unet_is_captured_for_any_size(device: str) -> None:
     """As SD 1.5 and the refiner have, whose lowest level has an eighth of the rows. Captured on the CPU both times."""
     import comfy.ops

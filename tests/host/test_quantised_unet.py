@@ -71,14 +71,8 @@ def quantised_layers(model: Any) -> list[Any]:
     return [one for one in model.model.modules() if getattr(one, "quant_format", None)]
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        "fp8 scaled",
-        pytest.param("fp8 scaled, emulated", marks=pytest.mark.full),
-        pytest.param("int8", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("which", ["fp8 scaled", "fp8 scaled, emulated", "int8"])
 def test_lifecycle(
     which: str, checkpoint: Callable[..., Path], counters: Counters, fresh_process: Registry, tmp_path: Path
 ) -> None:

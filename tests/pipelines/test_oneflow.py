@@ -87,9 +87,11 @@ def compiled(module: torch.nn.Module, inputs: Tensors, folder: Path) -> Any:
 @pytest.mark.parametrize(
     "kind",
     [
-        "controlnet",
         "tiny vae",
-        *(pytest.param(kind, marks=full) for kind in ("sd", "sdxl", "steered", "vae decoder", "vae encoder")),
+        *(
+            pytest.param(kind, marks=full)
+            for kind in ("controlnet", "sd", "sdxl", "steered", "vae decoder", "vae encoder")
+        ),
     ],
 )
 def test_a_model_as_a_graph(kind: str, tmp_path: Path) -> None:

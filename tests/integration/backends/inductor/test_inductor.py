@@ -110,6 +110,7 @@ def test_small_constants_are_not_inlined(runner: InductorRunner, entry: Entry) -
     torch.testing.assert_close(run(runner, entry, only_bias, *inputs), only_bias(*inputs))
 
 
+@pytest.mark.full
 def test_a_weight_of_one_element_is_no_constant(tmp_path: Path) -> None:
     """The compiler sees zeros for weights, and must not compute with them."""
 
@@ -247,7 +248,8 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("shapes", [pytest.param("exact", marks=pytest.mark.full), "any size"])
+@pytest.mark.full
+@pytest.mark.parametrize("shapes", ["exact", "any size"])
 def test_a_graph_for_two_threads_runs_with_any_number(
     shapes: str, tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def served(engine: Registry, graph: LoadedGraph, module: toy.Deep, *shape: int) 
     return result.output
 
 
+@pytest.mark.full
 def test_regions_that_repeat_are_there_once(store: Path) -> None:
     (entry,) = Store(store).entries()
     files = {path.name for path in entry.folder.iterdir()}
