@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onegraph.host.short_runs import JobError, Prompt, nodes_of_ours, shortened
+from onegraph.host.short_runs import JobError, Prompt, nodes_of_ours, run_until_nothing_compiles, shortened
 from onegraph.host.workflow_job import read
 
 
@@ -50,6 +50,29 @@ def test_two_steps_of_each_sampler_and_nothing_saved(prompt: Prompt) -> None:
 def test_nodes_that_run_graphs() -> None:
     kinds = ["OneGraphCompileVAE", "OneGraphLoadCheckpoint", "OneDiffModelBooster", "SVDSpeedup"]
     assert nodes_of_ours({kind: node(kind) for kind in [*kinds, "KSampler", "OneGraphTestTextEncode"]}) == kinds
+
+
+class Ran:
+    """A server that has run a prompt of another workflow, whose node 2 is one of the pack's, and now runs this one."""
+
+    def status(self) -> dict[str, Any]:
+        counts = {"compiles": 0, "compiling": [], "background_compiles": 0, "deferred_compiles": 0}
+        return {**counts, "all_runs": {"1": ["of this"], "2": ["of another"]}, "prompts": {"1": "this", "2": "another"}}
+
+    def queue(self, prompt: Prompt) -> str:
+        return "this"
+
+    def result(self, prompt_id: str) -> dict[str, Any]:
+        return {"status_str": "success"}
+
+    def stop(self, prompt_id: str) -> None:
+        raise AssertionError("it has ended")
+
+
+def test_runs_of_another_prompt_are_not_told(prompt: Prompt) -> None:
+    told: list[dict[str, Any]] = []
+    run_until_nothing_compiles(Ran(), "explain", prompt, "", lambda event, **facts: told.append({event: facts}))
+    assert told[-1]["ran"]["runs"] == {"1": ["of this"]}
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
