@@ -134,7 +134,11 @@ def test_background_runs_eager_now_and_compiled_later(backend: str, running: ser
         assert first.text("2") == "eager: compiling in the background; a later run uses the graph"
         priority.wait_for(lambda: not running.status()["background_compiles"], running.pid)
         page.wait("onegraph.graphs", lambda data: bool(data["revision"]))
-        shown = [data["badge"]["state"] for data in page.of("onegraph.badge") if data["node"] == "2"]
+        shown = ["compiling"]
+        until = time.monotonic() + 120
+        while shown[-1] != "eager" and time.monotonic() < until:  # told a moment after the graph is there
+            time.sleep(0.05)
+            shown = [data["badge"]["state"] for data in page.of("onegraph.badge") if data["node"] == "2"]
     assert "compiling" in shown and shown[-1] == "eager"  # of the run that is over
     again = workflows.with_inputs(prompt, "KSampler", seed=37)
     later = running.run(again)
