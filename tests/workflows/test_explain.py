@@ -17,7 +17,7 @@ from onegraph.host import short_runs
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.full]
 
-# Of which some calls run without a node, or in an earlier workflow of the row: explain is asked of the last one's nodes.
+# Some of their calls run without a node, or in an earlier workflow of the row: explain is asked of the last one alone.
 WHOLE_FOR_ITS_NODES = {"Patches inside the model: FreeU V2 on and off again", "Guiders: dual model, one compiled"}
 
 Runs: TypeAlias = dict[str, list[dict[str, Any]]]
