@@ -11,6 +11,7 @@ restore loading all cached graphs in a fresh process
 server  ComfyUI itself, as it starts by default (DynamicVRAM), restarted, and without DynamicVRAM
 sizes   the UNet's graph for every multiple of 8 pixels against that for the usual sizes; only where --only names it
 controlnet  sampling steered by one ControlNet, a LoRA and a strength changed; only where --only names it
+fleet   a new machine's first step, graphs from a store over HTTP; only where --only names it
 bfloat16  the same with UNet weights in bfloat16, against eager and float32; only where --only names it
 torch   torch.compile and core's node for it, which users have today: empty caches, then the caches of the first process
 
@@ -34,7 +35,7 @@ from .common import REFINERS, ROOT, SDXL_TFLOP, Bench
 
 GRAPHS = ("unet", "refiner", "vae")
 SECTIONS = ("limits", *GRAPHS, "restore", "server", "torch")
-EXTRA = ("sizes", "controlnet", "bfloat16")
+EXTRA = ("sizes", "controlnet", "bfloat16", "fleet")
 RESERVE = {"unet": 45.0, "refiner": 40.0, "vae": 15.0}  # seconds kept free for what follows the compiles
 
 
@@ -109,6 +110,12 @@ def bfloat16(bench: Bench) -> None:
     from . import server
 
     server.run_bfloat16(bench)
+
+
+def fleet(bench: Bench) -> None:
+    from . import fleet as section
+
+    section.run(bench)
 
 
 def _torch_compiled(bench: Bench, model: str, child: str) -> dict[str, str]:
@@ -197,6 +204,7 @@ def run(bench: Bench, wanted: list[str]) -> None:
         "sizes": lambda: sizes(bench),
         "controlnet": lambda: controlnet(bench),
         "bfloat16": lambda: bfloat16(bench),
+        "fleet": lambda: fleet(bench),
     }
     for name, section in sections.items():
         if name not in wanted and not (name == "graphs" and set(GRAPHS) & set(wanted)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ REFINED_STEPS = 8  # of which the refiner takes two
 COUNTS = ("compiles", "restores", "preloads", "compiled_calls", "replayed_calls", "eager_calls", "reasons")
 
 
-def _prompt(bench: Bench, steps: int) -> Any:
+def prompt_of(bench: Bench, steps: int) -> Any:
     """txt2img with both OneGraph nodes on the benchmark's checkpoint."""
     from headless import workflows
 
@@ -28,7 +28,9 @@ def _prompt(bench: Bench, steps: int) -> Any:
 
 
 @contextlib.contextmanager
-def _running(bench: Bench, options: tuple[str, ...], log: str) -> Iterator[tuple[Any, float]]:
+def _running(
+    bench: Bench, base: Path, environ: Mapping[str, str], options: tuple[str, ...], log: str
+) -> Iterator[tuple[Any, float]]:
     """A ready server and the seconds it took to start."""
     from headless import host, server
 
@@ -36,9 +38,9 @@ def _running(bench: Bench, options: tuple[str, ...], log: str) -> Iterator[tuple
     device = server.ON_CPU if bench.device == "cpu" else ()
     # The demo's rule for tiny models: they gain little, and it is no news that they do not.
     trust = {} if bench.model == "sdxl_base" else {"ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
-    environment = {"ONEGRAPH_HOME": str(bench.work / "home"), **trust}
+    environment = {"ONEGRAPH_HOME": str(bench.work / "home"), **trust, **environ}
     with server.running(
-        bench.work / "base", host.comfyui_path(), env=environment, options=options, device=device, log=log
+        base, host.comfyui_path(), env=environment, options=options, device=device, log=log
     ) as running:
         yield running, round(time.monotonic() - started, 1)
 
@@ -52,7 +54,7 @@ def _images(bench: Bench, found: dict[str, Any], running: Any) -> dict[str, Any]
     """Two seeds without the nodes and with them: pixels compared."""
     from headless import workflows
 
-    prompt = _prompt(bench, STEPS)
+    prompt = prompt_of(bench, STEPS)
     other = workflows.with_inputs(prompt, "KSampler", seed=2)
     images: dict[str, Any] = {}
     for step, workflow in (
@@ -115,15 +117,23 @@ def _marks(log: Path) -> list[str]:
     return [colours.sub("", line) for line in text.splitlines() if any(mark in line for mark in marks)][:25]
 
 
-def _one(bench: Bench, name: str, options: tuple[str, ...], work: Any) -> dict[str, Any]:
+def one(
+    bench: Bench,
+    name: str,
+    options: tuple[str, ...],
+    work: Any,
+    base: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Start a server, let `work(found, server)` fill the figures, stop it; what goes wrong is a figure, too."""
     if bench.left() < 40:
         return {"failed": "out of time"}
-    log = bench.work / "base" / f"server-{name}.log"
+    base = base or bench.work / "base"
+    log = base / f"server-{name}.log"
     log.unlink(missing_ok=True)
     found: dict[str, Any] = {}
     try:
-        with _running(bench, options, log.name) as (running, seconds):
+        with _running(bench, base, environ or {}, options, log.name) as (running, seconds):
             found |= {"start_s": seconds, "device": running.get("/system_stats")["devices"][0]["name"]}
             work(found, running)
             status = running.status()
@@ -147,11 +157,11 @@ def run_bfloat16(bench: Bench) -> None:
         images.update(_images(bench, found, running))
 
     def exact(found: dict[str, Any], running: Any) -> None:
-        outcome = running.run(workflows.without_onegraph(_prompt(bench, STEPS)), seconds=bench.left())
+        outcome = running.run(workflows.without_onegraph(prompt_of(bench, STEPS)), seconds=bench.left())
         found["status"], images["float32"] = outcome.status, outcome.images[-1]
 
-    found = _one(bench, "bfloat16", ("--bf16-unet",), rounded)
-    _one(bench, "float32", ("--fp32-unet",), exact)
+    found = one(bench, "bfloat16", ("--bf16-unet",), rounded)
+    one(bench, "float32", ("--fp32-unet",), exact)
     for step in ("eager", "node"):
         if {step, "float32"} <= set(images):
             found[step]["to_float32_of_255"] = _differences(images[step], images["float32"])
@@ -167,20 +177,20 @@ def run(bench: Bench) -> None:
     def images(found: dict[str, Any], running: Any) -> None:
         _images(bench, found, running)
 
-    bench.put("server", default=_one(bench, "default", (), images))
+    bench.put("server", default=one(bench, "default", (), images))
 
     def refined(found: dict[str, Any], running: Any) -> None:
         _refined(bench, found, running)
 
-    bench.put("server", base_and_refiner=_one(bench, "base_and_refiner", (), refined))
-    prompt = _prompt(bench, FIRST_STEPS)
+    bench.put("server", base_and_refiner=one(bench, "base_and_refiner", (), refined))
+    prompt = prompt_of(bench, FIRST_STEPS)
     for name, workflow in (("node", prompt), ("eager", workflows.without_onegraph(prompt))):
 
         def first(found: dict[str, Any], running: Any, workflow: Any = workflow) -> None:
             _first_image(bench, found, running, workflow)
 
-        row = _one(bench, f"restart-{name}", (), first)
+        row = one(bench, f"restart-{name}", (), first)
         bench.put("first_image_after_restart", **{name: row})
         bench.say(f"restart, {name}: " + str({k: v for k, v in row.items() if k != "log_marks"}))
     options = ("--disable-dynamic-vram",)
-    bench.put("server", without_dynamic_vram=_one(bench, "without_dynamic_vram", options, images))
+    bench.put("server", without_dynamic_vram=one(bench, "without_dynamic_vram", options, images))

@@ -43,6 +43,7 @@ class Outcome:
         texts: text shown on nodes while it ran, (node id, text) in order.
         images: pixels of every saved image, uint8 [H, W, 3].
         progress: number of progress messages.
+        ticks: of those messages the value, its largest, and the seconds since queueing.
         seconds: from queueing to the end.
     """
 
@@ -51,6 +52,7 @@ class Outcome:
     images: list[Any] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     progress: int = 0
+    ticks: list[tuple[int, int, float]] = field(default_factory=list)
     seconds: float = 0.0
     error: str = ""
 
@@ -175,7 +177,9 @@ class Server:
                 data = event.get("data", {})
                 if data.get("prompt_id") not in (None, prompt_id):
                     continue
-                outcome.progress += event["type"] == "progress"
+                if event["type"] == "progress":
+                    outcome.progress += 1
+                    outcome.ticks.append((data["value"], data["max"], time.monotonic() - started))
                 if event["type"].startswith("execution_") and event["type"] not in (
                     "execution_start",
                     "execution_cached",
