@@ -39,9 +39,7 @@ def _running(
     # The demo's rule for tiny models: they gain little, and it is no news that they do not.
     trust = {} if bench.model == "sdxl_base" else {"ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
     environment = {"ONEGRAPH_HOME": str(bench.work / "home"), **trust, **environ}
-    with server.running(
-        base, host.comfyui_path(), env=environment, options=options, device=device, log=log
-    ) as running:
+    with server.running(base, host.comfyui_path(), env=environment, options=options, device=device, log=log) as running:
         yield running, round(time.monotonic() - started, 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,16 @@ def exchanged(subject: Subject) -> dict[str, StorageWeakRef]:
 CHANGES = [moved, replaced, exchanged]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("component", COMPONENTS)
+def cases(components: Sequence[str]) -> list[Any]:
+    """Each component with each change, of which the default run has one for each component, in turns."""
+    return [
+        pytest.param(component, change, marks=[pytest.mark.full] * bool((number + place) % len(CHANGES)))
+        for number, component in enumerate(components)
+        for place, change in enumerate(CHANGES)
+    ]
+
+
+@pytest.mark.parametrize(("component", "change"), cases(COMPONENTS))
 def test_weights_that_go_during_a_call_stay_until_it_returns(
     component: str,
     change: Callable[[Subject], dict[str, StorageWeakRef]],
@@ -131,8 +139,7 @@ def test_weights_that_go_in_mid_run_stay_until_its_end(component: str, request: 
     assert alive(old[0]) == []
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("component", [*COMPONENTS, "encoder"])
+@pytest.mark.parametrize(("component", "change"), cases((*COMPONENTS, "encoder")))
 def test_weights_that_go_between_runs_are_freed(
     component: str, change: Callable[[Subject], dict[str, StorageWeakRef]], request: pytest.FixtureRequest
 ) -> None:

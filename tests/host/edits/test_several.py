@@ -36,7 +36,7 @@ def same(subject: Subject, run: subjects.Run, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "edit"), one_in(2, [(c, edit) for c in ("unet", "net", "decoder") for edit in SOME])
+    ("component", "edit"), one_in(4, [(c, edit) for c in ("unet", "net", "decoder") for edit in SOME])
 )
 def test_two_nodes_on_one_model(component: str, edit: str, request: pytest.FixtureRequest) -> None:
     """Each has seen the model at other times."""

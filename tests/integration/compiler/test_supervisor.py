@@ -175,7 +175,7 @@ supervisor.compile_in_child(job, place, watch, paused=lambda: (place / "still").
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes can be paused on Linux only")
-@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("after", [pytest.param(0, marks=pytest.mark.full), 3])
 def test_a_paused_compile_ends_with_its_parent(after: int, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     parent = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), str(after)], env=env)

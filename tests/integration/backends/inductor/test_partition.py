@@ -179,6 +179,7 @@ def test_a_slice_ends_where_only_tensors_cross() -> None:
             assert all(isinstance(n.meta["val"], torch.Tensor) for n in crossing)
 
 
+@pytest.mark.full
 def test_blocks_in_a_row_are_joined_where_it_pays() -> None:
     """Each region costs a call some microseconds: twenty equal blocks as ten regions of two, compiled once."""
     module = toy.Deep(length=8, wide=20, narrow=0)

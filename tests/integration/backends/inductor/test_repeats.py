@@ -85,6 +85,11 @@ def form(program: torch.export.ExportedProgram) -> list[str]:
     return lines
 
 
+def in_full(*values: Any) -> list[Any]:
+    """Values of a parameter that only the full run has."""
+    return [pytest.param(value, marks=pytest.mark.full) for value in values]
+
+
 def both(model: torch.nn.Module) -> tuple[torch.export.ExportedProgram, int]:
     """The program with repeats written down, compared with the other; and how many blocks were traced for it."""
     whole = exported(model)
@@ -96,7 +101,7 @@ def both(model: torch.nn.Module) -> tuple[torch.export.ExportedProgram, int]:
     return program, traced
 
 
-@pytest.mark.parametrize("kind", ["plain", "a tuple", "a view"])
+@pytest.mark.parametrize("kind", [*in_full("plain", "a tuple"), "a view"])
 def test_the_graph_is_the_same_with_few_blocks_traced(kind: str) -> None:
     model = Model(kind)
     program, traced = both(model)
@@ -126,7 +131,9 @@ def change_forward(model: Model) -> None:
     model.blocks[2].norm.forward = lambda x: x  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("change", [change_attribute, change_inner, change_weight, share_weight, change_forward])
+@pytest.mark.parametrize(
+    "change", [*in_full(change_attribute, change_inner, share_weight), change_weight, change_forward]
+)
 def test_a_block_that_differs_is_traced_by_itself(change: Any) -> None:
     model = Model().eval()
     change(model)
@@ -168,6 +175,7 @@ def test_unregistered_blocks_are_traced() -> None:
     assert form(program)[:-1] == form(whole)[:-1]
 
 
+@pytest.mark.full
 def test_the_toys_of_other_tests_are_captured_as_ever() -> None:
     for module in (toy.Toy(), toy.Deep(wide=4, narrow=3)):
         model = toy.Call(module)

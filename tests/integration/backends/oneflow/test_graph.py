@@ -391,7 +391,7 @@ print(counters.traces, counters.inits, float(difference) < 1e-5)
     assert done.stdout.split() == ["0", "1", "True"]
 
 
-@pytest.mark.parametrize("where", ["main", "other"])
+@pytest.mark.parametrize("where", [pytest.param("main", marks=pytest.mark.full), "other"])
 def test_ctrl_c_still_raises_keyboard_interrupt(where: str) -> None:
     script = """
 import os, signal, sys, threading, time
