@@ -16,6 +16,7 @@ SDXL = "2026-11-21-h200-f204330.json"
 Z_IMAGE = "2026-11-24-h100-b091270.json"
 OTHERS = "2026-11-25-h100-e59107e.json"
 FLOAT8 = "2026-11-24-h100-d777f78.json"
+WAN_FLOAT8 = "2026-11-25-h100-a33b7c8.json"
 # (label, file, its model, the process whose steps docs/models.md lists), of the benchmark of diffusion transformers.
 FIRST, RESTORED = "ours", "ours, restored"
 TRANSFORMERS = (
@@ -25,6 +26,7 @@ TRANSFORMERS = (
     ("FLUX.1 dev, fp8, H100", FLOAT8, "flux, fp8 scaled", FIRST),
     ("Qwen-Image, H100", OTHERS, "qwen-image", FIRST),
     ("Wan 2.1 14B, 832x480x49, H100", OTHERS, "wan 2.1 t2v", FIRST),
+    ("the same, fp8, H100", WAN_FLOAT8, "wan 2.1 t2v, fp8 scaled", FIRST),
 )
 
 

@@ -23,7 +23,9 @@ HEAD = (
 # By family and format: a step of a full-size model, eager's time by OneGraph's. From the tables of the same page.
 MEASURED = {
     ("flux", "fp8 scaled"): "1.72x (H100)",
+    ("qwen-image", "fp8 scaled"): "2.0x (H100, the fastest steps)",
     ("qwen-image", "int8 convrot"): "1.4x (H100, the fastest steps)",
+    ("wan 2.1 t2v", "fp8 scaled"): "1.36x (H100)",
     ("z-image", "fp8 scaled"): "1.37x to 1.48x; half of it streamed 1.16x (H100)",
     ("z-image", "int8 convrot"): "1.24x (H100)",
 }
