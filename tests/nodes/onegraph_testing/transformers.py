@@ -35,24 +35,28 @@ class TestLoadTransformer:
 
 
 class TestTransformerText:
-    """Conditioning of a family without a text encoder, seeded by the text, a token for each word."""
+    """Conditioning of a family without a text encoder, seeded by the text, a token for each word.
+
+    `features`: of a token, where a model takes others than the small ones of its family.
+    """
 
     @classmethod
     def INPUT_TYPES(cls):
         sides = {"width": ("INT", _SIDE), "height": ("INT", _SIDE)}
-        return {"required": {"text": ("STRING", {"multiline": True}), "family": ([*dits.DITS],), **sides}}
+        required = {"text": ("STRING", {"multiline": True}), "family": ([*dits.DITS],), **sides}
+        return {"required": required, "optional": {"features": ("INT", {"default": 0})}}
 
     RETURN_TYPES = ("CONDITIONING",)
     FUNCTION = "encode"
     CATEGORY = "testing"
 
-    def encode(self, text, family, width, height):
+    def encode(self, text, family, width, height, features=0):
         from . import seed_of, trust_slow_graphs
 
         trust_slow_graphs()
         generator = torch.Generator().manual_seed(seed_of(text))
         dit = dits.DITS[family]
-        tokens = torch.randn(1, len(text.split()), dit.width, generator=generator)
+        tokens = torch.randn(1, len(text.split()), features or dit.width, generator=generator)
         return ([[tokens, dit.conds(generator, (1, height // 8, width // 8))]],)
 
 

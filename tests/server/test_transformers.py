@@ -1,0 +1,119 @@
+"""Diffusion transformers from files, by the nodes that people load them with: Load Diffusion Model and its LoRA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headless import host, server, workflows
+from support.comfyui.installation import environment_of
+from support.models import dit_files
+
+from .conftest import difference
+
+SEED = 5
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it is loaded.
+
+    Attributes:
+        blocks: how many repeated blocks the model has, and of how many kinds.
+        layers: the format of the file's layers.
+        dtype: what Load Diffusion Model is told to keep weights in.
+        mean: how far an image may be from eager's on the average, of 255; quantisers make steps of last bits.
+    """
+
+    family: str
+    blocks: int
+    kinds: int
+    layers: str = ""
+    dtype: str = "default"
+    mean: float = 0.05
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.family, self.layers, self.dtype) if part and part != "default")
+
+
+FILES = [
+    File("flux", 5, 2),
+    File("flux", 5, 2, "fp8 scaled", mean=3.0),
+    File("flux", 5, 2, "int8 convrot", mean=3.0),
+    File("flux", 5, 2, dtype="fp8_e4m3fn"),
+    File("flux 2", 5, 2),
+    File("wan 2.1 t2v", 3, 1),
+    File("sd 3.5", 4, 3),
+]
+
+
+def prompt_of(file: File, width: int = 128, height: int = 128, lora: float = 0.0) -> workflows.Prompt:
+    """A workflow of the file, with a LoRA's strength."""
+    sides = {"family": file.family, "width": width, "height": height}
+    features = dit_files.SIZES[file.family].features
+
+    def text(words: str) -> dict[str, Any]:
+        return {"class_type": "OneGraphTestTransformerText", "inputs": {"text": words, "features": features, **sides}}
+
+    name, model = f"{file}.safetensors", ["lora", 0] if lora else ["load", 0]
+    sampling = {"seed": SEED, "steps": 3, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0}
+    wired = {"model": ["compile", 0], "positive": ["text", 0], "negative": ["no", 0], "latent_image": ["latent", 0]}
+    latent = {"content": "empty", "batch_size": 1, **sides}
+    prompt: workflows.Prompt = {
+        "load": {"class_type": "UNETLoader", "inputs": {"unet_name": name, "weight_dtype": file.dtype}},
+        "compile": {"class_type": "OneGraphCompileModel",
+                    "inputs": {"model": model, "shapes": "any size", "when_missing": "wait", "backend": "inductor"}},
+        "text": text("a lighthouse at night"),
+        "no": text("blurry"),
+        "latent": {"class_type": "OneGraphTestTransformerLatent", "inputs": latent},
+        "sample": {"class_type": "KSampler", "inputs": {**wired, **sampling}},
+        "decode": {"class_type": "OneGraphTestTransformerDecode", "inputs": {"samples": ["sample", 0]}},
+        "save": {"class_type": "SaveImage", "inputs": {"images": ["decode", 0], "filename_prefix": "transformer"}},
+    }  # fmt: skip
+    if lora:
+        chosen = {"model": ["load", 0], "lora_name": name, "strength_model": lora}
+        prompt["lora"] = {"class_type": "LoraLoaderModelOnly", "inputs": chosen}
+    return prompt
+
+
+def same(running: server.Server, file: File, prompt: workflows.Prompt) -> server.Outcome:
+    """Run a workflow with the node and without it; what it gave with it."""
+    wanted, found = running.run(workflows.without_onegraph(prompt)), running.run(prompt)
+    assert (wanted.status, found.status) == ("success", "success"), (wanted.error, found.error)
+    far = max(abs(a.astype(int) - b).mean() for a, b in zip(found.images, wanted.images, strict=True))
+    assert far <= file.mean, (far, difference(found, wanted))
+    assert file.layers or difference(found, wanted) <= 1
+    return found
+
+
+@pytest.mark.parametrize(
+    "file", [FILES[0], *(pytest.param(file, marks=pytest.mark.full) for file in FILES[1:])], ids=str
+)
+def test_a_file_runs_compiled(file: File, tmp_path: Path) -> None:
+    """Compiled once for all sizes and LoRAs, kept beside the file, and restored by the next process."""
+    host.boot()
+    base, environ = server.prepare_base(tmp_path / "base"), environment_of(tmp_path / "home")
+    folder = base / "models" / "diffusion_models"
+    folder.mkdir(parents=True)
+    dit_files.write(
+        file.family, folder / f"{file}.safetensors", base / "models/loras" / f"{file}.safetensors", file.layers
+    )
+    blocks = f"block graphs: {file.blocks} of {file.blocks} blocks compiled"
+    with server.running(base, host.comfyui_path(), env=environ) as running:
+        plain = same(running, file, prompt_of(file))
+        again = same(running, file, prompt_of(file, 192, 128))
+        assert again.text("compile").startswith(blocks), again.texts
+        assert running.status()["compiles"] == file.kinds
+        for strength in (1.0, 0.5):
+            changed = same(running, file, prompt_of(file, lora=strength))
+            assert changed.text("compile").startswith(blocks), changed.texts
+            assert abs(changed.images[0].astype(int) - plain.images[0]).mean() > file.mean
+        assert running.status()["compiles"] == file.kinds
+    assert len([*folder.rglob("manifest.json")]) == file.kinds
+    with server.running(base, host.comfyui_path(), env=environ) as running:
+        restored = same(running, file, prompt_of(file))
+        assert restored.text("compile").startswith(blocks), restored.texts
+        status = running.status()
+        assert (status["compiles"], status["restores"], status["eager_calls"]) == (0, file.kinds, 0)
