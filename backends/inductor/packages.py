@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,25 @@ def compile_whole(exported: torch.export.ExportedProgram, options: Mapping[str, 
         package_path=str(package),
         inductor_configs=_options_for(exported.state_dict.values(), exported.graph.nodes, options),
     )
+    with_whole_metadata(package)
     package.rename(folder / GRAPH_FILE)
+
+
+def with_whole_metadata(package: Path) -> None:
+    """Give an archive the kernels' metadata that torch failed to copy from the wrapper's.
+
+    torch copies them in the compiler's cache without a lock, while another process that compiles the same code may be
+    writing the original: the copy is empty then. torch reads it where it takes no folder.
+    """
+    with zipfile.ZipFile(package) as archive:
+        found = {info.filename: archive.read(info) for info in archive.infolist()}
+    whole = next((data for name, data in found.items() if name.endswith(".wrapper_metadata.json") and data), None)
+    empty = [name for name, data in found.items() if name.endswith(".kernel_metadata.json") and not data]
+    if not empty or whole is None:
+        return
+    with zipfile.ZipFile(package, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in found.items():
+            archive.writestr(name, whole if name in empty else data)
 
 
 def compile_region(module: torch.fx.GraphModule, options: Mapping[str, Any], folder: Path, region_type: int) -> None:

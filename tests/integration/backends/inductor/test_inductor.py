@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import weakref
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from support.models import toy
 
-from onegraph.backends.inductor import InductorBackend, InductorRunner
+from onegraph.backends.inductor import InductorBackend, InductorRunner, packages
 from onegraph.backends.inductor import runner as runner_module
 from onegraph.common.shapes import Refused
 from onegraph.common.tensor_meta import TensorMeta
@@ -97,6 +99,29 @@ def test_a_torch_that_takes_no_folder_unpacks_itself(entry: Entry, monkeypatch: 
     monkeypatch.setattr(runner_module._Files, "_loaded", older)
     runner, module, inputs = InductorBackend().load(entry.folder, toy.CPU), toy.Toy(1), toy.inputs()
     assert folders and folders == [True, False] * (len(folders) // 2)  # each archive as a folder, then as it is
+    torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+
+
+def test_metadata_that_torch_copied_while_they_were_written(
+    entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty copy is as good as whole afterwards, also for a torch that takes no folder."""
+    folder = tmp_path / "graph"
+    shutil.copytree(entry.folder, folder)
+    file = folder / "graph.aoti"
+    with zipfile.ZipFile(file) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    (kernels,) = [name for name in found if name.endswith(".kernel_metadata.json")]
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in found.items():
+            archive.writestr(name, b"" if name == kernels else data)
+    packages.with_whole_metadata(file)
+    with zipfile.ZipFile(file) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == found
+    usual = runner_module._Files._loaded
+    monkeypatch.setattr(runner_module._Files, "_loaded", lambda files, path: usual(files, file))
+    module, inputs = toy.Toy(1), toy.inputs()
+    runner = InductorBackend().load(folder, toy.CPU)
     torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
 
 
