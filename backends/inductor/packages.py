@@ -60,14 +60,15 @@ def with_whole_metadata(package: Path) -> None:
     writing the original: the copy is empty then. torch reads it where it takes no folder.
     """
     with zipfile.ZipFile(package) as archive:
-        found = {info.filename: archive.read(info) for info in archive.infolist()}
-    whole = next((data for name, data in found.items() if name.endswith(".wrapper_metadata.json") and data), None)
-    empty = [name for name, data in found.items() if name.endswith(".kernel_metadata.json") and not data]
-    if not empty or whole is None:
-        return
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+        empty = [name for name, size in sizes.items() if name.endswith(".kernel_metadata.json") and not size]
+        whole = next((name for name, size in sizes.items() if name.endswith(".wrapper_metadata.json") and size), None)
+        if not empty or whole is None:
+            return
+        found = {name: archive.read(whole if name in empty else name) for name in sizes}
     with zipfile.ZipFile(package, "w", zipfile.ZIP_STORED) as archive:
         for name, data in found.items():
-            archive.writestr(name, whole if name in empty else data)
+            archive.writestr(name, data)
 
 
 def compile_region(module: torch.fx.GraphModule, options: Mapping[str, Any], folder: Path, region_type: int) -> None:

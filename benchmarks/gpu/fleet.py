@@ -53,8 +53,9 @@ def run(bench: Bench) -> None:
             bench.put("fleet", **{way: row})
             bench.say(f"{way}: " + str({k: v for k, v in row.items() if k != "log_marks"}))
     steps = {way: bench.result["fleet"][way].get("first_step_s") for way in WAYS}
-    if None not in steps.values():
-        beyond = {way: round(seconds - steps["eager"], 2) for way, seconds in steps.items() if way != "eager"}
+    if steps["eager"] is not None:  # of the others, those that the time was enough for
+        known = {way: seconds for way, seconds in steps.items() if way != "eager" and seconds is not None}
+        beyond = {way: round(seconds - steps["eager"], 2) for way, seconds in known.items()}
         bench.put("fleet", beyond_weights_s=beyond)
         bench.say(f"beyond a fresh eager server's first step: {beyond}")
 
@@ -70,7 +71,7 @@ def _first_step(bench: Bench, way: str, prompt: Any, public: str, store: Any) ->
     from onegraph.runtime import published_use
 
     machine = "store" if way == "kept" else way
-    base = bench.work / machine.replace(" ", "-")
+    base = bench.work / f"machine-{machine.replace(', ', '-').replace(' ', '-')}"
     server.prepare_base(base)
     weights = bench.checkpoint(bench.model)
     held = base / "models" / "checkpoints" / weights.name
