@@ -20,23 +20,25 @@ from ...common.outputs import Output, output_of
 from ...common.torch_private import require
 from ...graph_cache.crash import leftovers
 from ..cuda_graphs import CudaGraphs
+from .container import Container, Library, Loaded, Packaged
 from .packages import GRAPH_FILE, PLAN_FILE, region_file
 from .plan import Plan
 
 
 @dataclass(frozen=True)
 class BoundRegion:
-    """One region of a graph, with a loader of its own because a loader knows one set of weights.
+    """One region of a graph, loaded by itself because what is loaded knows one set of weights.
 
     Attributes:
+        loaded: the region's code.
         weights: the region's name of each -> the graph's.
         inputs: numbers of the values that it takes.
         outputs: numbers of the values that it gives.
         freed: numbers of the values that nothing needs afterwards.
-        aliases: what the loader was given, by its own names.
+        aliases: what it was given, by its own names.
     """
 
-    loader: Any
+    loaded: Loaded
     weights: Mapping[str, str]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -85,9 +87,7 @@ class InductorRunner:
             aliases = region.aliases
             moved = {s: n for s, n in region.weights.items() if s not in aliases or before.get(n) != addresses[n]}
             _point(aliases, {short: tensors[name] for short, name in moved.items()})
-            # use_inactive=False, check_full_update=False, user_managed=True: the graph keeps the addresses only. The
-            # loader never lets go of a tensor that it was given, so it gets the same aliases each time.
-            region.loader.load_constants({short: aliases[short] for short in moved}, False, False, True)
+            region.loaded.bind({short: aliases[short] for short in moved})  # the same aliases each time
         self._bound = addresses
 
     def __call__(self, *inputs: torch.Tensor) -> Output:
@@ -95,13 +95,13 @@ class InductorRunner:
 
     def _run(self, *inputs: torch.Tensor) -> Output:
         if self._results is None:
-            return _own(self._regions[0].loader.boxed_run(list(inputs)), inputs)
+            return _own(self._regions[0].loaded([*inputs]), inputs)
         values = dict(enumerate(inputs))
         for region in self._regions:
             given = [values[number] for number in region.inputs]
             for number in region.freed:
-                values.pop(number, None)  # the last reference is then the list's, which boxed_run empties
-            values.update(zip(region.outputs, region.loader.boxed_run(given), strict=True))
+                values.pop(number, None)  # the last reference is then the list's, which the region empties
+            values.update(zip(region.outputs, region.loaded(given), strict=True))
         return _own([values[number] for number in self._results], inputs)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ def _own(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Out
 def _point(aliases: dict[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
     """Have the aliases of these names, made at first, show the tensors' memory without owning it.
 
-    A loader keeps a reference to every tensor that it was ever given, so a weight itself would outlive its model.
+    What is loaded keeps every tensor that it was ever given, so a weight itself would outlive its model.
     """
     storage = require("torch._C._construct_storage_from_data_pointer")
     with torch.inference_mode(False), torch.no_grad():  # once for all: a UNet has 1,700 weights
@@ -151,24 +151,28 @@ class _Files:
     def __init__(self, folder: Path, device: torch.device, again: bool = False) -> None:
         self._packages = folder
         self._again = again
+        self._device = device
         self._index = device.index if device.type == "cuda" and device.index is not None else -1
-        self._class = require("torch._C._aoti.AOTIModelPackageLoader")
-        require("torch._C._aoti.AOTIModelPackageLoader.boxed_run")
         # A library that is in use needs no file on POSIX systems; the kernels of a GPU are read at their first calls.
         self._read_later = device.type == "cuda" or os.name != "posix"
         self._held = contextlib.ExitStack()
         self._folder: Path | None = None
         self._unpacked: dict[str, Path] = {}
+        self._libraries: dict[str, Library | None] = {}  # one for all of a region: 0.1 ms instead of 4 for each
 
-    def loader(self, file: str) -> Any:
-        """Load a file once more. Raises OSError or RuntimeError."""
+    def loaded(self, file: str) -> Loaded:
+        """Load a file once more. Raises LoadError, OSError or RuntimeError."""
         package = self._packages / file
         if file not in self._unpacked:
             self._unpacked[file] = self._unpack(package)
+            self._libraries[file] = Library.of(self._unpacked[file])
+        library = self._libraries[file]
+        if library is not None:
+            return Container(library, self._device)
         try:
-            return self._loaded(self._unpacked[file])  # one library for all loaders of a region: 0.1 ms instead of 4
+            return self._packaged(self._unpacked[file])
         except RuntimeError:
-            return self._loaded(self._kept(package) if self._again else package)
+            return self._packaged(self._kept(package) if self._again else package)
 
     def _kept(self, package: Path) -> Path:
         """A copy of an archive that stays."""
@@ -186,8 +190,8 @@ class _Files:
             archive.extractall(unpacked)
         return unpacked
 
-    def _loaded(self, path: Path) -> Any:
-        return self._class(str(path), "model", True, 1, self._index)
+    def _packaged(self, path: Path) -> Packaged:
+        return Packaged(path, self._index)
 
     def keep_for(self, runner: InductorRunner) -> None:
         """Keep the files as long as the runner lives, where it still reads them."""
@@ -259,14 +263,14 @@ def _read_plan(folder: Path) -> Plan | None:
 
 def _loaded(plan: Plan | None, files: _Files) -> InductorRunner:
     if plan is None:
-        whole = files.loader(GRAPH_FILE)
-        names = {name: name for name in whole.get_constant_fqns()}
+        whole = files.loaded(GRAPH_FILE)
+        names = {name: name for name in whole.constant_names()}
         return InductorRunner([BoundRegion(whole, names, (), (), ())], None)
     regions = []
     for step, freed in zip(plan.steps, plan.last_uses(), strict=True):
-        region = files.loader(region_file(step.region_type))
+        region = files.loaded(region_file(step.region_type))
         shorts = [f"w{number}" for number in range(len(step.weights))]
-        if set(region.get_constant_fqns()) != set(shorts):
+        if set(region.constant_names()) != set(shorts):
             raise LoadError("The compiled graph's regions do not read the weights of its plan; it runs eager.")
         weights = dict(zip(shorts, step.weights, strict=True))
         regions.append(BoundRegion(region, weights, step.inputs, step.outputs, freed))

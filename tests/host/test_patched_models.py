@@ -403,10 +403,9 @@ def test_a_graph_that_fails_after_first_use_is_retired(
     (graph,) = fresh_process.graphs()
     alias = graph._runners.first.runner._regions[0].aliases  # type: ignore[attr-defined]
     wrong = next(iter(alias.values()))
-    graph._runners.first.runner._regions[0].loader.load_constants(  # type: ignore[attr-defined]
-        {name: torch.zeros_like(t) if t is not wrong and t.ndim > 1 else t for name, t in alias.items()},
-        False, False, True,
-    )  # fmt: skip
+    graph._runners.first.runner._regions[0].loaded.bind(  # type: ignore[attr-defined]
+        {name: torch.zeros_like(t) if t is not wrong and t.ndim > 1 else t for name, t in alias.items()}
+    )
     host.sample(fast, steps=6, cfg=cfg)
     assert "the graph failed a later check: it differs from eager" in node_text()
     assert counters.spot_checks == 1 and len(quarantined) == 1

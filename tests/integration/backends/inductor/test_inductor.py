@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import weakref
 import zipfile
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 import torch
 from support.models import toy
 
-from onegraph.backends.inductor import InductorBackend, InductorRunner, packages
+from onegraph.backends.inductor import InductorBackend, InductorRunner, container, packages
 from onegraph.backends.inductor import runner as runner_module
 from onegraph.common.shapes import Refused
 from onegraph.common.tensor_meta import TensorMeta
@@ -61,6 +63,90 @@ sys.stdin.read()
 """
 
 
+# What loads a library: its own C interface, or torch's loader -------------------------------------------------------
+
+
+def by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container.Library, "of", lambda unpacked: None)
+
+
+def loaded_by(runner: InductorRunner) -> set[type]:
+    return {type(region.loaded) for region in runner._regions}
+
+
+def test_both_ways_of_loading_give_the_same(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, inputs = toy.Toy(1), toy.inputs()
+    own = InductorBackend().load(entry.folder, toy.CPU)
+    by_torch(monkeypatch)
+    torchs = InductorBackend().load(entry.folder, toy.CPU)
+    assert (loaded_by(own), loaded_by(torchs)) == ({container.Container}, {container.Packaged})
+    assert sorted(own.constant_names()) == sorted(torchs.constant_names())
+    result = run(own, entry, module, *inputs)
+    assert torch.equal(result, run(torchs, entry, module, *inputs))
+    torch.testing.assert_close(result, module(*inputs))
+
+
+def test_other_threads_go_on_while_a_graph_computes(runner: InductorRunner, entry: Entry) -> None:
+    """The server answers. No thread is made to give up Python's lock here, so another one runs only if it is free."""
+    module, inputs = toy.Toy(1), toy.inputs()
+    run(runner, entry, module, *inputs)
+    rounds, done = 0, threading.Event()
+
+    def go_on() -> None:
+        nonlocal rounds
+        while not done.is_set():
+            rounds += 1
+            time.sleep(0)  # gives it up
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e6)
+    other = threading.Thread(target=go_on)
+    try:
+        other.start()
+        seen = rounds
+        for _ in range(100_000):  # until the system has let the other one run in one of them
+            runner(*inputs)
+            if rounds > seen + 1:
+                break
+        assert rounds > seen + 1
+    finally:
+        sys.setswitchinterval(before)
+        done.set()
+        other.join()
+
+
+def test_what_was_loaded_goes_with_its_runner(entry: Entry) -> None:
+    runner, module, inputs = InductorBackend().load(entry.folder, toy.CPU), toy.Toy(1), toy.inputs()
+    run(runner, entry, module, *inputs)
+    held = [weakref.ref(region.loaded) for region in runner._regions]
+    alive = [one() is not None for one in held]
+    del runner
+    gc.collect()
+    assert (alive, [one() is not None for one in held]) == ([True] * len(held), [False] * len(held))
+
+
+def test_a_library_is_told_what_it_does_not_know(runner: InductorRunner, entry: Entry) -> None:
+    module, inputs = toy.Toy(1), toy.inputs()
+    expected = run(runner, entry, module, *inputs)
+    code = runner._regions[0].loaded
+    with pytest.raises(RuntimeError, match="has no weight nonsense"):
+        code.bind({"nonsense": torch.zeros(1)})
+    with pytest.raises(RuntimeError, match="takes 2 inputs, not 3"):
+        code([*inputs, inputs[0]])
+    assert torch.equal(runner(*inputs), expected)
+
+
+def test_calls_keep_no_memory(runner: InductorRunner, entry: Entry) -> None:
+    module, inputs = toy.Toy(1), toy.inputs()
+    expected = run(runner, entry, module, *inputs)
+    given = [tensor.clone() for tensor in inputs]
+    found = runner(*given)
+    assert torch.equal(found, expected)
+    kept = [weakref.ref(tensor) for tensor in (*given, found)]
+    del given, found
+    assert {one() for one in kept} == {None}
+
+
 def test_a_killed_process_leaves_no_unpacked_files(entry: Entry, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", LOAD, str(entry.folder)]
@@ -87,7 +173,8 @@ def test_files_that_a_gpu_reads_later_stay_with_it(
 
 
 def test_a_torch_that_takes_no_folder_unpacks_itself(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = runner_module._Files._loaded
+    by_torch(monkeypatch)
+    usual = runner_module._Files._packaged
     folders = []
 
     def older(files: runner_module._Files, path: Path) -> object:
@@ -96,7 +183,7 @@ def test_a_torch_that_takes_no_folder_unpacks_itself(entry: Entry, monkeypatch: 
             raise RuntimeError("Failed to initialize zip archive")
         return usual(files, path)
 
-    monkeypatch.setattr(runner_module._Files, "_loaded", older)
+    monkeypatch.setattr(runner_module._Files, "_packaged", older)
     runner, module, inputs = InductorBackend().load(entry.folder, toy.CPU), toy.Toy(1), toy.inputs()
     assert folders and folders == [True, False] * (len(folders) // 2)  # each archive as a folder, then as it is
     torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
@@ -118,8 +205,9 @@ def test_metadata_that_torch_copied_while_they_were_written(
     packages.with_whole_metadata(file)
     with zipfile.ZipFile(file) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == found
-    usual = runner_module._Files._loaded
-    monkeypatch.setattr(runner_module._Files, "_loaded", lambda files, path: usual(files, file))
+    by_torch(monkeypatch)
+    usual = runner_module._Files._packaged
+    monkeypatch.setattr(runner_module._Files, "_packaged", lambda files, path: usual(files, file))
     module, inputs = toy.Toy(1), toy.inputs()
     runner = InductorBackend().load(folder, toy.CPU)
     torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
