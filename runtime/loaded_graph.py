@@ -23,7 +23,7 @@ from ..common.zeros import zeros
 from ..graph_cache.entry import Entry
 from ..graph_cache.lookup import Broken
 from ..graph_cache.store import Store
-from . import binding, code_guard, out_of_memory
+from . import binding, call_thread, code_guard, out_of_memory
 from .bound_runners import BoundRunner, BoundRunners
 from .counters import Counters
 from .first_use import CheckFailed, Comparison, FirstUseCheck
@@ -76,6 +76,9 @@ class LoadedGraph:
         code = entry.manifest.code
         self.code = code_guard.CodeGuard(code) if code is not None else None
         self.used = time.monotonic()
+        in_one = options.another is None and request.device.type in options.policy.one_thread_on
+        if in_one and runner.cuda_graphs is not None:  # OneFlow keeps its own account of threads
+            runner = call_thread.InOneThread(runner, request.device)
         self._runners = BoundRunners(runner, options.another)
         self._prefix = request.prefix
         self._store = store

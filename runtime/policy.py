@@ -18,6 +18,7 @@ class Policy:
             noisy. On a GPU only the first calls take long, which load kernels and plans.
         checks_share: of the time spent in sampling that comparing later calls with eager may take.
         preload_on: device types where a first call costs so much that it is worth to begin before it.
+        one_thread_on: device types where whole graphs are called in one thread (`call_thread`).
         captures: whether calls on a GPU may be captured as CUDA graphs.
         preload_room: bytes of memory besides the model's own: preloading a graph never competes for it.
     """
@@ -28,6 +29,7 @@ class Policy:
     measuring_seconds: Mapping[str, float] = field(default_factory=lambda: {"cpu": 2.0, "cuda": 20.0})
     checks_share: float = 0.004
     preload_on: tuple[str, ...] = ("cuda",)
+    one_thread_on: tuple[str, ...] = ("cuda",)
     captures: bool = True
     preload_room: int = 6 << 30
 

@@ -19,6 +19,7 @@ from ...runtime import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name
 from ..contract import Use
 from ..weights.products import products
+from ..prompt_size import FIRST, Size
 from .family import FIRST_SIDE, FIRST_TOKENS, Family, one_path, torch_attention
 
 FOLDER = "controlnet"  # of ComfyUI's models, and part of its loaders' input
@@ -80,7 +81,7 @@ class ControlNet(Family):
         with torch_attention(), one_path(given["x"]), products():
             yield
 
-    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
+    def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
         net: Any = module
         tensor = {"dtype": net.dtype, "device": like.load_device}
         width = next(m.attn2.to_k.in_features for m in net.modules() if hasattr(m, "attn2"))

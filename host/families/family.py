@@ -13,8 +13,10 @@ from ...common.reasons import Reason
 from ...runtime import family
 from ...runtime.family import Arguments
 from ..contract import Feature, Use
+from ..prompt_size import FIRST, Size, prompt_size
 
 FIRST_SIDE, FIRST_TOKENS = 32, 77  # latent units and tokens of a usual call
+PIXELS = 8  # of a side of an image, for each latent unit of SD
 
 
 class Family(family.Family):
@@ -37,9 +39,13 @@ class Family(family.Family):
     def foreign_argument(self, name: str) -> Reason:
         return reasons.UnknownArgument(name)
 
+    def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
+        """A usual call, for images of a size where that decides anything."""
+        raise NotImplementedError
+
     def examples(self, module: torch.nn.Module, like: Any, dynprompt: Any) -> Sequence[Arguments]:
         """The calls that a workflow will probably make, for graphs that are restored before them."""
-        return [self.example(module, like)]
+        return [self.example(module, like, prompt_size(dynprompt))]
 
 
 def attention(func: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,8 @@ from .. import model_source
 from ..contract import Use, uses
 from ..weights.products import products
 from . import residuals
-from .family import FIRST_SIDE, FIRST_TOKENS, Family, attention, of_steps, one_path
+from ..prompt_size import FIRST, Size, prompt_size
+from .family import FIRST_TOKENS, PIXELS, Family, attention, of_steps, one_path
 
 MODULE = "comfy.ldm.modules.diffusionmodules.openaimodel"
 
@@ -111,21 +112,22 @@ class Unet(Family):
         finally:
             self.options = {}
 
-    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
+    def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
         unet: Any = module
         config = like.model.model_config.unet_config
         tensor = {"dtype": like.model.get_dtype_inference(), "device": like.load_device}
+        batch = 2 * size.images  # with a prompt and without, at once
         given = {
-            "x": torch.zeros(2, unet.in_channels, FIRST_SIDE, FIRST_SIDE, **tensor),
-            "timesteps": torch.zeros(2, device=like.load_device),
-            "context": torch.zeros(2, FIRST_TOKENS, config["context_dim"], **tensor),
+            "x": torch.zeros(batch, unet.in_channels, size.height // PIXELS, size.width // PIXELS, **tensor),
+            "timesteps": torch.zeros(batch, device=like.load_device),
+            "context": torch.zeros(batch, FIRST_TOKENS, config["context_dim"], **tensor),
         }
         if unet.num_classes is not None:
-            given["y"] = torch.zeros(2, config["adm_in_channels"], **tensor)
+            given["y"] = torch.zeros(batch, config["adm_in_channels"], **tensor)
         return Arguments((), given)
 
     def examples(self, module: torch.nn.Module, like: Any, dynprompt: Any) -> Sequence[Arguments]:
-        plain_call = self.example(module, like)
+        plain_call = self.example(module, like, prompt_size(dynprompt))
         if dynprompt is None or not model_source.has_controlnet(dynprompt):
             return [plain_call]
         steering = residuals.usual(module, plain_call.kwargs["x"])

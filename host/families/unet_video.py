@@ -14,6 +14,7 @@ from ...common.shapes import Refused
 from ...runtime import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
 from ..contract import Use, uses
+from ..prompt_size import FIRST, Size
 from .family import FIRST_SIDE
 from .unet import MODULE, Unet, is_video, options_refusal
 
@@ -85,7 +86,7 @@ class VideoUnet(Unet):
         with super().capture_rewrites(module, given), _OneVideo():
             yield
 
-    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
+    def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
         unet: Any = module
         config = like.model.model_config.unet_config
         tensor = {"dtype": like.model.get_dtype_inference(), "device": like.load_device}

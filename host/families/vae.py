@@ -17,7 +17,8 @@ from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...runtime.family import Arguments, Axis, Input, Tensors
 from ..contract import Use, uses
-from .family import FIRST_SIDE, Family, one_path
+from ..prompt_size import FIRST, Size
+from .family import Family, one_path
 
 Half = Literal["decoder", "encoder"]
 HALVES: tuple[Half, ...] = ("decoder", "encoder")
@@ -118,9 +119,10 @@ class DecoderHalf(VaeHalf):
         result: torch.Tensor = own.decode(module, given["x"])
         return result
 
-    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
-        frames = (1,) * (self.laid_out(module).dims - 4)
-        shape = (1, like.latent_channels, *frames, FIRST_SIDE, FIRST_SIDE)
+    def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
+        layout = self.laid_out(module)
+        frames = (1,) * (layout.dims - 4)
+        shape = (1, like.latent_channels, *frames, size.height // layout.pixels, size.width // layout.pixels)
         return Arguments((torch.zeros(shape, dtype=like.vae_dtype, device=like.device),))
 
 
@@ -139,10 +141,9 @@ class EncoderHalf(VaeHalf):
         result: torch.Tensor = own.encode(module, given["x"])
         return result
 
-    def example(self, module: torch.nn.Module, like: Any) -> Arguments:
-        layout = self.laid_out(module)
-        frames, side = (1,) * (layout.dims - 4), FIRST_SIDE * layout.pixels
-        shape = (1, like.output_channels, *frames, side, side)
+    def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
+        frames = (1,) * (self.laid_out(module).dims - 4)
+        shape = (1, like.output_channels, *frames, size.height, size.width)
         return Arguments((torch.zeros(shape, dtype=like.vae_dtype, device=like.device),))
 
 

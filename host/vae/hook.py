@@ -79,13 +79,13 @@ class VaeHook:
         """Itself: copies of a VAE that other nodes make belong to the same node of ours."""
         return self
 
-    def preload(self, vae: Any, module: torch.nn.Module) -> None:
+    def preload(self, vae: Any, module: torch.nn.Module, dynprompt: Any = None) -> None:
         """Begin to restore the graphs for any size before the first image."""
         if self.options.dynamic_resolution not in ("auto", "any size"):
             return
         for part, component in self._components.items():
             if self._chosen(part) and self._halves[part].refusal(module) is None:
-                examples = functools.partial(component.family.examples, module, vae, None)
+                examples = functools.partial(component.family.examples, module, vae, dynprompt)
                 component.preload(vae.patcher, module, self.options.backend, examples, self._guards)
 
     # The call from outside ----------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynpromp
     compiled.__class__ = vae_class_for(vae_class)
     compiled.onegraph = hook
     compiled.first_stage_model = stand_in(VaeProxy, plain_vae.first_stage_model, hook)
-    hook.preload(plain_vae, plain_vae.first_stage_model)
+    hook.preload(plain_vae, plain_vae.first_stage_model, dynprompt)
     backend = choice.describe(options.backend, plain_vae.device)
     ready = f"ready: {options.parts}, {options.dynamic_resolution}, {backend}; starts with the first image"
     return compiled, ready

@@ -17,6 +17,7 @@ import pytest
 import torch
 from headless import host
 
+from onegraph.backends.inductor import InductorRunner
 from onegraph.host import families
 from onegraph.host import model_hook as hook
 from onegraph.host.component import Component
@@ -48,6 +49,46 @@ def test_the_first_call_finds_a_loaded_and_warm_graph(model: Any, counters: Coun
     assert node_text().startswith("restored in "), node_text()
     host.wait_for_preloads()
     assert counters.preloads == 1
+
+
+def test_a_preload_and_all_calls_share_a_thread(
+    model: Any, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch keeps for each thread is warm at the first call."""
+    fresh_process.policy = replace(fresh_process.policy, one_thread_on=("cpu",))
+    threads: list[str] = []
+    run = InductorRunner._run
+
+    def noted(self: InductorRunner, *inputs: torch.Tensor) -> Any:
+        threads.append(threading.current_thread().name)
+        return run(self, *inputs)
+
+    monkeypatch.setattr(InductorRunner, "_run", noted)
+    fast = compiled(model)
+    host.wait_for_preloads()
+    assert counters.preloads == 1 and len(threads) == 1
+    assert relative_l2(host.sample(fast), host.sample(model)) < 1e-4
+    assert (counters.restores, counters.eager_calls) == (1, 0)
+    assert len(threads) == 1 + counters.compiled_calls and set(threads) == {"onegraph-calls-cpu_0"}
+
+
+def test_a_preload_is_of_the_workflows_size(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+    warm = LoadedGraph.warm
+
+    def noted(self: LoadedGraph, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
+        shapes.append(tuple(inputs[0].shape))
+        warm(self, inputs, modules)
+
+    monkeypatch.setattr(LoadedGraph, "warm", noted)
+    from comfy_execution.graph import DynamicPrompt
+
+    latent = {"class_type": "EmptyLatentImage", "inputs": {"width": 320, "height": 256, "batch_size": 1}}
+    node = {"class_type": "OneGraphCompileModel", "inputs": {"model": ["1", 0]}}
+    loader = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "none.safetensors"}}
+    hook.compile_model(model, hook.Options(), NODE, DynamicPrompt({NODE: node, "1": loader, "3": latent}))
+    host.wait_for_preloads()
+    assert shapes == [(2, 4, 32, 40)]
 
 
 def test_the_first_call_may_come_while_it_goes_on(
