@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ..common.errors import Cause, ChildDiedError, CompileError, in_brief
 from ..graph_cache.crash import leftovers
+from . import ready_workers
 from .job import LOG_FILE, Checked, Compiled, CompileFailed, Done, Job, Message, Regions, Stage, from_json, write_job
 from .progress import STAGES, Estimate, Progress
 
@@ -141,7 +142,9 @@ class _Child:
         self.staging = staging
         self._started = time.perf_counter()
         try:
-            self._process = _start(staging, scratch)
+            ready = ready_workers.take()
+            begun = None if ready is None else ready.begin(staging, scratch)
+            self._process = begun or _start(staging, scratch)
         except OSError as error:
             raise CompileError(
                 f"The compiling process could not be started ({in_brief(error)}).", lasting=False

@@ -10,6 +10,9 @@ crashes on load and the compiler's memory all stay here. The order of a main wor
 3. Rebuild the module, capture, compile, check (`compile_job`). Further workers compile regions of the graph that the
    main worker hands out (`backends.worker_pool`).
 4. Report each step as a line of JSON on standard output. Further workers report nothing.
+
+With `--wait` in place of the folder it imports torch's compiler first, and is then told the folder on standard input
+(`ready_workers`).
 """
 
 from __future__ import annotations
@@ -23,15 +26,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from onegraph.backends.worker_pool import WorkerPool
     from onegraph.compiler.job import CompileFailed, Job, Message
 
 FURTHER = "--further-worker"
+WAIT = "--wait"
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
@@ -219,10 +224,48 @@ def _failure(error: Exception) -> CompileFailed:
     return CompileFailed(text, lasting=getattr(error, "lasting", True) and not passing)
 
 
-def main(staging: Path, number: int | None = None) -> NoReturn:
-    """Run as the main worker, or as a further worker with that number."""
+def wait_for_job() -> tuple[Path, int]:
+    """Import what every compile needs and wait until there is one; its staging folder, and what leads to the server.
+
+    The process ends if none comes.
+    """
+    channel = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.path += [path for path in _next_line()["import_path"] if path not in sys.path]
     import_pack()
-    worker = _MainWorker(staging, _redirect_output(staging / log_file(number)))
+    from onegraph.backends.inductor import toolchain
+    from onegraph.compiler import compile_job  # noqa: F401, which takes time
+
+    toolchain.import_compiler()
+    job = _next_line()
+    os.environ["TMPDIR"] = job["scratch"]
+    tempfile.tempdir = None  # that of whoever asked before
+    os.chdir(job["staging"])
+    return Path(job["staging"]), channel
+
+
+def _next_line() -> dict[str, Any]:
+    """Read a line of standard input and nothing that follows it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        one = os.read(0, 1)
+        if not one:
+            os._exit(0)
+        line += one
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def main(staging: Path, number: int | None = None, channel: int | None = None) -> NoReturn:
+    """Run as the main worker, or as a further worker with that number.
+
+    Args:
+        channel: what leads to the server where standard output does not any more.
+    """
+    if "onegraph" not in sys.modules:
+        import_pack()
+    own = _redirect_output(staging / log_file(number))
+    worker = _MainWorker(staging, own if channel is None else channel)
     _end_with_parent()
     _resume_without_parent()
     try:
@@ -243,4 +286,7 @@ def main(staging: Path, number: int | None = None) -> NoReturn:
 
 
 if __name__ == "__main__":
+    if WAIT in sys.argv:
+        folder, channel = wait_for_job()
+        main(folder, channel=channel)
     main(Path(sys.argv[1]), int(sys.argv[3]) if FURTHER in sys.argv else None)

@@ -15,9 +15,10 @@ from ..backends import rebuilder
 from ..common import memory
 from ..common.reasons import Reason
 from ..common.shapes import Refused
+from ..compiler import ready_workers
 from ..compiler.progress import Progress
 from ..graph_cache.model_hash import ModelSource
-from ..runtime import component
+from ..runtime import component, likely_compile
 from ..runtime.component import plan_of
 from ..runtime.family import Arguments
 from ..runtime.module_guard import GuardCache
@@ -92,6 +93,7 @@ class Component(component.Component):
         backend: str,
         examples: Callable[[], Sequence[Arguments]],
         guards: GuardCache,
+        compiles: bool = False,
     ) -> None:
         """Begin to restore graphs for any size that serve some calls, while the host encodes prompts. Never raises.
 
@@ -99,6 +101,7 @@ class Component(component.Component):
             patcher: ComfyUI's, of the model.
             module: the patcher's model, or the part of it that will run.
             examples: makes calls that will come.
+            compiles: whether a graph that is missing will be compiled.
         """
 
         def wanted() -> Iterator[tuple[Request, int]]:
@@ -106,7 +109,7 @@ class Component(component.Component):
                 if isinstance(request, Request) and rebuilder(request.backend) is None:
                     yield request, 1
 
-        self.preload_requests(patcher, wanted)
+        self.preload_requests(patcher, wanted, backend if compiles else "")
 
     def expected(
         self,
@@ -128,21 +131,31 @@ class Component(component.Component):
             plan = plan_of("any size")
             yield given if isinstance(given, Refused) else self.request(run, module, given, backend, plan)
 
-    def preload_requests(self, patcher: Any, requests: Callable[[], Iterable[tuple[Request, int]]]) -> None:
+    def preload_requests(
+        self, patcher: Any, requests: Callable[[], Iterable[tuple[Request, int]]], compiles: str
+    ) -> None:
         """Begin to restore graphs, each in a thread, where the device is one on which that pays. Never raises.
+
+        Where there are none, compiling processes are started ahead.
 
         Args:
             requests: gives them, and how many modules each will serve.
+            compiles: the choice of the backend by which one that is missing will be compiled; empty: none will.
         """
         try:
             device, policy = patcher.load_device, registry().policy
             room = patcher.model_size() + policy.preload_room
             if device.type not in policy.preload_on or memory.unused_bytes(device) < room:
                 return
+            found = False
             for request, modules in requests():
+                found = True
                 name = f"onegraph-preload-{request.key.digest}"
+                given = (request, policy.preload_room, modules, compiles)
                 # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
-                threading.Thread(target=_preload, args=(request, policy.preload_room, modules), name=name).start()
+                threading.Thread(target=_preload, args=given, name=name).start()
+            if not found and compiles:  # blocks, whose graphs are asked for by what the store has
+                likely_compile.expect(compiles, device, ready_workers.MOST, policy)
         except Exception:  # never into the queue; the first call does without
             log.debug("no graph was preloaded", exc_info=True)
 
@@ -175,9 +188,11 @@ class Component(component.Component):
         report_run(self.node_id, self.part, report)
 
 
-def _preload(request: Request, room: int, modules: int) -> None:
+def _preload(request: Request, room: int, modules: int, compiles: str) -> None:
     with no_collection():
-        registry().preload(request, room, modules)
+        missing = registry().preload(request, room, modules)
+    if missing and compiles:
+        likely_compile.expect(compiles, request.device, 1, registry().policy)
 
 
 def wait_for(device: torch.device | None) -> None:

@@ -63,7 +63,8 @@ class ModelHook(SamplingHook):
         module, component = patcher.model.diffusion_model, self._component
         if self.options.shapes == "any size":
             examples = functools.partial(component.family.examples, module, patcher, dynprompt)
-            component.preload(patcher, module, self.options.backend, examples, self._guards)
+            compiles = self.options.when_missing != "eager"
+            component.preload(patcher, module, self.options.backend, examples, self._guards, compiles)
 
     @override
     def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:

@@ -263,26 +263,32 @@ class Registry:
 
     # Preloading ---------------------------------------------------------------------------------------------
 
-    def preload(self, request: Request, room: int, modules: int = 1) -> None:
+    def preload(self, request: Request, room: int, modules: int = 1) -> bool:
         """Load a cached graph and warm it up, in a thread beside whatever comes before its first call. Never raises.
 
         Args:
             room: bytes that must still be free to warm it up.
             modules: that the graph will serve.
+
+        Returns:
+            Whether there is no graph to load, so that a call will probably compile one.
         """
         device = request.device
         try:
             on_device = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
             with torch.inference_mode(), on_device:  # both are a thread's own
                 restored = self._preloaded(request)
+                if isinstance(restored, Miss):
+                    return self.compiles.failures.why_not(request) is None
                 if restored is not None and memory.unused_bytes(device) >= room:
                     with attending(Zeros()):
                         restored.warm(request.some_inputs(restored.entry.manifest.signature), modules)
                     self.counters.preloads += 1
         except Exception:  # the first call does without
             log.debug("a graph could not be preloaded", exc_info=True)
+        return False
 
-    def _preloaded(self, request: Request) -> LoadedGraph | None:
+    def _preloaded(self, request: Request) -> LoadedGraph | Miss | None:
         # Whoever else obtains this graph may be compiling it, and a process that ends waits for this thread.
         slot = request.slot
         with self._claim(slot) as claimed:
@@ -291,7 +297,7 @@ class Registry:
             restored = self._restore(request)
             if isinstance(restored, Refused) and not restored.passing:  # nobody listens here
                 self._preload_refusals[slot] = restored.reason
-            return restored if isinstance(restored, LoadedGraph) else None
+            return restored if isinstance(restored, LoadedGraph | Miss) else None
 
     # Letting go ---------------------------------------------------------------------------------------------
 

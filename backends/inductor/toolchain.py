@@ -275,3 +275,15 @@ def compile_anything(options: Mapping[str, Any], device: torch.device, folder: P
     module = torch.export.export(_Anything(), (x,)).module()
     output = {"aot_inductor.package": True, "aot_inductor.output_path": str(folder / "region")}
     require("torch._inductor").aot_compile(module, (x,), options={**options, **output})
+
+
+def import_compiler() -> None:
+    """Import what every compile takes and what takes long to import, for a process that waits for a job."""
+    for name in (
+        "torch.export",
+        "torch._inductor.compile_fx",
+        "torch._inductor.package",
+        "torch._inductor.codegen.cpp_wrapper_gpu" if torch.version.cuda else "torch._inductor.codegen.cpp",
+    ):
+        with contextlib.suppress(LoadError):  # the compile will say what is missing
+            require(name)

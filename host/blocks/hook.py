@@ -94,7 +94,7 @@ def preload_blocks(
         client = BlockClient(component, options, module, prefix, patcher.load_device)
         return stored_requests(client, module, patcher.load_device, guards)
 
-    component.preload_requests(patcher, requests)
+    component.preload_requests(patcher, requests, options.backend if options.when_missing != "eager" else "")
 
 
 def start_blocks(client: BlockClient, patcher: Any, module: torch.nn.Module, guards: GuardCache) -> HostRun:

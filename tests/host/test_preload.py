@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from headless import host
 
 from onegraph.backends.inductor import InductorRunner
+from onegraph.compiler import ready_workers
 from onegraph.host import families
 from onegraph.host import model_hook as hook
 from onegraph.host.component import Component
@@ -34,8 +35,11 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture(autouse=True)
-def preload_here(fresh_process: Registry) -> None:
+def preload_here(fresh_process: Registry) -> Iterator[None]:
     fresh_process.policy = replace(ANY_SPEED, preload_on=("cpu",), preload_room=0)
+    ready_workers.end_all()
+    yield
+    ready_workers.end_all()
 
 
 def test_the_first_call_finds_a_loaded_and_warm_graph(model: Any, counters: Counters, fresh_process: Registry) -> None:
@@ -146,6 +150,22 @@ def test_a_model_without_a_graph_is_not_compiled_early(checkpoint: Callable[...,
     host.wait_for_preloads()
     assert at_once.startswith("ready: ")
     assert (counters.preloads, counters.compiles) == (0, 0)
+    assert ready_workers.waiting() == 1  # a compile is likely
+
+
+@pytest.mark.parametrize("options", [{"when_missing": "eager"}, {"backend": "oneflow"}])
+def test_no_process_waits_where_nothing_will_be_compiled_by_inductor(
+    options: dict[str, Any], checkpoint: Callable[..., Path]
+) -> None:
+    hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.Options(**options), NODE)
+    host.wait_for_preloads()
+    assert ready_workers.waiting() == 0
+
+
+def test_a_model_whose_graph_is_there_needs_no_process(model: Any, counters: Counters) -> None:
+    compiled(model)
+    host.wait_for_preloads()
+    assert (counters.preloads, ready_workers.waiting()) == (1, 0)
 
 
 def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
