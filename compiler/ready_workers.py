@@ -1,7 +1,8 @@
-"""Compiling processes that wait for a job: started when a compile is likely, they have imported torch's compiler by then.
+"""Compiling processes that wait for a job: started when a compile is likely, with torch's compiler imported by then.
 
-That takes 5 to 10 s of every compile, which a user waits for. Meanwhile a workflow encodes its prompt and reads weights.
-A process that waits uses no GPU and takes 0.7 GiB of memory. It ends when this one does, or when no compile comes.
+That takes 5 to 10 s of every compile, for which users wait, and so does starting the processes that compile kernels.
+Meanwhile a workflow encodes its prompt and reads weights. A process that waits uses no GPU and takes 0.7 GiB of memory.
+It ends when this one does, or when no compile comes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -53,7 +55,10 @@ class ReadyWorker:
         return self.process
 
     def end(self) -> None:
-        """End it."""
+        """End it, with what it has started."""
+        if os.name == "posix":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
@@ -67,13 +72,18 @@ class ReadyWorker:
         self.process.stdin.flush()
 
 
-def start(count: int = 1, idle_seconds: float = IDLE_SECONDS) -> None:
-    """Have so many processes wait, `MOST` at most, those that wait already included. Never raises OSError."""
+def start(count: int, device: str, cache: Path, idle_seconds: float = IDLE_SECONDS) -> None:
+    """Have so many processes wait, `MOST` at most, those that wait already included. Never raises OSError.
+
+    Args:
+        device: for which they will probably compile. They start what its compiles need.
+        cache: folder for what compilers share between compiles, where the user chose none.
+    """
     with _lock:
         _end_unusable()
         for _ in range(min(count, MOST) - len(_waiting)):
             with contextlib.suppress(OSError):
-                _waiting.append(_started())
+                _waiting.append(_started(device, cache))
         if _waiting:
             timer = threading.Timer(idle_seconds, _end_idle, [idle_seconds])
             timer.daemon = True
@@ -104,7 +114,7 @@ def _import_path() -> list[str]:
     return [path for path in sys.path if path]
 
 
-def _started() -> ReadyWorker:
+def _started(device: str, cache: Path) -> ReadyWorker:
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("worker.py")), WAIT],
         stdin=subprocess.PIPE,
@@ -113,7 +123,7 @@ def _started() -> ReadyWorker:
         start_new_session=os.name == "posix",
     )
     worker = ReadyWorker(process, dict(os.environ), _import_path(), time.monotonic())
-    worker._tell({"import_path": worker.import_path})
+    worker._tell({"import_path": worker.import_path, "device": device, "cache": str(cache)})
     return worker
 
 

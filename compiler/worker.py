@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 FURTHER = "--further-worker"
 WAIT = "--wait"
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
@@ -56,11 +57,16 @@ def _end_with_parent() -> None:
     def wait() -> None:
         while os.read(0, 1024):
             pass
-        if os.name == "posix":
-            os.killpg(os.getpgid(0), signal.SIGKILL)
-        os._exit(1)
+        _end_all()
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def _end_all() -> NoReturn:
+    """End this process and its compilers."""
+    if os.name == "posix":
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+    os._exit(1)
 
 
 def _resume_without_parent() -> None:
@@ -170,9 +176,9 @@ class _MainWorker:
 
         self.report(Stage("starting"))
         job = _read_job(self._staging)
-        cache = job.cache if "TORCHINDUCTOR_CACHE_DIR" not in os.environ else None
+        cache = job.cache if CACHE not in os.environ else None
         # Without a folder to share, one that goes with the staging folder; torch's default is known to all users.
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache or self._staging / "compiler-cache"))
+        os.environ.setdefault(CACHE, str(cache or self._staging / "compiler-cache"))
         if job.niceness:
             _give_way(job.niceness)
         pool = self._pool(job)
@@ -231,12 +237,22 @@ def wait_for_job() -> tuple[Path, int]:
     """
     channel = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.path += [path for path in _next_line()["import_path"] if path not in sys.path]
+    likely = _next_line()
+    sys.path += [path for path in likely["import_path"] if path not in sys.path]
     import_pack()
+    chosen = os.environ.get(CACHE)
+    os.environ.setdefault(CACHE, likely["cache"])
+    import torch
+
+    from onegraph import backends
     from onegraph.backends.inductor import toolchain
     from onegraph.compiler import compile_job  # noqa: F401, which takes time
 
+    # First: it copies the process, and what comes after it may start the GPU's driver, which no copy survives.
+    backends.get("inductor").prepare(torch.device(likely["device"]), 1)
     toolchain.import_compiler()
+    if chosen is None:
+        del os.environ[CACHE]  # the job tells it, and whether it is to be kept small
     job = _next_line()
     os.environ["TMPDIR"] = job["scratch"]
     tempfile.tempdir = None  # that of whoever asked before
@@ -250,7 +266,7 @@ def _next_line() -> dict[str, Any]:
     while not line.endswith(b"\n"):
         one = os.read(0, 1)
         if not one:
-            os._exit(0)
+            _end_all()
         line += one
     found: dict[str, Any] = json.loads(line)
     return found

@@ -155,7 +155,7 @@ class Component(component.Component):
                 # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
                 threading.Thread(target=_preload, args=given, name=name).start()
             if not found and compiles:  # blocks, whose graphs are asked for by what the store has
-                likely_compile.expect(compiles, device, ready_workers.MOST, policy)
+                likely_compile.expect(compiles, device, ready_workers.MOST)
         except Exception:  # never into the queue; the first call does without
             log.debug("no graph was preloaded", exc_info=True)
 
@@ -192,7 +192,7 @@ def _preload(request: Request, room: int, modules: int, compiles: str) -> None:
     with no_collection():
         missing = registry().preload(request, room, modules)
     if missing and compiles:
-        likely_compile.expect(compiles, request.device, 1, registry().policy)
+        likely_compile.expect(compiles, request.device, 1)
 
 
 def wait_for(device: torch.device | None) -> None:

@@ -9,7 +9,7 @@ import torch
 from .. import backends
 from ..common import memory
 from ..compiler import ready_workers
-from .policy import Policy
+from .registry import registry
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -17,7 +17,7 @@ _ROOM = 8 << 30  # bytes of memory; elsewhere the compile may need all there is
 _BACKEND = "inductor"  # whose compiler takes long to import
 
 
-def expect(choice: str, device: torch.device, kinds: int, policy: Policy) -> None:
+def expect(choice: str, device: torch.device, kinds: int) -> None:
     """Have processes ready for the compiles of some graphs, where the device is one on which that pays. Never raises.
 
     Args:
@@ -25,9 +25,12 @@ def expect(choice: str, device: torch.device, kinds: int, policy: Policy) -> Non
         kinds: how many graphs will probably be compiled side by side.
     """
     try:
-        if choice not in ("auto", _BACKEND) or device.type not in policy.preload_on:
+        if choice not in ("auto", _BACKEND) or device.type not in registry().policy.preload_on:
             return
-        if backends.get(_BACKEND).can_compile(device).ok and memory.available_bytes(torch.device("cpu")) >= _ROOM:
-            ready_workers.start(kinds)
+        if not backends.get(_BACKEND).can_compile(device).ok or memory.available_bytes(torch.device("cpu")) < _ROOM:
+            return
+        cache = registry().store.make_compiler_cache()
+        if cache is not None:
+            ready_workers.start(kinds, str(device), cache)
     except Exception:  # the compile starts its own
         log.debug("no compiling process was started ahead", exc_info=True)

@@ -81,7 +81,13 @@ class InductorBackend:
         room.append(memory.available_bytes(device) // (3 << 30))
         return max(0, min(room))
 
+    def __init__(self) -> None:
+        self._prepared: set[str] = set()  # types of devices
+
     def prepare(self, device: torch.device, workers: int) -> None:
+        if device.type in self._prepared:  # while this process waited for a job
+            return
+        self._prepared.add(device.type)
         with settings.compiler_flags(device):
             Toolchain.of_user().prepare(settings.options(device), device)
         if device.type == "cuda":

@@ -81,7 +81,6 @@ def graphs(bench: Bench, wanted: list[str]) -> None:
 def restored(bench: Bench) -> None:
     _restored(bench, "restore")
     _restored(bench, "preloaded")
-    _restored(bench, "preloaded_here")
 
 
 def _restored(bench: Bench, child: str) -> None:

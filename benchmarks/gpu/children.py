@@ -75,15 +75,6 @@ def restore(bench: Bench) -> dict[str, Any]:
 
 def preloaded(bench: Bench) -> dict[str, Any]:
     """The same for graphs for any size that a thread has loaded before, as it does while the host reads weights."""
-    return _preloaded(bench, in_thread=True)
-
-
-def preloaded_here(bench: Bench) -> dict[str, Any]:
-    """The same where the thread that calls has loaded them: what torch keeps for each thread is warm, too."""
-    return _preloaded(bench, in_thread=False)
-
-
-def _preloaded(bench: Bench, in_thread: bool) -> dict[str, Any]:
     bench.result = {}
     every = [
         component for component in components(bench, ["unet", "refiner", "vae"]) if "any_size" in component.compiles
@@ -93,12 +84,9 @@ def _preloaded(bench: Bench, in_thread: bool) -> dict[str, Any]:
     for component in every:
         compile_ = component.compiles["any_size"]
         started = time.perf_counter()
-        if in_thread:
-            thread = threading.Thread(target=compile_.engine.preload, args=(compile_.request, 0))
-            thread.start()
-            thread.join()
-        else:
-            compile_.engine.preload(compile_.request, 0)
+        thread = threading.Thread(target=compile_.engine.preload, args=(compile_.request, 0))
+        thread.start()
+        thread.join()
         ahead = {"ahead_s": round(time.perf_counter() - started, 4), "preloads": compile_.engine.counters.preloads}
         found[component.key] = {"any_size": {**ahead, **_restore(component, "any_size")}}
     return {"libraries_s": libraries_s, "parts": found}

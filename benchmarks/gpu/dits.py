@@ -89,8 +89,12 @@ def compiled_by(way: str, model: Any) -> Any:
     return chosen
 
 
-def measure(name: str, way: str, side: int, steps: int, layers: str) -> dict[str, Any]:
-    """Sample in this process; the first step's and the median step's milliseconds, peak bytes, what ran."""
+def measure(name: str, way: str, side: int, steps: int, layers: str, prompt_s: float = 0.0) -> dict[str, Any]:
+    """Sample in this process; the first step's and the median step's milliseconds, peak bytes, what ran.
+
+    Args:
+        prompt_s: seconds between the node and sampling, in which a workflow encodes its prompt and reads weights.
+    """
     from headless import host
 
     host.boot(cpu=False)
@@ -113,6 +117,7 @@ def measure(name: str, way: str, side: int, steps: int, layers: str) -> dict[str
     made_s = time.perf_counter() - began
     weights_mib = torch.cuda.memory_allocated() / 2**20
     chosen = compiled_by(way, model)
+    time.sleep(prompt_s)
     zeros = latent_of(name, side)
     times: list[float] = []
 
@@ -170,6 +175,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--format", default="", help="of quantised layers, such as 'fp8 scaled'")
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons")
+    parser.add_argument("--prompt-seconds", type=float, default=0, help="between the node and sampling, as to encode")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "benchmarks")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -179,13 +185,14 @@ def main() -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(given.work / "torch-compile"))  # empty, and of nobody else
     given.work.mkdir(parents=True, exist_ok=True)
     if given.one:
-        print(json.dumps(measure(given.model, given.one, given.side, given.steps, given.format)))
+        found = measure(given.model, given.one, given.side, given.steps, given.format, given.prompt_seconds)
+        print(json.dumps(found))
         return
     rows: list[dict[str, Any]] = []
     for way in given.ways.split(";"):
         command = [sys.executable, "-m", "benchmarks.gpu.dits", "--model", given.model, "--one", way]
         command += ["--side", str(given.side), "--steps", str(given.steps), "--work", str(given.work)]
-        command += ["--format", given.format]
+        command += ["--format", given.format, "--prompt-seconds", str(given.prompt_seconds)]
         began = time.perf_counter()
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:

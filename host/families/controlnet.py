@@ -18,8 +18,8 @@ from ...common.shapes import Refused
 from ...runtime import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name
 from ..contract import Use
-from ..weights.products import products
 from ..prompt_size import FIRST, Size
+from ..weights.products import products
 from .family import FIRST_SIDE, FIRST_TOKENS, Family, one_path, torch_attention
 
 FOLDER = "controlnet"  # of ComfyUI's models, and part of its loaders' input

@@ -16,9 +16,9 @@ from ...runtime import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
 from .. import model_source
 from ..contract import Use, uses
+from ..prompt_size import FIRST, Size, prompt_size
 from ..weights.products import products
 from . import residuals
-from ..prompt_size import FIRST, Size, prompt_size
 from .family import FIRST_TOKENS, PIXELS, Family, attention, of_steps, one_path
 
 MODULE = "comfy.ldm.modules.diffusionmodules.openaimodel"

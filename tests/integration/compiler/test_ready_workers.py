@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ def none_before_and_after() -> Iterator[None]:
     ready_workers.end_all()
 
 
+CACHE = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
+
+
 def job() -> Job:
     given = skeleton.dump(toy.Toy())
     return Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, given, Client("support.models.toy", {}))
@@ -38,13 +42,17 @@ def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+def start(count: int = 1, **given: float) -> None:
+    ready_workers.start(count, "cpu", CACHE, **given)
+
+
 def the_one() -> ready_workers.ReadyWorker:
     (one,) = ready_workers._waiting
     return one
 
 
 def test_a_process_that_waits_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ready_workers.start()
+    start()
     one = the_one()
     monkeypatch.setattr(supervisor, "_start", lambda staging, scratch: pytest.fail("another process was started"))
     compiled = supervisor.compile_in_child(job(), tmp_path, lambda progress: None)
@@ -55,7 +63,7 @@ def test_a_process_that_waits_compiles(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_interrupt_stops_one_that_waited(tmp_path: Path) -> None:
-    ready_workers.start()
+    start()
     one = the_one()
 
     def interrupt(progress: object) -> None:
@@ -67,21 +75,21 @@ def test_an_interrupt_stops_one_that_waited(tmp_path: Path) -> None:
 
 
 def test_no_more_wait_than_a_model_needs() -> None:
-    ready_workers.start(1)
+    start(1)
     first = the_one()
-    ready_workers.start(1)
+    start(1)
     assert the_one() is first
-    ready_workers.start(5)
+    start(5)
     assert ready_workers.waiting() == ready_workers.MOST
 
 
 def test_one_that_died_is_not_taken(tmp_path: Path) -> None:
-    ready_workers.start()
+    start()
     one = the_one()
     one.process.kill()
     one.process.wait()
     assert ready_workers.take() is None
-    ready_workers.start()
+    start()
     dying = ready_workers.take()
     assert dying is not None
     dying.process.kill()  # just now
@@ -90,7 +98,7 @@ def test_one_that_died_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_one_of_another_environment_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    ready_workers.start()
+    start()
     one = the_one()
     monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
     assert ready_workers.take() is None
@@ -98,7 +106,7 @@ def test_one_of_another_environment_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_that_nobody_needs_ends() -> None:
-    ready_workers.start(1, idle_seconds=0.1)
+    start(1, idle_seconds=0.1)
     one = the_one()
     until(lambda: ready_workers.waiting() == 0)
     assert one.process.poll() is not None
@@ -106,8 +114,9 @@ def test_one_that_nobody_needs_ends() -> None:
 
 _SERVER = """
 import sys
+from pathlib import Path
 from onegraph.compiler import ready_workers
-ready_workers.start()
+ready_workers.start(1, "cpu", Path(sys.argv[1]))
 print(ready_workers._waiting[0].process.pid, flush=True)
 sys.stdin.read()
 """
@@ -116,7 +125,7 @@ sys.stdin.read()
 def test_it_ends_with_the_server() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
-        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        [sys.executable, "-c", _SERVER, str(CACHE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     ) as server:
         assert server.stdout is not None
         worker = int(server.stdout.readline())
