@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-import urllib.error
 from typing import Any
 
 from .common import ROOT, Bench
@@ -88,7 +86,7 @@ def _first_step(bench: Bench, way: str, prompt: Any, public: str, store: Any) ->
 
     def first(found: dict[str, Any], running: Any) -> None:
         if "warmed" in way:
-            found["ready_s"] = _ready(running, bench.left())
+            found["ready_s"] = round(running.wait_warm(bench.left()), 2)
         nodes = workflows.without_onegraph(prompt) if way == "eager" else prompt
         outcome = running.run(nodes, seconds=bench.left())
         found |= {"status": outcome.status, "said": dict(outcome.texts), "first_step_s": first_step(outcome)}
@@ -97,17 +95,3 @@ def _first_step(bench: Bench, way: str, prompt: Any, public: str, store: Any) ->
 
     found = one(bench, "fleet", (), first, base, environ)
     return found | {"requests": len(store.asked) - asked, "fetched_mib": round((store.sent - sent) / 2**20, 2)}
-
-
-def _ready(running: Any, seconds: float) -> float:
-    """Wait as a load balancer does; the seconds that took."""
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:
-        try:
-            if running.get("/onegraph/ready")["ready"]:
-                break
-        except urllib.error.HTTPError as error:
-            if error.code != 503:
-                raise
-        time.sleep(0.05)
-    return round(time.monotonic() - began, 2)

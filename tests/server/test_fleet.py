@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -96,26 +95,13 @@ def test_a_new_server_compiles_nothing(fleet: Fleet, tmp_path: Path) -> None:
         assert metric(running, "fetches_total") == 0
 
 
-def wait_ready(running: server.Server) -> None:
-    """Wait until the warm-up list is restored, as a load balancer does."""
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            assert running.get("/onegraph/ready")["ready"]
-            return
-        except urllib.error.HTTPError as error:
-            if error.code != 503 or time.monotonic() > deadline:
-                raise
-        time.sleep(0.1)
-
-
 def test_it_fetches_and_loads_before_it_is_ready(fleet: Fleet, tmp_path: Path) -> None:
     with http_server(fleet.folder) as store:
         base, environ = fleet.machine(tmp_path, store.url)
         (tmp_path / "list").write_text(f"{warm_up.ALL}\n")
         environ[warm_up.VARIABLE] = str(tmp_path / "list")
         with server.running(base, host.comfyui_path(), env=environ) as running:
-            wait_ready(running)
+            running.wait_warm()
             assert metric(running, "fetches_total") == fleet.entries
             asked = [*store.asked]
             run(running, 4)

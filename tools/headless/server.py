@@ -136,6 +136,23 @@ class Server:
             body = answer.read()
         return json.loads(body) if body else None
 
+    def wait_warm(self, seconds: float = 120) -> float:
+        """Wait until its warm-up list is restored, as a load balancer does; the seconds that took.
+
+        Raises:
+            TimeoutError: it was not by then.
+        """
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            try:
+                if self.get("/onegraph/ready")["ready"]:
+                    return time.monotonic() - began
+            except urllib.error.HTTPError as error:
+                if error.code != 503:
+                    raise
+            time.sleep(0.05)
+        raise TimeoutError(f"the server was not ready after {seconds:.0f} s")
+
     def status(self) -> dict[str, Any]:
         """GET /onegraph/status."""
         result: dict[str, Any] = self.get("/onegraph/status")
