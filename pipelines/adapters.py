@@ -22,7 +22,9 @@ from .low_rank import LowRankLayer
 
 _LIBRARY = "peft"
 _INNER = "base_layer"
-_LORA = ("peft.tuners.lora.layer", ("Linear", "Conv2d"))
+# PEFT's layers that compute a plain LoRA, by their modules. The second differs in how it merges alone.
+_TORCHAOS = "peft.tuners.lora.torchao"
+_LORA = {"peft.tuners.lora.layer": ("Linear", "Conv2d"), _TORCHAOS: ("TorchaoLoraLinear",)}
 _PLAIN = (torch.nn.Linear, torch.nn.Conv2d)
 _ALIGNED = 4  # float32 values in 16 bytes, to which compiled code expects tensors aligned
 
@@ -68,7 +70,9 @@ def _is_low_rank(layer: Any) -> bool:
     if layer.merged or layer.disable_adapters:
         return True
     cls = type(layer)
-    if cls.__module__ != _LORA[0] or cls.__name__ not in _LORA[1]:
+    if cls.__name__ not in _LORA.get(cls.__module__, ()):
+        return False
+    if cls.__module__ == _TORCHAOS and "forward" in vars(cls):  # of a newer PEFT
         return False
     active = _active(layer)
     parts = [part for name in active for part in (layer.lora_A[name], layer.lora_B[name])]

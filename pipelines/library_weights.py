@@ -116,6 +116,11 @@ def _dequantised(weight: Any) -> torch.Tensor:
     return found.float()
 
 
+def has_any(module: torch.nn.Module) -> bool:
+    """Whether a module has weights of any library's own classes."""
+    return any(map(_not_plain, module.modules()))
+
+
 def refusal(layer: torch.nn.Module, name: str) -> Reason | None:
     """Why no graph of a block reads the weights of a layer itself, or None."""
     for weight in _not_plain(layer):

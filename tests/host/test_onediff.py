@@ -231,6 +231,7 @@ def test_vae_speedup_gives_a_compiled_copy(run: Callable[..., Any], checkpoint: 
     assert not hasattr(plain, "onegraph")
 
 
+@pytest.mark.full
 def test_svd_speedup_compiles_the_frames_of_a_video_together(
     run: Callable[..., Any],
     checkpoint: Callable[..., Path],

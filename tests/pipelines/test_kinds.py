@@ -89,6 +89,7 @@ def test_a_controlnet_and_its_unet(registry: Registry) -> None:
     assert pipe.onegraph.report()["controlnet"].codes == {"call_argument": 2}
 
 
+@pytest.mark.full
 def test_a_controlnet_saved_before_the_first_run(registry: Registry, tmp_path: Path) -> None:
     """The UNet's graph is the one that the pipeline needs, and nothing is encoded."""
     save_pipe(compile_pipe(pipes.controlnet(small_sdxl())), tmp_path)

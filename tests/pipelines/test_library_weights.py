@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import pipes
 from support.models.block_pipes import BLOCKS, CASE, distance, latents, qwen
 
 from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
-from onegraph.pipelines import compile_pipe, library_weights, module_facts
+from onegraph.pipelines import adapters, compile_pipe, library_weights, module_facts
+from onegraph.pipelines.families import family_of
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry, using
 
@@ -127,6 +129,100 @@ def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Regist
         assert distance(latents(again), wanted) < within
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
         assert again.onegraph.report()["transformer"].blocks["calls"] == STEPS * BLOCKS
+
+
+def add_lora(pipe: Any, **config: Any) -> None:
+    from peft import LoraConfig
+
+    torch.manual_seed(5)
+    layers = ["to_q", "to_v", "add_k_proj"]
+    made = LoraConfig(r=4, lora_alpha=8, target_modules=layers, init_lora_weights=False, **config)
+    pipe.transformer.add_adapter(made, "style")
+
+
+def flux_pipe(quantises: bool) -> Any:
+    """With two blocks of each kind, so that they repeat."""
+    from torchao.quantization import quantize_
+
+    pipe = pipes.flux(num_layers=2, num_single_layers=2)
+    if quantises:
+        for blocks in (pipe.transformer.transformer_blocks, pipe.transformer.single_transformer_blocks):
+            quantize_(blocks, int8_of_weights())
+    return pipe
+
+
+def test_a_quantised_model_with_a_graph_of_its_own_is_one_of_blocks() -> None:
+    names = {quantises: type(family_of(flux_pipe(quantises).transformer)).__name__ for quantises in (False, True)}
+    assert names == {False: "Flux", True: "Blocks"}
+    assert type(family_of(pipes.flux().transformer)).__name__ == "Flux"
+
+
+@pytest.mark.full
+def test_a_quantised_flux_runs_compiled(engine: Registry) -> None:
+    pipe, plain = compile_pipe(flux_pipe(True), ignores="vae"), flux_pipe(True)
+
+    def images(one: Any, height: int = 64, width: int = 64) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1)
+        given = {"prompt_embeds": torch.randn(1, 9, 32, generator=generator)}
+        given["pooled_prompt_embeds"] = torch.randn(1, 32, generator=generator)
+        found: torch.Tensor = one(
+            **given, height=height, width=width, num_inference_steps=STEPS, output_type="latent", generator=generator
+        ).images
+        return found
+
+    images(pipe)
+    assert engine.counters.compiles == 2, str(pipe.onegraph.report())
+    before = engine.counters.eager_calls
+    for size in [(64, 64), (96, 64)]:
+        assert distance(images(pipe, *size), images(plain, *size)) < EXACT
+    assert (engine.counters.compiles, engine.counters.eager_calls) == (2, before), str(pipe.onegraph.report())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("config", [int8_of_weights, float8_of_weights])
+def test_a_lora_on_torchaos_weights_runs_compiled(config: Callable[[], Any], engine: Registry) -> None:
+    """One compile for it at any strength, one for the weights without it."""
+    pipe = compile_pipe(qwen(transformer=quantised(config())))
+    plain = qwen(transformer=quantised(config()))
+    without = latents(plain)
+    for one in (pipe, plain):
+        add_lora(one)
+    assert {type(one).__name__ for one in pipe.transformer.modules()} >= {"TorchaoLoraLinear"}
+    latents(pipe)
+
+    def check(compiles: int) -> None:
+        before = engine.counters.eager_calls
+        assert distance(latents(pipe), latents(plain)) < EXACT
+        assert engine.counters.eager_calls == before, str(pipe.onegraph.report())
+        assert engine.counters.compiles == compiles
+
+    check(1)
+    assert distance(latents(plain), without) > 1e-3
+    for one in (pipe, plain):
+        one.transformer.set_adapters(["style"], [0.5])
+    check(1)
+    for one in (pipe, plain):
+        one.transformer.disable_lora()
+    latents(pipe)
+    check(2)
+    assert distance(latents(pipe), without) < EXACT
+    for one in (pipe, plain):
+        one.transformer.enable_lora()
+    check(2)
+
+
+def test_what_a_lora_on_torchaos_weights_is() -> None:
+    pipe, other = (qwen(transformer=quantised(int8_of_weights())) for _ in range(2))
+    add_lora(other, use_dora=True)
+    assert adapters.refusal(other.transformer.transformer_blocks[0]) == reasons.AdapterLayers("PEFT", "attn.to_q")
+    add_lora(pipe)
+    block = pipe.transformer.transformer_blocks[0]
+    assert adapters.refusal(block) is None
+    made, _ = adapters.as_compiled(block)
+    x = torch.randn(2, 5, block.attn.to_q.in_features, generator=torch.Generator().manual_seed(2))
+    found, wanted = made.attn.to_q(x), block.attn.to_q(x)
+    torch.testing.assert_close(found, wanted)
+    assert not torch.allclose(wanted, block.attn.to_q.base_layer(x))
 
 
 class Packed(torch.nn.Parameter):

@@ -58,8 +58,12 @@ def references(running: server.Server) -> list[server.Outcome]:
     [
         ("skip", "inductor", 0, "eager: skip: the resolution varies (30 so far)"),
         ("any size", "inductor", 1, "compiled, any size 16-2048"),
-        ("auto", "inductor", 0, "compiled, any size 16-2048"),  # any size's graph serves it
-        pytest.param("auto", "oneflow", 0, "eager: auto: the resolution varies (30 so far)", marks=needs_oneflow),
+        # Any size's graph serves it.
+        pytest.param("auto", "inductor", 0, "compiled, any size 16-2048", marks=pytest.mark.full),
+        pytest.param(
+            "auto", "oneflow", 0, "eager: auto: the resolution varies (30 so far)",
+            marks=[needs_oneflow, pytest.mark.full],
+        ),
         pytest.param(
             "each size", "oneflow", MOST_EXACT, "eager: 8 exact sizes were compiled already and 104x96 has no graph",
             marks=[needs_oneflow, pytest.mark.full],
