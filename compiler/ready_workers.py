@@ -55,8 +55,8 @@ class ReadyWorker:
         return self.process
 
     def end(self) -> None:
-        """End it, with what it has started."""
-        if os.name == "posix":
+        """End it, with what it has started. One that has ended already may have left its number to another."""
+        if os.name == "posix" and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
@@ -81,10 +81,11 @@ def start(count: int, device: str, cache: Path, idle_seconds: float = IDLE_SECON
     """
     with _lock:
         _end_unusable()
-        for _ in range(min(count, MOST) - len(_waiting)):
+        before = len(_waiting)
+        for _ in range(min(count, MOST) - before):
             with contextlib.suppress(OSError):
                 _waiting.append(_started(device, cache))
-        if _waiting:
+        if len(_waiting) > before:
             timer = threading.Timer(idle_seconds, _end_idle, [idle_seconds])
             timer.daemon = True
             timer.start()

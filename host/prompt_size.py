@@ -15,7 +15,7 @@ _MOST_PIXELS = 1536 * 1536  # of all images; a warm-up takes no more memory than
 
 @dataclass(frozen=True)
 class Size:
-    """Of images, in pixels, and how many at once. The default is a size of which every graph has heard."""
+    """Of images, in pixels, and how many at once. The default is one that every graph for any size admits."""
 
     width: int = 256
     height: int = 256

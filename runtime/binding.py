@@ -128,24 +128,21 @@ class Held:
         with _lock:
             _everything_held.add(self)
 
-    def hold(self, owner: int, binding: Binding) -> bool:
-        """Hold what a graph is bound to, in place of what it was bound to before; False: some of it is gone.
+    def hold(self, owner: int, binding: Binding) -> list[torch.UntypedStorage] | None:
+        """Hold what a graph is bound to, in place of what it was bound to before; None: some of it is gone.
+
+        Others may have this let go of it at any moment: what is returned is for whoever reads the memory to keep.
 
         Args:
             owner: any number for the graph.
         """
         known = self._storages.get(owner)
-        if known is None or known[0] is not binding:
-            storages = binding.memory()
-            if storages is None:
-                return False
+        if known is not None and known[0] is binding:
+            return known[1]
+        storages = binding.memory()
+        if storages is not None:
             self.put(owner, binding, storages)
-        return True
-
-    def of(self, owner: int) -> list[torch.UntypedStorage]:
-        """What is held for a graph now."""
-        known = self._storages.get(owner)
-        return [] if known is None else known[1]
+        return storages
 
     def put(self, owner: int, binding: Binding, storages: list[torch.UntypedStorage]) -> None:
         """Hold these, which a graph was just bound to."""

@@ -205,15 +205,17 @@ class LoadedGraph:
                 with self._marked(inputs):
                     bound = self._runners.of(module)
                     known = bound.binding
-                    # Held first: nobody frees what was looked at, or what is left for a later look.
-                    if known is None or not held.hold(id(bound), known) or not bound.is_bound_to(module, known, whole):
+                    # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call:
+                    # the host lets go of it for room in another thread, or in a function that the graph calls.
+                    kept = None if known is None else held.hold(id(bound), known)
+                    if known is None or kept is None or not bound.is_bound_to(module, known, whole):
                         made = self._bind(bound, module)
                         if isinstance(made, Refused):
                             return made
                         counters.binds += 1
                         held.put(id(bound), *made)
-                    # Functions that the graph calls may have the host let go of weights that it goes on to read.
-                    kept = held.of(id(bound)) if compared is not None else ()
+                        kept = made[1]
+                        del made
                     due = self.first_use.due(sizes)
                     if due:
                         comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)

@@ -38,6 +38,9 @@ class InductorBackend:
 
     name = "inductor"
 
+    def __init__(self) -> None:
+        self._prepared: set[str] = set()  # types of devices
+
     def can_run(self, device: torch.device) -> Availability:
         if version() < OLDEST_TORCH:
             return Availability(reasons.TorchTooOld(torch.__version__, ".".join(map(str, OLDEST_TORCH))))
@@ -80,9 +83,6 @@ class InductorBackend:
         room = [MOST_WORKERS_OF_GPUS, container.cores() // 2 - 1, memory.available_bytes(cpu) // (4 << 30)]
         room.append(memory.available_bytes(device) // (3 << 30))
         return max(0, min(room))
-
-    def __init__(self) -> None:
-        self._prepared: set[str] = set()  # types of devices
 
     def prepare(self, device: torch.device, workers: int) -> None:
         if device.type in self._prepared:  # while this process waited for a job

@@ -99,11 +99,13 @@ class Library:
 
     Raises:
         OSError: the system cannot load it.
-        LoadError: it lacks a part of the interface.
+        LoadError: it lacks a part of the interface, or this torch what is needed to call it.
     """
 
     def __init__(self, path: Path) -> None:
         self.folder = path.parent
+        self.to_pointers = require("torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors")
+        self.to_tensors = require("torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs")
         library = ctypes.CDLL(str(path))
         weakref.finalize(self, _let_go, library._handle).atexit = False
         self.functions: dict[str, Any] = {name: getattr(library, f"{_PREFIX}{name}", None) for name in _NEEDED}
@@ -164,18 +166,16 @@ class Container:
     def __init__(self, library: Library, device: torch.device) -> None:
         self._library = library
         self._run = library.functions["RunSingleThreaded"]
-        self._on_gpu = device.type == "cuda"
         self._index = device.index
-        self._to_pointers = require("torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors")
-        self._to_tensors = require("torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs")
-        self._current_stream = require("torch._C._cuda_getCurrentRawStream") if self._on_gpu else None
+        self._to_pointers, self._to_tensors = library.to_pointers, library.to_tensors
+        self._current_stream = require("torch._C._cuda_getCurrentRawStream") if device.type == "cuda" else None
         handle = ctypes.c_void_p()
         name, cubins = str(device).encode(), os.fsencode(library.folder)
         library.call("CreateWithDevice", ctypes.byref(handle), ctypes.c_size_t(1), name, cubins)
         self._handle = handle
         self._weights: dict[str, tuple[torch.Tensor, int]] = {}  # with the address of what the container holds it by
         self._held: list[Any] = []  # what it held any by, as capsules
-        weakref.finalize(self, _end, library, handle, self._held, self._to_tensors).atexit = False
+        weakref.finalize(self, _end, library, handle, self._held).atexit = False
         self._inputs, self._outputs = self._count("GetNumInputs"), self._count("GetNumOutputs")
         self._given = (ctypes.c_void_p * self._inputs)()
         self._found = (ctypes.c_void_p * self._outputs)()
@@ -235,6 +235,6 @@ class Container:
         return found
 
 
-def _end(library: Library, handle: ctypes.c_void_p, held: list[Any], to_tensors: Any) -> None:
+def _end(library: Library, handle: ctypes.c_void_p, held: list[Any]) -> None:
     library.functions["Delete"](handle)
-    to_tensors(held)  # which frees what the container held them by
+    library.to_tensors(held)  # which frees what the container held them by

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from support.models import block_pipes
-from support.models.block_pipes import BLOCKS, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe, load_pipe, save_pipe
@@ -41,7 +41,7 @@ def blocks_home(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
         assert registry is not None
         pipe = compile_pipe(qwen())
         latents(pipe)
-        _add_lora(pipe)
+        add_lora(pipe)
         latents(pipe)
         assert registry.counters.compiles + registry.counters.restores == 2, str(pipe.onegraph.report())
     return home
@@ -72,15 +72,6 @@ def _eager(pipe: Any) -> dict[str, int]:
 
 def _is_routed(pipe: Any) -> bool:
     return any(type(vars(module).get("forward")) is Route for module in pipe.transformer.modules())
-
-
-def _add_lora(pipe: Any, **config: Any) -> None:
-    from peft import LoraConfig
-
-    torch.manual_seed(5)
-    layers = ["to_q", "to_v", "add_k_proj"]
-    made = LoraConfig(r=4, lora_alpha=8, target_modules=layers, init_lora_weights=False, **config)
-    pipe.transformer.add_adapter(made, "style")
 
 
 # What runs compiled ---------------------------------------------------------------------------------------------
@@ -179,7 +170,7 @@ def test_a_lora_on_changed_scaled_off_fused_and_gone(engine: Registry) -> None:
     before = latents(plain)
     check()
     for one in (pipe, plain):
-        _add_lora(one)
+        add_lora(one)
     check()
     assert distance(latents(plain), before) > 1e-3
     check(attention_kwargs={"scale": 0.25})
@@ -206,7 +197,7 @@ def test_a_lora_on_changed_scaled_off_fused_and_gone(engine: Registry) -> None:
 def test_an_adapter_that_is_no_plain_lora_runs_eager(engine: Registry) -> None:
     pipe, plain = _compiled(), qwen()
     for one in (pipe, plain):
-        _add_lora(one, use_dora=True)
+        add_lora(one, use_dora=True)
     assert distance(latents(pipe), latents(plain)) == 0.0
     assert _eager(pipe) == {"adapter_layers": STEPS * BLOCKS}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.models import pipes
-from support.models.block_pipes import BLOCKS, CASE, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, CASE, add_lora, distance, latents, qwen
 
 from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
@@ -129,15 +129,6 @@ def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Regist
         assert distance(latents(again), wanted) < within
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
         assert again.onegraph.report()["transformer"].blocks["calls"] == STEPS * BLOCKS
-
-
-def add_lora(pipe: Any, **config: Any) -> None:
-    from peft import LoraConfig
-
-    torch.manual_seed(5)
-    layers = ["to_q", "to_v", "add_k_proj"]
-    made = LoraConfig(r=4, lora_alpha=8, target_modules=layers, init_lora_weights=False, **config)
-    pipe.transformer.add_adapter(made, "style")
 
 
 def flux_pipe(quantises: bool) -> Any:

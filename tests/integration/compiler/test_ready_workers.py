@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,6 +82,10 @@ def test_no_more_wait_than_a_model_needs() -> None:
     assert the_one() is first
     start(5)
     assert ready_workers.waiting() == ready_workers.MOST
+    timers = threading.active_count()
+    for _ in range(60):  # nodes that run while none compiles
+        start(5)
+    assert (ready_workers.waiting(), threading.active_count()) == (ready_workers.MOST, timers)
 
 
 def test_one_that_died_is_not_taken(tmp_path: Path) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import gc
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.models import toy
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.common.reasons import MemoryRanOut
 from onegraph.common.shapes import Refused
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import out_of_memory
+from onegraph.runtime import binding, out_of_memory
 from onegraph.runtime.loaded_graph import LoadedGraph
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry
@@ -77,6 +81,47 @@ def serve(engine: Registry, graph: LoadedGraph) -> Any:
     if not isinstance(served, Refused):
         torch.testing.assert_close(served.output, module(*inputs))
     return served
+
+
+class Watched:
+    """A runner in whose calls another thread acts, which no lock of Python's keeps from it."""
+
+    def __init__(self, runner: Any, act: Callable[[], None]) -> None:
+        self._runner = runner
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        thread = threading.Thread(target=self._act)
+        thread.start()
+        thread.join()
+        result: torch.Tensor = self._runner(*inputs)
+        return result
+
+
+def test_weights_stay_during_a_call_though_somebody_else_needs_the_memory(engine: Registry, graph: LoadedGraph) -> None:
+    """The host asks for memory in another thread, and the model is moved there: the call reads what it was bound to."""
+    module, inputs = toy.Toy(), toy.inputs()
+    expected = module(*inputs)
+    old = [StorageWeakRef(weight.untyped_storage()) for weight in module.parameters()]
+    during: list[int] = []
+
+    def move() -> None:
+        for weight in module.parameters():
+            weight.data = torch.full_like(weight, torch.nan)
+        binding.release_held(toy.CPU)
+        gc.collect()
+        during.append(sum(one.expired() for one in old))
+
+    graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)  # which binds it
+    graph._runners.first.runner = Watched(graph._runners.first.runner, move)
+    served = graph.call(module, inputs, toy.sizes(*inputs), module, engine.counters)
+    assert during == [0]
+    assert not isinstance(served, Refused)
+    torch.testing.assert_close(served.output, expected)
+    assert all(one.expired() for one in old)
 
 
 def test_all_captures_go_and_the_call_is_made_again(engine: Registry, graph: LoadedGraph) -> None:

@@ -49,6 +49,16 @@ def latents(pipe: Any, *, side: int = 64, tokens: int = 7, steps: int = 3, **giv
     return found
 
 
+def add_lora(pipe: Any, **config: Any) -> None:
+    """Give the transformer a seeded LoRA by PEFT, as `style`."""
+    from peft import LoraConfig
+
+    torch.manual_seed(5)
+    layers = ["to_q", "to_v", "add_k_proj"]
+    made = LoraConfig(r=4, lora_alpha=8, target_modules=layers, init_lora_weights=False, **config)
+    pipe.transformer.add_adapter(made, "style")
+
+
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
     """Relative L2."""
     return float((found - wanted).norm() / wanted.norm())

@@ -13,6 +13,7 @@ import time
 import weakref
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -84,6 +85,44 @@ def test_both_ways_of_loading_give_the_same(entry: Entry, monkeypatch: pytest.Mo
     result = run(own, entry, module, *inputs)
     assert torch.equal(result, run(torchs, entry, module, *inputs))
     torch.testing.assert_close(result, module(*inputs))
+
+
+@pytest.mark.parametrize("lacking", ["library", "torch"])
+def test_where_something_is_missing_torchs_loader_takes_over(
+    lacking: str, entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacking == "library":
+        monkeypatch.setattr(container, "_NEEDED", (*container._NEEDED, "OfAnotherTorch"))
+    else:
+        found = container.require
+
+        def require(what: str) -> Any:
+            return found(f"{what}_of_another_torch" if "void_ptrs" in what else what)
+
+        monkeypatch.setattr(container, "require", require)
+    runner, module, inputs = InductorBackend().load(entry.folder, toy.CPU), toy.Toy(1), toy.inputs()
+    assert loaded_by(runner) == {container.Packaged}
+    torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+
+
+def test_two_threads_call_one_library_at_once(entry: Entry) -> None:
+    """No lock of Python's keeps them apart: each has weights of its own."""
+    load = InductorBackend().loader(entry.folder, toy.CPU)
+    modules = [toy.Toy(seed) for seed in (1, 2)]
+    inputs = toy.inputs()
+    runners = [load() for _ in modules]
+    expected = [run(one, entry, module, *inputs) for one, module in zip(runners, modules, strict=True)]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        wrong.extend(number for _ in range(2000) if not torch.equal(runners[number](*inputs), expected[number]))
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [] and not torch.equal(*expected)
 
 
 def test_other_threads_go_on_while_a_graph_computes(runner: InductorRunner, entry: Entry) -> None:
