@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 from diffusers.hooks import HookRegistry, ModelHook, apply_group_offloading
-from support.models.block_pipes import BLOCKS, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.pipelines import compile_pipe
 from onegraph.runtime.registry import Registry
 
-from .test_blocks import EXACT, STEPS, _add_lora, _compiled, _eager, _is_routed, _report, blocks_home, engine
+from .test_blocks import EXACT, STEPS, _compiled, _eager, _is_routed, _report, blocks_home, engine
 
 __all__ = ["blocks_home", "engine"]  # fixtures
 
@@ -106,7 +106,7 @@ def test_removed_and_compiled_again(engine: Registry, tmp_path: Path) -> None:
 def test_a_lora_of_an_offloaded_model(engine: Registry, tmp_path: Path) -> None:
     pipe, plain = _compiled(), qwen()
     for one in (pipe, plain):
-        _add_lora(one)
+        add_lora(one)
     offload(pipe, tmp_path)
     for strength in (1.0, 0.3):
         for one in (pipe, plain):
