@@ -115,7 +115,7 @@ class Jobs:
             run = _JobRun(known)
             try:
                 assert known.prompt is not None
-                run.show()
+                events.send("onegraph.bake", vars(known.now))  # it began: before any badge of its compiles
                 run_until_nothing_compiles(run, "bake", known.prompt, "", run.tell)
             except _Cancelled:
                 run.show(state="cancelled", text="cancelled; what was compiled stays")

@@ -257,6 +257,7 @@ def test_a_workflow_is_baked_here(running: server.Server, page: Listener, models
     now = ended(running, job)
     assert (now["state"], now["compiled"], now["done"], now["job"]) == ("done", 0, now["of"], job), now
     assert page.wait("onegraph.bake", lambda data: data["state"] == "done") == now
+    assert page.of("onegraph.bake")[0]["text"] == "running the workflow"  # heard at once, whatever it comes to
     assert [*(models / "output").rglob("*.png")] == images
     report = running.status()["all_runs"][node_of(prompt)][-1]
     assert report["compiled_calls"] == 2 and not report["eager_codes"]
