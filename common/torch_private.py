@@ -50,6 +50,18 @@ def require(what: str) -> Any:
     return found
 
 
+def without_class(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor over the memory of one whose class gives its operations another meaning.
+
+    Raises:
+        LoadError: this torch lacks what gives it.
+    """
+    with require("torch._C.DisableTorchFunctionSubclass")():
+        # By torch's own methods: the class may have others, too.
+        found: torch.Tensor = torch.Tensor.as_subclass(torch.Tensor.detach(tensor), torch.Tensor)
+    return found
+
+
 def memory_of(tensor: torch.Tensor) -> int:
     """Return what tells a tensor's memory from others', also that of one which stands for others in a capture."""
     found: int = tensor.untyped_storage()._cdata

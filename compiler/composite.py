@@ -1,8 +1,9 @@
 """Weights that consist of several plain tensors, such as quantised values and their scales.
 
 A graph reads the plain tensors, each a constant of its own that is named by its attribute path: the module's, the
-weight's name, and the path below the weight, e.g. `attention.qkv.weight._params.scale`. What else there is to know of a
-weight is a fact of the architecture.
+weight's name, and the path below the weight, e.g. `attention.qkv.weight._params.scale`. A weight of another class that
+has memory of its own, such as packed bytes, is one part, `MEMORY`. What else there is to know of a weight is a fact of
+the architecture.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any
 
 import torch
 
+from ..common.torch_private import without_class
+
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+MEMORY = "_memory"  # in the place of an attribute: the weight's own memory as a plain tensor
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class WeightParts:
         """Everything about the weight but its values."""
         shaped = ((path, as_read(tensor)) for path, tensor in self.tensors.items())
         return (*self.facts, *((path, t.dtype, tuple(t.shape), t.stride()) for path, t in shaped))
+
+
+def own_memory(weight: torch.Tensor) -> torch.Tensor:
+    """The memory of a weight, whatever its class makes of it, as a plain tensor."""
+    return without_class(weight)
 
 
 def as_read(part: torch.Tensor) -> torch.Tensor:

@@ -58,7 +58,7 @@ class _Pickler(pickle.Pickler):
                 f"A weight is a {type(weight).__name__}, which only its own library can compute with; "
                 "load the model in a plain dtype to compile it."
             )
-        if isinstance(weight, torch.nn.Parameter):
+        if isinstance(weight, torch.nn.Parameter) and not issubclass(type(weight), torch.nn.Parameter):
             return torch.nn.Parameter, (type(weight)(*arguments), False)
         return type(weight), arguments
 

@@ -22,7 +22,7 @@ from ..common import reasons
 from ..common.shapes import Refused
 from ..common.tensor_meta import TensorMeta
 from ..common.torch_private import TensorLooks, own_parameters, parameter_tables
-from ..compiler.composite import PLAIN, as_read
+from ..compiler.composite import MEMORY, PLAIN, as_read, own_memory
 
 
 def weight_table(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
@@ -217,9 +217,12 @@ def bind(
     for constant in constants:
         name = constant.name.removeprefix(prefix)
         owner, key = _located(owners, name)
-        tensor = _path(owner, key.split("."))[-1]
+        key, of_memory = key.removesuffix(f".{MEMORY}"), key.endswith(f".{MEMORY}")
+        weight = tensor = _path(owner, key.split("."))[-1]
         if owner is None or not isinstance(tensor, torch.Tensor):
             return Refused(reasons.NoSuchWeight(name))
+        if of_memory:
+            tensor = own_memory(weight)
         if type(tensor) not in PLAIN:
             return Refused(reasons.NotPlainWeight(type(tensor).__name__))
         if tensor.device != device:
@@ -233,8 +236,8 @@ def bind(
             wanted = f"{constant.dtype} {list(constant.shape)} with {list(constant.stride)}"
             return Refused(reasons.WeightDiffers(name, got, wanted))
         tensors[constant.name] = read
-        entry = key, tensor
-        if own_parameters(owner).get(key) is tensor:
+        entry = key, weight
+        if own_parameters(owner).get(key) is weight:
             parameters.setdefault(owner, []).append(entry)
         else:
             elsewhere.append((owner, *entry))

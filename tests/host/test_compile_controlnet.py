@@ -92,6 +92,7 @@ def test_chained_controlnets_share_a_graph(model: Any, net: Any, net_file: Path,
     assert counters.compiled_calls == 10
 
 
+@pytest.mark.full
 def test_a_compiled_model_with_a_compiled_controlnet(
     model: Any,
     net: Any,

@@ -237,17 +237,6 @@ def test_a_weight_of_another_library_is_the_reason(engine: Registry) -> None:
     assert found == reasons.LibraryWeight("Packed", "tests", "attn.to_q (Linear)") and "16 bits" in found.text
 
 
-def test_parameters_of_diffusers_gguf_are_the_reason() -> None:
-    from diffusers.quantizers.gguf.utils import GGUFLinear, GGUFParameter
-    from gguf import GGMLQuantizationType
-
-    made = GGUFLinear(32, 2, compute_dtype=torch.float32).requires_grad_(False)
-    made.weight = GGUFParameter(torch.zeros(2, 34, dtype=torch.uint8), quant_type=GGMLQuantizationType.Q8_0)
-    assert made(torch.ones(1, 32)).shape == (1, 2)
-    found = library_weights.refusal(made, "to_q")
-    assert found == reasons.LibraryWeight("GGUFParameter", "diffusers", "to_q (GGUFLinear)")
-
-
 def test_a_whole_model_reads_no_weights_of_torchaos() -> None:
     made = torch.nn.Sequential(layer(int8_of_weights()))
     found = module_facts.read(made)

@@ -125,3 +125,55 @@ def test_the_guard_sees_facts_and_metadata_and_no_values() -> None:
     assert guard.refresh_fully(layer) != known
     plain(layer)
     assert guard.refresh_fully(layer) != known and not guard.composite
+
+
+class Bytes(torch.nn.Parameter):
+    """A weight whose memory is its values, packed. What is made of it is of its class, too."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return torch.Tensor._make_subclass(cls, found, False) if type(found) is torch.Tensor else found
+
+    def detach(self) -> Bytes:
+        return self
+
+
+def packed(rows: int = 2) -> Any:
+    memory = torch.arange(rows * 34, dtype=torch.uint8).reshape(rows, 34)
+    return torch.Tensor._make_subclass(Bytes, memory, False)
+
+
+OF_BYTES = TensorMeta("module.layer.weight._memory", (2, 34), (34, 1), "uint8")
+
+
+class MemoryRecorder:
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def bind(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.tensors = tensors
+
+
+def test_a_graph_reads_a_weights_own_memory() -> None:
+    """Without its class: asked for by its own name, such a weight is refused."""
+    module = torch.nn.Module()
+    module.layer = torch.nn.Linear(4, 4)
+    module.layer.weight = packed()
+    runner = MemoryRecorder()
+    found = bind(runner, module, (OF_BYTES,), toy.CPU, "module.")  # type: ignore[arg-type]
+    assert not isinstance(found, Refused)
+    read = runner.tensors[OF_BYTES.name]
+    assert type(read) is torch.Tensor and read[1, 33] == 67
+    held, memory = found
+    assert held.holds(module) and all(held.holds_part(module, number) for number in range(32))
+    assert held.memory() is not None and memory[0].data_ptr() == read.data_ptr()
+    module.layer.weight = packed()
+    assert not held.holds(module)
+    for other in (packed(3), torch.nn.Parameter(torch.zeros(2, 34))):
+        module.layer.weight = other
+        assert isinstance(bind(runner, module, (OF_BYTES,), toy.CPU, "module."), Refused)  # type: ignore[arg-type]
+    named = TensorMeta("module.layer.weight", (2, 34), (34, 1), "uint8")
+    module.layer.weight = packed()
+    found = bind(runner, module, (named,), toy.CPU, "module.")  # type: ignore[arg-type]
+    assert isinstance(found, Refused) and found.reason == NotPlainWeight("Bytes")

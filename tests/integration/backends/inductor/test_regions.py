@@ -85,6 +85,7 @@ def test_regions_that_repeat_are_there_once(store: Path) -> None:
     assert {c.name for c in Store(store).constants(entry)} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
 
 
+@pytest.mark.full
 def test_regions_serve_other_weights_and_sizes(store: Path) -> None:
     engine, a, b = Registry(Store(store), policy=ANY_SPEED), deep(1), deep(2)
     graph = engine.obtain(toy.request(a, SOURCE), "eager", lambda _: None)
@@ -98,6 +99,7 @@ def test_regions_serve_other_weights_and_sizes(store: Path) -> None:
     assert (engine.counters.compiles, engine.counters.restores) == (0, 1)
 
 
+@pytest.mark.full
 def test_a_damaged_region_is_noticed(store: Path, tmp_path: Path) -> None:
     import shutil
 

@@ -1,0 +1,115 @@
+"""GGUF weights as diffusers has them: bytes, which its layers dequantise at each use.
+
+A parameter of diffusers' own class has the bytes as its memory and the type of quantisation as an attribute. In the
+compiling process a layer reads the bytes as a plain tensor and dequantises them by diffusers' own functions, which
+Inductor makes one kernel of.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
+
+from ...compiler.composite import MEMORY, WeightParts, class_name, own_memory
+from ...compiler.exchange import Parts
+from .format import LibraryFormat
+
+_MODULE = "diffusers.quantizers.gguf.utils"
+
+
+def _library() -> Any:
+    """diffusers' module; None before it is imported: then nobody has such a weight."""
+    return sys.modules.get(_MODULE)
+
+
+def _is_of(value: Any, name: str) -> bool:
+    known = getattr(_library(), name, None)
+    return known is not None and type(value) is known
+
+
+class Gguf(LibraryFormat):
+    """Known by the type of quantisation, which says what each byte is."""
+
+    @override
+    def parts(self, weight: Any) -> WeightParts | None:
+        if not _is_of(weight, "GGUFParameter"):
+            return None
+        kind: Any = getattr(weight, "quant_type", None)
+        if kind not in getattr(_library(), "dequantize_functions", ()):
+            return None
+        return WeightParts({MEMORY: own_memory(weight)}, (class_name(type(weight)), kind.name))
+
+    @override
+    def arguments(self, weight: Any) -> tuple[Any, ...]:
+        return own_memory(weight), False, weight.quant_type
+
+    @override
+    def serves(self, layer: torch.nn.Module) -> bool:
+        """Kernels of others' that diffusers may be told to take compute something else."""
+        return _is_of(layer, "GGUFLinear") and getattr(_library(), "ops", None) is None
+
+    @override
+    def remade(self, layer: Any) -> torch.nn.Module:
+        return DequantisingLinear(layer)
+
+    @override
+    def dequantised(self, weight: Any) -> torch.Tensor:
+        return dequantise(own_memory(weight), weight.quant_type, torch.float32).float()
+
+
+def dequantise(memory: torch.Tensor, kind: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The values of bytes [rows, bytes of a row] -> [rows, values of a row].
+
+    Args:
+        kind: gguf's type of quantisation.
+        dtype: to compute in; None: float16, as the scales are.
+    """
+    library = _library()
+    size, length = library.GGML_QUANT_SIZES[kind]
+    blocks = memory.view(torch.uint8).reshape(-1, length)
+    found: torch.Tensor = library.dequantize_functions[kind](blocks, size, length, dtype)
+    return found.reshape(*memory.shape[:-1], memory.shape[-1] // length * size)
+
+
+class DequantisingLinear(torch.nn.Module):
+    """diffusers' layer, which reads the bytes as a plain tensor."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.weight: Any = Parts({MEMORY: own_memory(layer.weight)})
+        self.bias = layer.bias
+        self._kind, self._dtype = layer.weight.quant_type, layer.compute_dtype
+        self.train(layer.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with _ComputedTables():
+            weight = dequantise(getattr(self.weight, MEMORY), self._kind).to(self._dtype)
+        bias = None if self.bias is None else self.bias.to(self._dtype)
+        return torch.nn.functional.linear(x, weight, bias)
+
+
+class _ComputedTables(TorchFunctionMode):
+    """`torch.tensor` of numbers written in the code gives what a graph computes: it has no tensors but weights."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is not torch.tensor or not (args and isinstance(args[0], list | tuple)):
+            return func(*args, **given)
+        values = args[0]
+        steps = {after - before for before, after in itertools.pairwise(values)}
+        if len(steps) == 1 and all(isinstance(value, int) for value in values):  # how far bits are shifted
+            step = steps.pop()
+            return torch.arange(values[0], values[-1] + step, step, **given)
+        return torch.stack([torch.full((), value, **given) for value in values])
