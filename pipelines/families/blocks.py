@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...compiler.blocks.repeated import repeated_blocks
+from ...compiler.composite import PLAIN
 from ...runtime.blocks.requests import COMPONENT
 from .. import adapters
 from .family import Family
@@ -28,5 +29,7 @@ class Blocks(Family):
         return len({_structure(block) for block in blocks}) < len(blocks)
 
 
-def _structure(block: torch.nn.Module) -> tuple[type, tuple[torch.Size, ...]]:
-    return type(block), tuple(weight.shape for weight in adapters.own_weights(block))
+def _structure(block: torch.nn.Module) -> tuple[type, tuple[torch.Size | None, ...]]:
+    """The sizes of packed weights do not count: a GGUF file has more bits for some blocks' weights than for others'."""
+    own = adapters.own_weights(block)
+    return type(block), tuple(weight.shape if type(weight) in PLAIN else None for weight in own)

@@ -10,11 +10,12 @@ import pytest
 import torch
 from diffusers.hooks import apply_group_offloading
 from support.models.block_pipes import BLOCKS, CASE, add_lora, distance, latents, qwen
-from support.models.gguf_files import KINDS, layer, loaded
+from support.models.gguf_files import KINDS, layer, loaded, packed
 
 from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe, library_weights, module_facts
+from onegraph.pipelines.families import family_of
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.registry import Registry, using
 
@@ -57,6 +58,15 @@ def test_other_kernels_are_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> 
     assert module_facts.read(made, weights=library_weights.refusal).refusal is None
     monkeypatch.setattr(library, "ops", object())
     assert library_weights.refusal(made[0], "to_q") == reasons.QuantisedLayer("to_q (GGUFLinear)")
+
+
+def test_blocks_with_other_types_than_the_next_are_blocks(tmp_path: Path) -> None:
+    """As files have them: more bits for the weights of some blocks."""
+    model = loaded(CASE.model(0), tmp_path)
+    changed = model.transformer_blocks[1].attn.to_v
+    values = torch.randn(changed.out_features, changed.in_features)
+    changed.weight = library.GGUFParameter(packed(values, KINDS.Q5_1), quant_type=KINDS.Q5_1)
+    assert type(family_of(model)).__name__ == "Blocks"
 
 
 @pytest.mark.full
