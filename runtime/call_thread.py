@@ -43,10 +43,17 @@ def in_thread(device: torch.device, call: Callable[[], T]) -> T:
     try:
         return future.result()
     except BaseException:
-        wait([future])  # what the call reads and writes to is nobody else's before it is over
+        _outlast(future)  # what the call reads and writes to is nobody else's before it is over
         raise
     finally:
         del future  # which has the error, whose traceback has this frame, and with it the call's tensors
+
+
+def _outlast(future: Future[T]) -> None:
+    """Wait until a call is over. Who is interrupted once more meanwhile is interrupted already."""
+    while not future.done():
+        with contextlib.suppress(BaseException):
+            wait([future])
 
 
 @dataclass(frozen=True)

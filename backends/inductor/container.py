@@ -223,12 +223,12 @@ class Container:
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         if len(inputs) != self._inputs:  # of this the library would raise what only C++ can catch
             raise RuntimeError(f"the graph takes {self._inputs} inputs, not {len(inputs)}")
-        # Without names: this comes with every call of a block.
-        self._given[:] = [_pointer_of(capsule, None) for capsule in self._to_pointers(inputs)]
-        inputs.clear()  # the graph takes the tensors over
         stream = None
         if self._current_stream is not None:
             stream = self._current_stream(torch.cuda.current_device() if self._index is None else self._index)
+        # Without names: this comes with every call of a block.
+        self._given[:] = [_pointer_of(capsule, None) for capsule in self._to_pointers(inputs)]
+        inputs.clear()  # the graph takes the tensors over
         if self._run(self._handle, self._given, self._inputs, self._found, self._outputs, stream, None):
             raise self._library.failed("RunSingleThreaded")
         found: list[torch.Tensor] = self._to_tensors([_capsule_of(one, None, None) for one in self._found])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from ...compiler.blocks.repeated import repeated_blocks
@@ -26,10 +28,19 @@ class Blocks(Family):
         # A list of models, as of several ControlNets, is no model of blocks; levels of a UNet do not repeat.
         if any(isinstance(block, ModelMixin) for block in blocks):
             return False
-        return len({_structure(block) for block in blocks}) < len(blocks)
+        return any(_are_alike(*two) for two in itertools.combinations(map(_structure, blocks), 2))
 
 
-def _structure(block: torch.nn.Module) -> tuple[type, tuple[torch.Size | None, ...]]:
-    """The sizes of packed weights do not count: a GGUF file has more bits for some blocks' weights than for others'."""
+_Structure = tuple[type, list["torch.Size | None"]]
+
+
+def _structure(block: torch.nn.Module) -> _Structure:
+    """A block's class and the sizes of its weights; None of those that are packed."""
     own = adapters.own_weights(block)
-    return type(block), tuple(weight.shape if type(weight) in PLAIN else None for weight in own)
+    return type(block), [weight.shape if type(weight) in PLAIN else None for weight in own]
+
+
+def _are_alike(one: _Structure, other: _Structure) -> bool:
+    """The sizes of packed weights do not count: a GGUF file has more bits for some blocks' weights than for others'."""
+    same = one[0] is other[0] and len(one[1]) == len(other[1])
+    return same and all(a == b or None in (a, b) for a, b in zip(one[1], other[1], strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import pytest
 import torch
@@ -77,7 +77,17 @@ def test_whoever_is_interrupted_waits_for_the_call(monkeypatch: pytest.MonkeyPat
         assert begun.wait(60)
         raise KeyboardInterrupt
 
+    waits = 0
+
+    def interrupted_again(futures: list[Future[None]]) -> None:
+        nonlocal waits
+        waits += 1
+        if waits < 3:
+            raise KeyboardInterrupt
+        wait(futures)
+
     monkeypatch.setattr(call_thread.Future, "result", interrupted)
+    monkeypatch.setattr(call_thread, "wait", interrupted_again)
     with pytest.raises(KeyboardInterrupt):
         in_thread(CPU, slow)
-    assert over.is_set()
+    assert over.is_set() and waits == 3
