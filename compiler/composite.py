@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from ..common.torch_private import without_class
-
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 MEMORY = "_memory"  # in the place of an attribute: the weight's own memory as a plain tensor
 
@@ -36,11 +34,6 @@ class WeightParts:
         """Everything about the weight but its values."""
         shaped = ((path, as_read(tensor)) for path, tensor in self.tensors.items())
         return (*self.facts, *((path, t.dtype, tuple(t.shape), t.stride()) for path, t in shaped))
-
-
-def own_memory(weight: torch.Tensor) -> torch.Tensor:
-    """The memory of a weight, whatever its class makes of it, as a plain tensor."""
-    return without_class(weight)
 
 
 def as_read(part: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,8 @@ from ..backends import Runner
 from ..common import reasons
 from ..common.shapes import Refused
 from ..common.tensor_meta import TensorMeta
-from ..common.torch_private import TensorLooks, own_parameters, parameter_tables
-from ..compiler.composite import MEMORY, PLAIN, as_read, own_memory
+from ..common.torch_private import TensorLooks, own_parameters, parameter_tables, without_class
+from ..compiler.composite import MEMORY, PLAIN, as_read
 
 
 def weight_table(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
@@ -222,7 +222,7 @@ def bind(
         if owner is None or not isinstance(tensor, torch.Tensor):
             return Refused(reasons.NoSuchWeight(name))
         if of_memory:
-            tensor = own_memory(weight)
+            tensor = without_class(weight)
         if type(tensor) not in PLAIN:
             return Refused(reasons.NotPlainWeight(type(tensor).__name__))
         if tensor.device != device:

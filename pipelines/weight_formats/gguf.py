@@ -16,7 +16,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from ...compiler.composite import MEMORY, WeightParts, class_name, own_memory
+from ...common.torch_private import without_class
+from ...compiler.composite import MEMORY, WeightParts, class_name
 from ...compiler.exchange import Parts
 from .format import LibraryFormat
 
@@ -40,14 +41,16 @@ class Gguf(LibraryFormat):
     def parts(self, weight: Any) -> WeightParts | None:
         if not _is_of(weight, "GGUFParameter"):
             return None
-        kind: Any = getattr(weight, "quant_type", None)
-        if kind not in getattr(_library(), "dequantize_functions", ()):
+        library, kind = _library(), getattr(weight, "quant_type", None)
+        # A graph's record of code follows functions by their names; eager finds them in this table.
+        used = getattr(library, "dequantize_functions", {}).get(kind)
+        if kind is None or used is None or used is not getattr(library, f"dequantize_blocks_{kind.name}", None):
             return None
-        return WeightParts({MEMORY: own_memory(weight)}, (class_name(type(weight)), kind.name))
+        return WeightParts({MEMORY: without_class(weight)}, (class_name(type(weight)), kind.name))
 
     @override
     def arguments(self, weight: Any) -> tuple[Any, ...]:
-        return own_memory(weight), False, weight.quant_type
+        return without_class(weight), False, weight.quant_type
 
     @override
     def serves(self, layer: torch.nn.Module) -> bool:
@@ -60,7 +63,7 @@ class Gguf(LibraryFormat):
 
     @override
     def dequantised(self, weight: Any) -> torch.Tensor:
-        return dequantise(own_memory(weight), weight.quant_type, torch.float32).float()
+        return dequantise(without_class(weight), weight.quant_type, torch.float32).float()
 
 
 def dequantise(memory: torch.Tensor, kind: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -82,7 +85,7 @@ class DequantisingLinear(torch.nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.weight: Any = Parts({MEMORY: own_memory(layer.weight)})
+        self.weight: Any = Parts({MEMORY: without_class(layer.weight)})
         self.bias = layer.bias
         self._kind, self._dtype = layer.weight.quant_type, layer.compute_dtype
         self.train(layer.training)

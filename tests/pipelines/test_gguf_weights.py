@@ -60,6 +60,15 @@ def test_other_kernels_are_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> 
     assert library_weights.refusal(made[0], "to_q") == reasons.QuantisedLayer("to_q (GGUFLinear)")
 
 
+def test_a_function_that_was_exchanged_in_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager calls what the table has, whose names the record of a graph's code does not hold."""
+    made = layer(KINDS.Q4_K)
+    usual = library.dequantize_functions[KINDS.Q4_K]
+    assert library_weights.refusal(made, "to_q") is None
+    monkeypatch.setitem(library.dequantize_functions, KINDS.Q4_K, lambda *given: usual(*given) * 2)
+    assert isinstance(library_weights.refusal(made, "to_q"), reasons.LibraryWeight)
+
+
 def test_blocks_with_other_types_than_the_next_are_blocks(tmp_path: Path) -> None:
     """As files have them: more bits for the weights of some blocks."""
     model = loaded(CASE.model(0), tmp_path)
