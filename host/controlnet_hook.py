@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +19,7 @@ from ..runtime import choice
 from ..runtime.component import plan_of
 from ..runtime.dispatch import Call, count_eager
 from ..runtime.module_guard import GuardCache
-from . import contract, custom_nodes, model_source, status
+from . import contract, model_source, status
 from .blocks.hook import BlockClient, Blocks, preload_blocks, start_blocks
 from .component import Component, eager_text
 from .controlnet_proxy import ControlNetProxy
@@ -28,6 +27,7 @@ from .families import CONTROLNETS, Family, family_of
 from .model_hook import Options
 from .module_proxy import plain, stand_in
 from .run import HostRun, start_run
+from .sampling import sampling as current_sampling
 from .sampling_hook import KEY
 
 _LOADERS = {"control_net_name": "controlnet"}
@@ -121,7 +121,7 @@ class ControlNetHook:
 
     def _current(self, module: torch.nn.Module) -> HostRun:
         """The run under way: it ends with its sampling, also where that was interrupted or failed."""
-        sampling, prompt = custom_nodes.sampling(), status.current_prompt()
+        sampling, prompt = current_sampling(), status.current_prompt()
         if (self._sampling, self._prompt) != (sampling, prompt):
             self.on_cleanup(None)
         if self.run is None:
@@ -136,7 +136,6 @@ class ControlNetHook:
 
     def _prepare(self, module: Any, run: HostRun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | Refused:
         """What to run through a graph for one call of the module, or why not."""
-        run.look(alone=_alone(run))
         refused = run.inspect(module)
         if refused is not None:
             return Refused(refused)
@@ -160,7 +159,7 @@ class ControlBlocksHook(ControlNetHook):
         if run.blocks is None:
             count_eager(run, run.refusal or reasons.NoNode())
             return module(*args, **kwargs)
-        with run.blocks.call(alone=_alone(run)):
+        with run.blocks.call():
             return module(*args, **kwargs)
 
     @override
@@ -170,28 +169,11 @@ class ControlBlocksHook(ControlNetHook):
         return start_blocks(client, patcher, module, self._guards)
 
 
-def _alone(run: HostRun) -> bool:
-    """Whether nobody else's code ran since the last call, or runs in this one."""
-    options = _options_of_caller()
-    return not run.foreign and options is not None and not custom_nodes.in_call(options)
-
-
 def _end(hook: weakref.ref[ControlNetHook], run: HostRun) -> None:
     """The sampling of a run is gone, whether the host has said so or not."""
     found = hook()
     if found is not None and found.run is run:
         found.on_cleanup(None)
-
-
-def _options_of_caller() -> Mapping[str, Any] | None:
-    """The transformer_options of the host's call that leads here; None where it is not found."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_name == "get_control":
-            options = frame.f_locals.get("transformer_options")
-            return options if isinstance(options, dict) else None
-    return None
 
 
 def compile_controlnet(

@@ -22,10 +22,10 @@ from ..graph_cache.model_hash import ModelSource
 from ..runtime import choice, code_guard
 from ..runtime.component import plan_of
 from ..runtime.dispatch import Call, Dispatcher
-from ..runtime.family import Shapes, by_name
+from ..runtime.family import Shapes
 from ..runtime.registry import registry
 from ..runtime.request import WhenMissing
-from . import contract, custom_nodes, model_source
+from . import contract, model_source
 from .blocks.hook import compile_blocks
 from .component import Component, eager_text
 from .families import MODELS, Family, family_of
@@ -86,8 +86,6 @@ class ModelHook(SamplingHook):
     ) -> Call | Refused:
         """What to run through a graph for one call of the model that `run` is about, or why not."""
         family, options = self._component.family, self.options
-        of_call = by_name(family.arguments, args, kwargs).get("transformer_options") or {}
-        run.look(alone=not run.foreign and not custom_nodes.in_call(of_call))
         name = type(module).__name__
         if not family.serves(module):
             return Refused(reasons.NotCompilable(name))

@@ -13,14 +13,13 @@ from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
-from ..runtime import registrations
 from ..runtime.binding import Held
 from ..runtime.blocks.session import BlockRun
 from ..runtime.blocks.weight_source import WeightSource
 from ..runtime.module_guard import GuardCache
 from ..runtime.registry import registry
 from ..runtime.run import Run
-from . import custom_nodes, dynamic_vram, eligibility, host_memory, staged, streamed
+from . import dynamic_vram, eligibility, host_memory, staged, streamed
 from .weights import plain
 
 
@@ -32,7 +31,6 @@ class HostRun(Run):
         patcher: ComfyUI's patcher of the model that runs.
         epoch: ComfyUI's counters of weight moves when the weights were last checked.
         paged: under DynamicVRAM, the access to the weights.
-        foreign: whether other custom nodes' functions may run between the calls.
         call_bytes: that one eager call takes by the host's own estimate, where the patcher's model has none.
         prefix: of the patcher's keys that belong to the module.
         blocks: of a model whose blocks are compiled.
@@ -42,7 +40,6 @@ class HostRun(Run):
     patcher: Any = None
     epoch: tuple[Any, ...] | None = None
     paged: dynamic_vram.Paged | None = None
-    foreign: bool = True
     call_bytes: int = 0
     prefix: str = ""
     blocks: BlockRun | None = None
@@ -72,17 +69,14 @@ class HostRun(Run):
             return self.refusal
         epoch = eligibility.epoch(self.patcher)
         if epoch != self.epoch:
-            self.epoch, self.bound, self.requests, self.check_slice = epoch, {}, {}, None
+            self.epoch, self.bound, self.requests = epoch, set(), {}
             self.guard.refresh_fully(module)
-        guard, check_slice = self.guard, self.check_slice
-        if check_slice is not None:
-            version, refusal = guard.refresh_part(module, check_slice), None
-        else:  # of quantised weights, a binding sees new parts, not what they mean
-            version = (guard.refresh_fully if guard.composite else guard.refresh)(module)
-            refusal = eligibility.refusal(self.patcher, guard, self.prefix)
-            refusal = refusal or (plain.refusal(module) if guard.composite else None)
+        guard = self.guard  # of quantised weights, a binding sees new parts, not what they mean
+        version = (guard.refresh_fully if guard.composite else guard.refresh)(module)
+        refusal = eligibility.refusal(self.patcher, guard, self.prefix)
+        refusal = refusal or (plain.refusal(module) if guard.composite else None)
         if version != self.version:
-            self.version, self.bound, self.requests = version, {}, {}
+            self.version, self.bound, self.requests = version, set(), {}
             self.refusal = self.refusal or self._page_anew(module)
         return self.refusal or refusal or guard.patched
 
@@ -135,7 +129,6 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardC
     try:
         registry().release_orphans()
         host_memory.announce_run(patcher.load_device)
-        stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
         guard = (guards or GuardCache()).of(module, eligibility.rules())
         refusal = eligibility.refusal(patcher, guard, prefix)
         paged = None
@@ -148,13 +141,10 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardC
         return HostRun(
             refusal=refusal,
             version=guard.version,
-            inspected=True,
-            stamp=stamp,
             patcher=patcher,
             guard=guard,
             epoch=eligibility.epoch(patcher),
             paged=paged,
-            foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(patcher),
             prefix=prefix,
         )
     except Exception as error:  # never into the queue

@@ -17,7 +17,6 @@ from ..common.shapes import Refused
 from ..compiler.blocks.attention import Attention
 from ..compiler.fingerprint import Rules
 from ..compiler.progress import Progress
-from ..runtime import registrations
 from ..runtime.blocks.routing import Place
 from ..runtime.blocks.session import BlockRun
 from ..runtime.blocks.weight_source import WeightSource
@@ -45,8 +44,7 @@ class BlockComponent(Component):
             run.report.call_starts()
             count_eager(run, run.refusal or reasons.NoGraph())
             return original(*args, **kwargs)
-        alone = run.libraries and caller is not None and caller.direct
-        with run.blocks.call(alone, (args, dict(kwargs))):
+        with run.blocks.call((args, dict(kwargs))):
             result = original(*args, **kwargs)
         if run.served:
             self.after_first()
@@ -54,8 +52,7 @@ class BlockComponent(Component):
 
     @override
     def start_run(self, module: torch.nn.Module) -> PipeRun:
-        run = _BlocksRun(inspected=True, report=self.report, live=weakref.ref(module))
-        run.stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
+        run = _BlocksRun(report=self.report, live=weakref.ref(module))
         try:
             registry().release_orphans()
             state = state_of(module)
@@ -147,7 +144,7 @@ class _Client:
     ) -> torch.nn.Module | Refused:
         known = state_of(self._live()).blocks
         version, facts = known.get(block, (None, None))
-        if facts is None or version != guard.version or (run.check_slice is None and not facts.holds()):
+        if facts is None or version != guard.version or not facts.holds():
             facts = module_facts.read(block, module_facts.is_own, library_weights.refusal)
             known[block] = guard.version, facts
         if facts.refusal is not None:

@@ -119,7 +119,6 @@ class Component(component.Component):
         """Run a call of the module: by a graph where one serves it, else by `original`."""
         caller = None if self.family.each_call_is_a_run else callers.calling()
         run = self.run_of(module, caller)
-        run.look(alone=run.libraries and caller is not None and caller.direct)
         prepare = functools.partial(self._prepare, run, module, args, kwargs)
         result = self.dispatcher.call(run, prepare, lambda: _Eager(original(*args, **kwargs)))
         if isinstance(result, _Eager):
@@ -145,7 +144,6 @@ class Component(component.Component):
             return known[1]
         run = self.start_run(module)
         run.refusal = run.refusal or self.interception.refusal
-        run.libraries = caller is not None and mark is not None and not caller.runs_foreign_code(module)
         state.keep(thread, mark or (), run)
         return run
 

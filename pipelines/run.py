@@ -50,14 +50,10 @@ class ModuleState:
                 del self.runs[gone]
             self.runs[thread] = mark, run
 
-    def read(self, module: torch.nn.Module, guard: ModuleGuard, check_slice: int | None) -> ModuleFacts:
-        """The facts of a module as its guard last saw it.
-
-        Args:
-            check_slice: of what a call is checked for; None: everything.
-        """
+    def read(self, module: torch.nn.Module, guard: ModuleGuard) -> ModuleFacts:
+        """The facts of a module as its guard last saw it."""
         known = self.facts
-        if known is not None and known[0] == guard.version and (check_slice is not None or known[1].holds()):
+        if known is not None and known[0] == guard.version and known[1].holds():
             return known[1]
         found = module_facts.read(module)
         self.facts = guard.version, found
@@ -69,11 +65,9 @@ class PipeRun(Run):
     """What is known of a module during a run.
 
     Attributes:
-        libraries: whether nothing but libraries' code runs between its calls, but for what is on the stack.
         structure: why no graph serves a module that is built and configured like this, or None.
     """
 
-    libraries: bool = False
     live: weakref.ref[torch.nn.Module] | None = None
     structure: Reason | None = None
     facts: ModuleFacts | None = None
@@ -84,11 +78,11 @@ class PipeRun(Run):
             return self.refusal
         state = state_of(module)
         with state.lock:
-            guard, check_slice = self.guard, self.check_slice
-            version = guard.refresh_fully(module) if check_slice is None else guard.refresh_part(module, check_slice)
-            found = state.read(module, guard, check_slice)
+            guard = self.guard
+            version = guard.refresh_fully(module)
+            found = state.read(module, guard)
             if version != self.version or found is not self.facts:
-                self.version, self.bound, self.requests = version, {}, {}
+                self.version, self.bound, self.requests = version, set(), {}
                 self.facts = found
                 self.structure = self.facts.refusal or guard.patched or family.refusal(module)
             if found.strengths is not None:

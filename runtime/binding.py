@@ -31,9 +31,6 @@ def weight_table(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta,
     return tuple(TensorMeta.of(prefix + n, t) for n, t in named)
 
 
-_PARTS = 32
-
-
 @dataclass(frozen=True)
 class _Elsewhere:
     """A weight that is no parameter of its module: a buffer, a plain attribute, or one tensor of a composite weight.
@@ -70,7 +67,6 @@ class Binding:
         identities, addresses: of all these parameters, in order.
         looks: of these parameters and of what is elsewhere.
         storages: the memory at these addresses, which is not kept alive by this.
-        parts: the same in pieces.
     """
 
     module: weakref.ref[torch.nn.Module]
@@ -81,14 +77,6 @@ class Binding:
     elsewhere: tuple[_Elsewhere, ...]
     looks: TensorLooks
     storages: tuple[weakref.ref[torch.UntypedStorage], ...] = ()
-    parts: tuple[Binding, ...] = ()
-
-    def holds_part(self, module: torch.nn.Module, number: int) -> bool:
-        """The same as `holds` of some weights, others for each number."""
-        part = self.parts[number % len(self.parts)]
-        if not part.identities and not part.elsewhere:
-            return self.module() is module
-        return part.holds(module)
 
     def holds(self, module: torch.nn.Module) -> bool:
         """Whether every weight is still the same object at the same address, and looks the same.
@@ -244,9 +232,8 @@ def bind(
     runner.bind(tensors)
     made = list(parameters.items())
     storages = [tensor.untyped_storage() for tensor in tensors.values()]
-    parts = (_binding(module, made[number::_PARTS], elsewhere[number::_PARTS]) for number in range(_PARTS))
     whole = _binding(module, made, elsewhere)
-    return dataclasses.replace(whole, storages=tuple(map(weakref.ref, storages)), parts=tuple(parts)), storages
+    return dataclasses.replace(whole, storages=tuple(map(weakref.ref, storages))), storages
 
 
 def _binding(

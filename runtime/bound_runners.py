@@ -36,21 +36,12 @@ class BoundRunner:
     """A runner, and what it is bound to.
 
     Attributes:
-        part: of the weights, that was checked last.
         version: of the module when its weights were checked in full.
     """
 
     runner: Runner
     binding: Binding | None = None
-    part: int = 0
     version: int | None = None
-
-    def is_bound_to(self, module: torch.nn.Module, known: Binding, whole: bool) -> bool:
-        """Whether a binding of it holds for a module: `whole`, or for another part of its weights at each call."""
-        if whole:
-            return known.holds(module)
-        self.part += 1  # of this runner's own calls: another graph may serve every second call of a run
-        return known.holds_part(module, self.part)
 
 
 def _uncaptured(runner: Runner) -> Runner:

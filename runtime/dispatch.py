@@ -134,12 +134,12 @@ class Dispatcher:
             ready = self._ready(run, call, given)
             if isinstance(ready, Refused):
                 return ready
-            graph, sizes, whole = ready
+            graph, sizes = ready
             first, inputs = graph.fresh, tuple(_plain(t) for t in given)
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
-                result = graph.call(module, inputs, sizes, call.eager, registry().counters, whole, run.held)
+                result = graph.call(module, inputs, sizes, call.eager, registry().counters, run.held)
             if isinstance(result, Refused):
                 if isinstance(result.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
                     run.refused[call.request.key.digest] = result.reason
@@ -157,12 +157,8 @@ class Dispatcher:
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *chunks: torch.cat(chunks), *outputs)
         return output if instead is None else Substituted(output, instead)
 
-    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any, bool] | Refused:
-        """The graph that may serve these inputs now, with their sizes, and whether all its weights are to be checked.
-
-        Its first call in a run is checked in full, and its first one after a call that was, also where another graph
-        served that: weights may have moved since this one was last called.
-        """
+    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any] | Refused:
+        """The graph that may serve these inputs now, with their sizes."""
         request = call.request
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
         admitted = request.shapes.admits(calls, str(request.device))
@@ -176,15 +172,13 @@ class Dispatcher:
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        whole = run.check_slice is None or run.bound.get(id(graph)) != run.full_checks
-        refusal = graph.replaced() if whole else None
-        refusal = refusal or ambient_modes.refusal(request.module, given)
+        refusal = graph.replaced() or ambient_modes.refusal(request.module, given)
         if refusal is not None:
             return Refused(refusal)
         if id(graph) not in run.bound:
             graph.start_run(request.module, run.weights_version)
-        run.bound[id(graph)] = run.full_checks
-        return graph, admitted.sizes, whole
+        run.bound.add(id(graph))
+        return graph, admitted.sizes
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:
         digest = request.key.digest

@@ -176,7 +176,6 @@ class LoadedGraph:
         sizes: Mapping[str, int],
         eager: Callable[..., Output],
         counters: Counters,
-        whole: bool = True,
         held: binding.Held | None = None,
         compared: Callable[[], contextlib.AbstractContextManager[object]] | None = None,
         copied: bool = False,
@@ -188,8 +187,6 @@ class LoadedGraph:
             sizes: from `ShapeRange.admits`.
             eager: the same function of the inputs without a graph, at any size: to compare with at the very first
                 use on this machine and now and then later.
-            whole: whether all weights are checked, or some of them, others at each call: in a run between whose calls
-                nobody is expected to move any.
             held: keeps what the graph reads; None: until this call returns.
             compared: for a graph that calls functions of others: in what it is run for comparisons, and `eager` as
                 well. Its result is then of another run.
@@ -208,7 +205,7 @@ class LoadedGraph:
                     # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call:
                     # the host lets go of it for room in another thread, or in a function that the graph calls.
                     kept = None if known is None else held.hold(id(bound), known)
-                    if known is None or kept is None or not bound.is_bound_to(module, known, whole):
+                    if known is None or kept is None or not known.holds(module):
                         made = self._bind(bound, module)
                         if isinstance(made, Refused):
                             return made

@@ -1,8 +1,7 @@
 """Noticing that a live module is no longer what its architecture digest was taken of.
 
 Custom nodes change models in place: a padding mode, a swapped activation, a method put over the class's own, a hook.
-Weights are the binding's business; everything else is checked here, over flat lists: 0.5 ms for SDXL's UNet while all
-of it is in the processor's caches, ten times as much where it is not. So there is a way to check a part of it.
+Weights are the binding's business; everything else is checked here, over flat lists.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from .code_guard import custom_node, is_defined_in, is_what_its_name_says
 _MISSING: Any = object()
 _OWN_DICT = operator.attrgetter("__dict__")
 _VALUES = operator.methodcaller("values")
-PARTS = 32  # into which a module is divided for calls between which nobody is expected to change it
 _PLAIN = (torch.Tensor, torch.nn.Module, type)
 
 _trees: weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[weakref.ref[torch.nn.Module]], int]] = (
@@ -87,19 +85,6 @@ class ModuleGuard:
         if not self._same(module):
             self._rebuild(module)
         return self.version
-
-    def refresh_part(self, module: torch.nn.Module, number: int) -> int:
-        """The same for one of `PARTS` parts, another one for each number; for all of it where that has changed."""
-        part = slice(number % PARTS, None, PARTS)
-        states, children, modules, sized = self._parts[number % PARTS]
-        same = (
-            list(map(self._writes, states)) == self._state_writes[part]
-            and list(map(self._writes, children)) == self._child_writes[part]
-            and list(map(type, modules)) == self._types[part]
-            and list(map(len, sized)) == self._lengths[part]
-            and [space.get(name) for space, name, _ in self._lists] == [known for _, _, known in self._lists]
-        )
-        return self.version if same else self.refresh(module)
 
     def refresh_fully(self, module: torch.nn.Module) -> int:
         """The same with weights' shapes, strides and dtypes. For the start of a run."""
@@ -249,8 +234,6 @@ class ModuleGuard:
         self._lists = [
             (space, name, copy.deepcopy(space[name])) for space, name in facts if type(space.get(name)) is list
         ]
-        lists = (self._states, self._child_tables, self._modules, self._sized)
-        self._parts: list[list[Any]] = [[one[number::PARTS] for one in lists] for number in range(PARTS)]
         self._signature = hash(tuple(signature))
         self._read_weights()
 

@@ -11,7 +11,6 @@ import torch
 
 from ..common.reasons import Reason
 from ..common.shapes import Refused
-from . import registrations
 from .binding import Held
 from .blocks.weight_source import WeightSource
 from .module_guard import ModuleGuard
@@ -27,12 +26,8 @@ class Run:
         refusal: why no graph serves this run at all, or None.
         version: of the module when the requests were made.
         served: whether a graph served the last call.
-        inspected: whether the module was checked for everything since the last call, as when a run starts.
-        check_slice: number of the part that the module is checked for at this call; None: it and all weights in full.
-        full_checks: how often a call of this run was to be checked for everything.
-        stamp: of registrations, when the last call or, before the first one, the run began.
         refused: by key digest, why there is no graph in this run.
-        bound: by ids of graphs, `full_checks` when the graph's binding was last checked in full in this run.
+        bound: ids of the graphs that were bound in this run.
         requests: by what a request depends on, until something changes.
         guard: on the module that runs; None: it could not be inspected.
         held: keeps the memory that the graphs of this run read; None: each call keeps it while it lasts.
@@ -41,31 +36,12 @@ class Run:
     refusal: Reason | None = None
     version: int = 0
     served: bool = False
-    inspected: bool = False
-    check_slice: int | None = None
-    full_checks: int = 0
-    stamp: int | None = None
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, Reason] = field(default_factory=dict)
-    bound: dict[int, int] = field(default_factory=dict)
+    bound: set[int] = field(default_factory=set)
     requests: dict[Any, Request] = field(default_factory=dict)
     guard: ModuleGuard | None = None
     held: Held | None = None
-
-    def look(self, alone: bool) -> None:
-        """Decide what the next call is checked for: some of it, another part each time, or everything.
-
-        Everything where a module of this process got a parameter, a buffer or a submodule since the last call, where
-        that one was eager, or where `alone` is False: then code that may change the model ran since. A graph's weights
-        are checked for everything at its first call whatever is decided here.
-        """
-        now = registrations.stamp()
-        if alone and (self.served or self.inspected) and now == self.stamp:
-            self.check_slice = self.report.calls
-        else:
-            self.check_slice = None
-            self.full_checks += 1
-        self.stamp, self.inspected = now, False
 
     @property
     def weights_version(self) -> int | None:

@@ -20,15 +20,14 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...compiler.fingerprint import Rules
 from ...compiler.progress import Progress
 from ...graph_cache.model_hash import ModelSource
-from ...runtime import choice, registrations
+from ...runtime import choice
 from ...runtime.blocks.requests import COMPONENT, stored_requests
 from ...runtime.blocks.routing import Place, own_place
 from ...runtime.blocks.session import BlockRun
-from ...runtime.family import by_name
 from ...runtime.module_guard import GuardCache, ModuleGuard
 from ...runtime.registry import registry
 from ...runtime.request import Request, RequestContext
-from .. import contract, custom_nodes, dynamic_vram, eligibility, host_memory, staged
+from .. import contract, dynamic_vram, eligibility, host_memory, staged
 from ..component import Component, eager_text
 from ..families.family import Family
 from ..run import HostRun
@@ -41,7 +40,6 @@ from .memory_plans import MemoryPlans
 if TYPE_CHECKING:
     from ..model_hook import Options
 
-_ARGUMENTS = ("x", "t", "c_concat", "c_crossattn", "control", "transformer_options")  # of BaseModel.apply_model
 _PREFIX = "diffusion_model."  # of the patcher's keys
 
 
@@ -80,8 +78,7 @@ class BlockHook(SamplingHook):
         if run.blocks is None:
             run.report.eager[run.refusal or reasons.NoNode()] += 1
             return executor(*args, **kwargs)
-        of_call = by_name(_ARGUMENTS, args, kwargs).get("transformer_options") or {}
-        with run.blocks.call(alone=not run.foreign and not custom_nodes.in_call(of_call)):
+        with run.blocks.call():
             return executor(*args, **kwargs)
 
 
@@ -108,13 +105,9 @@ def start_blocks(client: BlockClient, patcher: Any, module: torch.nn.Module, gua
 
 
 def _started(client: BlockClient, patcher: Any, module: torch.nn.Module, guards: GuardCache) -> HostRun:
-    stamp = registrations.stamp()  # first: what is registered meanwhile is then found by the first call
     run = HostRun(
-        inspected=True,
-        stamp=stamp,
         patcher=patcher,
         epoch=eligibility.epoch(patcher),
-        foreign=custom_nodes.in_patcher(patcher) or custom_nodes.in_sampling(patcher),
         prefix=client.prefix,
     )
     if dynamic_vram.is_paged(patcher):
@@ -160,8 +153,7 @@ class BlockClient:
     def refusal(self, run: HostRun) -> Reason | None:
         epoch = eligibility.epoch(run.patcher)
         if epoch != run.epoch:
-            run.epoch, run.check_slice = epoch, None
-            run.full_checks += 1
+            run.epoch = epoch
         self._attention.look()
         return eligibility.patcher_refusal(run.patcher, self._prefixes)
 
@@ -187,7 +179,7 @@ class BlockClient:
         """Why no graph computes with a block's quantised weights, or None."""
         if not guard.composite:
             return None
-        checked = guard.version, run.full_checks
+        checked = guard.version, run.report.calls
         known = self._weights.get(name)
         if known is None or known[0] != checked:
             known = self._weights[name] = checked, plain.refusal(block)

@@ -51,7 +51,6 @@ class BlockCall(NamedTuple):
         module: the block with all its weights where a graph can read them.
         named: its arguments by name.
         options: the model's.
-        whole: see `LoadedGraph.call`.
         held: see `LoadedGraph.call`.
         exact: gives a copy of the block in float32, where its weights are quantised.
     """
@@ -60,7 +59,6 @@ class BlockCall(NamedTuple):
     module: torch.nn.Module
     named: Mapping[str, Any]
     options: Any
-    whole: bool
     held: Held | None
     exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
 
@@ -194,9 +192,7 @@ class KindGraph:
 
             reference = self._judged(call, eager, call.options)
             copied = not memory.as_expected
-            result = graph.call(
-                call.module, tuple(inputs), seen.sizes, reference, counters, call.whole, call.held, copied=copied
-            )
+            result = graph.call(call.module, tuple(inputs), seen.sizes, reference, counters, call.held, copied=copied)
         if not isinstance(result, Result):
             return result
         # A result that is eager's after all is right, too: of the same tensors.
@@ -228,9 +224,7 @@ class KindGraph:
         reference = self._judged(call, eager, options)
         try:
             with attention.attending(own):
-                result = self.graph.call(
-                    call.module, inputs, sizes, reference, counters, call.whole, call.held, comparing
-                )
+                result = self.graph.call(call.module, inputs, sizes, reference, counters, call.held, comparing)
         except Exception:
             if own.error is None:
                 raise

@@ -22,7 +22,7 @@ from ...compiler.blocks.ones import Ones
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
 from .. import ambient_modes, code_guard
-from ..module_guard import PARTS, GuardCache, ModuleGuard
+from ..module_guard import GuardCache, ModuleGuard
 from ..registry import registry
 from ..run import Run
 from .client import Client
@@ -42,7 +42,7 @@ class _Block:
         skeleton: the block as graphs are compiled for it.
         kinds: of its structure, the one that was called last first.
         refusal: why no graph serves it now, or None.
-        checked: by ids of graphs, the run's `full_checks` when its weights were last checked in full.
+        started: ids of the graphs that began a run of it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class _Block:
     version: int = 0
     kinds: list[KindGraph] = field(default_factory=list)
     refusal: Reason | None = None
-    checked: dict[int, int] = field(default_factory=dict)
+    started: set[int] = field(default_factory=set)
 
 
 class BlockRun:
@@ -86,8 +86,6 @@ class BlockRun:
         self._kinds = Kinds(client, run)
         self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._ambient: Reason | None = None
-        self._ambient_known = False
-        self._alone = True
         self._counters = registry().counters
         self._served = 0
         self._eager: Counter[Reason] = Counter()
@@ -111,17 +109,16 @@ class BlockRun:
     # A call of the model ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def call(self, alone: bool, outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Iterator[None]:
+    def call(self, outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Iterator[None]:
         """While this lasts, a call of the model is served. Never raises of itself, but for the user's interrupt.
 
         Args:
-            alone: whether nobody else's code runs between blocks, or ran since the last call.
             outer: what the model is called with; None: to be seen when it is called.
         """
         run, report = self._run, self._run.report
         report.call_starts()
         self._counters = registry().counters
-        refusal = self._inspected(alone)
+        refusal = self._inspected()
         if refusal is not None:
             report.eager[refusal] += 1
             registry().counters.count_eager(refusal)
@@ -162,7 +159,7 @@ class BlockRun:
                 self._source = self._source or self._run.weight_source(model, held.reason)
                 self._by_block = self._source is not None
                 if not self._by_block:
-                    self._ambient, self._ambient_known = held.reason, True
+                    self._ambient = held.reason
             elif held is not model:
                 self._held = held
         # torch.compile would trace through a route.
@@ -189,22 +186,19 @@ class BlockRun:
             self._run.report.eager[reason] += 1
             registry().counters.count_eager(reason)
 
-    def _inspected(self, alone: bool) -> Reason | None:
+    def _inspected(self) -> Reason | None:
         """Look for changes since the last call; why no graph serves this one."""
         run = self._run
         try:
-            self._alone, self._ambient, self._ambient_known = alone, None, False
-            run.look(alone)
+            self._ambient = None
             refusal = run.refusal or self._client.refusal(run)
             if refusal is not None:
                 return refusal
             blocks = [*self._blocks.values()]
-            part = run.check_slice
-            for one in blocks if part is None else blocks[part % PARTS :: PARTS]:
-                self._look_at(one, fully=part is None)
-            if part is None:
-                for kind in self._kinds:
-                    kind.replaced = kind.graph.replaced() if kind.graph is not None else None
+            for one in blocks:
+                self._look_at(one, fully=True)
+            for kind in self._kinds:
+                kind.replaced = kind.graph.replaced() if kind.graph is not None else None
         except Exception as error:  # never into the queue
             log.exception("the blocks of a model could not be inspected")
             run.refusal = reasons.NotInspected("model", type(error).__name__, in_brief(error))
@@ -218,7 +212,7 @@ class BlockRun:
             one.refusal = found.reason if isinstance(found, Refused) else one.guard.patched
             skeleton = one.block if isinstance(found, Refused) else found
             if one.guard.version != one.version or skeleton is not one.skeleton:
-                one.version, one.skeleton, one.checked = one.guard.version, skeleton, {}
+                one.version, one.skeleton, one.started = one.guard.version, skeleton, set()
                 one.kinds = self._kinds.of(one.guard.architecture(skeleton))
 
     # A call of a block --------------------------------------------------------------------------------------
@@ -246,8 +240,7 @@ class BlockRun:
         return type(block).forward(block, *args, **kwargs)
 
     def _serve(self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | Raised | Refused:
-        if not self._alone:
-            self._look_at(one, fully=one.guard.composite)  # a binding sees new parts, not what they mean
+        self._look_at(one, fully=one.guard.composite)  # a binding sees new parts, not what they mean
         if one.refusal is not None:
             return Refused(one.refusal)
         try:
@@ -279,16 +272,15 @@ class BlockRun:
         self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched
     ) -> tuple[Any] | Raised | Refused:
         graph = kind.graph
-        if not self._alone and graph is not None:  # others' code ran since the model was called
+        if graph is not None:  # others' code may have run since the model was called
             kind.replaced = graph.replaced()
         if kind.replaced is not None:
             return Refused(kind.replaced)
         if graph is None or kind.refusal is not None:
             self._kinds.note(kind, matched.leaves)
             return Refused(kind.refusal or reasons.NoGraph())
-        differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        if not self._ambient_known or (self._ambient is None and (differentiates or not self._alone)):
-            self._ambient, self._ambient_known = ambient_modes.refusal(one.block, matched.tensors), True
+        if self._ambient is None:
+            self._ambient = ambient_modes.refusal(one.block, matched.tensors)
         now = self._ambient or self._client.call_refusal()
         if now is not None:
             return Refused(now)
@@ -316,17 +308,15 @@ class BlockRun:
         """Run the graph of a kind for a block whose weights are on the device."""
         run, graph, by_block = self._run, kind.graph, self._by_block
         assert graph is not None
-        checked = one.checked.get(id(graph))
-        whole = by_block or not self._alone or run.check_slice is None or checked != run.full_checks
-        if checked is None:
+        if id(graph) not in one.started:
             # The run's version is of no block: a layer that was exchanged is another version of its block alone.
             graph.start_run(brought.module, None if run.weights_version is None else one.version)
-        one.checked[id(graph)] = run.full_checks
+        one.started.add(id(graph))
         self._client.before_call(run, one.block)
         exact = self._exact if one.guard.composite else None
         # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
         held, block = (None, brought.eager or brought.module) if by_block else (run.held, one.block)
-        call = BlockCall(block, brought.module, named, options, whole, held, exact)
+        call = BlockCall(block, brought.module, named, options, held, exact)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name, brought.streamed)

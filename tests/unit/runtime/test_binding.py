@@ -194,22 +194,6 @@ def test_a_weight_is_held_once_until_the_graph_is_bound_anew() -> None:
     assert held._storages[1][1] is not first
 
 
-@pytest.mark.parametrize("kind", ["another", "sparse"])
-def test_memory_that_is_gone_is_noticed_whatever_part_is_checked(kind: str) -> None:
-    """Somebody swaps the data of one weight: 31 of 32 parts look as before, and the graph would read freed memory."""
-    module = toy.Toy()
-    binding = bound(module)
-    assert isinstance(binding, Binding)
-    assert Held().hold(1, binding)
-    gc.collect()
-    if kind == "another":
-        module.mix.weight.data = module.mix.weight.data.clone()
-    else:
-        module.mix.weight = torch.nn.Parameter(module.mix.weight.detach().to_sparse())
-    gc.collect()
-    assert [binding.holds_part(module, number) for number in range(len(binding.parts))].count(False) == 1
-    held = Held()
-    assert not held.hold(1, binding) and not held.is_on(toy.CPU)
 
 
 def test_what_is_held_is_what_the_graph_reads_and_not_what_the_module_has_now() -> None:

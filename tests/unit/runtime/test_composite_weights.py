@@ -46,14 +46,6 @@ def bound(module: Any, *constants: TensorMeta) -> tuple[Binding, dict[str, int]]
     return found if isinstance(found, Refused) else (found[0], runner.addresses)
 
 
-def test_a_graph_reads_the_parts() -> None:
-    module = model()
-    found = bound(module)
-    assert not isinstance(found, Refused)
-    weight = module.layer.weight
-    tensors = (weight._qdata, weight._params.scale, module.layer.bias)
-    assert found[1] == {meta.name: one.data_ptr() for meta, one in zip(CONSTANTS, tensors, strict=True)}
-    assert found[0].holds(module) and all(found[0].holds_part(module, number) for number in range(32))
 
 
 def other_values(layer: Any) -> None:
@@ -86,16 +78,6 @@ def gone(layer: Any) -> None:
     layer.weight = None
 
 
-@pytest.mark.parametrize("change", [other_values, other_memory, other_scale, other_fact, other_weight, plain, gone])
-def test_a_change_of_any_part_is_noticed(change: Callable[[Any], None]) -> None:
-    module = model()
-    found = bound(module)
-    assert not isinstance(found, Refused)
-    change(module.layer)
-    assert not found[0].holds(module)
-    assert not all(found[0].holds_part(module, number) for number in range(32))
-    again = bound(module)
-    assert isinstance(again, Refused) == (change in (plain, gone))
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
@@ -155,25 +137,3 @@ class MemoryRecorder:
         self.tensors = tensors
 
 
-def test_a_graph_reads_a_weights_own_memory() -> None:
-    """Without its class: asked for by its own name, such a weight is refused."""
-    module = torch.nn.Module()
-    module.layer = torch.nn.Linear(4, 4)
-    module.layer.weight = packed()
-    runner = MemoryRecorder()
-    found = bind(runner, module, (OF_BYTES,), toy.CPU, "module.")  # type: ignore[arg-type]
-    assert not isinstance(found, Refused)
-    read = runner.tensors[OF_BYTES.name]
-    assert type(read) is torch.Tensor and read[1, 33] == 67
-    held, memory = found
-    assert held.holds(module) and all(held.holds_part(module, number) for number in range(32))
-    assert held.memory() is not None and memory[0].data_ptr() == read.data_ptr()
-    module.layer.weight = packed()
-    assert not held.holds(module)
-    for other in (packed(3), torch.nn.Parameter(torch.zeros(2, 34))):
-        module.layer.weight = other
-        assert isinstance(bind(runner, module, (OF_BYTES,), toy.CPU, "module."), Refused)  # type: ignore[arg-type]
-    named = TensorMeta("module.layer.weight", (2, 34), (34, 1), "uint8")
-    module.layer.weight = packed()
-    found = bind(runner, module, (named,), toy.CPU, "module.")  # type: ignore[arg-type]
-    assert isinstance(found, Refused) and found.reason == NotPlainWeight("Bytes")

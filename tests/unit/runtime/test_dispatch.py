@@ -334,56 +334,12 @@ def test_a_graph_without_memory_is_refused_in_that_run_only(world: World) -> Non
 # What a call is checked for ----------------------------------------------------------------------------------------
 
 
-def test_the_first_call_of_a_run_is_checked_for_everything(world: World) -> None:
-    world.publish()
-    world.call()
-    world.replace_weight()
-    world.run = Run(check_slice=0)
-    assert world.is_right(world.call())
-    assert world.engine.counters.binds == 2
 
 
-def test_later_calls_of_a_run_are_checked_for_a_part_each(world: World) -> None:
-    """A weight that was replaced behind everybody's back is noticed when its part's turn comes."""
-    world.publish()
-    world.run.check_slice = 0
-    world.call()
-    world.replace_weight()
-    found = []
-    for _ in range(binding._PARTS):
-        found.append(world.is_right(world.call()))
-    assert not found[0] and found[-1] and found == sorted(found)
-    assert world.engine.counters.binds == 2 and world.run.report.eager.total() == 0
 
 
-def test_a_call_after_a_doubt_is_checked_for_everything(world: World) -> None:
-    world.publish()
-    world.run.check_slice = 0
-    world.call()
-    world.replace_weight()
-    assert not world.is_right(world.call())
-    world.run.full_checks += 1
-    assert world.is_right(world.call())
-    world.replace_weight()
-    assert not world.is_right(world.call())  # parts again
-    world.run.check_slice = None
-    assert world.is_right(world.call())
 
 
-def test_code_is_looked_at_where_a_call_is_checked_for_everything(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.publish()
-    world.run.check_slice = 0
-    world.call()
-    graph = world.engine.loaded(world.request.key, toy.CPU)
-    assert graph is not None
-    monkeypatch.setattr(graph, "replaced", lambda: WHY)
-    world.call()
-    assert world.counted() == (2, {})
-    world.run.full_checks += 1
-    world.call()
-    assert world.counted() == (2, {WHY: 1}) and world.originals == 1
 
 
 # Chunks ------------------------------------------------------------------------------------------------------------
