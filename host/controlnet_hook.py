@@ -113,7 +113,7 @@ class ControlNetHook:
             return original()
         run = self._current(module)
         prepare = functools.partial(self._prepare, module, run, args, kwargs)
-        result = self._component.dispatcher.call(run, prepare, original)
+        result = self._component.dispatcher.call(run, module, prepare, original)
         if isinstance(result, dict):
             return result
         *outputs, middle = result
@@ -136,9 +136,6 @@ class ControlNetHook:
 
     def _prepare(self, module: Any, run: HostRun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | Refused:
         """What to run through a graph for one call of the module, or why not."""
-        refused = run.inspect(module)
-        if refused is not None:
-            return Refused(refused)
         chosen = self.options
         plan = plan_of(chosen.shapes)
         return self._component.call(run, module, args, kwargs, chosen.backend, plan, chosen.when_missing)

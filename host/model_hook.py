@@ -91,7 +91,7 @@ class ModelHook(SamplingHook):
             return Refused(reasons.NotCompilable(name))
         if not hasattr(module, family.entry):
             return Refused(reasons.NewerHost(name, family.entry))
-        refusal = run.inspect(module) or _replaced_for_one_call(module, family.entry, original)
+        refusal = _replaced_for_one_call(module, family.entry, original)
         if refusal is not None:
             return Refused(refusal)
         plan = plan_of(options.shapes)
@@ -115,7 +115,7 @@ def _innermost(module: Any, original: Callable[..., Any], *args: Any, **kwargs: 
         registry().counters.count_eager(reasons.NoNode())
         return original(*args, **kwargs)
     prepare = functools.partial(hook.prepare, module, run, original, args, kwargs)
-    return hook.dispatcher.call(run, prepare, functools.partial(original, *args, **kwargs))
+    return hook.dispatcher.call(run, module, prepare, functools.partial(original, *args, **kwargs))
 
 
 def _has_blocks(module: Any) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from ..common import reasons
 from ..common.errors import in_brief
@@ -16,7 +17,7 @@ from ..common.shapes import Refused
 from ..runtime.binding import Held
 from ..runtime.blocks.session import BlockRun
 from ..runtime.blocks.weight_source import WeightSource
-from ..runtime.module_guard import GuardCache
+from ..runtime.module_guard import GuardCache, ModuleGuard
 from ..runtime.registry import registry
 from ..runtime.run import Run
 from . import dynamic_vram, eligibility, host_memory, staged, streamed
@@ -63,29 +64,38 @@ class HostRun(Run):
             return False
         return streamed.is_possible() if self.paged is not None else staged.is_partly_loaded(self.patcher)
 
+    @override
     def inspect(self, module: torch.nn.Module) -> Reason | None:
-        """Check the module, and the weights when ComfyUI moved or patched them; why no graph serves this call."""
         if self.refusal is not None or self.guard is None:
             return self.refusal
-        epoch = eligibility.epoch(self.patcher)
-        if epoch != self.epoch:
-            self.epoch, self.bound, self.requests = epoch, set(), {}
-            self.guard.refresh_fully(module)
-        guard = self.guard  # of quantised weights, a binding sees new parts, not what they mean
-        version = (guard.refresh_fully if guard.composite else guard.refresh)(module)
-        refusal = eligibility.refusal(self.patcher, guard, self.prefix)
-        refusal = refusal or (plain.refusal(module) if guard.composite else None)
+        epoch, version = eligibility.epoch(self.patcher), self.guard.refresh(module)
         if version != self.version:
-            self.version, self.bound, self.requests = version, set(), {}
-            self.refusal = self.refusal or self._page_anew(module)
-        return self.refusal or refusal or guard.patched
+            self.refusal = self._page_anew(module, version)
+        if (epoch, version) != (self.epoch, self.version):
+            self.epoch, self.version, self.bound, self.requests = epoch, version, set(), {}
+        return self.refusal or self._refusal(module, self.guard)
 
-    def _page_anew(self, module: torch.nn.Module) -> Reason | None:
+    @override
+    def unchanged(self, module: torch.nn.Module) -> bool:
+        guard = self.guard
+        return (
+            guard is not None
+            and guard.refresh(module) == self.version
+            and eligibility.epoch(self.patcher) == self.epoch
+            and (self.refusal or self._refusal(module, guard)) is None
+        )
+
+    def _refusal(self, module: torch.nn.Module, guard: ModuleGuard) -> Reason | None:
+        """Why no graph serves the module as its guard last saw it, or None."""
+        refusal = eligibility.refusal(self.patcher, guard, self.prefix)
+        return refusal or (plain.refusal(module) if guard.composite else None) or guard.patched
+
+    def _page_anew(self, module: torch.nn.Module, version: int) -> Reason | None:
         """The module is another one now, and so is its skeleton."""
         if self.paged is None:
             return None
         self.paged.release()
-        found = dynamic_vram.paged(self.patcher, module, self.version)
+        found = dynamic_vram.paged(self.patcher, module, version)
         if isinstance(found, Refused):
             return found.reason
         self.paged = found

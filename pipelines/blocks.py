@@ -75,12 +75,8 @@ class _BlocksRun(PipeRun):
     @override
     @contextlib.contextmanager
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
-        refusal: Reason | None = None
-        for _, facts in [*state_of(module).blocks.values()]:
-            refusal = refusal or (reasons.Dropout() if facts.drops_out() else facts.backend_refusal())
-        if refusal is None and any(map(offloading.is_offloaded, state_of(module).blocks)):
-            refusal = reasons.OffloadedWeights()
-        yield module if refusal is None else Refused(refusal)
+        offloaded = any(map(offloading.is_offloaded, state_of(module).blocks))
+        yield Refused(reasons.OffloadedWeights()) if offloaded else module
 
     @override
     def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
@@ -147,8 +143,9 @@ class _Client:
         if facts is None or version != guard.version or not facts.holds():
             facts = module_facts.read(block, module_facts.is_own, library_weights.refusal)
             known[block] = guard.version, facts
-        if facts.refusal is not None:
-            return Refused(facts.refusal)
+        refusal = facts.refusal or facts.refusal_now()
+        if refusal is not None:
+            return Refused(refusal)
         return facts.bare  # another one when the facts change: an attention processor may, and no guard sees that
 
     def place(self, block: torch.nn.Module) -> Place:

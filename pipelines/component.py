@@ -120,7 +120,7 @@ class Component(component.Component):
         caller = None if self.family.each_call_is_a_run else callers.calling()
         run = self.run_of(module, caller)
         prepare = functools.partial(self._prepare, run, module, args, kwargs)
-        result = self.dispatcher.call(run, prepare, lambda: _Eager(original(*args, **kwargs)))
+        result = self.dispatcher.call(run, module, prepare, lambda: _Eager(original(*args, **kwargs)))
         if isinstance(result, _Eager):
             return result.result
         self.after_first()
@@ -149,7 +149,7 @@ class Component(component.Component):
 
     def start_run(self, module: torch.nn.Module) -> PipeRun:
         """Inspect a module at the start of a run. Never raises."""
-        run = start_run(module)
+        run = start_run(module, self.family)
         run.report = self.report
         return run
 
@@ -170,9 +170,6 @@ class Component(component.Component):
         self, run: PipeRun, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Call | Refused:
         """What to run through a graph for one call, or why not."""
-        refusal = run.inspect(module, self.family)
-        if refusal is not None:
-            return Refused(refusal)
         when_missing = "eager" if self.family.only_restores() else self.options.when_missing
         plan = plan_of(self.options.shapes)
         call = self.call(run, module, args, kwargs, self.options.backend, plan, when_missing)

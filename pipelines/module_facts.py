@@ -133,12 +133,10 @@ class ModuleFacts:
             now.keys() == then.keys() and all(now[name] is then[name] for name in then) for now, then in self.processors
         )
 
-    def drops_out(self) -> bool:
-        """Whether a call would drop numbers out."""
-        return any(state["training"] for state in self.dropouts)
-
-    def backend_refusal(self) -> Reason | None:
-        """Why no graph serves a call with the attention backend that is turned on for all models, or None."""
+    def refusal_now(self) -> Reason | None:
+        """Why no graph serves a call just now, or None: it drops numbers out, or another attention backend is on."""
+        if any(state["training"] for state in self.dropouts):
+            return reasons.Dropout()
         return attention_backends.refusal() if self.dispatches else None
 
 

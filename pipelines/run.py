@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from ..common import reasons
 from ..common.errors import in_brief
@@ -69,27 +70,43 @@ class PipeRun(Run):
     """
 
     live: weakref.ref[torch.nn.Module] | None = None
+    family: Family | None = None
     structure: Reason | None = None
     facts: ModuleFacts | None = None
 
-    def inspect(self, module: torch.nn.Module, family: Family) -> Reason | None:
-        """Check the module; why no graph serves this call, or None."""
+    @override
+    def inspect(self, module: torch.nn.Module) -> Reason | None:
         if self.refusal is not None or self.guard is None:
             return self.refusal
+        version, found = self._read(module, self.guard)
+        if version != self.version or found is not self.facts:
+            self.version, self.bound, self.requests = version, set(), {}
+            self.facts = found
+            assert self.family is not None
+            self.structure = found.refusal or self.guard.patched or self.family.refusal(module)
+        if found.strengths is not None:
+            found.strengths.sync()
+        return self.structure or found.refusal_now()
+
+    @override
+    def unchanged(self, module: torch.nn.Module) -> bool:
+        if self.refusal is not None or self.guard is None:
+            return False
+        version, found = self._read(module, self.guard)
+        same = version == self.version and found is self.facts
+        return same and (self.structure or found.refusal_now()) is None
+
+    @property
+    @override
+    def may_check_later(self) -> bool:
+        """Not where each call brings adapters' strengths to where the graph reads them."""
+        return self.facts is None or self.facts.strengths is None
+
+    def _read(self, module: torch.nn.Module, guard: ModuleGuard) -> tuple[int, ModuleFacts]:
+        """The module's version and facts as they are now."""
         state = state_of(module)
         with state.lock:
-            guard = self.guard
-            version = guard.refresh_fully(module)
-            found = state.read(module, guard)
-            if version != self.version or found is not self.facts:
-                self.version, self.bound, self.requests = version, set(), {}
-                self.facts = found
-                self.structure = self.facts.refusal or guard.patched or family.refusal(module)
-            if found.strengths is not None:
-                found.strengths.sync()
-        if found.drops_out():
-            return reasons.Dropout()
-        return self.structure or found.backend_refusal()
+            return guard.refresh(module), state.read(module, guard)
 
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module without what sits on the instance."""
@@ -114,13 +131,13 @@ def state_of(module: torch.nn.Module) -> ModuleState:
     return found
 
 
-def start_run(module: torch.nn.Module) -> PipeRun:
+def start_run(module: torch.nn.Module, family: Family) -> PipeRun:
     """Inspect a module at the start of a run. Never raises."""
     try:
         registry().release_orphans()
         state = state_of(module)
         with state.lock:
             guard = state.guards.of(module, module_facts.rules())
-        return PipeRun(version=guard.version, guard=guard, live=weakref.ref(module))
+        return PipeRun(version=guard.version, guard=guard, live=weakref.ref(module), family=family)
     except Exception as error:  # never into the pipeline
         return PipeRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)))

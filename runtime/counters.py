@@ -43,6 +43,7 @@ class Counters:
     Attributes:
         fetches: graphs that came from remote stores; `restores` counts them, too.
         preloads: graphs loaded and warmed up before the first call.
+        dropped_calls: launched calls whose output was dropped, because a check after the launch found a change.
         spot_checks: calls compared with eager after a graph's first use.
         reasons: eager calls by why they were.
         misses: graphs that were asked for and not there, by the code of the reason.
@@ -55,6 +56,7 @@ class Counters:
     binds: int = 0
     compiled_calls: int = 0
     eager_calls: int = 0
+    dropped_calls: int = 0
     spot_checks: int = 0
     reasons: Counter[Reason] = field(default_factory=Counter)
     misses: Counter[str] = field(default_factory=Counter)

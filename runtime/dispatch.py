@@ -8,6 +8,7 @@ finding or compiling the graph, splitting batches, binding, counting, reporting,
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 import weakref
@@ -24,7 +25,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused, TensorCall
 from ..compiler.progress import Progress
 from . import ambient_modes
-from .loaded_graph import LoadedGraph
+from .loaded_graph import CHANGED, Changed, LoadedGraph
 from .registry import registry
 from .request import Request, WhenMissing
 from .run import Run
@@ -98,11 +99,14 @@ class Dispatcher:
         self._client = client
         self._served: weakref.WeakSet[LoadedGraph] = weakref.WeakSet()
 
-    def call(self, run: Run, prepare: Callable[[], Call | Refused], original: Callable[[], Any]) -> Any:
+    def call(
+        self, run: Run, module: torch.nn.Module, prepare: Callable[[], Call | Refused], original: Callable[[], Any]
+    ) -> Any:
         """Run one call: by a graph where one serves it, else by `original`. Never raises for the graph's sake.
 
         Args:
-            prepare: what the client wants, or why it refuses.
+            module: that is called, which the run checks.
+            prepare: what the client wants of a module that was checked, or why it refuses.
             original: the call as the host makes it.
 
         Returns:
@@ -110,7 +114,7 @@ class Dispatcher:
         """
         run.report.call_starts()
         try:
-            served = self._serve(run, prepare)
+            served = self._serve(run, module, prepare)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
             log.exception("a compiled call failed, eager takes over")
             run.refusal = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
@@ -122,8 +126,23 @@ class Dispatcher:
         count_eager(run, served.reason)
         return served.output if isinstance(served, Substituted) else original()
 
-    def _serve(self, run: Run, prepare: Callable[[], Call | Refused]) -> Accepted:
-        """One call by a graph, chunk by chunk."""
+    def _serve(self, run: Run, module: torch.nn.Module, prepare: Callable[[], Call | Refused]) -> Accepted:
+        """One call by a graph: by what the run knows of the module from its last call, if that still holds."""
+        if run.served and run.may_check_later:
+            served = self._attempt(run, prepare, functools.partial(run.unchanged, module))
+            if not isinstance(served, Changed):
+                return served
+        refusal = run.inspect(module)
+        if refusal is not None:
+            return Refused(refusal)
+        served = self._attempt(run, prepare, None)
+        assert not isinstance(served, Changed)  # it was asked nothing
+        return served
+
+    def _attempt(
+        self, run: Run, prepare: Callable[[], Call | Refused], unchanged: Callable[[], bool] | None
+    ) -> Accepted | Changed:
+        """One call by a graph, chunk by chunk. `unchanged`: see `LoadedGraph.call`."""
         started = time.perf_counter()
         call = prepare()
         if isinstance(call, Refused):
@@ -131,15 +150,18 @@ class Dispatcher:
         outputs: list[Output] = []
         instead: Reason | None = None
         for given in call.chunks():
-            ready = self._ready(run, call, given)
-            if isinstance(ready, Refused):
+            ready = self._ready(run, call, given, unchanged is None)
+            if isinstance(ready, Refused | Changed):
                 return ready
             graph, sizes = ready
             first, inputs = graph.fresh, tuple(_plain(t) for t in given)
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
-                result = graph.call(module, inputs, sizes, call.eager, registry().counters, run.held)
+                counters = registry().counters
+                result = graph.call(module, inputs, sizes, call.eager, counters, run.held, unchanged=unchanged)
+            if isinstance(result, Changed):
+                return result
             if isinstance(result, Refused):
                 if isinstance(result.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
                     run.refused[call.request.key.digest] = result.reason
@@ -157,8 +179,10 @@ class Dispatcher:
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *chunks: torch.cat(chunks), *outputs)
         return output if instead is None else Substituted(output, instead)
 
-    def _ready(self, run: Run, call: Call, given: list[torch.Tensor]) -> tuple[LoadedGraph, Any] | Refused:
-        """The graph that may serve these inputs now, with their sizes."""
+    def _ready(
+        self, run: Run, call: Call, given: list[torch.Tensor], checked: bool
+    ) -> tuple[LoadedGraph, Any] | Refused | Changed:
+        """The graph that may serve these inputs now, with their sizes. `checked`: whether the module just was."""
         request = call.request
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
         admitted = request.shapes.admits(calls, str(request.device))
@@ -167,12 +191,14 @@ class Dispatcher:
         if request.key.digest in run.refused:
             return Refused(run.refused[request.key.digest])
         graph = registry().loaded(request.key, request.device)
+        if not checked and (graph is None or id(graph) not in run.bound):
+            return CHANGED
         if graph is None or graph.retired is not None:
             obtained = self._obtain(run, self._client.with_memory(run, request, given[0]), call.when_missing)
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        refusal = graph.replaced() or ambient_modes.refusal(request.module, given)
+        refusal = (graph.replaced() if checked else None) or ambient_modes.refusal(request.module, given)
         if refusal is not None:
             return Refused(refusal)
         if id(graph) not in run.bound:

@@ -43,6 +43,14 @@ class Result(NamedTuple):
     refusal: Reason | None = None
 
 
+class Changed:
+    """In place of a result: what the caller last checked has changed, so it checks again and calls once more.
+
+    Nothing of such a call was handed out or written to an argument.
+    """
+
+
+CHANGED = Changed()
 _UNMARKED = contextlib.nullcontext()
 
 
@@ -95,6 +103,7 @@ class LoadedGraph:
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
         if runner.cuda_graphs is not None:
             runner.cuda_graphs.trials = self.first_use
+        self._checks_behind = request.device.type in options.policy.checks_behind_on
         self._checks = SpotChecks(self.shapes, self.device, self.first_use, options.policy.checks_share)
 
     # Memory -------------------------------------------------------------------------------------------------
@@ -179,7 +188,8 @@ class LoadedGraph:
         held: binding.Held | None = None,
         compared: Callable[[], contextlib.AbstractContextManager[object]] | None = None,
         copied: bool = False,
-    ) -> Result | Refused:
+        unchanged: Callable[[], bool] | None = None,
+    ) -> Result | Refused | Changed:
         """Run an admitted call with the weights `module` has right now.
 
         Args:
@@ -191,6 +201,9 @@ class LoadedGraph:
             compared: for a graph that calls functions of others: in what it is run for comparisons, and `eager` as
                 well. Its result is then of another run.
             copied: whether `inputs` hold copies, which eager's own call would not.
+            unchanged: whether all that the caller has checked is as it was, the recorded functions and the weights
+                apart, which are checked here. Asked after the launch, while the device computes, where the policy
+                says so and nothing but the device sees the call; else before. None: the caller has just checked.
         """
         held = held or binding.Held()
         with self._lock:
@@ -201,10 +214,19 @@ class LoadedGraph:
             try:
                 with self._marked(inputs):
                     bound = self._runners.of(module)
+                    due = self.first_use.due(sizes)
+                    spot = not due and self._checks.due(copied)
+                    behind = self._checks_behind and not (due or spot or self.fresh or compared is not None)
+                    if unchanged is not None and not behind and not (self.replaced() is None and unchanged()):
+                        return CHANGED
                     known = bound.binding
                     # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call:
                     # the host lets go of it for room in another thread, or in a function that the graph calls.
                     kept = None if known is None else held.hold(id(bound), known)
+                    if unchanged is not None and behind:
+                        if known is None or kept is None or known.module() is not module:
+                            return CHANGED
+                        return self._checked_behind(bound.runner, known, module, inputs, unchanged, counters)
                     if known is None or kept is None or not known.holds(module):
                         made = self._bind(bound, module)
                         if isinstance(made, Refused):
@@ -213,7 +235,6 @@ class LoadedGraph:
                         held.put(id(bound), *made)
                         kept = made[1]
                         del made
-                    due = self.first_use.due(sizes)
                     if due:
                         comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
                         with self._comparing(compared):
@@ -221,7 +242,7 @@ class LoadedGraph:
                         result = self._retire(checked) if isinstance(checked, CheckFailed) else Result(checked)
                         if compared is not None and result.refusal is None:
                             result = Result(self._run(bound.runner, inputs))
-                    elif self._checks.due(copied):
+                    elif spot:
                         counters.spot_checks += 1
                         comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
                         comparing = functools.partial(self._comparing, compared)
@@ -249,6 +270,23 @@ class LoadedGraph:
             if result.refusal is None:
                 counters.compiled_calls += 1
             return result
+
+    def _checked_behind(
+        self,
+        runner: Runner,
+        known: binding.Binding,
+        module: torch.nn.Module,
+        inputs: tuple[torch.Tensor, ...],
+        unchanged: Callable[[], bool],
+        counters: Counters,
+    ) -> Result | Changed:
+        """A call that is launched first and checked while the device computes; its memory is held by the caller."""
+        output = self._run(runner, inputs)
+        if known.holds(module) and self.replaced() is None and unchanged():
+            counters.compiled_calls += 1
+            return Result(output)
+        counters.dropped_calls += 1
+        return CHANGED
 
     def _run(self, runner: Runner, inputs: tuple[torch.Tensor, ...]) -> Output:
         """The runner's call, once more with more room where memory ran out."""

@@ -81,15 +81,11 @@ class ModuleGuard:
         self._rebuild(module)
 
     def refresh(self, module: torch.nn.Module) -> int:
-        """Notice what has changed since the last look, weights' shapes apart; the version. For a call."""
-        if not self._same(module):
+        """Notice what has changed since the last look; the version."""
+        if self._same(module):
+            self._read_weights()
+        else:
             self._rebuild(module)
-        return self.version
-
-    def refresh_fully(self, module: torch.nn.Module) -> int:
-        """The same with weights' shapes, strides and dtypes. For the start of a run."""
-        self.refresh(module)  # first: what follows is read off the children there are now
-        self._read_weights()
         return self.version
 
     def _read_weights(self) -> None:
@@ -267,5 +263,5 @@ class GuardCache:
             known = self._guards.get(module)
             if known is None:
                 known = self._guards[module] = ModuleGuard(module, rules)
-            known.refresh_fully(module)
+            known.refresh(module)
             return known

@@ -19,6 +19,8 @@ class Policy:
         checks_share: of the time spent in sampling that comparing later calls with eager may take.
         preload_on: device types where a first call costs so much that it is worth to begin before it.
         one_thread_on: device types where whole graphs are called in one thread (`call_thread`).
+        checks_behind_on: device types where a call is checked after its launch, while the device computes. Elsewhere
+            a call computes before it returns, so it is checked first.
         captures: whether calls on a GPU may be captured as CUDA graphs.
         preload_room: bytes of memory besides the model's own: preloading a graph never competes for it.
     """
@@ -30,6 +32,7 @@ class Policy:
     checks_share: float = 0.004
     preload_on: tuple[str, ...] = ("cuda",)
     one_thread_on: tuple[str, ...] = ("cuda",)
+    checks_behind_on: tuple[str, ...] = ("cuda",)
     captures: bool = True
     preload_room: int = 6 << 30
 

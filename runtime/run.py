@@ -43,6 +43,19 @@ class Run:
     guard: ModuleGuard | None = None
     held: Held | None = None
 
+    def inspect(self, module: torch.nn.Module) -> Reason | None:
+        """Check the module that runs and take down what it is now; why no graph serves this call, or None."""
+        return self.refusal
+
+    def unchanged(self, module: torch.nn.Module) -> bool:
+        """Whether `inspect` would find what it found last, and no refusal. Changes nothing of the run."""
+        return self.refusal is None
+
+    @property
+    def may_check_later(self) -> bool:
+        """Whether a call may be prepared by what `inspect` found last, and checked afterwards."""
+        return True
+
     @property
     def weights_version(self) -> int | None:
         """A number by the weights' metadata; None: they may have been written to since the last run."""

@@ -206,7 +206,7 @@ class VaeHook:
         started = time.perf_counter()
         component = self._components[part]
         prepare = functools.partial(self._prepare, chunk, component, x)
-        served = component.dispatcher.call(run, prepare, lambda: Served(own(x), whole=True))
+        served = component.dispatcher.call(run, module, prepare, lambda: Served(own(x), whole=True))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
@@ -214,9 +214,6 @@ class VaeHook:
 
     def _prepare(self, chunk: Chunk, component: Component, x: torch.Tensor) -> Call | Refused:
         """What to run through a graph for one chunk or tile, or why not."""
-        refusal = chunk.run.inspect(chunk.module)
-        if refusal is not None:
-            return Refused(refusal)
 
         def plan(any_size: bool) -> Shapes | Reason:
             """By the rule for changing resolutions, which is decided once for each call."""

@@ -24,7 +24,7 @@ from ...compiler.blocks.size_rules import sizes_of
 from ..binding import Held
 from ..counters import Counters
 from ..first_use import QuantisingEager
-from ..loaded_graph import LoadedGraph, Result
+from ..loaded_graph import Changed, LoadedGraph, Result
 from .looks import Seen, plain
 
 _MOST_SEEN = 8  # looks of calls that are remembered
@@ -51,7 +51,7 @@ class BlockCall(NamedTuple):
         module: the block with all its weights where a graph can read them.
         named: its arguments by name.
         options: the model's.
-        held: see `LoadedGraph.call`.
+        held, unchanged: see `LoadedGraph.call`.
         exact: gives a copy of the block in float32, where its weights are quantised.
     """
 
@@ -61,6 +61,7 @@ class BlockCall(NamedTuple):
     options: Any
     held: Held | None
     exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
+    unchanged: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,6 @@ class KindGraph:
 
     Attributes:
         refusal: why no call of the kind is served, or None.
-        replaced: why none is served now, as a function of the model was replaced; or None.
     """
 
     def __init__(
@@ -100,7 +100,6 @@ class KindGraph:
         self._leaves_of = matching.structured(form)
         self._is_of_form = matching.of_form(form)
         self.graph = found if isinstance(found, LoadedGraph) else None
-        self.replaced: Reason | None = self.graph.replaced() if self.graph is not None else None
         self.refusal: Reason | None = found.reason if isinstance(found, Refused) else None
         self._numbers = [n for n, one in enumerate(leaf_forms(form)) if isinstance(one, NumberForm)]
         self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]
@@ -153,7 +152,7 @@ class KindGraph:
 
     def serve(
         self, call: BlockCall, matched: Matched, counters: Counters, compared: Callable[[Any], Any]
-    ) -> tuple[Any] | Raised | Refused:
+    ) -> tuple[Any] | Raised | Refused | Changed:
         """What a block returns for a call, computed by the graph; or why not, and then nothing was changed.
 
         Args:
@@ -192,7 +191,16 @@ class KindGraph:
 
             reference = self._judged(call, eager, call.options)
             copied = not memory.as_expected
-            result = graph.call(call.module, tuple(inputs), seen.sizes, reference, counters, call.held, copied=copied)
+            result = graph.call(
+                call.module,
+                tuple(inputs),
+                seen.sizes,
+                reference,
+                counters,
+                call.held,
+                copied=copied,
+                unchanged=call.unchanged,
+            )
         if not isinstance(result, Result):
             return result
         # A result that is eager's after all is right, too: of the same tensors.
@@ -207,7 +215,7 @@ class KindGraph:
         sizes: Mapping[str, int],
         counters: Counters,
         compared: Callable[[Any], Any],
-    ) -> Result | Raised | Refused:
+    ) -> Result | Raised | Refused | Changed:
         """The call of a graph that calls attention functions."""
         assert self.graph is not None
         if not attention.can_be_called():
@@ -224,7 +232,16 @@ class KindGraph:
         reference = self._judged(call, eager, options)
         try:
             with attention.attending(own):
-                result = self.graph.call(call.module, inputs, sizes, reference, counters, call.held, comparing)
+                result = self.graph.call(
+                    call.module,
+                    inputs,
+                    sizes,
+                    reference,
+                    counters,
+                    call.held,
+                    comparing,
+                    unchanged=call.unchanged,
+                )
         except Exception:
             if own.error is None:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import weakref
@@ -22,6 +23,7 @@ from ...compiler.blocks.ones import Ones
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
 from .. import ambient_modes, code_guard
+from ..loaded_graph import CHANGED, Changed
 from ..module_guard import GuardCache, ModuleGuard
 from ..registry import registry
 from ..run import Run
@@ -42,6 +44,8 @@ class _Block:
         skeleton: the block as graphs are compiled for it.
         kinds: of its structure, the one that was called last first.
         refusal: why no graph serves it now, or None.
+        failure: why none does for the rest of the run, or None.
+        served: whether a graph served its last call: the next one is launched by what is known, and checked later.
         started: ids of the graphs that began a run of it.
     """
 
@@ -53,6 +57,8 @@ class _Block:
     version: int = 0
     kinds: list[KindGraph] = field(default_factory=list)
     refusal: Reason | None = None
+    failure: Reason | None = None
+    served: bool = False
     started: set[int] = field(default_factory=set)
 
 
@@ -118,7 +124,7 @@ class BlockRun:
         run, report = self._run, self._run.report
         report.call_starts()
         self._counters = registry().counters
-        refusal = self._inspected()
+        refusal = self._refusal()
         if refusal is not None:
             report.eager[refusal] += 1
             registry().counters.count_eager(refusal)
@@ -186,28 +192,21 @@ class BlockRun:
             self._run.report.eager[reason] += 1
             registry().counters.count_eager(reason)
 
-    def _inspected(self) -> Reason | None:
-        """Look for changes since the last call; why no graph serves this one."""
+    def _refusal(self) -> Reason | None:
+        """Why no block is served in this call of the model, or None."""
         run = self._run
+        self._ambient = None
         try:
-            self._ambient = None
-            refusal = run.refusal or self._client.refusal(run)
-            if refusal is not None:
-                return refusal
-            blocks = [*self._blocks.values()]
-            for one in blocks:
-                self._look_at(one, fully=True)
-            for kind in self._kinds:
-                kind.replaced = kind.graph.replaced() if kind.graph is not None else None
+            return run.refusal or self._client.refusal(run)
         except Exception as error:  # never into the queue
             log.exception("the blocks of a model could not be inspected")
             run.refusal = reasons.NotInspected("model", type(error).__name__, in_brief(error))
         return run.refusal
 
-    def _look_at(self, one: _Block, fully: bool = False) -> None:
-        """Take down what a block is now. `fully`: with its weights' shapes."""
+    def _look_at(self, one: _Block) -> None:
+        """Take down what a block is now."""
         with self._lock:
-            (one.guard.refresh_fully if fully else one.guard.refresh)(one.block)
+            one.guard.refresh(one.block)
             found = self._client.skeleton(self._run, one.name, one.block, one.guard)
             one.refusal = found.reason if isinstance(found, Refused) else one.guard.patched
             skeleton = one.block if isinstance(found, Refused) else found
@@ -225,24 +224,33 @@ class BlockRun:
                 self._outer = args, kwargs
             return type(block).forward(block, *args, **kwargs)
         try:
-            served = self._serve(one, args, kwargs)
+            served = self._serve(one, args, kwargs, checked=self._by_block or not one.served)
+            if isinstance(served, Changed):
+                served = self._serve(one, args, kwargs, checked=True)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
             log.exception("a block's graph failed, eager takes over")
-            one.refusal = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
-            served = Refused(one.refusal)
+            one.failure = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
+            served = Refused(one.failure)
+        one.served = isinstance(served, tuple)
         if isinstance(served, tuple):
             self._served += 1
             return served[0]
         if isinstance(served, Raised):
             raise served.error
+        assert isinstance(served, Refused)  # it was checked
         self._eager[served.reason] += 1
         self._counters.count_eager(served.reason)
         return type(block).forward(block, *args, **kwargs)
 
-    def _serve(self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | Raised | Refused:
-        self._look_at(one, fully=one.guard.composite)  # a binding sees new parts, not what they mean
-        if one.refusal is not None:
-            return Refused(one.refusal)
+    def _serve(
+        self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool
+    ) -> tuple[Any] | Raised | Refused | Changed:
+        """A call of a block by a graph. `checked`: the block is checked first, else by the graph's call."""
+        if checked:
+            self._look_at(one)
+        refusal = one.failure or one.refusal
+        if refusal is not None:
+            return Refused(refusal)
         try:
             named = one.parameters.bind(args, kwargs)
         except TypeError:  # the class's own forward says what is wrong
@@ -259,23 +267,26 @@ class BlockRun:
                 continue
             if number:
                 one.kinds.insert(0, one.kinds.pop(number))
-            return self._serve_by(kind, one, named, options, matched)
+            return self._serve_by(kind, one, named, options, matched, checked)
+        if not checked:
+            return CHANGED
         with self._lock:
             architecture = one.guard.architecture(one.skeleton)
         found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
         if not isinstance(found, Refused) and found[1].seen.ones is not None:  # it was restored
             ones = found[1].seen.ones
             found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
-        return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, options, found[1])
+        return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, options, found[1], True)
 
     def _serve_by(
-        self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched
-    ) -> tuple[Any] | Raised | Refused:
+        self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched, checked: bool
+    ) -> tuple[Any] | Raised | Refused | Changed:
         graph = kind.graph
-        if graph is not None:  # others' code may have run since the model was called
-            kind.replaced = graph.replaced()
-        if kind.replaced is not None:
-            return Refused(kind.replaced)
+        if graph is not None and (not checked and id(graph) not in one.started):
+            return CHANGED
+        replaced = graph.replaced() if checked and graph is not None else None
+        if replaced is not None:
+            return Refused(replaced)
         if graph is None or kind.refusal is not None:
             self._kinds.note(kind, matched.leaves)
             return Refused(kind.refusal or reasons.NoGraph())
@@ -287,14 +298,14 @@ class BlockRun:
         source = self._source
         if source is None or not self._by_block:
             module = one.skeleton if self._held is None else self._held.get_submodule(one.name)
-            return self._run_graph(kind, one, named, options, matched, Brought(module, 0))
+            return self._run_graph(kind, one, named, options, matched, Brought(module, 0), checked)
         slower = graph.first_use.slower()
         if slower is not None:  # no weights are brought for it
             return Refused(slower)
         with source.weights(one.name) as brought:
             if isinstance(brought, Refused):
                 return brought
-            return self._run_graph(kind, one, named, options, matched, brought)
+            return self._run_graph(kind, one, named, options, matched, brought, checked)
 
     def _run_graph(
         self,
@@ -304,7 +315,8 @@ class BlockRun:
         options: Any,
         matched: Matched,
         brought: Brought,
-    ) -> tuple[Any] | Raised | Refused:
+        checked: bool,
+    ) -> tuple[Any] | Raised | Refused | Changed:
         """Run the graph of a kind for a block whose weights are on the device."""
         run, graph, by_block = self._run, kind.graph, self._by_block
         assert graph is not None
@@ -316,15 +328,22 @@ class BlockRun:
         exact = self._exact if one.guard.composite else None
         # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
         held, block = (None, brought.eager or brought.module) if by_block else (run.held, one.block)
-        call = BlockCall(block, brought.module, named, options, held, exact)
+        unchanged = None if checked else functools.partial(self._is_unchanged, one)
+        call = BlockCall(block, brought.module, named, options, held, exact, unchanged)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name, brought.streamed)
         elif not isinstance(served, Refused):
-            return served
+            return served  # raised, or changed
         elif isinstance(served.reason, reasons.MemoryRanOut):
             self._no_memory(kind, served.reason)
         return served
+
+    def _is_unchanged(self, one: _Block) -> bool:
+        """Whether a block is what it was when it was last checked."""
+        version, skeleton = one.version, one.skeleton
+        self._look_at(one)
+        return one.version == version and one.skeleton is skeleton and one.refusal is None
 
     def _no_memory(self, kind: KindGraph, reason: Reason) -> None:
         """Memory ran out in a call: no more of this in this run. The next one may have more."""

@@ -344,17 +344,17 @@ def test_everything_but_values_is_part_of_the_architecture() -> None:
     first = guard.version, guard.architecture(block)
     hosts = block[0]
     hosts.set_weight(hosts.convert_weight(hosts.weight.data).float() * 1.5, seed=1)
-    guard.refresh_fully(block)
+    guard.refresh(block)
     assert (guard.version, guard.architecture(block)) == first, "other values of the same format"
     params = hosts.weight._params
     hosts.weight._params = replace(params, convrot_groupsize=16)
-    guard.refresh_fully(block)
+    guard.refresh(block)
     assert guard.version != first[0] and guard.architecture(block) != first[1]
     hosts.weight._params = replace(params, scale=params.scale.double())
-    guard.refresh_fully(block)
+    guard.refresh(block)
     assert guard.version != first[0]
     hosts.weight._params = params
-    guard.refresh_fully(block)
+    guard.refresh(block)
     assert (guard.version, guard.architecture(block)) == first
 
 

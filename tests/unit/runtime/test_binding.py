@@ -194,8 +194,6 @@ def test_a_weight_is_held_once_until_the_graph_is_bound_anew() -> None:
     assert held._storages[1][1] is not first
 
 
-
-
 def test_what_is_held_is_what_the_graph_reads_and_not_what_the_module_has_now() -> None:
     module, held = toy.Toy(), Held()
     binding = bound(module)

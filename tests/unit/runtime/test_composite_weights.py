@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 from support.models import toy
 from support.models.toy_composite import COMPOSITES, Layer, Params, Scaled
@@ -46,8 +44,6 @@ def bound(module: Any, *constants: TensorMeta) -> tuple[Binding, dict[str, int]]
     return found if isinstance(found, Refused) else (found[0], runner.addresses)
 
 
-
-
 def other_values(layer: Any) -> None:
     layer.weight._qdata = layer.weight._qdata.clone()
 
@@ -78,8 +74,6 @@ def gone(layer: Any) -> None:
     layer.weight = None
 
 
-
-
 def test_parts_that_do_not_fit_are_refused() -> None:
     module = model()
     wrong = replace(CONSTANTS[0], dtype="uint8")
@@ -98,15 +92,15 @@ def test_the_guard_sees_facts_and_metadata_and_no_values() -> None:
     known = guard.version
     assert guard.composite
     other_weight(layer)
-    assert guard.refresh_fully(layer) == known
+    assert guard.refresh(layer) == known
     layer.weight._params = replace(layer.weight._params, group=2)
-    assert guard.refresh_fully(layer) != known
+    assert guard.refresh(layer) != known
     layer.weight._params = replace(layer.weight._params, group=4)
-    assert guard.refresh_fully(layer) == known
+    assert guard.refresh(layer) == known
     layer.weight._params = replace(layer.weight._params, scale=torch.rand(6))
-    assert guard.refresh_fully(layer) != known
+    assert guard.refresh(layer) != known
     plain(layer)
-    assert guard.refresh_fully(layer) != known and not guard.composite
+    assert guard.refresh(layer) != known and not guard.composite
 
 
 class Bytes(torch.nn.Parameter):
@@ -135,5 +129,3 @@ class MemoryRecorder:
 
     def bind(self, tensors: dict[str, torch.Tensor]) -> None:
         self.tensors = tensors
-
-

@@ -103,7 +103,7 @@ class World:
             self.originals += 1
             return self.eager()
 
-        return self.dispatcher.call(self.run, prepare or (lambda: self.prepared(**options)), original)
+        return self.dispatcher.call(self.run, self.module, prepare or (lambda: self.prepared(**options)), original)
 
     def eager(self) -> torch.Tensor:
         result: torch.Tensor = self.module(*self.inputs)
@@ -237,7 +237,7 @@ def test_an_error_of_the_original_is_the_hosts(world: World) -> None:
         raise ValueError("of the model's own")
 
     with pytest.raises(ValueError, match="of the model's own"):
-        world.dispatcher.call(world.run, lambda: Refused(WHY), original)
+        world.dispatcher.call(world.run, world.module, lambda: Refused(WHY), original)
     assert world.counted() == (0, {WHY: 1})
 
 
@@ -332,14 +332,6 @@ def test_a_graph_without_memory_is_refused_in_that_run_only(world: World) -> Non
 
 
 # What a call is checked for ----------------------------------------------------------------------------------------
-
-
-
-
-
-
-
-
 
 
 # Chunks ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from support.models import toy
 
 from onegraph.common.reasons import ForwardHook, ReplacedPart
 from onegraph.compiler.fingerprint import Rules, digest
-from onegraph.runtime import module_guard
 from onegraph.runtime.module_guard import GuardCache, ModuleGuard
 
 
@@ -35,10 +34,10 @@ CHANGES: list[Callable[[Any], Any]] = [
 def test_what_changes_the_digest_changes_the_version(change: Callable[[Any], Any]) -> None:
     module = toy.Toy()
     guard, before = ModuleGuard(module, Rules()), digest(module)
-    version = guard.refresh_fully(module)
-    assert guard.refresh_fully(module) == guard.refresh(module) == version
+    version = guard.refresh(module)
+    assert guard.refresh(module) == guard.refresh(module) == version
     change(module)
-    assert guard.refresh_fully(module) != version
+    assert guard.refresh(module) != version
     assert digest(module) != before
     assert guard.patched is None
     assert guard.architecture(module) == digest(module)
@@ -51,8 +50,6 @@ def test_common_changes_are_seen_between_two_calls(change: Callable[[Any], Any])
     version = guard.refresh(module)
     change(module)
     assert guard.refresh(module) != version
-
-
 
 
 def like(part: torch.nn.Module) -> torch.nn.Module:
@@ -103,26 +100,24 @@ def prepared() -> Any:
     return module
 
 
-
-
 def test_two_guards_agree_on_the_children() -> None:
     module = toy.Toy()
     guards = [ModuleGuard(module, Rules()) for _ in range(2)]
-    first, second = (guard.refresh_fully(module) for guard in guards)
+    first, second = (guard.refresh(module) for guard in guards)
     assert first == second
     module.mix = like(module.mix)  # type: ignore[assignment]
-    assert first not in {guard.refresh_fully(module) for guard in guards}
+    assert first not in {guard.refresh(module) for guard in guards}
     assert len({guard.version for guard in guards}) == 1
 
 
 def test_a_patch_that_goes_again_leaves_the_version() -> None:
     module = toy.Toy()
     guard = ModuleGuard(module, Rules())
-    version = guard.refresh_fully(module)
+    version = guard.refresh(module)
     module.mix.forward = lambda x: x  # type: ignore[assignment]
-    assert guard.refresh_fully(module) != version
+    assert guard.refresh(module) != version
     del module.mix.forward
-    assert guard.refresh_fully(module) == version
+    assert guard.refresh(module) == version
 
 
 PATCHES: dict[str, Callable[[Any], Any]] = {
@@ -168,7 +163,7 @@ def test_a_hook_on_every_module_counts() -> None:
 def test_attributes_that_place_weights_change_nothing() -> None:
     module = toy.Toy()
     guard = ModuleGuard(module, Rules(placement=lambda name: "comfy" in name))
-    version = guard.refresh_fully(module)
+    version = guard.refresh(module)
     module.inner.comfy_cast_weights = True  # type: ignore[assignment]
     assert guard.refresh(module) == version
     assert guard.where_set("comfy_cast_weights") == "inner (Conv2d)"
