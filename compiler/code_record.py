@@ -43,9 +43,8 @@ _MAX_NESTING = 4  # of classes
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[set[CodeType]]:
-    """Collect the code of every Python function that starts in this thread while the context lasts."""
-    seen: set[CodeType] = set()
+def watched(seen: set[CodeType]) -> Iterator[None]:
+    """Add the code of every Python function that starts in this thread while the context lasts."""
     if sys.version_info >= (3, 12):
         monitoring = sys.monitoring
         tool = next(number for number in (3, 4, 2, 1) if monitoring.get_tool(number) is None)
@@ -58,7 +57,7 @@ def watched() -> Iterator[set[CodeType]]:
         monitoring.register_callback(tool, monitoring.events.PY_START, started)
         monitoring.set_events(tool, monitoring.events.PY_START)
         try:
-            yield seen
+            yield
         finally:
             monitoring.set_events(tool, 0)
             monitoring.free_tool_id(tool)
@@ -70,7 +69,7 @@ def watched() -> Iterator[set[CodeType]]:
     before = sys.getprofile()
     profile.enable()
     try:
-        yield seen
+        yield
     finally:
         profile.disable()
         sys.setprofile(before)

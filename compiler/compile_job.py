@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -122,8 +124,8 @@ def _compile(
     report(Stage("capturing"))
     with backend.capture_settings():
         with _stand_ins(job, client):
-            with code_record.watched() as seen:
-                exported, signature, wrapped = _captured(job, client, module, device)
+            seen: set[CodeType] = set()
+            exported, signature, wrapped = _captured(job, client, module, device, seen)
             code = code_record.record(seen, module, client.rules())
         report(Stage("compiling"))
         files = backend.compile(exported, _trial_inputs(job, signature, device), staging, pool)
@@ -140,15 +142,21 @@ def _stand_ins(job: Job, client: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def _captured(
-    job: Job, client: Any, module: torch.nn.Module, device: torch.device
+    job: Job, client: Any, module: torch.nn.Module, device: torch.device, seen: set[CodeType]
 ) -> tuple[torch.export.ExportedProgram, BlockSignature | None, torch.nn.Module]:
-    """Capture the module for all calls that the job names; the graph, and what holds the weights by its names."""
+    """Capture the module for all calls that the job names; the graph, and what holds the weights by its names.
+
+    Args:
+        seen: gets the code of what runs inside of the graph.
+    """
+    watching = functools.partial(code_record.watched, seen)
     if job.block is not None:
         kind = KindCalls.from_json(job.block)
-        captured = capture_kind(module, kind, device, client.block_settings(), client.rules())
+        captured = capture_kind(module, kind, device, client.block_settings(), client.rules(), watching)
         return captured.program, captured.signature, captured.module
     wrapped: torch.nn.Module = client.wrap(job.component, module, [spec.name for spec in job.export_shapes.inputs])
-    return export.capture(wrapped, job.export_shapes, job.example_sizes, device), None, wrapped
+    with watching():
+        return export.capture(wrapped, job.export_shapes, job.example_sizes, device), None, wrapped
 
 
 def _prepared(client: Client) -> Any:

@@ -45,7 +45,7 @@ def rules() -> Rules:
         placement=is_placement,
         interchangeable=frozenset({"optimized_attention", *(f"{_ATTENTION}:{name}" for name in names)}),
         options=tuple(upcasts),
-        roots=("comfy",),
+        roots=("comfy", "comfy_kitchen"),
         composites=composites(),
     )
 

@@ -21,6 +21,7 @@ from .signature import BlockSignature
 from .size_rules import MOST, SizeRules, Sizes, sizes_of
 
 _ASSERTION = "aten._assert_scalar.default"
+Watching = Callable[[], contextlib.AbstractContextManager[None]]
 _PATCHES: Mapping[str, Any] = {"patches": {}}  # so that each patch that a block asks for is seen by its own name
 
 
@@ -93,10 +94,11 @@ class BlockCall(torch.nn.Module):
         settings: Settings,
         sizes: SizeRules,
         mutated: Sequence[int],
+        watching: Watching,
     ) -> None:
         super().__init__()
         self.module = block  # by the name that weights of whole modules have, too
-        self.seen = _Seen(calls, settings, sizes, tuple(mutated))
+        self.seen = _Seen(calls, settings, sizes, tuple(mutated), watching)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.seen.call(type(self.module).forward, self.module, inputs)
@@ -105,7 +107,15 @@ class BlockCall(torch.nn.Module):
 class _Seen:
     """One capture of a block; export restores what a module's own attributes were, so they stand here."""
 
-    def __init__(self, calls: BlockCalls, settings: Settings, sizes: SizeRules, mutated: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        calls: BlockCalls,
+        settings: Settings,
+        sizes: SizeRules,
+        mutated: tuple[int, ...],
+        watching: Watching,
+    ) -> None:
+        self.watching = watching
         self.calls = calls
         self.settings = settings
         self.sizes = sizes
@@ -126,7 +136,7 @@ class _Seen:
         args, kwargs = as_call(named)
         tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         versions = {number: tensor._version for number, tensor in tensors.items()}
-        with attention.capturing(options, calls.packages) as attended:
+        with attention.capturing(options, calls.packages) as attended, self.watching():
             result = forward(block, *args, **kwargs)
         self.attention = "called" if attended.calls else "captured"
         self.changed = tuple(number for number, tensor in tensors.items() if tensor._version != versions[number])
@@ -190,12 +200,14 @@ def capture_block(
     calls: BlockCalls,
     device: torch.device,
     settings: Settings = Settings(),
+    watching: Watching = contextlib.nullcontext,
 ) -> CapturedBlock:
     """Export a block for every call that its records' rules admit.
 
     Args:
         block: with weights of zeros, or any other.
         settings: the client's.
+        watching: lasts while the block's own code runs, and nothing else does.
 
     Raises:
         CaptureError: the block's code branches on a size or a value, returns something else than tensors, or does with
@@ -205,7 +217,7 @@ def capture_block(
     inputs, dims = _examples(calls, sizes, device)
     mutated: tuple[int, ...] = ()
     for _ in range(2):
-        call = BlockCall(block, calls, settings, sizes, mutated)
+        call = BlockCall(block, calls, settings, sizes, mutated, watching)
         try:
             with torch.no_grad(), settings.rewrites(), contiguous_where_asked():
                 program = torch.export.export(

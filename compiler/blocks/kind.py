@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from ..fingerprint import Rules
 from . import call_tree, outer_call
 from .attention import Attention
 from .call_tree import JSON, Form
-from .capture import BlockCalls, CapturedBlock, Settings, capture_block
+from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_block
 from .ones import Ones
 from .outer_call import OuterCall
 from .records import recording
@@ -78,12 +79,18 @@ class KindCalls:
 
 
 def capture_kind(
-    model: torch.nn.Module, kind: KindCalls, device: torch.device, settings: Settings, rules: Rules
+    model: torch.nn.Module,
+    kind: KindCalls,
+    device: torch.device,
+    settings: Settings,
+    rules: Rules,
+    watching: Watching = contextlib.nullcontext,
 ) -> CapturedBlock:
     """Call a model at other sizes, and capture one of its blocks for all sizes that these calls admit.
 
     Args:
         model: of zeros or any other weights.
+        watching: see `capture_block`.
 
     Raises:
         CaptureError: see `capture_block`.
@@ -101,7 +108,7 @@ def capture_kind(
         found = [sizes for sizes in found if kind.ones.fit(sizes)]
     log.debug("%s: %d sizes from %d further calls", kind.block, len(found), made)
     calls = BlockCalls(kind.form, tuple(found), kind.options, kind.packages, kind.attention)
-    captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings)
+    captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)
     if captured.operations < settings.fewest:
         raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")
     return captured

@@ -365,7 +365,9 @@ def _call(script: Script, module: Any, inputs: Any) -> tuple[float, list[Reason]
     run = Run()
     request = toy.request(module, script.case.source, neighbours=(script.case.models,))
     dispatcher = Dispatcher(_Host())
-    output = dispatcher.call(run, module, lambda: Call(request, inputs, module, script.when_missing), lambda: module(*inputs))
+    output = dispatcher.call(
+        run, module, lambda: Call(request, inputs, module, script.when_missing), lambda: module(*inputs)
+    )
     return relative_l2(output, module(*inputs)), list(run.report.eager.elements())
 
 
