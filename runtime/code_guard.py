@@ -7,6 +7,8 @@ graph is loaded, by identity at calls that are checked in full (some 0.1 ms for 
 
 from __future__ import annotations
 
+import gc
+import itertools
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..common.reasons import FunctionReplaced, OtherHostVersion
+from ..common.torch_private import dict_writes
 from ..compiler.code_digest import (
     PYTHON,
     bytecode_digest,
@@ -105,16 +108,23 @@ _OPERATORS = [
 ]  # of tensors, which code does not name
 
 
-def _parts(functions: Sequence[FunctionType]) -> list[Any]:
-    """List what may be changed in functions themselves."""
-    found: list[Any] = []
-    for function in functions:
-        found += (function.__code__, function.__defaults__)
-        if function.__kwdefaults__:
-            found += (*function.__kwdefaults__, *function.__kwdefaults__.values())
-        if function.__closure__:
-            found += cells(function)
+_CHANGEABLE = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+
+
+def _parts(functions: Sequence[FunctionType], closures: Sequence[FunctionType]) -> list[Any]:
+    """List what may be changed in functions themselves. `closures`: those that close over something."""
+    found = [*itertools.chain.from_iterable(map(_CHANGEABLE, functions))]
+    for named in filter(None, found[2::3]):
+        found += (*named, *named.values())
+    for function in closures:
+        found += cells(function)
     return found
+
+
+def _table_of(owner: ModuleType | type) -> Any:
+    """Where a module or a class has its names. A class shows a view of it, which refers to nothing else."""
+    space = vars(owner)
+    return space if isinstance(space, dict) else gc.get_referents(space)[0]
 
 
 class _Names:
@@ -124,6 +134,9 @@ class _Names:
     """
 
     def __init__(self) -> None:
+        self._writes = dict_writes()
+        self._tables: list[Any] = []  # of modules and classes, what is written to
+        self._then: list[Any] = []
         self._names: dict[int, tuple[ModuleType | type, set[str]]] = {}
         self._known: list[tuple[Mapping[str, Any], Callable[[Any], tuple[Any, ...]], list[int]]] = []
         self._unknown: list[tuple[Mapping[str, Any], list[str]]] = []
@@ -137,6 +150,8 @@ class _Names:
     def note(self) -> None:
         """Take down what the names refer to now."""
         self._known, self._unknown, self._held = [], [], []
+        self._tables = [_table_of(owner) for owner, _ in self._names.values()]
+        self._then = list(map(self._writes, self._tables))  # first: what is written meanwhile is found by the next look
         for owner, names in self._names.values():
             space = vars(owner)
             found = {name: space.get(name, MISSING) for name in sorted(names)}  # once: others may delete it meanwhile
@@ -154,11 +169,17 @@ class _Names:
         """Tell whether they refer to the same objects still, and the others to nothing; not before `note`."""
         if not self._names:
             return False
+        writes = list(map(self._writes, self._tables))
+        if writes == self._then:
+            return True
         try:
             known = all(list(map(id, values_of(space))) == ids for space, values_of, ids in self._known)
         except KeyError:  # a name is gone
             return False
-        return known and not any(any(map(space.__contains__, names)) for space, names in self._unknown)
+        if not known or any(any(map(space.__contains__, names)) for space, names in self._unknown):
+            return False
+        self._then = writes
+        return True
 
     def release(self) -> None:
         """Hold nothing any more: a custom node's function may hold a model."""
@@ -179,23 +200,33 @@ class CodeGuard:
         self._packages = {name.partition(":")[0].partition(".")[0] for name in record.functions}
         self._names = _Names()
         self._functions: list[FunctionType] = []  # the host's own, which may be changed in place
+        self._closures: list[FunctionType] = []
         self._parts: list[Any] = []  # what makes these functions up
         self._part_ids: list[int] = []
         self._difference: Difference | None = None
+        self._moment: object = None
 
-    def difference(self) -> Difference | None:
+    def difference(self, moment: object = None) -> Difference | None:
         """Return a function that differs, one that was replaced at run time first, or None.
 
         Cheap as long as nothing was touched since the last call.
+
+        Args:
+            moment: for which what is in functions themselves is compared once, and what names refer to each time.
         """
-        if not self._untouched():
+        if not self._untouched(moment):
             self._difference = self._compare()
             if self._difference is not None:
                 self._names.release()
         return self._difference
 
-    def _untouched(self) -> bool:
-        return self._names.same() and list(map(id, _parts(self._functions))) == self._part_ids
+    def _untouched(self, moment: object) -> bool:
+        if not self._names.same():
+            return False
+        if moment is not None and moment is self._moment:
+            return True
+        self._moment = moment
+        return list(map(id, _parts(self._functions, self._closures))) == self._part_ids
 
     def _compare(self) -> Difference | None:
         self._names, self._functions = _Names(), []
@@ -203,7 +234,9 @@ class CodeGuard:
             return self._first_difference()
         finally:
             self._names.note()
-            self._parts = _parts(self._functions)
+            self._functions = [*dict.fromkeys(self._functions)]
+            self._closures = [function for function in self._functions if function.__closure__]
+            self._parts = _parts(self._functions, self._closures)
             self._part_ids = list(map(id, self._parts))
 
     def _first_difference(self) -> Difference | None:

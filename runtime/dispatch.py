@@ -154,12 +154,13 @@ class Dispatcher:
             if isinstance(ready, Refused | Changed):
                 return ready
             graph, sizes = ready
+            still = None if unchanged is None else functools.partial(_still, graph, unchanged)
             first, inputs = graph.fresh, tuple(_plain(t) for t in given)
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
                 counters = registry().counters
-                result = graph.call(module, inputs, sizes, call.eager, counters, run.held, unchanged=unchanged)
+                result = graph.call(module, inputs, sizes, call.eager, counters, run.held, unchanged=still)
             if isinstance(result, Changed):
                 return result
             if isinstance(result, Refused):
@@ -228,6 +229,10 @@ class Dispatcher:
                 graph.release_captures("freed")
             except Exception:  # the host is about to unload the model, which must go on
                 log.exception("CUDA graphs could not be released")
+
+
+def _still(graph: LoadedGraph, unchanged: Callable[[], bool]) -> bool:
+    return graph.replaced() is None and unchanged()
 
 
 def count_eager(run: Run, reason: Reason, calls: int = 1) -> None:

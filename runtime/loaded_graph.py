@@ -162,9 +162,12 @@ class LoadedGraph:
 
     # Calls --------------------------------------------------------------------------------------------------
 
-    def replaced(self) -> Reason | None:
-        """Why the functions in place now are not those that the graph was captured from, or None."""
-        return self.code.difference() if self.code is not None else None
+    def replaced(self, moment: object = None) -> Reason | None:
+        """Why the functions in place now are not those that the graph was captured from, or None.
+
+        `moment`: see `CodeGuard.difference`.
+        """
+        return self.code.difference(moment) if self.code is not None else None
 
     def start_run(self, module: torch.nn.Module, version: int | None) -> None:
         """Begin a run of a module, whose weights are checked in full unless they are known to be like those before.
@@ -201,9 +204,9 @@ class LoadedGraph:
             compared: for a graph that calls functions of others: in what it is run for comparisons, and `eager` as
                 well. Its result is then of another run.
             copied: whether `inputs` hold copies, which eager's own call would not.
-            unchanged: whether all that the caller has checked is as it was, the recorded functions and the weights
-                apart, which are checked here. Asked after the launch, while the device computes, where the policy
-                says so and nothing but the device sees the call; else before. None: the caller has just checked.
+            unchanged: whether all that the caller has checked is as it was; the weights are checked here. Asked after
+                the launch, while the device computes, where the policy says so and nothing but the device sees the
+                call; else before. None: the caller has just checked.
         """
         held = held or binding.Held()
         with self._lock:
@@ -217,7 +220,7 @@ class LoadedGraph:
                     due = self.first_use.due(sizes)
                     spot = not due and self._checks.due(copied)
                     behind = self._checks_behind and not (due or spot or self.fresh or compared is not None)
-                    if unchanged is not None and not behind and not (self.replaced() is None and unchanged()):
+                    if unchanged is not None and not behind and not unchanged():
                         return CHANGED
                     known = bound.binding
                     # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call:
@@ -282,7 +285,7 @@ class LoadedGraph:
     ) -> Result | Changed:
         """A call that is launched first and checked while the device computes; its memory is held by the caller."""
         output = self._run(runner, inputs)
-        if known.holds(module) and self.replaced() is None and unchanged():
+        if known.holds(module) and unchanged():
             counters.compiled_calls += 1
             return Result(output)
         counters.dropped_calls += 1

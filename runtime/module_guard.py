@@ -65,6 +65,21 @@ class ModuleGuard:
         composite: whether some weights consisted of several tensors when they were last read.
     """
 
+    _state_ids: list[int]
+    _hooks_of_every: list[int]
+    _lists: list[tuple[dict[str, Any], str, list[Any]]]
+    _writes_then: list[Any]
+    _lengths: list[int]
+    _missing: list[str]
+    _spaces: list[dict[str, Any]]
+    _names: list[str]
+    _values: list[Any]
+    _table_ids: list[int]
+    _tables: list[dict[str, Any]]
+    _children: list[str]
+    _child_ids: list[int]
+    _child_names: list[tuple[str, ...]]
+
     def __init__(self, module: torch.nn.Module, rules: Rules) -> None:
         self._rules = rules
         self._writes = dict_writes()
@@ -74,8 +89,9 @@ class ModuleGuard:
         self._signature = 0
         self._metadata = 0
         self._looks: TensorLooks | None = None  # of all weights when the metadata was computed
-        self._state_writes: list[Any] = []  # each module's own table
-        self._child_writes: list[Any] = []  # and that of its children
+        self._composite = 0  # of those that consist of several tensors
+        self._part_writes: list[Any] = []
+        self._between: list[tuple[int, operator.attrgetter[Any]]] = []
         self._keys: list[tuple[str, ...]] = []
         self._digest: tuple[weakref.ref[torch.nn.Module], int, str] | None = None
         self._rebuild(module)
@@ -88,20 +104,40 @@ class ModuleGuard:
             self._rebuild(module)
         return self.version
 
+    def classes(self) -> set[type]:
+        """Those of the module's children."""
+        return self._classes
+
     def _read_weights(self) -> None:
         found = [t for t in itertools.chain.from_iterable(map(_VALUES, self._weights)) if t is not None]
         if self._looks is None or not self._looks.same(found):
             self._looks = TensorLooks(found)
             self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in found))
-            self.composite = any(type(t) not in PLAIN for t in found)
-        composite = hash(self._parts_of(found)) if self.composite else 0
-        self.version = hash((self._signature, self._metadata, self._tree, composite))
+            self.composite, self._part_writes = any(type(t) not in PLAIN for t in found), []
+        if self.composite:
+            self._read_parts([t for t in found if type(t) not in PLAIN])
+        self.version = hash((self._signature, self._metadata, self._tree, self._composite if self.composite else 0))
 
-    def _parts_of(self, weights: list[torch.Tensor]) -> tuple[Any, ...]:
-        """What is known of weights that consist of several tensors, their values apart."""
+    def _read_parts(self, weights: list[torch.Tensor]) -> None:
+        """Take down what is known of weights that consist of several tensors, their values apart."""
+        writes = self._writes_to(weights)
+        if writes == self._part_writes:
+            return
         parts_of = self._rules.composites.parts
-        parts: list[WeightParts | None] = [parts_of(weight) for weight in weights if type(weight) not in PLAIN]
-        return tuple(one.metadata() for one in parts if one is not None)
+        parts: list[WeightParts | None] = [parts_of(weight) for weight in weights]
+        self._between = [
+            (number, operator.attrgetter(path.rpartition(".")[0]))
+            for number, one in enumerate(parts)
+            for path in ({} if one is None else one.tensors)
+            if "." in path
+        ]
+        self._part_writes = self._writes_to(weights)
+        self._composite = hash(tuple(one.metadata() for one in parts if one is not None))
+
+    def _writes_to(self, weights: list[torch.Tensor]) -> list[Any]:
+        """Numbers that every write changes to a weight, or to what is between it and its tensors."""
+        owners = [*weights, *(get(weights[number]) for number, get in self._between)]
+        return [self._writes(vars(one)) if hasattr(one, "__dict__") else object() for one in owners]
 
     def where_set(self, attribute: str) -> str | None:
         """The first module on which an attribute is set to something, looked up on the modules themselves."""
@@ -128,24 +164,25 @@ class ModuleGuard:
             vars(module) is not self._states[0]
             or list(map(type, self._modules)) != self._types
             or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
-            or list(map(len, self._sized)) != self._lengths
-            or not all(map(operator.is_, map(dict.get, self._missing_of, self._missing), itertools.repeat(None)))
+            or list(map(len, every_modules_hooks())) != self._hooks_of_every
             or any(space.get(name) != known for space, name, known in self._lists)
         ):
             return False
         # Read first: what is written meanwhile is then found by the next look.
-        states, children = list(map(self._writes, self._states)), list(map(self._writes, self._child_tables))
-        if states == self._state_writes and children == self._child_writes:
+        writes = list(map(self._writes, self._written))
+        if writes == self._writes_then:
             return True
         if (
-            list(map(dict.get, self._spaces, self._names)) != self._values
+            list(map(len, self._sized)) != self._lengths
+            or not all(map(operator.is_, map(dict.get, self._missing_of, self._missing), itertools.repeat(None)))
+            or list(map(dict.get, self._spaces, self._names)) != self._values
             or self._ids_of_tables() != self._table_ids
             or list(map(id, map(dict.get, self._tables, self._children))) != self._child_ids
             or list(map(tuple, self._child_tables)) != self._child_names
             or not self._only_placed()
         ):
             return False
-        self._state_writes, self._child_writes = states, children
+        self._writes_then = writes
         return True
 
     def _only_placed(self) -> bool:
@@ -174,21 +211,22 @@ class ModuleGuard:
         self._types = [type(child) for child in self._modules]
         self._classes = {*self._types}
         self._states = [vars(child) for _, child in named]
-        # Before all else that is read: what is written meanwhile is then found by the next look.
-        self._state_writes = list(map(self._writes, self._states))
         self._child_tables = children = [tables(child).children for _, child in named]
-        self._child_writes = list(map(self._writes, children))
+        self._weights = [table for _, child in named for table in tables(child)[:2]]
+        hooks = [table for _, child in named for table in hook_tables(child)]
+        # Before all else that is read: what is written meanwhile is then found by the next look.
+        self._written: list[Any] = [*self._states, *children, *self._weights, *hooks]
+        self._writes_then = list(map(self._writes, self._written))
         self._table_ids = self._ids_of_tables()
         self._where = [f"{name or 'the model'} ({type(child).__name__})" for name, child in named]
-        self._weights = [table for _, child in named for table in tables(child)[:2]]
         self._state_ids = list(map(id, self._states[1:]))
         self._keys = list(map(tuple, self._states))
         self._tree = _tree_number(module, self._modules)
         missing = [(table, name) for table in self._weights for name, tensor in table.items() if tensor is None]
         self._missing_of: list[dict[str, Any]] = [table for table, _ in missing]
         self._missing = [name for _, name in missing]
-        hooks = [table for _, child in named for table in hook_tables(child)]
-        self._sized: list[Any] = [*hooks, *every_modules_hooks(), *self._weights]
+        self._hooks_of_every = list(map(len, every_modules_hooks()))
+        self._sized: list[Any] = [*hooks, *self._weights]
         self._lengths = list(map(len, self._sized))
         self._child_names = list(map(tuple, children))
         pairs = [(table, name) for table in children for name in table]

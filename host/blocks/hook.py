@@ -139,7 +139,7 @@ class BlockClient:
         self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
         self._attention = ChosenAttention(model, self.packages)
         self._plans = MemoryPlans(device)
-        self._weights: dict[str, tuple[tuple[int, int], Reason | None]] = {}  # of each block, when it was last checked
+        self._weights: dict[str, tuple[tuple[Any, ...], Reason | None]] = {}  # of each block, when it was last checked
         self._paged_versions: dict[str, int] = {}  # of each block, when the run began
         self.prefix = prefix
         self._prefixes = tuple(f"{prefix}{name}" for name in repeated_blocks(model))
@@ -179,7 +179,7 @@ class BlockClient:
         """Why no graph computes with a block's quantised weights, or None."""
         if not guard.composite:
             return None
-        checked = guard.version, run.report.calls
+        checked = guard.version, plain.surroundings(guard.classes())
         known = self._weights.get(name)
         if known is None or known[0] != checked:
             known = self._weights[name] = checked, plain.refusal(block)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...compiler.composite import PLAIN, class_name
 from ...compiler.exchange import with_layers
 from ...runtime.code_guard import custom_node
 from .formats import FORMATS
-from .quantised import LINEAR, computes_as_usual, is_quantised
+from .quantised import LINEAR, computes_as_usual, is_quantised, products_in_place
 
 _METHODS = ("forward", "forward_comfy_cast_weights", "_forward")
 
@@ -51,6 +51,12 @@ def refusal(block: torch.nn.Module) -> Reason | None:
         if found is not None:
             return found
     return None
+
+
+def surroundings(classes: Iterable[type]) -> tuple[int, ...]:
+    """Numbers for what `refusal` depends on besides a block: the code of its layers' classes and of products."""
+    found = [getattr(vars(cls).get(name), "__code__", None) for cls in classes for name in _METHODS]
+    return tuple(map(id, (*found, *products_in_place())))
 
 
 def _library_refusal(layer: torch.nn.Module, name: str) -> Reason | None:

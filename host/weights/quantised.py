@@ -95,6 +95,16 @@ def computes_as_usual(weight: Any) -> bool:
     return own and handler is not None and is_defined_in(handler, "comfy_kitchen")
 
 
+def products_in_place() -> list[Any]:
+    """The functions that products with quantised weights call now, and their code."""
+    if _tensor_class() is None:
+        return []
+    from comfy_kitchen.tensor import base
+
+    handlers = base._LAYOUT_DISPATCH_TABLE.get(torch.ops.aten.linear.default, {})
+    return [*handlers, *handlers.values(), *(getattr(one, "__code__", None) for one in handlers.values())]
+
+
 def _arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
     found: Any = weight
     return (found._qdata, found._layout_cls, found._params) if is_quantised(weight) else None

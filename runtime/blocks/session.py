@@ -23,7 +23,7 @@ from ...compiler.blocks.ones import Ones
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
 from .. import ambient_modes, code_guard
-from ..loaded_graph import CHANGED, Changed
+from ..loaded_graph import CHANGED, Changed, LoadedGraph
 from ..module_guard import GuardCache, ModuleGuard
 from ..registry import registry
 from ..run import Run
@@ -93,6 +93,7 @@ class BlockRun:
         self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._ambient: Reason | None = None
         self._counters = registry().counters
+        self._moment = object()  # of a call of the model
         self._served = 0
         self._eager: Counter[Reason] = Counter()
         rules = client.rules()
@@ -123,7 +124,7 @@ class BlockRun:
         """
         run, report = self._run, self._run.report
         report.call_starts()
-        self._counters = registry().counters
+        self._counters, self._moment = registry().counters, object()
         refusal = self._refusal()
         if refusal is not None:
             report.eager[refusal] += 1
@@ -328,7 +329,7 @@ class BlockRun:
         exact = self._exact if one.guard.composite else None
         # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
         held, block = (None, brought.eager or brought.module) if by_block else (run.held, one.block)
-        unchanged = None if checked else functools.partial(self._is_unchanged, one)
+        unchanged = None if checked else functools.partial(self._is_unchanged, one, graph)
         call = BlockCall(block, brought.module, named, options, held, exact, unchanged)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
@@ -339,11 +340,12 @@ class BlockRun:
             self._no_memory(kind, served.reason)
         return served
 
-    def _is_unchanged(self, one: _Block) -> bool:
-        """Whether a block is what it was when it was last checked."""
+    def _is_unchanged(self, one: _Block, graph: LoadedGraph) -> bool:
+        """Whether a block is what it was when it was last checked, and its functions are those of the graph."""
         version, skeleton = one.version, one.skeleton
         self._look_at(one)
-        return one.version == version and one.skeleton is skeleton and one.refusal is None
+        same = one.version == version and one.skeleton is skeleton and one.refusal is None
+        return same and graph.replaced(self._moment) is None
 
     def _no_memory(self, kind: KindGraph, reason: Reason) -> None:
         """Memory ran out in a call: no more of this in this run. The next one may have more."""

@@ -22,6 +22,7 @@ class Sampling:
         patcher: a clone of the MODEL.
         guider: made when all else is set.
         options: put into the guider's own model_options.
+        undo: called when the sampling is over.
     """
 
     patcher: Any
@@ -33,9 +34,17 @@ class Sampling:
     callback: Any = None
     guider: Any = None
     options: dict[str, Any] = field(default_factory=dict)
+    undo: list[Callable[[], Any]] = field(default_factory=list)
 
     def run(self) -> torch.Tensor:
         """The latents."""
+        try:
+            return self._run()
+        finally:
+            for undo in reversed(self.undo):
+                undo()
+
+    def _run(self) -> torch.Tensor:
         import comfy.model_patcher
         import comfy.samplers
 

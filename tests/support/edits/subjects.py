@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from headless import host
 
-from ..comfyui import controlnet
+from ..comfyui import controlnet, pages
 from ..models import dits
 from .places import Act, Place, Sampling, once
 
@@ -143,14 +143,20 @@ def unet(path: Path) -> Subject:
     )
 
 
-def transformer() -> Subject:
-    """The small Flux, whose blocks are compiled one by one; they do more than seeded ones usually do."""
+def transformer(room: float | None = None) -> Subject:
+    """The small Flux, whose blocks are compiled one by one; they do more than seeded ones usually do.
+
+    Args:
+        room: the part of its weights for which pages of DynamicVRAM have room; None: they are where they belong.
+    """
     from onegraph.host.model_hook import Options, compile_model
 
     patcher = dits.load("flux")
     for name, weight in patcher.model.diffusion_model.named_parameters():
         if name.endswith(".lin.weight") or name == "final_layer.linear.weight":
             weight.data.mul_(3.0)
+    if room is not None:
+        pages.page(patcher, room)
     sigmas = torch.tensor([1.0, 0.8, 0.5, 0.0])
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(1, 16, _SIDE // 8, _SIDE // 8, generator=generator)
