@@ -22,6 +22,7 @@ from ..common.torch_private import (
     COMPILED_CALL,
     TABLES,
     TensorLooks,
+    attribute_writes,
     dict_writes,
     every_modules_hooks,
     hook_tables,
@@ -82,7 +83,7 @@ class ModuleGuard:
 
     def __init__(self, module: torch.nn.Module, rules: Rules) -> None:
         self._rules = rules
-        self._writes = dict_writes()
+        self._writes, self._attribute_writes = dict_writes(), attribute_writes()
         self.version = 0
         self.patched: Patch | None = None
         self.composite = False
@@ -93,6 +94,7 @@ class ModuleGuard:
         self._part_writes: list[Any] = []
         self._between: list[tuple[int, operator.attrgetter[Any]]] = []
         self._keys: list[tuple[str, ...]] = []
+        self._values_of: dict[str, tuple[list[Any], list[Any]]] = {}
         self._digest: tuple[weakref.ref[torch.nn.Module], int, str] | None = None
         self._rebuild(module)
 
@@ -137,11 +139,15 @@ class ModuleGuard:
     def _writes_to(self, weights: list[torch.Tensor]) -> list[Any]:
         """Numbers that every write changes to a weight, or to what is between it and its tensors."""
         owners = [*weights, *(get(weights[number]) for number, get in self._between)]
-        return [self._writes(vars(one)) if hasattr(one, "__dict__") else object() for one in owners]
+        return [self._attribute_writes(vars(one)) if hasattr(one, "__dict__") else object() for one in owners]
 
     def where_set(self, attribute: str) -> str | None:
         """The first module on which an attribute is set to something, looked up on the modules themselves."""
-        values = list(map(dict.get, self._states, itertools.repeat(attribute)))
+        known = self._values_of.get(attribute)
+        if known is None or known[0] is not self._writes_then:  # else the same objects: lists may be written to
+            values = list(map(dict.get, self._states, itertools.repeat(attribute)))
+            known = self._values_of[attribute] = self._writes_then, values
+        values = known[1]
         return next((self._where[n] for n, value in enumerate(values) if value), None) if any(values) else None
 
     def where_class_set(self, attribute: str) -> str | None:
@@ -169,7 +175,7 @@ class ModuleGuard:
         ):
             return False
         # Read first: what is written meanwhile is then found by the next look.
-        writes = list(map(self._writes, self._written))
+        writes = self._all_writes()
         if writes == self._writes_then:
             return True
         if (
@@ -184,6 +190,10 @@ class ModuleGuard:
             return False
         self._writes_then = writes
         return True
+
+    def _all_writes(self) -> list[Any]:
+        """Numbers that every write changes to the modules' attributes and tables."""
+        return [*map(self._attribute_writes, self._states), *map(self._writes, self._written)]
 
     def _only_placed(self) -> bool:
         """Whether attributes came or went by which the host places weights, and nothing else."""
@@ -215,8 +225,8 @@ class ModuleGuard:
         self._weights = [table for _, child in named for table in tables(child)[:2]]
         hooks = [table for _, child in named for table in hook_tables(child)]
         # Before all else that is read: what is written meanwhile is then found by the next look.
-        self._written: list[Any] = [*self._states, *children, *self._weights, *hooks]
-        self._writes_then = list(map(self._writes, self._written))
+        self._written: list[Any] = [*children, *self._weights, *hooks]
+        self._writes_then = self._all_writes()
         self._table_ids = self._ids_of_tables()
         self._where = [f"{name or 'the model'} ({type(child).__name__})" for name, child in named]
         self._state_ids = list(map(id, self._states[1:]))

@@ -139,6 +139,7 @@ class BlockClient:
         self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
         self._attention = ChosenAttention(model, self.packages)
         self._plans = MemoryPlans(device)
+        self._surroundings: dict[frozenset[type], tuple[int, ...]] = {}
         self._weights: dict[str, tuple[tuple[Any, ...], Reason | None]] = {}  # of each block, when it was last checked
         self._paged_versions: dict[str, int] = {}  # of each block, when the run began
         self.prefix = prefix
@@ -155,6 +156,7 @@ class BlockClient:
         if epoch != run.epoch:
             run.epoch = epoch
         self._attention.look()
+        self._surroundings = {}
         return eligibility.patcher_refusal(run.patcher, self._prefixes)
 
     def skeleton(
@@ -179,7 +181,11 @@ class BlockClient:
         """Why no graph computes with a block's quantised weights, or None."""
         if not guard.composite:
             return None
-        checked = guard.version, plain.surroundings(guard.classes())
+        classes = frozenset(guard.classes())
+        around = self._surroundings.get(classes)
+        if around is None:  # once in a call of the model
+            around = self._surroundings[classes] = plain.surroundings(classes)
+        checked = guard.version, around
         known = self._weights.get(name)
         if known is None or known[0] != checked:
             known = self._weights[name] = checked, plain.refusal(block)
