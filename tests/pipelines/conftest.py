@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import pipes
+from support.models.block_pipes import add_lora, latents, qwen
 from support.processes import warm_compiles
 
 from onegraph.graph_cache.store import Store
@@ -44,6 +45,23 @@ def home(compiling_processes: None, tmp_path_factory: pytest.TempPathFactory, re
             pipe.vae.encode(torch.rand(1, 3, pipes.SIDE, pipes.SIDE))
         assert registry is not None
         assert registry.counters.compiles + registry.counters.restores == 3, str(pipe.onegraph.report())
+    return home
+
+
+@pytest.fixture(scope="session")
+def blocks_home(
+    compiling_processes: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Path:
+    """A user's folder with the graph of the pipeline's blocks, and with that of blocks with a LoRA."""
+    kept: Path | None = request.config.getoption("--pipelines-home")
+    home = kept or tmp_path_factory.mktemp("blocks")
+    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
+        assert registry is not None
+        pipe = compile_pipe(qwen())
+        latents(pipe)
+        add_lora(pipe)
+        latents(pipe)
+        assert registry.counters.compiles + registry.counters.restores == 2, str(pipe.onegraph.report())
     return home
 
 

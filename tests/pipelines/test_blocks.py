@@ -32,21 +32,6 @@ STEPS = 3
 Change = Callable[[Any], Any]  # of a transformer; returns what was there before, which the test keeps
 
 
-@pytest.fixture(scope="module")
-def blocks_home(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """A user's folder with the graph of the pipeline's blocks, and with that of blocks with a LoRA."""
-    kept: Path | None = request.config.getoption("--pipelines-home")
-    home = kept or tmp_path_factory.mktemp("blocks")
-    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
-        assert registry is not None
-        pipe = compile_pipe(qwen())
-        latents(pipe)
-        add_lora(pipe)
-        latents(pipe)
-        assert registry.counters.compiles + registry.counters.restores == 2, str(pipe.onegraph.report())
-    return home
-
-
 @pytest.fixture
 def engine(blocks_home: Path) -> Iterator[Registry]:
     """A registry as in a fresh process, in which nothing compiles."""
