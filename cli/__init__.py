@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 _OBJECTS = 50_000  # that are made until garbage is looked for; lists of thousands of graphs have none
 
@@ -12,4 +13,13 @@ def main() -> None:
     gc.set_threshold(_OBJECTS, 20, 20)  # a tenth of the time that a short command takes
     from .app import app
 
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        print(
+            f"This command needs torch, which {sys.executable} lacks. "
+            "Run the `onegraph` of the Python that ComfyUI runs in, or install torch.",
+        )
+        sys.exit(1)

@@ -11,8 +11,9 @@ from .bench import bench
 from .doctor import doctor
 from .explain import explain
 from .fleet import collect, mirror, pull, push, withdraw
-from .graphs import Folders, list_graphs, pin, prune, stats, unpin
+from .graphs import list_graphs, pin, prune, stats, unpin
 from .output import Json, print_json, print_line
+from .paths import Folders
 from .retry import retry
 from .sharing import export_graphs, import_graphs, trust
 from .workflow import bake

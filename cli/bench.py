@@ -15,6 +15,7 @@ import typer
 
 from . import report
 from .output import Json, print_json, print_line, print_table
+from .paths import existing_file
 from .report.bench import page_of as bench_page
 
 CHOICES = ("eager", "inductor", "oneflow")
@@ -41,7 +42,7 @@ def _command(checkpoint: Path, chosen: list[str], size: str, cpu: bool) -> str:
 
 
 def bench(
-    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors checkpoint of SD 1.x, SD 2.x or SDXL class.")],
+    checkpoint: Annotated[Path, existing_file("A .safetensors checkpoint of SD 1.x, SD 2.x or SDXL class.")],
     comfyui: Annotated[Path, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")],
     backends: Annotated[str, typer.Option(help="What to compare, with commas.")] = ",".join(CHOICES),
     size: Annotated[str, typer.Option(help="Width x height of the image, pixels.")] = "512x512",
@@ -65,15 +66,14 @@ def bench(
         width, height = (int(side) // 8 * 8 for side in size.split("x"))
     except ValueError as error:
         raise typer.BadParameter(f"{size} is not a size; write it like 512x512.") from error
-    if not (comfyui / "main.py").is_file() or not checkpoint.is_file():
-        missing = checkpoint if not checkpoint.is_file() else comfyui / "main.py"
-        raise typer.BadParameter(f"{missing} does not exist.")
-    if html is not None:  # before minutes of measuring
-        if missing_package := report.why_not():
-            print_line(missing_package)
-            raise typer.Exit(1)
-        if not html.parent.is_dir():
-            raise typer.BadParameter(f"{html.parent} is no folder.")
+    if not (comfyui / "main.py").is_file():
+        raise typer.BadParameter(f"{comfyui / 'main.py'} does not exist.")
+    for written in (out, html):  # before minutes of measuring
+        if written is not None and not written.parent.is_dir():
+            raise typer.BadParameter(f"{written.parent} is no folder.")
+    if html is not None and (missing_package := report.why_not()):
+        print_line(missing_package)
+        raise typer.Exit(1)
     import torch
 
     rows: list[tuple[str, ...]] = []
@@ -111,9 +111,10 @@ def bench(
     if html is not None:
         page = bench_page(checkpoint.name, f"{width}x{height}", results, _command(checkpoint, chosen, size, cpu))
         html.write_text(report.render(page), encoding="utf-8")
+    code = 1 if all("failed" in one["again"] for one in results.values()) else 0
     if as_json:
         print_json({**machine, "backends": results})
-        return
+        raise typer.Exit(code)
     print_table(("backend", "first call s", "restored s", "step ms", "memory MiB", "status"), rows)
     print_line(
         f"{checkpoint.name}, {width}x{height}, batch 2, on {device}; Python {platform.python_version()}, "
@@ -122,3 +123,4 @@ def bench(
     )
     if html is not None:
         print_line(f"to look at: {html}")
+    raise typer.Exit(code)

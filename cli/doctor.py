@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -49,10 +50,18 @@ def doctor(as_json: Json = False) -> None:
 
 
 def _backends() -> Iterator[Finding]:
-    import torch
-
-    from .. import backends
+    from ..common.errors import in_brief
     from ..graph_cache.layout import user_folder
+
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # of a library that it needs
+        text = f"torch cannot be imported by {sys.executable} ({in_brief(error)}), graph folder {user_folder()}"
+        yield Finding(
+            "torch", "problem", text, "run the `onegraph` of the Python that ComfyUI runs in, or install torch"
+        )
+        return
+    from .. import backends
 
     yield Finding("torch", "ok", f"torch {torch.__version__}, graph folder {user_folder()}")
     devices = [torch.device("cpu"), *(torch.device("cuda", i) for i in range(torch.cuda.device_count()))]

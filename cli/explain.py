@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from .output import Json, print_json, print_line
+from .paths import existing_file
 from .workflow import explain_workflow
 
 WOULD_NOT_HIT = 3  # exit code
@@ -39,9 +40,7 @@ _TO_DO = {
 
 
 def explain(
-    target: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT|WORKFLOW.json", help="A checkpoint or an API workflow.")
-    ],
+    target: Annotated[Path, existing_file("A checkpoint or an API workflow.", metavar="CHECKPOINT|WORKFLOW.json")],
     comfyui: ComfyUI = None,
     backend: Annotated[str, typer.Option(help="Of a checkpoint: the backend that is chosen on the node.")] = "auto",
     cpu: Annotated[bool, typer.Option("--cpu", help="For the CPU although there is a GPU.")] = False,
@@ -58,8 +57,6 @@ def explain(
 
     Compiles nothing. Exit code 0 if all graphs are found, 3 if not, 1 if nobody can tell.
     """
-    if not target.is_file():
-        raise typer.BadParameter(f"{target} does not exist.")
     if target.suffix == ".json":
         explain_workflow(target, comfyui, server, [*(["--cpu"] if cpu else []), *(option or [])], as_json)
     if comfyui is None or not (comfyui / "main.py").is_file():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .output import Json, print_json, print_line, size
+from .paths import SharedFolders
 from .sharing import Publisher, plain_errors, refuse
 
 if TYPE_CHECKING:
@@ -22,10 +23,7 @@ Where = Annotated[str, typer.Argument(metavar="STORE", help="An address: https:/
 
 def push(
     store: Where,
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Folders with checkpoints or graphs, or of single graphs; else your graph folder."),
-    ] = None,
+    folders: SharedFolders = None,
     publisher: Publisher = "",
     as_json: Json = False,
 ) -> None:
@@ -34,7 +32,7 @@ def push(
     What is there already is not sent again, so that a push that was stopped goes on when it is run again. Machines that
     trust the key read the store where ONEGRAPH_STORES names it.
     """
-    from ..common.reasons import BadPublisherName, NoSuchFolder
+    from ..common.reasons import BadPublisherName
     from ..graph_cache.remote.pushing import Pusher
     from ..graph_cache.sharing import exporting, remote_stores
     from ..graph_cache.store import Store
@@ -44,9 +42,6 @@ def push(
     path = exporting.key_path(here.home, publisher)
     if isinstance(path, BadPublisherName):
         refuse(path)
-    for folder in folders or []:
-        if not folder.is_dir():
-            refuse(NoSuchFolder(folder.name))
     remote = opened(store)
     with plain_errors("push"):
         ed25519.require()  # before a key is made in vain
@@ -87,7 +82,7 @@ def pull(
     from ..graph_cache.trust.publishers import Publishers
 
     here = Store()
-    remote = opened(store)
+    remote = existing(store)
     done: list[Done] = []
     with plain_errors("pull"):
         ed25519.require()
@@ -118,7 +113,7 @@ def mirror(
     """Copy a remote store, whoever signed what is in it. A copy that was stopped goes on when it is run again."""
     from ..graph_cache.sharing import remote_stores
 
-    readable, writable = opened(source), opened(target)
+    readable, writable = existing(source), opened(target)
     with plain_errors("mirror"), _shown(None, as_json) as progress:
         done = _each(remote_stores.mirror(readable, writable, progress), as_json, quiet=("there already", "copied"))
     copied = [one for one in done if one.did == "copied"]
@@ -162,7 +157,7 @@ def withdraw(
         if not texts:
             print_line("No graph here has such a name.")
             raise typer.Exit(1)
-        after = Pusher(opened(store), private).withdraw(texts)
+        after = Pusher(existing(store), private).withdraw(texts)
     if as_json:
         print_json({"withdrawn": sorted(texts), "number": after.number})
         return
@@ -180,7 +175,7 @@ def collect(
     """Remove from a remote store the files that no graph of it needs, such as those of withdrawn graphs."""
     from ..graph_cache.sharing import remote_stores
 
-    remote = opened(store)
+    remote = existing(store)
     with plain_errors("collect garbage"):
         found = remote_stores.garbage(remote, 3600 * grace)
         if not dry_run:
@@ -208,6 +203,14 @@ def opened(text: str) -> Remote:
     if isinstance(where, StoreBadAddress):
         refuse(where)
     return Remote(where, 60.0)
+
+
+def existing(text: str) -> Remote:
+    """As `opened`, of a store that something was pushed to: a folder that is not there is a typing error."""
+    remote = opened(text)
+    if remote.address.scheme == "file" and not Path(remote.address.url).is_dir():
+        raise typer.BadParameter(f"{remote.address.url} does not exist.")
+    return remote
 
 
 def _each(found: Iterable[Done], as_json: bool, quiet: tuple[str, ...] = ()) -> list[Done]:

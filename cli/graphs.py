@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .output import Json, print_json, print_line, print_table, size
+from .paths import Folders
 
 if TYPE_CHECKING:
     from ..graph_cache.disk.listing import Listed
 
-Folders = Annotated[
-    list[Path] | None, typer.Argument(help="Folders with checkpoints; the user's own graph folder is always included.")
-]
 Names = Annotated[list[str], typer.Argument(help="Ids or keys as `onegraph ls --long` shows them, or models.")]
-More = Annotated[list[Path] | None, typer.Option("--in", help="A folder with checkpoints that is not known yet.")]
+In = Annotated[
+    list[Path] | None,
+    typer.Option("--in", exists=True, file_okay=False, help="Only in this folder with checkpoints; else everywhere."),
+]
 
 _FILTERS = ("model", "component", "shapes", "dtype", "backend", "state")
 _HEADER = ("model", "component", "shapes", "dtype", "backend", "size", "to eager", "speed", "state")
@@ -113,15 +114,16 @@ def _ago(seconds: float) -> str:
 
 
 def stats(folders: Folders = None, as_json: Json = False) -> None:
-    """Sum up all graphs that are known: what they take of the disk budget, and what they saved."""
+    """Sum up all graphs that are known, or those of these folders: what they take of the disk, and what they saved."""
     from ..common.memory import in_words
     from ..graph_cache.disk.report import totals
     from ..graph_cache.store import Store
 
     store = Store()
-    found = totals(store.disk, store.disk.all_entries(folders or []))
+    found = totals(store.disk, store.disk.entries(folders) if folders else store.disk.all_entries())
     if as_json:
-        print_json({**found, "graph_folder": str(store.home), "folders": [str(root) for root in store.disk.roots()]})
+        roots = [str(root) for root in folders or store.disk.roots()]
+        print_json({**found, "graph_folder": str(store.home), "folders": roots})
         return
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(found["states"].items()))
     print_line(f"{found['graphs']} graphs ({states or 'none yet'}), {found['pinned']} pinned")
@@ -162,7 +164,8 @@ def prune(
     except ValueError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--budget") from error
     due = inventory.unusable() if unusable else inventory.over(limit)
-    done = (store.disk.would_prune if dry_run else store.disk.prune)(due, folders or [])
+    prune_ = store.disk.would_prune if dry_run else store.disk.prune
+    done = prune_(due, folders or [], "named" if folders else "known")
     over = not unusable and limit is not None and done.after > limit
     if as_json:
         rows = [{**describe(one), "folder": one.folder} for one in done.removed]
@@ -184,12 +187,12 @@ def prune(
     raise typer.Exit(1 if over else 0)
 
 
-def pin(names: Names, folders: More = None, as_json: Json = False) -> None:
+def pin(names: Names, folders: In = None, as_json: Json = False) -> None:
     """Keep graphs whatever the disk budget says. Exit code 1 if a name means none."""
     _mark(names, folders or [], "pinned", as_json)
 
 
-def unpin(names: Names, folders: More = None, as_json: Json = False) -> None:
+def unpin(names: Names, folders: In = None, as_json: Json = False) -> None:
     """Let the disk budget decide about graphs again. Exit code 1 if a name means none."""
     _mark(names, folders or [], "unpinned", as_json)
 
@@ -199,7 +202,9 @@ def _mark(names: Sequence[str], folders: Sequence[Path], done: str, as_json: boo
     from ..graph_cache.store import Store
 
     disk = Store().disk
+    only = {folder.resolve() for folder in folders}
     entries = [one for one in disk.all_entries(folders) if not one.quarantined]
+    entries = [one for one in entries if not only or Path(one.root).resolve() in only]
     failed: list[str] = []
     marked: list[str] = []
     for name in names:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from .output import Json, print_json, print_line
+from .paths import SharedFolders
 
 if TYPE_CHECKING:
     from ..common.reasons import Reason
@@ -108,10 +109,7 @@ def show_own_key(publisher: Publisher = "", as_json: Json = False) -> None:
 
 def export_graphs(
     to: Annotated[Path, typer.Option("--to", help="A new file that ends in .tar, or a folder to add to.")],
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Folders with checkpoints or graphs, or of single graphs; else your graph folder."),
-    ] = None,
+    folders: SharedFolders = None,
     publisher: Publisher = "",
     as_json: Json = False,
 ) -> None:
@@ -120,7 +118,7 @@ def export_graphs(
     Others run `onegraph trust add` with your public key, then `onegraph import --trust`. A folder can also be used
     where it is, by all who trust you, as a store that is only read.
     """
-    from ..common.reasons import BadPublisherName, NoSuchFolder, TargetExists
+    from ..common.reasons import BadPublisherName, TargetExists
     from ..graph_cache.integrity import describe
     from ..graph_cache.sharing import exporting
     from ..graph_cache.store import Store
@@ -130,9 +128,6 @@ def export_graphs(
     path = exporting.key_path(store.home, publisher)
     if isinstance(path, BadPublisherName):
         refuse(path)
-    for folder in folders or []:
-        if not folder.is_dir():
-            refuse(NoSuchFolder(folder.name))
     if to.exists() and (to.suffix == exporting.TAR_SUFFIX or not to.is_dir()):
         refuse(TargetExists(to.name))
     written = 0
@@ -162,7 +157,7 @@ def import_graphs(
     publisher: Annotated[
         str, typer.Option("--trust", help="The trusted publisher who exported it, by the name that you gave.")
     ],
-    paths: Annotated[list[Path], typer.Argument(help="What was exported: files or folders.")],
+    paths: Annotated[list[Path], typer.Argument(exists=True, help="What was exported: files or folders.")],
     as_json: Json = False,
 ) -> None:
     """Take over graphs of a publisher whom you trust, so that they are used here.
@@ -182,13 +177,11 @@ def import_graphs(
 
 
 def _take_over(path: Path, publisher: str) -> list[tuple[Path, bool]]:
-    from ..common.reasons import NoSuchFolder, Reason
+    from ..common.reasons import Reason
     from ..graph_cache.layout import user_folder
     from ..graph_cache.sharing import importing
     from ..graph_cache.trust.signing import Signer
 
-    if not path.exists():
-        refuse(NoSuchFolder(path.name))
     with plain_errors("import"):
         taken = importing.import_bundle(Signer(user_folder()), path, publisher)
     if isinstance(taken, Reason):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from .output import Json, print_json, print_line
+from .paths import existing_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -49,7 +50,8 @@ class Answer:
 
 def bake(
     workflow: Annotated[
-        Path, typer.Argument(metavar="WORKFLOW.json|PLAN.toml", help="In ComfyUI's API format; or what a fleet needs.")
+        Path,
+        existing_file("In ComfyUI's API format; or what a fleet needs.", metavar="WORKFLOW.json|PLAN.toml"),
     ],
     comfyui: Annotated[Path | None, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")] = None,
     size: Annotated[
@@ -97,8 +99,6 @@ def _ask(
     sizes: Sequence[str],
     as_json: bool,
 ) -> Answer:
-    if not workflow.is_file():
-        raise typer.BadParameter(f"{workflow} does not exist.")
     if not server and (comfyui is None or not (comfyui / "main.py").is_file()):
         raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH, or a --server.")
     job = {

@@ -40,11 +40,6 @@ class TargetExists(Reason):
     name: str
 
 
-class NoSuchFolder(Reason):
-    sentence = "{name} does not exist"
-    name: str
-
-
 class NotABundle(Reason):
     sentence = "this is nothing that `onegraph export` made ({detail})"
     detail: str

@@ -34,6 +34,9 @@ _PATIENCE, _PAUSE = 60.0, 0.005  # seconds
 # none: it cannot be made here, or the system has none. busy: others held it all the time.
 Lock = Literal["held", "none", "busy"]
 
+# What a call is about besides the user's graph folder and the folders that are named: all that are known, or nothing.
+Scope = Literal["known", "named"]
+
 
 @dataclass(frozen=True)
 class Pruned:
@@ -93,7 +96,7 @@ class Inventory:
 
     def entries(self, folders: Iterable[Path] = ()) -> list[Listed]:
         """List the entries in the user's graph folder and beside the checkpoints in folders, quarantined ones too."""
-        return self._scan(KnownFacts(self._home, self._signer), [str(folder) for folder in folders])
+        return self._scan(KnownFacts(self._home, self._signer), [os.path.abspath(one) for one in folders])  # noqa: PTH100
 
     def all_entries(
         self, folders: Iterable[Path] = (), visited: list[str] | None = None, found: list[Listed] | None = None
@@ -166,15 +169,19 @@ class Inventory:
         with self._locked() as lock:
             return self._remove(entry, lock)
 
-    def prune(self, due: Due, folders: Iterable[Path] = ()) -> Pruned:
-        """Remove what is due, from all known folders and these. Never raises OSError."""
+    def prune(self, due: Due, folders: Iterable[Path] = (), scope: Scope = "known") -> Pruned:
+        """Remove what is due, from the user's graph folder and these. Never raises OSError."""
+        folders = [*folders]
         with self._locked() as lock:
             self._sweep(folders)
-            return _prune(self.counted(self.all_entries(folders)), due, lambda one: self._remove(one, lock))
+            return _prune(self._counted(folders, scope), due, lambda one: self._remove(one, lock))
 
-    def would_prune(self, due: Due, folders: Iterable[Path] = ()) -> Pruned:
+    def would_prune(self, due: Due, folders: Iterable[Path] = (), scope: Scope = "known") -> Pruned:
         """Tell what `prune` would remove. Changes nothing but what is known of graphs."""
-        return _prune(self.counted(self.all_entries(folders)), due, lambda one: "used" if one.in_use else "removed")
+        return _prune(self._counted(folders, scope), due, lambda one: "used" if one.in_use else "removed")
+
+    def _counted(self, folders: Iterable[Path], scope: Scope) -> list[Listed]:
+        return self.counted(self.all_entries(folders) if scope == "known" else self.entries(folders))
 
     @property
     def allowance(self) -> budget.Budget:

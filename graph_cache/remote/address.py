@@ -13,7 +13,7 @@ from ...common.reasons import StoreBadAddress
 STORES = "ONEGRAPH_STORES"  # addresses, separated by commas or white space, in the order in which they are asked
 WAIT = "ONEGRAPH_STORES_WAIT"  # seconds
 DEFAULT_WAIT = 5.0
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+SCHEMES = ("https", "http", "s3", "gs", "hf", "file")  # fsspec has more, which nobody tried
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Address:
     """Where a store is.
 
     Attributes:
-        scheme: the protocol, as fsspec names it, e.g. `s3`.
+        scheme: one of `SCHEMES`, as fsspec names them.
         url: without a slash at its end.
         label: for people: no password, no query, and of a folder its name alone.
     """
@@ -40,14 +40,14 @@ def parse(text: str) -> Address | StoreBadAddress:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return StoreBadAddress(_shown(text))
-    if not _SCHEME.fullmatch(parts.scheme) or "::" in text or parts.query or parts.fragment:
+    if parts.scheme not in SCHEMES or "::" in text or parts.query or parts.fragment:
         return StoreBadAddress(_shown(text))
     if parts.scheme == "file":
         path = unquote(parts.path)
         if not path.startswith("/") or host not in ("", "localhost"):
             return StoreBadAddress(_shown(text))
         return Address("file", path, f"file:{path.rpartition('/')[2]}")
-    if not host and parts.scheme != "memory":
+    if not host:
         return StoreBadAddress(_shown(text))
     return Address(parts.scheme, text, f"{parts.scheme}://{host}{port}{parts.path}")
 

@@ -39,7 +39,6 @@ log = logging.getLogger("onegraph.graph_cache")
 BYTES_PER_SECOND = 1_000_000  # what a store must give at least, beyond the time that any answer may take
 _CHUNK = 1 << 20
 _STREAMED = ("http", "https", "hf")  # of which fsspec reads a file in one request only where blocks have no size
-_WHOLE = ("file", "memory")
 _FORBIDDEN, _MISSING = (401, 403), (404, 410)
 _PACKAGES = {"s3": "s3fs", "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp", "gs": "gcsfs"}
 _T = TypeVar("_T")
@@ -263,7 +262,7 @@ class Remote:
 
     def _read(self, name: str, most: int, given_up: threading.Event) -> bytes:
         fs, path, scheme = self._open_fs(), self._path(name), self.address.scheme
-        if scheme not in (*_STREAMED, *_WHOLE):
+        if scheme not in (*_STREAMED, "file"):
             data: bytes = fs.cat_file(path, start=0, end=most + 1)
             return data
         options: dict[str, Any] = {"block_size": 0} if scheme == "hf" else {}

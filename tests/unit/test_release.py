@@ -14,6 +14,8 @@ import release
 import yaml
 from PIL import Image
 
+import onegraph
+
 ROOT = Path(__file__).parents[2]
 DEVELOPMENT = (".ci", ".github", "benchmarks", "examples", "requirements", "tests", "tools")
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
@@ -86,7 +88,7 @@ def test_the_web_folder_is_named_once() -> None:
     """ComfyUI serves it for `web` in pyproject.toml and for WEB_DIRECTORY, by two names, and runs each script twice."""
     section = PYPROJECT.split("[tool.comfy]")[1].split("\n[")[0]
     assert not re.search(r"^web\b", section, re.MULTILINE)
-    assert 'WEB_DIRECTORY = "web"' in (ROOT / "__init__.py").read_text()
+    assert onegraph.WEB_DIRECTORY == "web" and (ROOT / onegraph.WEB_DIRECTORY / "js").is_dir()
 
 
 @pytest.mark.parametrize(("name", "size"), [("Icon", (400, 400)), ("Banner", (1260, 540))])

@@ -174,3 +174,34 @@ def test_what_is_not_sound_is_not_pushed(alice: Publisher, tmp_path: Path) -> No
     done = json.loads(onegraph(alice.store, "push", f"file://{tmp_path}/remote", "--json").stdout)
     assert [row["code"] for row in done["graphs"]] == ["digest_differs"]
     assert not (tmp_path / "remote" / "records").exists()
+
+
+@pytest.mark.parametrize("address", ["ftp://x", "ssh://x", "abfs://x", "memory://x", "reference://x", "s3://", "x", ""])
+def test_an_address_that_is_none_is_one_line(address: str, alice: Publisher, bob: Store, tmp_path: Path) -> None:
+    """The protocols are those of the documentation: nobody installs a package of any other's name."""
+    entry = alice.make()
+    alice.push(f"file://{tmp_path}/remote", entry)
+    trust(bob, alice.public)
+    for store, arguments in (
+        (alice.store, ["push", address]), (bob, ["pull", address]), (bob, ["gc", address]),
+        (bob, ["mirror", address, f"file://{tmp_path}/copy"]), (bob, ["mirror", f"file://{tmp_path}/remote", address]),
+        (alice.store, ["withdraw", address, entry.folder.name[-12:]]),
+    ):  # fmt: skip
+        done = onegraph(store, *arguments)
+        assert (done.exit_code, done.stdout.count("\n")) == (1, 1), arguments
+        assert "is no address of a store" in done.stdout
+
+
+def test_a_folder_that_is_not_there_is_no_empty_store(alice: Publisher, bob: Store, tmp_path: Path) -> None:
+    entry = alice.make()
+    alice.push(f"file://{tmp_path}/remote", entry)
+    trust(bob, alice.public)
+    typo = f"file://{tmp_path}/typo"
+    for store, arguments in (
+        (bob, ["pull", typo]), (bob, ["gc", typo]), (bob, ["mirror", typo, f"file://{tmp_path}/copy"]),
+        (alice.store, ["withdraw", typo, entry.folder.name[-12:]]),
+    ):  # fmt: skip
+        done = onegraph(store, *arguments)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"{tmp_path}/typo does not exist" in done.stderr
+    assert not (tmp_path / "typo").exists() and not (tmp_path / "copy").exists()

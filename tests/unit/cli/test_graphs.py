@@ -223,3 +223,77 @@ def test_bake_tells_what_is_no_workflow(text: str, told: str, store: Store, tmp_
     done = onegraph(store, "bake", workflow, "--server", "http://127.0.0.1:9")
     assert done.exit_code == 1
     assert told in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["ls"], ["stats"], ["verify"], ["prune", "--dry-run"], ["pin", "photo", "--in"], ["unpin", "photo", "--in"],
+     ["export", "--to", "x.tar"], ["import", "--trust", "alice"], ["push", "file:///x"], ["explain"], ["bake"],
+     ["bench", "--comfyui", "."]],
+)  # fmt: skip
+def test_a_path_that_does_not_exist_is_named(command: list[str], store: Store, tmp_path: Path) -> None:
+    done = onegraph(store, *command, tmp_path / "typo")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{tmp_path / 'typo'}' does not exist" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["ls"], ["verify"], ["prune"], ["pin", "photo", "--in"], ["export", "--to", "x"]])
+def test_a_file_is_no_folder_of_graphs(command: list[str], store: Store, tmp_path: Path) -> None:
+    (tmp_path / "photo.safetensors").touch()
+    done = onegraph(store, *command, tmp_path / "photo.safetensors")
+    assert done.exit_code == 2 and "photo.safetensors' is a file" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["explain", "bake", "bench"])
+def test_an_empty_file_is_named(command: str, store: Store, tmp_path: Path) -> None:
+    for name in ("photo.safetensors", "workflow.json"):
+        (tmp_path / name).touch()
+        done = onegraph(store, command, tmp_path / name, "--comfyui", tmp_path)
+        assert done.exit_code == 2 and f"{tmp_path / name} is empty" in done.stderr
+
+
+@pytest.fixture
+def beside(store: Store, tmp_path: Path) -> dict[str, Entry]:
+    """Graphs beside two checkpoints of one name, in two folders that are known, and one in the graph folder."""
+    found = {"home": publish(store, ModelSource(None, "fedcba987654"), content=bytes(3000))}
+    for name, count in (("one", 50_000), ("two", 900_000)):
+        (tmp_path / name).mkdir()
+        checkpoint = tmp_path / name / "photo.safetensors"
+        checkpoint.touch()
+        found[name] = publish(store, ModelSource(checkpoint, "0123456789ab"), content=bytes(count))
+    return found
+
+
+def test_stats_and_prune_look_at_the_folders_that_are_named(
+    store: Store, beside: dict[str, Entry], tmp_path: Path
+) -> None:
+    assert as_json(store, "stats")["graphs"] == 3
+    found = as_json(store, "stats", tmp_path / "one")
+    assert (found["graphs"], found["folders"]) == (2, [str(tmp_path / "one")])
+    assert 50_000 < found["bytes"] < 100_000
+    done = as_json(store, "prune", "--unusable", tmp_path / "one")
+    assert {*folders(done["removed"])} == {beside["home"].folder, beside["one"].folder}
+    assert beside["two"].folder.exists()
+
+
+@pytest.mark.parametrize("name", ["photo", "photo/0123456789ab"])
+def test_pin_and_unpin_change_the_folders_that_are_named(
+    name: str, store: Store, beside: dict[str, Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert as_json(store, "pin", name, "--in", "two")["pinned"] == [str(beside["two"].folder)]
+    assert len(as_json(store, "pin", name)["pinned"]) == 2
+    assert as_json(store, "unpin", name, "--in", tmp_path / "one")["unpinned"] == [str(beside["one"].folder)]
+    assert as_json(store, "pin", "home", "--in", "one", code=1)["pinned"] == []
+    assert as_json(store, "pin", "home", "--in", store.home)["pinned"] == [str(beside["home"].folder)]
+    assert [one.path for one in store.disk.all_entries() if one.pinned] == [
+        beside["home"].folder, beside["two"].folder,
+    ]  # fmt: skip
+
+
+def test_ids_are_the_same_however_a_folder_is_named(
+    store: Store, beside: dict[str, Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    by_name = {row["id"] for row in as_json(store, "ls", "one")["graphs"]}
+    assert by_name < {row["id"] for row in as_json(store, "ls", "--all")["graphs"]}

@@ -77,8 +77,8 @@ def test_commands_print_nothing_raw(
 def test_sentences_hold_nothing_raw() -> None:
     for reason in (
         reasons.WritableByOthers(NAME), reasons.UnreadableNow(NAME, NAME), reasons.ForeignOwner(NAME),
-        reasons.NoSuchFolder(NAME), reasons.TargetExists(NAME), reasons.UnreadableFile(NAME, NAME),
+        reasons.TargetExists(NAME), reasons.UnreadableFile(NAME, NAME),
     ):  # fmt: skip
         assert reason.text == plain(reason.text)
-    assert reasons.NoSuchFolder("a\x1b[2Jb").text == "a\\x1b[2Jb does not exist"
+    assert reasons.PublisherNotTrusted("a\x1b[2Jb").text.startswith("no publisher is trusted by the name a\\x1b[2Jb; ")
     assert plain("Größe 512×512, 模型 😀") == "Größe 512×512, 模型 😀"

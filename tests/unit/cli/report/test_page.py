@@ -100,7 +100,7 @@ def test_the_page_of_a_bench_in_which_all_failed() -> None:
 
 def bench(tmp_path: Path, *more: str) -> tuple[int, str]:
     (tmp_path / "main.py").touch()
-    (tmp_path / "a.safetensors").touch()
+    (tmp_path / "a.safetensors").write_bytes(b"weights")
     arguments = ["bench", str(tmp_path / "a.safetensors"), "--comfyui", str(tmp_path), *more]
     done = CliRunner(env={"COLUMNS": "400"}).invoke(app, arguments)
     return done.exit_code, done.output

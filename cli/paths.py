@@ -1,0 +1,25 @@
+"""Paths on the command line. What is not there, or is no such thing, ends the command with exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_FOLDERS = "Folders with checkpoints; the user's own graph folder is always included."
+_SHARED = "Folders with checkpoints or graphs, or of single graphs; else your graph folder."
+
+Folders = Annotated[list[Path] | None, typer.Argument(exists=True, file_okay=False, help=_FOLDERS)]
+SharedFolders = Annotated[list[Path] | None, typer.Argument(exists=True, file_okay=False, help=_SHARED)]
+
+
+def existing_file(about: str, **more: Any) -> Any:
+    """Describe an argument that is a file and not empty, as a download leaves one that never began."""
+    return typer.Argument(exists=True, dir_okay=False, callback=_not_empty, help=about, **more)
+
+
+def _not_empty(path: Path) -> Path:
+    if path.is_file() and not path.stat().st_size:
+        raise typer.BadParameter(f"{path} is empty.")
+    return path

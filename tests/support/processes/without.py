@@ -1,0 +1,25 @@
+"""A Python that lacks some packages of this one, as on a machine where nobody installed them."""
+
+from __future__ import annotations
+
+import sysconfig
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def python_without(folder: Path, *names: str) -> Path:
+    """Make an environment in a folder with the packages of this one, and give its Python.
+
+    Args:
+        names: what packages are missing begin with.
+    """
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if path.suffix != ".pth" and not path.name.lower().startswith(names):
+            (packages / path.name).symlink_to(path)
+    if not (packages / "onegraph").exists():  # an editable install is found by a .pth file
+        (packages / "onegraph").symlink_to(ROOT)
+    return folder / "bin" / "python"
