@@ -57,9 +57,8 @@ def _backends() -> Iterator[Finding]:
         import torch
     except (ImportError, OSError) as error:  # of a library that it needs
         text = f"torch cannot be imported by {sys.executable} ({in_brief(error)}), graph folder {user_folder()}"
-        yield Finding(
-            "torch", "problem", text, "run the `onegraph` of the Python that ComfyUI runs in, or install torch"
-        )
+        remedy = "run the `onegraph` of the Python that ComfyUI runs in, or install torch"
+        yield Finding("torch", "problem", text, remedy)
         return
     from .. import backends
 
