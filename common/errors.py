@@ -96,3 +96,7 @@ class NoEncoderError(OneGraphError):
 
 class PipelineError(OneGraphError):
     """A diffusers pipeline cannot be compiled, saved or loaded as asked."""
+
+
+class NoPipelineError(PipelineError, TypeError):
+    """What was given is neither a pipeline nor a module."""

@@ -31,6 +31,7 @@ def compile_module(
         are `save_pipe` and `load_pipe` for this module.
 
     Raises:
+        NoPipelineError: it is no module.
         PipelineError: an argument is no choice.
     """
     take_calls(module, Options(backend, shapes, when_missing), ())

@@ -23,16 +23,19 @@ from . import saving
 from .component import Component
 from .module import Itself, ModuleMethod, compile_module
 from .onediff_lora import (
+    TensorInplaceAssign,
     delete_adapters,
     get_active_adapters,
     load_and_fuse_lora,
     load_lora_and_optionally_fuse,
     set_and_fuse_adapters,
     unfuse_lora,
+    update_graph_with_constant_folding_info,
 )
 
 __all__ = [
     "OneflowCompileOptions",
+    "TensorInplaceAssign",
     "compile",
     "compile_pipe",
     "delete_adapters",
@@ -45,6 +48,7 @@ __all__ = [
     "save_pipe",
     "set_and_fuse_adapters",
     "unfuse_lora",
+    "update_graph_with_constant_folding_info",
 ]
 
 log = logging.getLogger("onegraph.pipelines")
@@ -283,10 +287,10 @@ def load_pipe(
 ) -> None:
     """`load_pipe` with OneDiffX's arguments. A folder that is not there is no error there."""
     _warn("onediffx.load_pipe", "load_pipe")
+    handle = pipes.handle_of(pipe)
     if not saving.holds_graphs(Path(dir)):
         return
-    handle = pipes.handle_of(pipe) or pipes.attach(pipe)
-    saving.load_components(handle, Path(dir), None, _parts(pipe, ignores))
+    saving.load_components(handle or pipes.attach(pipe), Path(dir), None, _parts(pipe, ignores))
 
 
 def _parts(pipe: Any, ignores: str | Sequence[str]) -> dict[str, Component]:

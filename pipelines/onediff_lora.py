@@ -1,12 +1,42 @@
-"""OneDiffX's functions for LoRAs, by diffusers' own methods: a fused LoRA is in the model's own weights.
+"""OneDiffX's names for LoRAs, by diffusers' own methods: a fused LoRA is in the model's own weights.
 
 A compiled pipeline takes LoRAs as they are, so new scripts call `load_lora_weights` and `set_adapters` instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
+
+import torch
+
+
+class TensorInplaceAssign(contextlib.AbstractContextManager[None]):
+    """Within the block, what is assigned to weights of modules (`weight.data = ...`) is copied into their own memory.
+
+    OneFlow's graphs read weights where they were at the compile. Graphs here take them wherever they are.
+    """
+
+    def __init__(self, *modules: Any) -> None:
+        self._modules = modules
+        self._before: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+
+    def __enter__(self) -> None:
+        self._before = [(one, one.data) for module in self._modules for one in module.parameters()]
+
+    def __exit__(self, *raised: object) -> None:
+        for weight, memory in self._before:
+            same = weight.shape == memory.shape and (weight.dtype, weight.device) == (memory.dtype, memory.device)
+            if same and weight.data_ptr() != memory.data_ptr():
+                with torch.no_grad():
+                    memory.copy_(weight.data)
+                weight.data = memory
+        self._before = []
+
+
+def update_graph_with_constant_folding_info(module: Any, info: Any = None) -> None:
+    """Do nothing: OneFlow's graphs hold folded weights that a LoRA makes stale, and graphs here hold none."""
 
 
 def load_and_fuse_lora(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..backends import known
 from ..common import reasons
-from ..common.errors import PipelineError
+from ..common.errors import NoPipelineError, PipelineError
 from ..common.reasons import Reason
 from ..common.torch_private import is_compiled_by_torch, unwrapped
 from ..runtime.family import Shapes
@@ -35,6 +35,7 @@ def modules_of(owner: Any) -> dict[str, torch.nn.Module]:
     """
     if isinstance(owner, torch.nn.Module):
         return _parts(owner, "")
+    check_type(owner)
     found: dict[str, torch.nn.Module] = {}
     for name, part in owner.components.items():
         if isinstance(part, torch.nn.Module):
@@ -148,8 +149,21 @@ def _component_of(module: torch.nn.Module) -> Component | None:
     return component if isinstance(component, Component) else None
 
 
+def check_type(owner: Any) -> None:
+    """Refuse what is no pipeline and no module.
+
+    Raises:
+        NoPipelineError: that is so.
+    """
+    if not isinstance(owner, torch.nn.Module) and not isinstance(getattr(owner, "components", None), Mapping):
+        raise NoPipelineError(
+            f"{owner!r:.80} is no diffusers pipeline and no module. Pass the object that `from_pretrained` returns."
+        )
+
+
 def handle_of(owner: Any) -> Handle | None:
-    """The handle of a pipeline or module that was compiled."""
+    """The handle of a pipeline or module that was compiled. Raises NoPipelineError."""
+    check_type(owner)
     found = vars(owner).get(HANDLE)
     return found if isinstance(found, Handle) else None
 
@@ -179,6 +193,7 @@ def compile_pipe(
         The same pipeline, with the attribute `onegraph`.
 
     Raises:
+        NoPipelineError: it is no pipeline.
         PipelineError: a name in `ignores` is none of the pipeline's components, or another argument is no choice.
 
     Example:

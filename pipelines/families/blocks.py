@@ -12,6 +12,14 @@ from ...runtime.blocks.requests import COMPONENT
 from .. import adapters
 from .family import Family
 
+# Where UNets and their encoders are defined. Levels of some are alike, but few and large, and no test tried them.
+_UNETS = (
+    "diffusers.models.unets",
+    "diffusers.models.controlnets.controlnet_sparsectrl",
+    "diffusers.models.controlnets.controlnet_xs",
+    "diffusers.pipelines.audioldm2",
+)
+
 
 class Blocks(Family):
     """Models without a family of their own. No table of them: what their blocks take is seen in their calls."""
@@ -24,8 +32,10 @@ class Blocks(Family):
 
         if not isinstance(module, ModelMixin) or isinstance(module, AutoencoderMixin):
             return False
+        if any(cls.__module__.startswith(_UNETS) for cls in type(module).__mro__):
+            return False
         blocks = [*repeated_blocks(module).values()]
-        # A list of models, as of several ControlNets, is no model of blocks; levels of a UNet do not repeat.
+        # A list of models, as of several ControlNets, is no model of blocks.
         if any(isinstance(block, ModelMixin) for block in blocks):
             return False
         return any(_are_alike(*two) for two in itertools.combinations(map(_structure, blocks), 2))

@@ -102,6 +102,20 @@ def test_a_processor_changed_in_place_asks_for_another_graph(fresh: Registry) ->
     assert len(component.used) == 2
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["AudioLDM2UNet2DConditionModel", "StableCascadeUNet", "UNet2DModel", "UNetControlNetXSModel", "UNetMotionModel"],
+)
+def test_unets_without_a_family_run_as_they_did(name: str) -> None:
+    import diffusers
+
+    cls = getattr(diffusers, name)
+    with torch.device("meta"):
+        model: Any = compile_module(type("Derived", (cls,), {})())
+    (report,) = model.onegraph.report().components
+    assert {*report.codes} == {"not_compilable"}
+
+
 def test_several_models_in_a_list_are_no_blocks() -> None:
     from diffusers import ControlNetModel, MultiControlNetModel
     from support.models import pipes

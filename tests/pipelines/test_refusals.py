@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.models import pipes
 
-from onegraph.pipelines import compile_pipe
+from onegraph.common.errors import NoPipelineError, PipelineError
+from onegraph.pipelines import compile_module, compile_pipe, load_pipe, onediff, save_pipe
 from onegraph.runtime.registry import Registry
 
 
@@ -276,5 +278,17 @@ def test_a_pipeline_of_unknown_parts_is_unharmed(registry: Registry) -> None:
     before = draw()
     compile_pipe(pipe, when_missing="eager")
     assert (draw() == before).all()
-    blocks = pipe.onegraph.report()["unet"].blocks  # its levels are alike, so they are offered
-    assert blocks["calls"] == 0 and {*blocks["eager_codes"]} == {"no_graph"}
+    assert {*pipe.onegraph.report()["unet"].codes} == {"not_compilable"}  # although its levels are alike
+
+
+@pytest.mark.parametrize("given", ["folder/of/a/model", None, 3, type("Pipeline", (), {}), type("Pipeline", (), {})()])
+def test_what_is_no_pipeline_is_told(given: Any, tmp_path: Path) -> None:
+    for function in (compile_pipe, compile_module, onediff.compile_pipe, onediff.oneflow_compile):
+        with pytest.raises(NoPipelineError, match="is no diffusers pipeline and no module") as told:
+            function(given)
+        assert isinstance(told.value, PipelineError) and isinstance(told.value, TypeError)
+        assert str(told.value).startswith(repr(given)[:80])
+    for function in (save_pipe, load_pipe, onediff.save_pipe, onediff.load_pipe):
+        with pytest.raises(NoPipelineError):
+            function(given, tmp_path / "graphs")
+    assert not (tmp_path / "graphs").exists()
