@@ -136,7 +136,7 @@ class Demo:
             texts.setdefault(component, status)
 
         console.print(f"[bold]{name}[/bold]")
-        outcome = s.run(prompt, seconds=3600, on_text=show)
+        outcome = s.run(prompt, on_text=show)
         if outcome.status != "success":
             fail(f"the queue item '{name}' ended with {outcome.status} ({outcome.error}); see {s.log}.")
         images = images_of(outcome)

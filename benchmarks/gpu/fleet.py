@@ -86,7 +86,7 @@ def _first_step(bench: Bench, way: str, prompt: Any, public: str, store: Any) ->
 
     def first(found: dict[str, Any], running: Any) -> None:
         if "warmed" in way:
-            found["ready_s"] = round(running.wait_warm(bench.left()), 2)
+            found["ready_s"] = round(running.wait_warm(), 2)
         nodes = workflows.without_onegraph(prompt) if way == "eager" else prompt
         outcome = running.run(nodes, seconds=bench.left())
         found |= {"status": outcome.status, "said": dict(outcome.texts), "first_step_s": first_step(outcome)}

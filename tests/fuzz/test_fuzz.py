@@ -17,7 +17,6 @@ from support.fuzz.judge import TOLERANCE, Bench, Verdict, difference, judge, lea
 from support.fuzz.report import LEAST_CASES, Tally
 from support.fuzz.workflow import Case, Ingredient, Settings, plain, prompt_of
 
-pytestmark = pytest.mark.timeout(2400)
 # What is done around the model, to which these few steps hardly react, and other nodes for the same.
 WEAK = {"RescaleCFG", "Mahiro", "CFGZeroStar", "Epsilon Scaling", "compiled_again", "img2img", "img2img_tiled",
         "guider_cfg", "sampler_custom", "block_hook", "picture"}  # fmt: skip

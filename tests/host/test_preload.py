@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from headless import host
+from headless.standstill import PATIENCE
 
 from onegraph.backends.inductor import InductorRunner
 from onegraph.compiler import ready_workers
@@ -23,6 +24,7 @@ from onegraph.host import families
 from onegraph.host import model_hook as hook
 from onegraph.host.component import Component
 from onegraph.host.vae import hook as vae_hook
+from onegraph.runtime import likely_compile
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.loaded_graph import LoadedGraph
@@ -35,7 +37,8 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture(autouse=True)
-def preload_here(fresh_process: Registry) -> Iterator[None]:
+def preload_here(fresh_process: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(likely_compile, "_ROOM", 0)  # whatever else needs the machine's memory meanwhile
     fresh_process.policy = replace(ANY_SPEED, preload_on=("cpu",), preload_room=0)
     ready_workers.end_all()
     yield
@@ -102,12 +105,12 @@ def test_the_first_call_may_come_while_it_goes_on(
 
     def slow(self: LoadedGraph, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
         begun.set()
-        go_on.wait(60)
+        go_on.wait()
         warm(self, inputs, modules)
 
     monkeypatch.setattr(LoadedGraph, "warm", slow)
     fast = compiled(model)
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE)
     # A process that ends now waits for the thread, or the mark of a graph that took it down would stay behind.
     assert [t.daemon for t in threading.enumerate() if t.name.startswith("onegraph-preload")] == [False]
     result = host.sample(fast)
@@ -151,6 +154,15 @@ def test_a_model_without_a_graph_is_not_compiled_early(checkpoint: Callable[...,
     assert at_once.startswith("ready: ")
     assert (counters.preloads, counters.compiles) == (0, 0)
     assert ready_workers.waiting() == 1  # a compile is likely
+
+
+def test_no_process_waits_where_memory_is_short(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(likely_compile, "_ROOM", 1 << 60)
+    hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.Options(), NODE)
+    host.wait_for_preloads()
+    assert ready_workers.waiting() == 0
 
 
 @pytest.mark.parametrize("options", [{"when_missing": "eager"}, {"backend": "oneflow"}])

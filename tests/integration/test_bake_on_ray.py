@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from headless.standstill import PATIENCE, wait_until
 from support.fleet.stores import Publisher
 
 from onegraph.graph_cache.remote.address import STORES
@@ -22,11 +22,10 @@ from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import trust_list
 from onegraph.graph_cache.trust.publishers import Publishers
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.full
 TESTS = Path(__file__).parents[1]
 GRAPHS = 12
 OPEN = 4  # so many tasks do not wait at the gate, whichever Ray runs first
-PATIENCE = 900.0  # seconds
 # One that uses the graphs: each toy in one process, which is not to compile any.
 USE = """
 import sys
@@ -87,13 +86,14 @@ def driver(alice: Publisher, plan: Path, address: str, *options: str) -> subproc
     )  # fmt: skip
 
 
-def wait_until(what: Callable[[], bool], running: subprocess.Popen[str] | None = None) -> None:
+def wait_for(what: Callable[[], bool], running: subprocess.Popen[str]) -> None:
     """Wait for something that a driver brings about."""
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert running is None or running.poll() is None, running.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+
+    def holds() -> bool:
+        assert running.poll() is None, running.communicate()
+        return what()
+
+    wait_until(holds, pause=0.2)
 
 
 def lines(log: Path, word: str) -> Counter[int]:
@@ -121,12 +121,12 @@ def test_each_graph_is_compiled_once_whoever_is_killed(cluster: Any, alice: Publ
     plan = write_plan(tmp_path, log, gate)
     first = driver(alice, plan, cluster.address)
     notes = tmp_path / "remote" / "bakes"
-    wait_until(lambda: len([*notes.rglob("*.json")]) == OPEN and len(tasks()) == 2, first)
+    wait_for(lambda: len([*notes.rglob("*.json")]) == OPEN and len(tasks()) == 2, first)
 
     began = lines(log, "begun")
     victim = tasks()[0]
     victim.parent().kill()  # Ray's worker, not the driver
-    wait_until(lambda: lines(log, "begun").total() > began.total() and len(tasks()) == 2, first)
+    wait_for(lambda: lines(log, "begun").total() > began.total() and len(tasks()) == 2, first)
     first.send_signal(signal.SIGKILL)
     first.wait()
     wait_until(lambda: not tasks())

@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import websocket
 from headless import host, server, workflows
+from headless.standstill import wait_until
 
 from .conftest import difference, environment_of, txt2img
 
@@ -29,12 +29,8 @@ def end_while_loading(running: server.Server, home: Path, sign: int) -> threadin
     """End a server as soon as it marks that it loads a graph."""
 
     def watch() -> None:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            if any(_size(marker) for marker in home.glob(".loading/*/*")):
-                os.kill(running.pid, sign)
-                return
-            time.sleep(0.001)
+        wait_until(lambda: any(_size(marker) for marker in home.glob(".loading/*/*")), pause=0.001)
+        os.kill(running.pid, sign)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -56,7 +52,7 @@ def test_a_server_ended_while_it_restores(sign: int, copied: tuple[Path, Path]) 
     with server.running(base, host.comfyui_path(), env=environment_of(home)) as first:
         thread = end_while_loading(first, home, sign)
         with contextlib.suppress(OSError, websocket.WebSocketException):
-            first.run(prompt, seconds=60)
+            first.run(prompt)
         thread.join()
         assert first.wait() == -sign
     with server.running(base, host.comfyui_path(), env=environment_of(home)) as second:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from headless import server, workflows
+from headless.standstill import wait_until
 from support.processes import priority
 from support.processes.listener import listening
 
@@ -30,14 +31,11 @@ def when_compiling(running: server.Server, action) -> threading.Thread:
     """Call `action(worker)` once, a moment after the server has started a compiling process."""
 
     def watch() -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            worker = worker_of(running)
-            if worker is not None:
-                time.sleep(0.5)  # OneFlow needs no more than two seconds in all
-                action(worker)
-                return
-            time.sleep(0.05)
+        wait_until(lambda: worker_of(running))
+        time.sleep(0.5)  # OneFlow needs no more than two seconds in all
+        worker = worker_of(running)
+        assert worker is not None
+        action(worker)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -135,11 +133,13 @@ def test_background_runs_eager_now_and_compiled_later(backend: str, running: ser
         priority.wait_for(lambda: not running.status()["background_compiles"], running.pid)
         page.wait("onegraph.graphs", lambda data: bool(data["revision"]))
         shown = ["compiling"]
-        until = time.monotonic() + 120
-        while shown[-1] != "eager" and time.monotonic() < until:  # told a moment after the graph is there
-            time.sleep(0.05)
-            shown = [data["badge"]["state"] for data in page.of("onegraph.badge") if data["node"] == "2"]
-    assert "compiling" in shown and shown[-1] == "eager"  # of the run that is over
+
+        def is_told() -> bool:  # a moment after the graph is there
+            shown[:] = [data["badge"]["state"] for data in page.of("onegraph.badge") if data["node"] == "2"]
+            return shown[-1:] == ["eager"]
+
+        wait_until(is_told)
+    assert "compiling" in shown  # of the run that is over
     again = workflows.with_inputs(prompt, "KSampler", seed=37)
     later = running.run(again)
     assert later.text("2").startswith("restored in "), later.texts

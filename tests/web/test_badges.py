@@ -189,7 +189,7 @@ def test_a_badge_follows_a_compile(front: Front, running: server.Server) -> None
     before = running.status()["compiles"]
     front.evaluate(SEEN)
     queue(front)
-    front.page.wait_for_function(COMPILING, timeout=300_000)
+    front.until(COMPILING)
     wait_idle(front, running)
     assert running.status()["compiles"] == before + 1
     (last,) = front.badges()
@@ -207,7 +207,7 @@ def test_the_connection_drops_and_the_workflow_changes_during_a_compile(front: F
     front.load(compiling(256))
     front.evaluate(SEEN)
     queue(front)
-    front.page.wait_for_function("() => window.seen.some((one) => one.badge.startsWith('compiling'))", timeout=300_000)
+    front.until("window.seen.some((one) => one.badge.startsWith('compiling'))")
     front.evaluate("() => window.comfyAPI.api.api.socket.close()")
     front.load(compiling(256), "another")
     front.page.wait_for_function("() => window.comfyAPI.api.api.socket.readyState === WebSocket.OPEN")

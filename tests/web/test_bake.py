@@ -50,7 +50,7 @@ def test_a_workflow_that_compiles(front: Front, running: server.Server) -> None:
     front.command(COMMAND)
     front.toast("A workflow is being baked.")
     expect(front.page.locator(".og-now", has_text="Baking the workflow")).to_be_visible()
-    front.page.wait_for_function("() => window.jobs.at(-1)?.state === 'done'", timeout=300_000)
+    front.until("window.jobs.at(-1)?.state === 'done'")
     assert last_job(front)["compiled"] == 1
     assert running.status()["compiles"] == before + 1
     assert running.run(prompt).status == "success"
@@ -64,12 +64,12 @@ def begin(front: Front, side: int) -> None:
     front.evaluate(JOBS)
     front.evaluate(SEEN)
     front.command(COMMAND)
-    front.page.wait_for_function(COMPILING, timeout=600_000)
+    front.until(COMPILING)
     expect(front.page.locator(".og-now", has_text="Baking the workflow")).to_be_visible()
 
 
 def check_cancelled(front: Front) -> None:
-    front.page.wait_for_function("() => window.jobs.at(-1)?.state === 'cancelled'", timeout=300_000)
+    front.until("window.jobs.at(-1)?.state === 'cancelled'")
     expect(front.page.locator(".og-now")).to_have_count(0)
     assert [text for text in front.badges() if text.startswith("compiling")] == []
 

@@ -123,10 +123,9 @@ def test_a_badge_while_compiling(front: Front, running: server.Server, pictures:
     front.show_tab()
     fit(front, "OneGraphCompileModel", "KSampler")
     front.evaluate("() => void app.queuePrompt(0, 1)")
-    front.page.wait_for_function(
-        "() => app.rootGraph.nodes.some((node) => node.badges.some("
+    front.until(
+        "app.rootGraph.nodes.some((node) => node.badges.some("
         "(one) => one.onegraph && /compiling [3-9]\\d %/.test(one().text)))",
-        timeout=300_000,
     )
     take(front, pictures / "badge-compiling.png")
     front.command("Comfy.Interrupt")

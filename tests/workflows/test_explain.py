@@ -15,7 +15,7 @@ from support.matrix.table import CASES
 
 from onegraph.host import short_runs
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.full]
+pytestmark = pytest.mark.full
 
 # Some of their calls run without a node, or in an earlier workflow of the row: explain is asked of the last one alone.
 WHOLE_FOR_ITS_NODES = {"Patches inside the model: FreeU V2 on and off again", "Guiders: dual model, one compiled"}

@@ -12,7 +12,6 @@ from support.matrix.table import CASES
 
 from .conftest import HAS_ONEFLOW
 
-pytestmark = pytest.mark.timeout(900)
 _without_oneflow = pytest.mark.skipif(not HAS_ONEFLOW, reason="OneFlow is not installed")
 
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import math
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from typing import Any
 import websocket
 
 from . import warm
+from .standstill import PATIENCE, moved, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_CPU = ("--cpu",)
@@ -111,19 +113,24 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_ready(self, seconds: float = 180) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"ComfyUI ended with code {self._process.returncode}; its log: {self.log}")
-            with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-                self.get("/system_stats")
-                return
-            time.sleep(0.2)
-        raise RuntimeError(f"ComfyUI did not answer within {seconds:.0f} s; its log: {self.log}")
+    def written(self) -> int:
+        """Bytes of its log: they grow while something goes on."""
+        return self.log.stat().st_size
+
+    def wait_ready(self) -> None:
+        """Wait until it answers. Raises TimeoutError, or RuntimeError where it ended."""
+        wait_until(self._answers, self.written, pause=0.2)
+
+    def _answers(self) -> bool:
+        if self._process.poll() is not None:
+            raise RuntimeError(f"ComfyUI ended with code {self._process.returncode}; its log: {self.log}")
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            self.get("/system_stats")
+            return True
+        return False
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE) as answer:
             return json.loads(answer.read())
 
     def post(self, path: str, data: Any) -> Any:
@@ -132,26 +139,27 @@ class Server:
             json.dumps(data).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             body = answer.read()
         return json.loads(body) if body else None
 
-    def wait_warm(self, seconds: float = 120) -> float:
+    def wait_warm(self) -> float:
         """Wait until its warm-up list is restored, as a load balancer does; the seconds that took.
 
         Raises:
-            TimeoutError: it was not by then.
+            TimeoutError: nothing goes on.
         """
         began = time.monotonic()
-        while time.monotonic() - began < seconds:
-            try:
-                if self.get("/onegraph/ready")["ready"]:
-                    return time.monotonic() - began
-            except urllib.error.HTTPError as error:
-                if error.code != 503:
-                    raise
-            time.sleep(0.05)
-        raise TimeoutError(f"the server was not ready after {seconds:.0f} s")
+        wait_until(self._is_warm, self.written)
+        return time.monotonic() - began
+
+    def _is_warm(self) -> bool:
+        try:
+            return bool(self.get("/onegraph/ready")["ready"])
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                raise
+            return False
 
     def status(self) -> dict[str, Any]:
         """GET /onegraph/status."""
@@ -163,25 +171,30 @@ class Server:
         from PIL import Image
 
         query = urllib.parse.urlencode({"filename": filename, "subfolder": subfolder, "type": kind})
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/view?{query}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/view?{query}", timeout=PATIENCE) as answer:
             return np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB"))
 
     def run(
         self,
         prompt: Mapping[str, Any],
         *,
-        seconds: float = 400,
+        seconds: float = math.inf,
         on_text: Any = None,
     ) -> Outcome:
-        """Queue a prompt and wait for its end. `on_text(node, text)` is called as texts arrive."""
+        """Queue a prompt and wait for its end. `on_text(node, text)` is called as texts arrive.
+
+        Args:
+            seconds: after which nobody waits any more, although messages come.
+        """
         address = f"ws://127.0.0.1:{self.port}/ws?clientId={self._client}"
-        channel = websocket.create_connection(address, timeout=seconds)
+        channel = websocket.create_connection(address, timeout=PATIENCE)
         outcome = Outcome("error")
         started = time.monotonic()
         try:
             prompt_id = self.post("/prompt", {"prompt": prompt, "client_id": self._client})["prompt_id"]
             while time.monotonic() - started < seconds:
                 message = channel.recv()
+                moved()
                 if isinstance(message, bytes):
                     if struct.unpack(">I", message[:4])[0] == _BINARY_TEXT:
                         length = struct.unpack(">I", message[4:8])[0]
@@ -215,17 +228,19 @@ class Server:
         return outcome
 
     def _history(self, prompt_id: str) -> dict[str, Any]:
-        for _ in range(50):  # the last message is sent a moment before the history is written
-            found: dict[str, Any] = self.get(f"/history/{prompt_id}")
-            if prompt_id in found:
-                entry: dict[str, Any] = found[prompt_id]
-                return entry
-            time.sleep(0.1)
-        return {}
+        found: dict[str, Any] = {}
 
-    def wait(self, seconds: float = 60) -> int:
+        def is_written() -> bool:
+            found.update(self.get(f"/history/{prompt_id}"))
+            return prompt_id in found
+
+        wait_until(is_written)  # the last message is sent a moment before
+        entry: dict[str, Any] = found[prompt_id]
+        return entry
+
+    def wait(self) -> int:
         """Wait for the end of a server that was ended; its exit code, negative: the signal."""
-        return self._process.wait(seconds)
+        return self._process.wait(PATIENCE)
 
     def stop(self) -> None:
         for sign, patience in ((signal.SIGINT, 10), (signal.SIGKILL, 10)):

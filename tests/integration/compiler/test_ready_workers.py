@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from headless.standstill import wait_until
 from support.models import toy
 
 from onegraph.compiler import ready_workers, skeleton, supervisor
@@ -34,13 +34,6 @@ CACHE = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
 def job() -> Job:
     given = skeleton.dump(toy.Toy())
     return Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, given, Client("support.models.toy", {}))
-
-
-def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def start(count: int = 1, **given: float) -> None:
@@ -113,7 +106,7 @@ def test_one_of_another_environment_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_that_nobody_needs_ends() -> None:
     start(1, idle_seconds=0.1)
     one = the_one()
-    until(lambda: ready_workers.waiting() == 0)
+    wait_until(lambda: ready_workers.waiting() == 0)
     assert one.process.poll() is not None
 
 
@@ -136,4 +129,4 @@ def test_it_ends_with_the_server() -> None:
         worker = int(server.stdout.readline())
         assert Path(f"/proc/{worker}").exists()
         server.kill()
-    until(lambda: not Path(f"/proc/{worker}/cmdline").exists() or not Path(f"/proc/{worker}/cmdline").read_bytes())
+    wait_until(lambda: not Path(f"/proc/{worker}/cmdline").exists() or not Path(f"/proc/{worker}/cmdline").read_bytes())

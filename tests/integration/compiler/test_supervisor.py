@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from headless.standstill import PATIENCE, wait_until
 from support.models import toy
 
 from onegraph.common.errors import CompileError
@@ -52,10 +53,7 @@ def test_a_hanging_compile_is_stopped_with_its_workers(tmp_path: Path) -> None:
     assert str(caught.value).endswith("ONEGRAPH_COMPILE_TIMEOUT sets another limit.")
     assert (caught.value.cause, caught.value.lasting) == ("time", True)
     assert seen
-    deadline = time.monotonic() + 60
-    while at_work(tmp_path):
-        assert time.monotonic() < deadline, "a process of the compile is still there"
-        time.sleep(0.05)
+    wait_until(lambda: not at_work(tmp_path))
 
 
 def test_a_compile_that_took_too_long_is_not_retried(tmp_path: Path, source: ModelSource) -> None:
@@ -118,7 +116,7 @@ def test_an_interrupt_ends_compiles_and_preloads(wanted: str, tmp_path: Path) ->
                 break
         time.sleep(1)
         server.send_signal(signal.SIGINT)
-        assert server.wait(60) == 0  # and was not killed
+        assert server.wait(PATIENCE) == 0  # and was not killed
         assert "interrupted\n" in server.stdout.read()
     finally:
         if server.poll() is None:
@@ -180,17 +178,12 @@ def test_a_paused_compile_ends_with_its_parent(after: int, tmp_path: Path) -> No
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     parent = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), str(after)], env=env)
     try:
-        deadline = time.monotonic() + 90
-        while not (tmp_path / "still").exists():
-            assert time.monotonic() < deadline and parent.poll() is None
-            time.sleep(0.1)
+        wait_until(lambda: (tmp_path / "still").exists() or parent.poll() is not None)
+        assert parent.poll() is None
         time.sleep(1)
         children = at_work(tmp_path) - {parent.pid}
         assert children
     finally:
         parent.kill()
         parent.wait()
-    deadline = time.monotonic() + 30
-    while at_work(tmp_path):
-        assert time.monotonic() < deadline, "a process of the compile is still there"
-        time.sleep(0.05)
+    wait_until(lambda: not at_work(tmp_path))

@@ -104,14 +104,14 @@ def test_a_deferred_compile_yields_memory_to_a_run(tmp_path: Path, source: Model
     request = replace(toy.request(toy.Toy(), source, state={"sleep": 600}), planned_bytes=GIB, idle=lambda: gpu.idle)
     assert isinstance(engine.obtain(request, "background", ignore), Refused)
     gpu.free, gpu.idle = 2 * GIB, True
-    priority.wait_for(engine.compiles.in_background, seconds=180)
+    priority.wait_for(engine.compiles.in_background)
     meanwhile = engine.obtain(request, "wait", ignore)  # does not wait for it
     assert isinstance(meanwhile, Refused) and "still compiling in the background" in meanwhile.text
     gpu.idle = False
     time.sleep(0.5)
     assert engine.compiles.in_background() == 1  # there is room for both
     gpu.free = GIB - 1
-    priority.wait_for(lambda: not engine.compiles.in_background(), seconds=180)
+    priority.wait_for(lambda: not engine.compiles.in_background())
     assert engine.compiles.deferred() == 1
     assert list(tmp_path.rglob("*.*")) == [tmp_path / KEY_FILE]
     engine.compiles._deferred.take((request.key.digest, str(request.device)))

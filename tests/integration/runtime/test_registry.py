@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
+from headless.standstill import wait_until
 from support.models import toy
 from support.processes import priority
 from support.store.entries import rewrite
@@ -313,10 +313,7 @@ def test_nobody_else_waits_for_a_compile(home: Path, source: ModelSource) -> Non
     thread = threading.Thread(target=compile_slowly)
     thread.start()
     try:
-        deadline = time.monotonic() + 60
-        while not engine.compiles.under_way():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(engine.compiles.under_way)
         engine.preload(toy.request(toy.Toy(), source), 0)
         graph = engine.obtain(toy.request(toy.Toy(), source), "wait", ignore)
         assert isinstance(graph, LoadedGraph)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headless import host, models
+from headless import host, models, standstill
 
 from ..models import dits
 from ..processes import warm_compiles
@@ -223,7 +223,9 @@ class SharedGraphs:
         source = ModelSource(file, hash_file(file)) if file is not None else ModelSource(None, "shared")
         location = Layout(home).locations(source)[0]
         for kind in kinds:
-            for entry in self._compiled(kind):
+            entries = self._compiled(kind)
+            standstill.moved()
+            for entry in entries:
                 target = location / entry.parent.name / entry.name
                 if not target.exists():
                     shutil.copytree(entry, target)

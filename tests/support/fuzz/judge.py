@@ -21,7 +21,6 @@ from .ingredients import KINDS
 from .workflow import Case, Ingredient, plain, prompt_of
 
 TOLERANCE = 2  # of 255
-PATIENCE = 180  # seconds for a prompt
 MOST_ATTEMPTS, MOST_SECONDS = 60, 420.0  # of shrinking one case
 _SETTLES = 0.4  # seconds until ComfyUI's worker has seen what POST /free asked for
 NO_REASON = "(no reason was given)"
@@ -95,7 +94,7 @@ class Bench:
         self.server.post("/free", {"unload_models": True, "free_memory": True})
         time.sleep(_SETTLES)
 
-    def run(self, prompt: workflows.Prompt, seconds: float = PATIENCE) -> server.Outcome:
+    def run(self, prompt: workflows.Prompt) -> server.Outcome:
         """Run a prompt.
 
         Raises:
@@ -103,7 +102,7 @@ class Bench:
             ValueError: ComfyUI does not take the prompt; with its message.
         """
         try:
-            return self.server.run(prompt, seconds=seconds)
+            return self.server.run(prompt)
         except urllib.error.HTTPError as error:
             raise ValueError(error.read().decode(errors="replace")) from error
         except (OSError, websocket.WebSocketException) as error:

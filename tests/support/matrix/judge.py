@@ -18,7 +18,6 @@ from . import parts
 from .case import FREE, Case, without
 
 MOST_APART, LEAST_EFFECT = 2, 20  # of 255
-PATIENCE = 300  # seconds for a prompt
 _NODES = ("OneGraphCompileModel", "OneGraphCompileVAE", "OneGraphCompileControlNet")
 
 
@@ -122,7 +121,7 @@ class Matrix:
         return self._plain[name]
 
     def _outcome(self, prompt: workflows.Prompt) -> server.Outcome:
-        outcome = self.bench.run(prompt, PATIENCE)
+        outcome = self.bench.run(prompt)
         assert outcome.status == "success", outcome.error
         return outcome
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headless import standstill
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -45,7 +47,7 @@ FEWER_FRAMES = """(() => {
   };
 })();"""
 TAB = "Workspace.ToggleSidebarTab.onegraph-graphs"
-PATIENCE = 120_000  # milliseconds; a machine of two cores that compiles is slow
+PATIENCE = 1000 * standstill.PATIENCE  # milliseconds
 
 
 def missing() -> str:
@@ -116,6 +118,11 @@ class Front:
 
     def evaluate(self, code: str, value: Any = None) -> Any:
         return self.page.evaluate(code, value)
+
+    def until(self, condition: str) -> None:
+        """Wait for something that the server brings about, as long as the page hears of progress."""
+        heard = "[window.seen?.length, window.jobs?.length]"
+        standstill.wait_until(lambda: self.evaluate(condition), lambda: self.evaluate(heard))
 
     def command(self, name: str) -> None:
         """Run a command of the front end without waiting for its end."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from headless.standstill import wait_until
+
 # Damage ----------------------------------------------------------------------------------------------------------
 
 
@@ -141,9 +143,7 @@ def meeting(folder: Path, number: int) -> Iterator[None]:
     def publish(*args: Any) -> Any:
         folder.mkdir(exist_ok=True)
         (folder / str(os.getpid())).touch()
-        deadline = time.monotonic() + 60
-        while len(list(folder.iterdir())) < number and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: len([*folder.iterdir()]) >= number, pause=0.001)
         return really(*args)
 
     with _replaced(Store, "publish", publish):
@@ -162,7 +162,7 @@ def stopping_to_load(folder: Path) -> Iterator[None]:
     def loading(store: Store, entry: Entry) -> Iterator[None]:
         with really(store, entry):
             (folder / "stopped").touch()
-            _wait_for(folder / "go on")
+            wait_until((folder / "go on").exists, pause=0.01)
             yield
 
     with _replaced(Store, "loading", loading):
@@ -171,19 +171,12 @@ def stopping_to_load(folder: Path) -> Iterator[None]:
 
 def wait_until_stopped(folder: Path) -> None:
     """Wait for a process that is `stopping_to_load`."""
-    _wait_for(folder / "stopped")
+    wait_until((folder / "stopped").exists, pause=0.01)
 
 
 def go_on(folder: Path) -> None:
     """Wake a process that is `stopping_to_load`."""
     (folder / "go on").touch()
-
-
-def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # Faults of the system --------------------------------------------------------------------------------------------

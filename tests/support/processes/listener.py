@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import websocket
+from headless.standstill import PATIENCE, wait_until
 
 
 class Listener:
     """Collects the pack's events, in order. Use `listening`."""
 
     def __init__(self, port: int) -> None:
-        self._channel = websocket.create_connection(f"ws://127.0.0.1:{port}/ws?clientId=page", timeout=120)
+        self._channel = websocket.create_connection(f"ws://127.0.0.1:{port}/ws?clientId=page", timeout=PATIENCE)
         self._events: list[tuple[str, dict[str, Any]]] = []
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -34,15 +34,16 @@ class Listener:
         """The data of the events of a kind so far."""
         return [data for name, data in [*self._events] if name == kind]
 
-    def wait(self, kind: str, holds: Callable[[dict[str, Any]], bool], seconds: float = 120) -> dict[str, Any]:
+    def wait(self, kind: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first event of a kind for which something holds, as soon as it is there."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            for data in self.of(kind):
-                if holds(data):
-                    return data
-            time.sleep(0.05)
-        raise AssertionError(f"no such {kind} came; the last ones: {self._events[-5:]}")
+        found: list[dict[str, Any]] = []
+
+        def came() -> bool:
+            found.extend(data for data in self.of(kind) if holds(data))
+            return bool(found)
+
+        wait_until(came, lambda: self._events[-5:])
+        return found[0]
 
     def close(self) -> None:
         self._channel.close()

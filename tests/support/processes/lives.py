@@ -29,13 +29,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
+from headless.standstill import PATIENCE, moved
+
 from onegraph.common.reasons import Reason
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.layout import STAGING_PREFIX
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
-SECONDS = 600.0  # that a life may take, on a machine that does much else; one that hangs fails its test
 CLOSE = 1e-4  # relative L2 between the toy's graph and eager
 _CLONE_NEWNS, _CLONE_NEWPID, _MS_REC, _MS_PRIVATE = 0x20000, 0x20000000, 0x4000, 0x40000  # of <sched.h>, <sys/mount.h>
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
@@ -243,7 +244,7 @@ class Life:
         return self._process.is_alive()
 
     def begun(self) -> Life:
-        assert self._messages.poll(SECONDS), "the process did not start"
+        assert self._messages.poll(PATIENCE), "the process did not start"
         assert self._messages.recv() == "begun"
         return self
 
@@ -254,12 +255,12 @@ class Life:
     def end(self) -> Report:
         """Wait for its end; one that hangs is killed, and fails."""
         told = Report()
-        deadline = time.monotonic() + SECONDS
         with contextlib.suppress(EOFError):
-            while self._messages.poll(max(0.0, deadline - time.monotonic())):
+            while self._messages.poll(PATIENCE):
                 message = self._messages.recv()
+                moved()
                 told = message if isinstance(message, Report) else told
-        self._process.join(max(0.0, deadline - time.monotonic()))
+        self._process.join(PATIENCE)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()

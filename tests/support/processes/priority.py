@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from headless.standstill import wait_until
 
 
-def wait_for(condition: Callable[[], object], process: int | None = None, seconds: float = 1500) -> None:
-    """Wait for a condition while compiles below a process (this one when left out) run at normal priority."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        _prefer(psutil.Process(process).children(recursive=True))
-        time.sleep(0.05)
+def wait_for(condition: Callable[[], object], process: int | None = None) -> None:
+    """Wait for a condition while compiles below a process (this one when left out) run at normal priority.
+
+    They go on as long as they get time of the processor.
+    """
+
+    def signs() -> int:
+        below = psutil.Process(process).children(recursive=True)
+        _prefer(below)
+        return round(sum(map(_seconds, below)))
+
+    wait_until(condition, signs)
+
+
+def _seconds(process: psutil.Process) -> float:
+    """What a process has had of the processor; 0 where it has ended."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def _prefer(processes: list[psutil.Process]) -> None:
