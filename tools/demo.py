@@ -26,13 +26,15 @@ from typing import Any
 
 import demo_report
 from demo_checkpoints import checkpoints_for, fail, has_text_encoder
+from demo_times import Times, steps
 from headless import host, server, workflows
 from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "demo"
-STEPS, BASE_STEPS = 8, 6  # the refiner takes what the base leaves
+STEPS, BASE_STEPS = 8, 4  # the refiner takes what the base leaves
+RENDERED = ("base", "refiner", "decoder")  # components that text-to-image times
 IMG2IMG_STEPS = 4
 BACKEND = os.environ.get("BACKEND") or "auto"
 SIZE, OTHER_SIZE = ((128, 128), (128, 96)) if BACKEND == "oneflow" else ((512, 512), (512, 320))
@@ -86,6 +88,7 @@ class Demo:
         self.items: list[dict[str, Any]] = []
         self.processes: list[dict[str, Any]] = []
         self.images: list[str] = []
+        self.times = Times(self.components)
         # By component: the last queue item's reports, and the seconds spent on compiling and restoring in all of them.
         self.report: dict[str, dict[str, Any]] = {}
         self.compile_s: dict[str, float] = {}
@@ -107,12 +110,25 @@ class Demo:
             self.processes.append({"name": name, "ready_s": round(time.monotonic() - self._began, 3)})
             yield s
 
-    def run(self, s: server.Server, name: str, prompt: workflows.Prompt, reference: str = "") -> server.Outcome:
-        """Queue a prompt, save its images, compare them with eager ones, note what it took."""
+    def run(
+        self,
+        s: server.Server,
+        name: str,
+        prompt: workflows.Prompt,
+        reference: str = "",
+        *,
+        how: str = "",
+        timed: tuple[str, ...] = RENDERED,
+    ) -> server.Outcome:
+        """Queue a prompt, save its images, compare them with eager ones, note what it took.
+
+        `how`: `eager` or `compiled`, where the times of the components `timed` count.
+        """
         shown = time.monotonic()
         start_s = shown - self._began
         before = dict(self.compile_s), dict(self.restore_s)
         self.report, texts = {}, {}
+        calls: dict[str, list[float]] = {"decoder": [], "encoder": []}
 
         def show(node: str, text: str) -> None:
             nonlocal shown
@@ -129,6 +145,8 @@ class Demo:
                 return
             component = self.keys[key]
             self.report[component] = report
+            if component in calls and report["call_ms"] is not None and report["restore_s"] is None:
+                calls[component].append(report["call_ms"])
             for total, seconds in ((self.compile_s, report["compile_s"]), (self.restore_s, report["restore_s"])):
                 if seconds is not None:
                     total[component] = total.get(component, 0) + seconds
@@ -139,6 +157,8 @@ class Demo:
         outcome = s.run(prompt, on_text=show)
         if outcome.status != "success":
             fail(f"the queue item '{name}' ended with {outcome.status} ({outcome.error}); see {s.log}.")
+        if how:
+            self.times.add(how, {**calls, **steps(prompt, outcome, lambda link: self._component(prompt, link))}, timed)
         images = images_of(outcome)
         largest = None
         if reference:
@@ -173,12 +193,15 @@ class Demo:
         milliseconds = self.report.get(component, {}).get(key)
         return milliseconds and round(milliseconds, 2)
 
+    def _component(self, prompt: workflows.Prompt, model: Any) -> str:
+        loader = prompt[workflows.loader_of(prompt, model)]["inputs"]["ckpt_name"]
+        return "refiner" if self.refiner and loader == self.refiner.name else "base"
+
     def _keys(self, prompt: workflows.Prompt) -> dict[str, str]:
         """The component that each key of the runs in GET /onegraph/status is about."""
         keys = {}
         for node in workflows.nodes(prompt, "OneGraphCompileModel"):
-            loader = prompt[workflows.loader_of(prompt, prompt[node]["inputs"]["model"])]["inputs"]["ckpt_name"]
-            keys[node] = "refiner" if self.refiner and loader == self.refiner.name else "base"
+            keys[node] = self._component(prompt, prompt[node]["inputs"]["model"])
         for node in workflows.nodes(prompt, "OneGraphCompileVAE"):
             keys |= {f"{node}:{component}": component for component in ("decoder", "encoder")}
         return keys
@@ -219,6 +242,7 @@ class Demo:
 
 
 def main() -> None:
+    load = round(os.getloadavg()[0], 2)  # of others: nothing of the demo runs yet
     for stale in ("images", "home", "inductor", "base/output"):
         shutil.rmtree(OUT / stale, ignore_errors=True)
     base = OUT / "base"
@@ -240,26 +264,20 @@ def main() -> None:
 
     console.print(f"{', '.join(f'{role} {file.name}' for role, file in checkpoints.items())}; starting ComfyUI ...")
     with demo.process("first process", base, env) as s:
-        eager_first = demo.run(s, "eager", workflows.without_onegraph(plain))
+        eager_first = demo.run(s, "eager", workflows.without_onegraph(plain), how="eager")
         (base / "input").mkdir(exist_ok=True)
         demo.write_input(base / "input" / INPUT_IMAGE)
         demo.run(s, "eager, other size", workflows.without_onegraph(other))
         demo.run(s, "eager, longer prompt", workflows.without_onegraph(longer))
-        demo.run(s, "eager, other seed", workflows.without_onegraph(seed2))
-        demo.run(s, "eager, measured by the nodes", with_when_missing(plain, "eager"), "eager")
-        eager_step, refiner_eager_step = demo.ms("base", "step_ms"), demo.ms("refiner", "step_ms")
-        decode_eager = demo.ms("decoder", "call_ms")
-        demo.run(s, "eager, img2img", with_when_missing(img2img, "eager"))
-        encode_eager = demo.ms("encoder", "call_ms")
+        demo.run(s, "eager, other seed", workflows.without_onegraph(seed2), how="eager")
+        demo.run(s, "eager, measured by the nodes", with_when_missing(plain, "eager"), "eager", how="eager")
+        demo.run(s, "eager, img2img", with_when_missing(img2img, "eager"), how="eager", timed=("encoder",))
         demo.run(s, "compiling", plain, "eager")
         demo.run(s, "compiling, img2img", img2img, "eager, img2img")
         # Another seed in between: ComfyUI answers an unchanged prompt from its cache of results.
-        demo.run(s, "compiled, other seed", seed2, "eager, other seed")
-        demo.run(s, "compiled, again", plain, "eager")
-        compiled_step, refiner_compiled_step = demo.ms("base", "step_ms"), demo.ms("refiner", "step_ms")
-        decode_compiled = demo.ms("decoder", "call_ms")
-        demo.run(s, "compiled, img2img", img2img, "eager, img2img")
-        encode_compiled = demo.ms("encoder", "call_ms")
+        demo.run(s, "compiled, other seed", seed2, "eager, other seed", how="compiled")
+        demo.run(s, "compiled, again", plain, "eager", how="compiled")
+        demo.run(s, "compiled, img2img", img2img, "eager, img2img", how="compiled", timed=("encoder",))
         demo.run(s, "compiled, other size", other, "eager, other size")
         demo.run(s, "compiled, longer prompt", longer, "eager, longer prompt")
         compiles_first = s.status()["compiles"]
@@ -270,15 +288,15 @@ def main() -> None:
         # A restore's seconds include the first call, which at a larger size is the computing itself.
         demo.run(s, "after the restart, other size", other, "eager, other size")
         demo.run(s, "after the restart, img2img", img2img, "eager, img2img")
-        demo.run(s, "after the restart", plain, "eager")
+        demo.run(s, "after the restart", plain, "eager", how="compiled")
         compiles_after = s.status()["compiles"]
     restore_s = {component: round(seconds, 4) for component, seconds in demo.restore_s.items()}
 
     report = {
         "eager_first_s": round(eager_first.seconds, 3),
-        "eager_step_ms": eager_step,
+        "eager_step_ms": demo.times.median("base", "eager"),
         "compile_s": compile_s.get("base"),
-        "compiled_step_ms": compiled_step,
+        "compiled_step_ms": demo.times.median("base", "compiled"),
         "compiles_first_process": compiles_first,
         "restore_s": restore_s.get("base"),
         "compiles_after_restart": compiles_after,
@@ -287,20 +305,21 @@ def main() -> None:
         "graph_bytes": sum(f.stat().st_size for f in folder.glob("*.graphs/**/*") if f.is_file()),
         "refiner_compile_s": compile_s.get("refiner"),
         "refiner_restore_s": restore_s.get("refiner"),
-        "refiner_eager_step_ms": refiner_eager_step,
-        "refiner_compiled_step_ms": refiner_compiled_step,
+        "refiner_eager_step_ms": demo.times.median("refiner", "eager"),
+        "refiner_compiled_step_ms": demo.times.median("refiner", "compiled"),
         "vae_decode_compile_s": compile_s.get("decoder"),
         "vae_decode_restore_s": restore_s.get("decoder"),
-        "vae_decode_eager_ms": decode_eager,
-        "vae_decode_compiled_ms": decode_compiled,
+        "vae_decode_eager_ms": demo.times.median("decoder", "eager"),
+        "vae_decode_compiled_ms": demo.times.median("decoder", "compiled"),
         "vae_encode_compile_s": compile_s.get("encoder"),
         "vae_encode_restore_s": restore_s.get("encoder"),
-        "vae_encode_eager_ms": encode_eager,
-        "vae_encode_compiled_ms": encode_compiled,
+        "vae_encode_eager_ms": demo.times.median("encoder", "eager"),
+        "vae_encode_compiled_ms": demo.times.median("encoder", "compiled"),
         "restore_all_s": round(sum(restore_s.values()), 4),
         "images": demo.images,
     }
     report |= demo_report.surroundings(BACKEND, {role: file.name for role, file in checkpoints.items()})
+    report |= {"samples_ms": demo.times.samples, "load_average": load, "cores": os.cpu_count()}
     report |= {"processes": demo.processes, "queue_items": demo.items}
     (OUT / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     page = demo_report.write(report, ROOT, OUT / "report.html")
@@ -318,14 +337,9 @@ def main() -> None:
         f"compiled once in {everything:.0f} s ({', '.join(f'{p} {compile_s[p]:.0f}' for p in demo.components)}), "
         f"restored after the restart in {restored:.2f} s ({everything / restored:.0f} times less)"
     )
-    speedups = {
-        "base step": (eager_step, compiled_step),
-        "refiner step": (refiner_eager_step, refiner_compiled_step),
-        "decode": (decode_eager, decode_compiled),
-        "encode": (encode_eager, encode_compiled),
-    }
-    shown = [f"{name} {eager / compiled:.1f}x" for name, (eager, compiled) in speedups.items() if eager and compiled]
-    console.print(f"times as fast as eager: {', '.join(shown)}")
+    console.print(f"times as fast as eager: {demo_report.speeds_text(report)}")
+    if busy := demo_report.busy_text(report):
+        console.print(f"[yellow]{busy}[/yellow]")
     console.print(f"to look at: {page.relative_to(ROOT)}")
     if compiles_after or report["max_abs_diff_255"] > LARGEST_DIFFERENCE:
         fail("a promise was broken: see compiles_after_restart and max_abs_diff_255 above.")

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from onegraph.cli.report import (  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 COMPONENTS = ("base", "refiner", "decoder", "encoder")
 NUMBERS = ("s", "base", "refiner", "decode", "encode", "to eager")  # columns of the table of queue items
-LONG = ("images", "processes", "queue_items", "facts", "command")  # of report.json, not for the terminal
+LONG = ("images", "processes", "queue_items", "samples_ms", "facts", "command")  # of report.json, not for the terminal
 # Field of report.json of each component: (eager, compiled) of a call, ms, and (compile, restore), s.
 FIELDS = {
     "base": (("eager_step_ms", "compiled_step_ms"), ("compile_s", "restore_s")),
@@ -48,6 +49,8 @@ NAMES = {
     "decoder": "VAE decoder, an image",
     "encoder": "VAE encoder, an image",
 }
+# Times of one component differ by less on a machine that does nothing else: slowest to median.
+SPREAD = 1.5
 # Of the time lines: what a colour is.
 LEGEND = (
     ("start", "start"),
@@ -71,6 +74,34 @@ def surroundings(backend: str, checkpoints: dict[str, str]) -> dict[str, Any]:
         *((f"checkpoint, {role}", name) for role, name in checkpoints.items()),
     ]
     return {"facts": facts, "command": " ".join([*settings, "make demo"])}
+
+
+def medians_text(report: dict[str, Any], component: str) -> str:
+    """Of how many times a component's are, eager and compiled; empty where it has none."""
+    of = report["samples_ms"].get(component, {})
+    return f"medians of {len(of['eager'])} and {len(of['compiled'])}" if {"eager", "compiled"} <= {*of} else ""
+
+
+def speeds_text(report: dict[str, Any]) -> str:
+    """How many times as fast as eager each component is."""
+    shown = []
+    for component, name in zip(COMPONENTS, ("base step", "refiner step", "decode", "encode"), strict=True):
+        eager, compiled = (report[field] for field in FIELDS[component][0])
+        if eager and compiled:
+            shown.append(f"{name} {eager / compiled:.1f}x ({medians_text(report, component)})")
+    return ", ".join(shown)
+
+
+def busy_text(report: dict[str, Any]) -> str:
+    """Say why times may be those of a busy machine; empty where nothing speaks for it."""
+    load, cores = report["load_average"], report["cores"]
+    signs = [f"the load average was {load:.1f} on {cores} cores before the demo began"] if load > cores else []
+    for component, of in report["samples_ms"].items():
+        for how, samples in of.items():
+            if max(samples) > SPREAD * statistics.median(samples):
+                name = NAMES[component]
+                signs.append(f"{name}, {how}, took {min(samples):.0f} to {max(samples):.0f} ms")
+    return f"The machine was busy, so that speeds may be wrong: {'; '.join(signs)}." if signs else ""
 
 
 def row(item: dict[str, Any]) -> tuple[str, ...]:
@@ -183,6 +214,8 @@ def page_of(report: dict[str, Any], root: Path) -> Page:
         *([Tile(f"{eager_step / step:.2f}x", "eager's speed, a step of the base")] if eager_step and step else []),
         Tile(f"{largest} of 255", "largest difference to eager in any image"),
     ]
+    medians = "; ".join(f"{NAMES[c]}: {text}" for c in present if (text := medians_text(report, c)))
+    note = (f"At {report['sizes_rendered'][0]}.", medians and f"{medians}.", busy_text(report))
     processes = [(p, [i for i in report["queue_items"] if i["process"] == p["name"]]) for p in report["processes"]]
     return Page(
         title="OneGraph: compiled once, restored after a restart",
@@ -197,7 +230,7 @@ def page_of(report: dict[str, Any], root: Path) -> Page:
             if name in items and items[name]["reference"] in items
         ),
         bars=(
-            Bars("A call, eager and compiled", tuple(calls), f"At {report['sizes_rendered'][0]}."),
+            Bars("A call, eager and compiled", tuple(calls), " ".join(filter(None, note))),
             Bars("Until a graph is ready", tuple(starts), "Restoring includes the first call."),
         ),
         timelines=tuple(timeline(process, of_it) for process, of_it in processes),

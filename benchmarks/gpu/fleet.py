@@ -19,7 +19,7 @@ WAYS = ("eager", "store", "store, first use trusted", "store, warmed up", "kept"
 
 def first_step(outcome: Any) -> float | None:
     """Seconds from queueing to the end of the sampler's first step; a compile's progress has another end."""
-    return next((round(seconds, 2) for value, most, seconds in outcome.ticks if (value, most) == (1, STEPS)), None)
+    return next((round(seconds, 2) for value, most, seconds, _ in outcome.ticks if (value, most) == (1, STEPS)), None)
 
 
 def run(bench: Bench) -> None:

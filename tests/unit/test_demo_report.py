@@ -47,6 +47,23 @@ def test_the_first_figures_and_what_is_not_there(report: dict[str, Any], tmp_pat
     assert "not restored" in render(demo_report.page_of(report, tmp_path))
 
 
+def test_speeds_say_of_how_many_times_they_are(report: dict[str, Any], tmp_path: Path) -> None:
+    note = demo_report.page_of(report, tmp_path).bars[0].note
+    assert note == "At 48x32. UNet of the base, a step: medians of 3 and 3."
+    assert demo_report.speeds_text(report) == "base step 2.0x (medians of 3 and 3)"
+
+
+def test_a_busy_machine_is_told(report: dict[str, Any], tmp_path: Path) -> None:
+    report["load_average"] = 5.25
+    report["samples_ms"]["base"]["compiled"] = [480.0, 500.0, 2400.0]
+    busy = (
+        "The machine was busy, so that speeds may be wrong: the load average was 5.2 on 2 cores before the demo began; "
+        "UNet of the base, a step, compiled, took 480 to 2400 ms."
+    )
+    assert demo_report.busy_text(report) == busy
+    assert busy in demo_report.write(report, tmp_path, tmp_path / "report.html").read_text()
+
+
 def test_time_lines_of_both_processes(report: dict[str, Any], tmp_path: Path) -> None:
     first, second = demo_report.page_of(report, tmp_path).timelines
     assert [lane.label for lane in first.lanes] == ["ComfyUI starts", "eager", "compiling", "compiled, again"]

@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -33,7 +32,6 @@ ON_CPU = ("--cpu",)
 # What stands in custom_nodes, by name: the pack as a clone, and nodes for tests.
 PACK = {"ComfyUI-OneGraph": ROOT}
 TESTING = {"onegraph_testing": ROOT / "tests" / "nodes" / "onegraph_testing"}
-_BINARY_TEXT = 3  # server.py: BinaryEventTypes.TEXT
 
 
 @dataclass
@@ -45,7 +43,7 @@ class Outcome:
         texts: text shown on nodes while it ran, (node id, text) in order.
         images: pixels of every saved image, uint8 [H, W, 3].
         progress: number of progress messages.
-        ticks: of those messages the value, its largest, and the seconds since queueing.
+        ticks: of those messages the value, its largest, the seconds since queueing, and the node.
         seconds: from queueing to the end.
     """
 
@@ -54,7 +52,7 @@ class Outcome:
     images: list[Any] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     progress: int = 0
-    ticks: list[tuple[int, int, float]] = field(default_factory=list)
+    ticks: list[tuple[int, int, float, str]] = field(default_factory=list)
     seconds: float = 0.0
     error: str = ""
 
@@ -195,21 +193,19 @@ class Server:
             while time.monotonic() - started < seconds:
                 message = channel.recv()
                 moved()
-                if isinstance(message, bytes):
-                    if struct.unpack(">I", message[:4])[0] == _BINARY_TEXT:
-                        length = struct.unpack(">I", message[4:8])[0]
-                        node, text = message[8 : 8 + length].decode(), message[8 + length :].decode()
-                        outcome.texts.append((node, text))
-                        if on_text is not None:
-                            on_text(node, text)
+                if isinstance(message, bytes):  # a preview
                     continue
                 event = json.loads(message)
                 data = event.get("data", {})
                 if data.get("prompt_id") not in (None, prompt_id):
                     continue
+                if event["type"] == "onegraph.text":
+                    outcome.texts.append((data["node"], data["text"]))
+                    if on_text is not None:
+                        on_text(data["node"], data["text"])
                 if event["type"] == "progress":
                     outcome.progress += 1
-                    outcome.ticks.append((data["value"], data["max"], time.monotonic() - started))
+                    outcome.ticks.append((data["value"], data["max"], time.monotonic() - started, data["node"]))
                 if event["type"].startswith("execution_") and event["type"] not in (
                     "execution_start",
                     "execution_cached",

@@ -39,6 +39,8 @@ def of_a_demo(folder: Path) -> dict[str, Any]:
             item("compiled, again", 91.0, "again.png", reference="eager", largest_difference=3),
             item("after the restart", 8.0, "restart.png", restore_s=0.5, reference="eager", largest_difference=0),
         ],
+        "samples_ms": {"base": {"eager": [990.0, 1000.0, 1100.0], "compiled": [480.0, 500.0, 520.0]}},
+        "load_average": 0.4, "cores": 2,
         "facts": [["torch", "2.14.1"]],
         "command": "make demo",
     }  # fmt: skip
