@@ -65,11 +65,16 @@ def list_graphs(
 
 
 def _filters(texts: Sequence[str]) -> dict[str, str]:
+    from ..graph_cache.disk.report import state_refusal
+
     found = {}
     for text in texts:
         name, equals, pattern = text.partition("=")
         if not equals or name not in _FILTERS:
             raise typer.BadParameter(f"{text} is not NAME=PATTERN with one of {', '.join(_FILTERS)}.")
+        refused = state_refusal(pattern) if name == "state" else None
+        if refused is not None:
+            raise typer.BadParameter(refused.text)
         found[name] = pattern
     return found
 

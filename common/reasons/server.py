@@ -48,6 +48,13 @@ class BadRequest(Reason):
     detail: str
 
 
+class UnknownState(Reason):
+    """`states`: all of them."""
+
+    sentence = "No graph has such a state. States are {states}, and `from` with a publisher's name."
+    states: str
+
+
 class UnknownGraph(Reason):
     sentence = "No graph has this id. It may have been removed; read the list again."
 

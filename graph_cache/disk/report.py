@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from ...common.reasons import Damaged
+from ...common.reasons import Damaged, Reason, UnknownState, Untrusted
 from ...common.stored_reasons import to_json
 from .inventory import Inventory
 from .listing import Listed, bytes_on_disk
@@ -97,6 +97,10 @@ REMEDIES = {
     "damaged": "Nothing loads it, and the next run compiles another one. Delete its folder to free its room.",
 }
 _DAMAGED = frozenset(kind.code for kind in Damaged.__subclasses__())
+STATES = (
+    *("signed", "stale", "quarantined", "pinned", "newer_manifest"),
+    *sorted({kind.code for kind in Untrusted.__subclasses__()} | _DAMAGED),
+)
 
 
 def remedy(entry: Listed) -> str | None:
@@ -122,6 +126,14 @@ def find(entries: Iterable[Listed], name: str) -> list[Listed]:
         if found:
             return found
     return [one for one in entries if name in (one.model, one.model.partition("/")[0])]
+
+
+def state_refusal(pattern: str) -> Reason | None:
+    """Why no graph can have a state of this name; None: one can, or it is a pattern."""
+    name = pattern.replace(" ", "_")  # as `onegraph ls` writes them
+    if not name or name in STATES or name.startswith("from_") or {*name} & {*"*?["}:
+        return None
+    return UnknownState(", ".join(STATES))
 
 
 def is_wanted(one: Listed, wanted: Mapping[str, str]) -> bool:

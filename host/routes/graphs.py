@@ -58,8 +58,11 @@ def _described(entries: Iterable[Listed]) -> list[Entry]:
     return [Entry(**report.describe(one), restore_seconds=here.get(one.folder, before.get(one.id))) for one in entries]
 
 
-def list_graphs(asked: ListOfGraphs) -> Graphs:
+def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     """GET graphs."""
+    refused = report.state_refusal(asked.state)
+    if refused is not None:
+        return Refusal(400, refused)
     known = _snapshots(registry().store)
     found = known.soon(model_files.folders(), _PATIENCE) if asked.partial else snapshot()
     wanted = {name: value for name in ("state", "model", "component") if (value := getattr(asked, name))}

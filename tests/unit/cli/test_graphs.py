@@ -15,6 +15,7 @@ from onegraph.cli.app import app
 from onegraph.common.installed import torch_version
 from onegraph.graph_cache.disk.budget import DEFAULT, limit, parse
 from onegraph.graph_cache.disk.marks import note_use
+from onegraph.graph_cache.disk.report import STATES
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
@@ -47,6 +48,11 @@ def graphs(store: Store) -> dict[str, Entry]:
 def onegraph(store: Store, *arguments: object, **variables: str) -> Result:
     environment = {"ONEGRAPH_HOME": str(store.home), "COLUMNS": "240", **variables}
     return CliRunner(env=environment).invoke(app, list(map(str, arguments)), catch_exceptions=False)
+
+
+def words(output: str) -> str:
+    """What is written in the box that typer draws."""
+    return " ".join(output.replace("│", " ").split())
 
 
 def as_json(store: Store, *arguments: object, code: int = 0) -> Any:
@@ -87,6 +93,10 @@ def test_ls_sorts(sort: str, first: str, store: Store, graphs: dict[str, Entry])
 def test_ls_refuses_what_it_does_not_know(store: Store) -> None:
     for arguments in (["--sort", "colour"], ["--filter", "colour=red"], ["--filter", "model"]):
         assert onegraph(store, "ls", *arguments).exit_code == 2
+    refused = onegraph(store, "ls", "--filter", "state=foo")
+    assert refused.exit_code == 2 and "No graph has such a state. States are signed, stale," in words(refused.output)
+    for state in STATES:
+        assert onegraph(store, "ls", "--filter", f"state={state}").exit_code == 0
 
 
 def test_ls_long_and_json_tell_what_is_known(store: Store, graphs: dict[str, Entry]) -> None:
