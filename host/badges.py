@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -17,10 +17,11 @@ from ..common.reasons import Reason
 from ..compiler.progress import Progress
 from ..runtime.run_report import RunReport
 from . import events, status
+from .status import Origin
 
 log = logging.getLogger("onegraph.host")
 
-State = Literal["waiting", "compiling", "restored", "compiled", "eager", "partly"]
+State = Literal["waiting", "not_run", "compiling", "restored", "compiled", "eager", "partly"]
 _EVERY = 0.5  # seconds between two events of one compile
 _MOST_REASONS = 20
 
@@ -46,6 +47,8 @@ class Badge(BaseModel):
         text: in English, a few words.
         progress: of a compile, 0 to 1; None: nothing compiles.
         seconds: of the last compile or restore.
+        speedup: how many times as fast as eager a call of the model was at its graph's first use; None: not measured.
+        blocks_speedup: of the blocks alone, where blocks are compiled. No call of the whole model is timed there.
         calls, eager_calls: of the model. Where blocks are compiled, an eager call is one without any graph, while
             `reasons` counts calls of blocks, too.
     """
@@ -56,61 +59,68 @@ class Badge(BaseModel):
     progress: float | None = None
     seconds: float | None = None
     speedup: float | None = None
+    blocks_speedup: float | None = None
     eager_calls: int = 0
     calls: int = 0
     reasons: tuple[Why, ...] = ()
 
 
-_compiles: dict[str, float] = {}  # by node, how far its compile is
-_prompts: dict[str, str | None] = {}  # by node that compiles, the prompt that needs the graph
-_sent: dict[str, float] = {}  # by node, when the last progress was
+# By node and whose it is, how far a compile is: it may go on in the background while the node runs in other prompts.
+_compiles: dict[tuple[str, Origin], float] = {}
+_sent: dict[tuple[str, Origin], float] = {}  # when the last progress was
 _lock = threading.Lock()
 
 
-def compiling(node_id: str | None, progress: Progress | None) -> None:
-    """Follow a compile for a node; None: it has ended. Never raises."""
+def compiling(node_id: str | None, origin: Origin, progress: Progress | None) -> None:
+    """Follow a compile for a node, which a prompt needs; None: it has ended. Never raises."""
     if node_id is None:
         return
+    key = node_id, origin
     with _lock:
         if progress is None:
-            _compiles.pop(node_id, None)
-            _sent.pop(node_id, None)
+            _compiles.pop(key, None)
+            _sent.pop(key, None)
         else:
-            if node_id not in _compiles:
-                _prompts[node_id] = status.current_prompt()
-            _compiles[node_id] = progress.share
+            _compiles[key] = progress.share
             now = time.monotonic()
-            if now - _sent.get(node_id, 0.0) < _EVERY:
+            if now - _sent.get(key, 0.0) < _EVERY:
                 return
-            _sent[node_id] = now
-    send(node_id)
-    if progress is None:
-        _prompts.pop(node_id, None)
+            _sent[key] = now
+    _send(node_id, origin)
 
 
 def send(node_id: str) -> None:
-    """Tell open pages of a node's badge. Never raises."""
+    """Tell open pages of the badge of a node's last prompt. Never raises."""
+    _send(node_id, status.origin_of(node_id))
+
+
+def _send(node_id: str, origin: Origin) -> None:
     try:
-        badge = of(node_id).model_dump(mode="json")
-        events.send("onegraph.badge", {"node": node_id, "prompt": prompt_of(node_id), "badge": badge})
+        badge = of(node_id, origin)
+        told = None if badge is None else badge.model_dump(mode="json")
+        events.send("onegraph.badge", {"node": node_id, **vars(origin), "badge": told})
     except Exception:  # a lost badge must never end a sampling run
         log.debug("no badge of node %s", node_id, exc_info=True)
 
 
-def all_badges() -> dict[str, Badge]:
-    """By node, for pages that were just opened."""
-    return {node: of(node) for node in {*status.node_ids(), *_compiles.copy()}}
+def all_badges() -> dict[str, tuple[Origin, Badge]]:
+    """By node, for pages that were just opened: what compiles, else the last prompt's."""
+    known = {node: status.origin_of(node) for node in status.node_ids()} | dict([*_compiles.copy()])
+    return {node: (origin, badge) for node, origin in known.items() if (badge := of(node, origin)) is not None}
 
 
-def prompt_of(node_id: str) -> str | None:
-    """The prompt that a node's badge is of: ids of nodes are the same in many workflows."""
-    return _prompts.get(node_id) or status.prompt_of(node_id)
-
-
-def of(node_id: str) -> Badge:
-    """The badge of a node now."""
-    reports, share = status.reports_of(node_id), _compiles.get(node_id)
-    badge = _after(reports, status.refusals_of(node_id))
+def of(node_id: str, origin: Origin) -> Badge | None:
+    """The badge of a node for a prompt now; None: another prompt ran through it since."""
+    share = _compiles.get((node_id, origin))
+    if origin == status.origin_of(node_id):
+        reports = status.reports_of(node_id)
+        badge = _after(reports, status.refusals_of(node_id))
+        if badge.state == "waiting" and (reports or status.has_ended(origin.prompt_id)):
+            badge = badge.model_copy(update={"state": "not_run", "text": "not run"})
+    elif share is None:
+        return None
+    else:
+        badge = Badge(state="waiting", text="waiting")
     if share is None:
         return badge
     share = round(share, 3)
@@ -130,8 +140,8 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
     known = [one for one in map(_times, reports) if one is not None]
     state: State = known[-1][0] if known else "compiled"
     seconds = known[-1][1] if known else None
-    speedups = [s for report in reports if (s := report.blocks.speedup if report.blocks.of else report.speedup)]
-    speedup = round(speedups[-1], 2) if speedups else None
+    speedup = _last(None if report.blocks.of else report.speedup for report in reports)
+    blocks_speedup = _last(report.blocks.speedup for report in reports)
     reasons = why or Counter(dict.fromkeys(refusals, 0))
     if not compiled:
         state = "eager" if reasons else "waiting"
@@ -139,9 +149,10 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
         state = "partly"
     return Badge(
         state=state,
-        text=_text(state, eager, compiled + eager, sum(why.values()), seconds, speedup),
+        text=_text(state, eager, compiled + eager, sum(why.values()), seconds, speedup, blocks_speedup),
         seconds=None if seconds is None else round(seconds, 3),
         speedup=speedup,
+        blocks_speedup=blocks_speedup,
         eager_calls=eager,
         calls=compiled + eager,
         reasons=tuple(
@@ -159,7 +170,20 @@ def _times(report: RunReport) -> tuple[Literal["compiled", "restored"], float] |
     return None if found.restore_s is None else ("restored", found.restore_s)
 
 
-def _text(state: State, eager: int, calls: int, whys: int, seconds: float | None, speedup: float | None) -> str:
+def _last(speedups: Iterable[float | None]) -> float | None:
+    known = [speedup for speedup in speedups if speedup]
+    return round(known[-1], 2) if known else None
+
+
+def _text(
+    state: State,
+    eager: int,
+    calls: int,
+    whys: int,
+    seconds: float | None,
+    speedup: float | None,
+    blocks_speedup: float | None,
+) -> str:
     if state == "partly":
         return f"{eager} of {calls} calls eager" if eager else f"{whys} block calls eager"
     if state not in ("compiled", "restored"):
@@ -169,4 +193,6 @@ def _text(state: State, eager: int, calls: int, whys: int, seconds: float | None
         parts.append(f"{state} {seconds:.1f} s" if seconds < 10 else f"{state} {seconds:.0f} s")
     if speedup is not None:
         parts.append(f"{speedup:.1f}x")
+    if blocks_speedup is not None:
+        parts.append(f"blocks {blocks_speedup:.1f}x at first use")
     return ", ".join(parts) or state

@@ -32,6 +32,7 @@ class Job:
     Attributes:
         done, of: nodes of OneGraph whose runs are over, and all in the workflow. One that nothing uses never runs.
         compiled, restored: graphs, since the job began.
+        prompt_id: the prompt that runs the workflow now; empty before the first.
     """
 
     job: str
@@ -41,6 +42,7 @@ class Job:
     text: str = "waiting for the jobs before it"
     compiled: int = 0
     restored: int = 0
+    prompt_id: str = ""
 
 
 class _Cancelled(Exception):
@@ -148,6 +150,7 @@ class _JobRun:
             done=self._known.now.of if changes.get("state") == "done" else len(self._ready),
             compiled=counters.compiles - self._before[0],
             restored=counters.restores - self._before[1],
+            prompt_id=self._prompt_id,
             **changes,
         )
         if now != self._known.now or now.state in _OVER:

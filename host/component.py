@@ -77,7 +77,7 @@ class Component(component.Component):
             call_bytes=call,
             planned_bytes=planned,
             make_room=make_room,
-            watch=functools.partial(badges.compiling, self.node_id),
+            watch=functools.partial(badges.compiling, self.node_id, status.current_origin()),
             idle=host_memory.queue_is_idle,
             busy=host_memory.queue_is_busy,
         )

@@ -106,7 +106,8 @@ USES: dict[Feature, tuple[Use, ...]] = {
         *uses("comfy.model_patcher.ModelPatcher", "partially_load", "partially_unload", "detach"),
     ),
     "texts": (
-        *uses("server.PromptServer", "send_progress_text", "send_sync"),
+        *uses("server.PromptServer", "send_sync"),
+        *uses("execution.PromptQueue", "get_current_queue_volatile"),
         *uses("comfy", "cli_args.args.listen"),
         *uses("comfy.utils.ProgressBar", "update_absolute"),
         *uses("comfy_execution.utils", "get_executing_context"),

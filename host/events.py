@@ -13,7 +13,7 @@ from ..runtime.registry import registry
 
 log = logging.getLogger("onegraph.host")
 
-Event = Literal["onegraph.badge", "onegraph.graphs", "onegraph.bake"]
+Event = Literal["onegraph.badge", "onegraph.text", "onegraph.graphs", "onegraph.bake"]
 _PAUSE = 1.0  # seconds between two events that the list of graphs has changed
 
 

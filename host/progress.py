@@ -8,7 +8,7 @@ from typing import Any
 
 from ..compiler.progress import Progress
 from ..runtime.run_report import RunReport
-from . import badges, status
+from . import badges, events, status
 
 log = logging.getLogger("onegraph.host")
 
@@ -36,14 +36,7 @@ def report_run(node_id: str | None, part: str, report: RunReport) -> None:
 def show(node_id: str, text: str) -> None:
     """Show `text` on a node in place of what is there. Without a server (in-process use) it is only remembered."""
     texts[node_id] = text
-    try:
-        from server import PromptServer
-
-        server = getattr(PromptServer, "instance", None)
-        if server is not None:
-            server.send_progress_text(text, node_id)
-    except Exception as error:  # a lost message must never end a sampling run
-        log.debug("could not show text on node %s: %s", node_id, error)
+    events.send("onegraph.text", {"node": node_id, **vars(status.origin_of(node_id)), "text": text})
 
 
 def raise_if_interrupted() -> None:

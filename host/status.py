@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,19 +33,31 @@ class EagerText(str):
         return text
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Whose a run or a compile is; None: nobody's, or not known.
+
+    Attributes:
+        client_id: as ComfyUI has it: none where a program queued the prompt without one.
+    """
+
+    prompt_id: str | None = None
+    client_id: str | None = None
+
+
 @dataclass
 class _Node:
     """One node's texts.
 
     Attributes:
         intros: what it said when it was executed, which may have been for an earlier prompt.
-        prompt: the prompt whose runs these are.
+        origin: the prompt whose runs these are.
         lines: by part, each different line with the number of its runs.
         reports: the runs in order, with their parts.
     """
 
     intros: Mapping[str, str] = field(default_factory=dict)
-    prompt: str | None = None
+    origin: Origin = Origin()
     lines: dict[str, dict[str, int]] = field(default_factory=dict)
     reports: list[tuple[str, RunReport]] = field(default_factory=list)
 
@@ -85,13 +98,29 @@ def current_prompt() -> str | None:
             return str(context.prompt_id)
     except ImportError:  # an older ComfyUI
         pass
-    try:
-        from server import PromptServer
-
-        prompt = getattr(getattr(PromptServer, "instance", None), "last_prompt_id", None)
-    except ImportError:  # in-process use
-        return None
+    prompt = getattr(_server(), "last_prompt_id", None)
     return None if prompt is None else str(prompt)
+
+
+def current_origin() -> Origin:
+    """The prompt that ComfyUI executes, and the client that queued it."""
+    server = _server()
+    client = getattr(server, "client_id", None)
+    return Origin(current_prompt(), None if client is None else str(client))
+
+
+def has_ended(prompt_id: str | None) -> bool:
+    """Whether a prompt neither runs nor waits. Without a server (in-process use) nobody can tell, so never."""
+    queue = getattr(_server(), "prompt_queue", None)
+    if queue is None or prompt_id is None:
+        return False
+    return not any(item[1] == prompt_id for items in queue.get_current_queue_volatile() for item in items)
+
+
+def _server() -> Any:
+    """ComfyUI's server, or None."""
+    module = sys.modules.get("server")
+    return getattr(getattr(module, "PromptServer", None), "instance", None)
 
 
 def intro(node_id: str, intros: Mapping[str, str]) -> str:
@@ -132,11 +161,11 @@ def reports_of(node_id: str) -> list[RunReport]:
         return [] if node is None else [report for _, report in node.reports]
 
 
-def prompt_of(node_id: str) -> str | None:
-    """The prompt that a node ran in last."""
+def origin_of(node_id: str) -> Origin:
+    """The prompt that a node ran in last, and whose it is."""
     with _lock:
         node = _nodes.get(node_id)
-        return None if node is None else node.prompt
+        return Origin() if node is None else node.origin
 
 
 def refusals_of(node_id: str) -> list[Reason]:
@@ -150,7 +179,7 @@ def refusals_of(node_id: str) -> list[Reason]:
 def ran_in(prompt_id: str) -> set[str]:
     """The nodes of which runs of a prompt are over."""
     with _lock:
-        return {name for name, node in _nodes.items() if node.prompt == prompt_id and node.reports}
+        return {name for name, node in _nodes.items() if node.origin.prompt_id == prompt_id and node.reports}
 
 
 def node_ids() -> list[str]:
@@ -162,7 +191,7 @@ def node_ids() -> list[str]:
 def prompts() -> dict[str, str | None]:
     """By node, the prompt that it ran in last: that of its reports."""
     with _lock:
-        return {name: node.prompt for name, node in _nodes.items()}
+        return {name: node.origin.prompt_id for name, node in _nodes.items()}
 
 
 def all_runs() -> dict[str, list[dict[str, Any]]]:
@@ -180,8 +209,8 @@ def _of_this_prompt(node_id: str) -> _Node:
     _nodes[node_id] = node  # the last one now
     while len(_nodes) > MOST_NODES:
         del _nodes[next(iter(_nodes))]
-    prompt = current_prompt()
-    if prompt is None or prompt != node.prompt:
-        node.prompt = prompt
+    origin = current_origin()
+    if origin.prompt_id is None or origin != node.origin:
+        node.origin = origin
         node.lines, node.reports = {}, []
     return node

@@ -21,7 +21,7 @@ class ComponentReport:
         label: sizes that the graph serves.
         compile_s, restore_s: seconds, where this process compiled or restored the graph.
         instead_of: why a graph that was there could not be loaded, so that this process compiled another.
-        speedup: against eager, measured at the graph's first use on this machine.
+        speedup: of a call against eager, measured at the graph's first use on this machine; of blocks, `blocks` has it.
         blocks: of a model whose blocks are compiled, what happened to them; empty for others. A call of such a model
             is compiled if one of its blocks is.
         blocks_text: the same as text.
@@ -49,7 +49,7 @@ class ComponentReport:
         for reason in standing:
             eager.setdefault(reason, 0)
         counted = report.blocks if report.blocks.of else report
-        times = (counted.compile_s, counted.restore_s, counted.speedup)
+        times = (counted.compile_s, counted.restore_s, None if report.blocks.of else report.speedup)
         blocks = report.blocks.to_json() or {}
         text = report.blocks.text() if blocks else ""
         return cls(name, report.compiled_calls, eager, report.label, *times, report.instead_of, blocks, text)

@@ -20,6 +20,7 @@ class RunReport:
         label: the shapes of the graph in use, e.g. `any size 64-2048`.
         compile_s, restore_s: seconds, when this run compiled or restored a graph. `restore_s` is find, check, load,
             bind and the first call.
+        speedup: how many times as fast as eager a call was at the graph's first use.
         step_ms: mean of all calls after the first, milliseconds.
         call_ms: the last call alone, milliseconds; None for tiles, for which nothing waits one by one.
         captured_bytes: that captured CUDA graphs hold on the device after the run.
@@ -116,6 +117,6 @@ class RunReport:
             "captured_bytes": self.captured_bytes,
             "rule": self.rule,
             "instead_of": None if self.instead_of is None else self.instead_of.code,
-            "speedup": self.blocks.speedup if self.blocks.of else self.speedup,
+            "speedup": None if self.blocks.of else self.speedup,
             "blocks": self.blocks.to_json(),
         }

@@ -193,10 +193,11 @@ class Settings(Told):
 
 
 class Badges(Told):
-    """`prompts`: by node, the prompt that its badge is of."""
+    """`prompts`, `clients`: by node, the prompt that its badge is of, and the client that queued it."""
 
     nodes: dict[str, Badge]
     prompts: dict[str, str]
+    clients: dict[str, str]
 
 
 # Jobs -------------------------------------------------------------------------------------------------------
@@ -213,7 +214,11 @@ class QueuedJob(Told):
 
 
 class BakeJob(Told):
-    """A workflow whose graphs are compiled; `done` and `of` count its nodes of OneGraph."""
+    """A workflow whose graphs are compiled; `done` and `of` count its nodes of OneGraph.
+
+    Attributes:
+        prompt_id: the prompt that runs the workflow now; empty before the first.
+    """
 
     job: str
     state: JobState
@@ -222,6 +227,7 @@ class BakeJob(Told):
     text: str
     compiled: int
     restored: int
+    prompt_id: str
 
 
 class Readiness(Told):

@@ -18,12 +18,20 @@ from onegraph.runtime.run_report import RunReport
 
 from .conftest import NODE, compiled
 
+ORIGIN, OTHER = status.Origin("one prompt", "one client"), status.Origin("another prompt", "another client")
+
+
+def of(origin: status.Origin = ORIGIN) -> badges.Badge:
+    badge = badges.of(NODE, origin)
+    assert badge is not None
+    return badge
+
 
 @pytest.fixture(autouse=True)
 def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(events, "send", lambda event, data: found.append((event, data)))
-    monkeypatch.setattr(status, "current_prompt", lambda: "one prompt")
+    monkeypatch.setattr(status, "current_origin", lambda: ORIGIN)
     status._nodes.clear()
     yield found
     status._nodes.clear()
@@ -72,34 +80,82 @@ def test_what_runs_leave_on_the_badge(
     progress.show_intro(NODE, text="ready")
     for one in reports:
         progress.report_run(NODE, "", one)
-    badge = badges.of(NODE)
+    badge = of()
     assert (badge.state, badge.text, badge.seconds, badge.eager_calls, badge.calls) == shown
     assert sum(why.calls for why in badge.reasons) == badge.eager_calls
     assert sent[-1] == (
         "onegraph.badge",
-        {"node": NODE, "prompt": "one prompt", "badge": badge.model_dump(mode="json")},
-    )
-    assert badges.all_badges() == {NODE: badge}
+        {
+            "node": NODE, "prompt_id": "one prompt", "client_id": "one client",
+            "badge": badge.model_dump(mode="json"),
+        },
+    )  # fmt: skip
+    assert badges.all_badges() == {NODE: (ORIGIN, badge)}
 
 
 def test_blocks_that_ran_eager_are_counted_by_themselves() -> None:
     made = report(blocks=blocks())
     made.blocks.eager[reasons.PatchedBy("pack", "attn1_patch")] += 6
     progress.report_run(NODE, "", made)
-    badge = badges.of(NODE)
+    badge = of()
     assert (badge.state, badge.text, badge.eager_calls) == ("partly", "6 block calls eager", 0)
     assert [(why.code, why.calls) for why in badge.reasons] == [("patched", 6)]
 
 
+def states(sent: list[tuple[str, dict[str, Any]]]) -> list[tuple[str | None, str | None]]:
+    """Of the badges that were sent: whose, and their states."""
+    told = [data for event, data in sent if event == "onegraph.badge"]
+    return [(data["client_id"], data["badge"] and data["badge"]["state"]) for data in told]
+
+
 def test_a_compile_moves_and_ends(sent: list[tuple[str, dict[str, Any]]]) -> None:
-    badges.compiling(NODE, Progress("compiling", 3.0, 0.4))
-    badges.compiling(NODE, Progress("compiling", 3.1, 0.41))  # too soon for another event
-    badge = badges.of(NODE)
+    progress.show_intro(NODE, text="ready")
+    badges.compiling(NODE, ORIGIN, Progress("compiling", 3.0, 0.4))
+    badges.compiling(NODE, ORIGIN, Progress("compiling", 3.1, 0.41))  # too soon for another event
+    badge = of()
     assert (badge.state, badge.text, badge.progress) == ("compiling", "compiling 41%", 0.41)
-    badges.compiling(NODE, None)
-    assert [data["badge"]["state"] for _, data in sent] == ["compiling", "waiting"]
-    badges.compiling(None, Progress("compiling", 3.0, 0.4))  # of nobody's node
-    assert len(sent) == 2 and badges.all_badges() == {}
+    badges.compiling(NODE, ORIGIN, None)
+    badges.compiling(None, ORIGIN, Progress("compiling", 3.0, 0.4))  # of nobody's node
+    assert states(sent) == [("one client", "waiting"), ("one client", "compiling"), ("one client", "waiting")]
+    assert badges.all_badges() == {NODE: (ORIGIN, of())}
+
+
+def test_a_compile_in_the_background_is_of_the_prompt_that_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch, sent: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Another client's prompt runs meanwhile, whose node has the same id: neither has the other's badge or text."""
+    badges.compiling(NODE, ORIGIN, Progress("compiling", 3.0, 0.4))
+    monkeypatch.setattr(status, "current_origin", lambda: OTHER)
+    progress.report_run(NODE, "", eager(report(compiled_calls=0), 3))
+    assert badges.all_badges()[NODE] == (ORIGIN, of()) and (of().calls, of().reasons) == (0, ())
+    badges.compiling(NODE, ORIGIN, None)
+    assert states(sent) == [("one client", "compiling"), ("another client", "eager"), ("one client", None)]
+    assert badges.all_badges() == {NODE: (OTHER, of(OTHER))} and badges.of(NODE, ORIGIN) is None
+    (text,) = (data for event, data in sent if event == "onegraph.text")
+    assert (text["prompt_id"], text["client_id"]) == ("another prompt", "another client")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_model_that_is_never_called_is_waited_for_as_long_as_its_prompt_runs(
+    monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    monkeypatch.setattr(status, "has_ended", lambda prompt: ended and prompt == "one prompt")
+    progress.show_intro(NODE, text="ready")
+    assert of().state == of().text.replace(" ", "_") == ("not_run" if ended else "waiting")
+
+
+def test_a_run_that_was_stopped_before_its_first_call_waits_for_nothing() -> None:
+    progress.show_intro(NODE, text="ready")
+    progress.report_run(NODE, "", RunReport())
+    assert of().state == "not_run"
+
+
+def test_speeds_of_blocks_are_not_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BlockReport, "speedup", 4.123)
+    progress.report_run(NODE, "", report(blocks=blocks(restore_s=0.5)))
+    badge = of()
+    assert (badge.speedup, badge.blocks_speedup) == (None, 4.12)
+    assert badge.text == "restored 0.5 s, blocks 4.1x at first use"
 
 
 def test_a_badge_that_fails_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +164,7 @@ def test_a_badge_that_fails_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(status, "reports_of", fail)
     progress.report_run(NODE, "", report())
-    badges.compiling(NODE, Progress("compiling", 3.0, 0.4))
+    badges.compiling(NODE, ORIGIN, Progress("compiling", 3.0, 0.4))
 
 
 def test_a_node_that_takes_no_such_model_says_why() -> None:
@@ -120,7 +176,7 @@ def test_a_node_that_takes_no_such_model_says_why() -> None:
     cpu = torch.device("cpu")
     patcher = comfy.model_patcher.ModelPatcher(holder, load_device=cpu, offload_device=cpu)
     progress.show_intro(NODE, text=hook.compile_model(patcher, hook.Options(backend="inductor"), NODE)[1])
-    badge = badges.of(NODE)
+    badge = of()
     assert (badge.state, badge.text, badge.calls, len(badge.reasons)) == ("eager", "eager", 0, 1)
     assert badge.reasons[0].calls == 0 and badge.reasons[0].text in progress.texts[NODE]
 
@@ -128,6 +184,6 @@ def test_a_node_that_takes_no_such_model_says_why() -> None:
 @pytest.mark.usefixtures("compiled_once")
 def test_a_sampling_of_a_real_model(model: Any, sent: list[tuple[str, dict[str, Any]]]) -> None:
     host.sample(compiled(model))
-    badge = badges.of(NODE)
+    badge = of()
     assert (badge.state, badge.eager_calls) == ("restored", 0) and badge.calls > 0
     assert [data["badge"]["calls"] for event, data in sent if event == "onegraph.badge"][-1] == badge.calls

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from support.comfyui.installation import Installation, with_graphs
 from support.comfyui.shared_graphs import SharedGraphs
 from support.processes.listener import Listener, listening
 from support.store.entries import key, new_entry, publish, quarantine
+
+from onegraph.graph_cache.disk.report import STATES
 
 from .conftest import CHECKPOINT, node_of, txt2img, write_base
 
@@ -142,7 +145,7 @@ def test_a_run_is_on_the_badge_and_in_the_list(running: server.Server, page: Lis
     assert badge["calls"] == 3 and badge["eager_calls"] == 0 and badge["reasons"] == [], badge
     assert badge["state"] in ("restored", "compiled") and badge["progress"] is None
     event = page.wait("onegraph.badge", lambda data: data["badge"]["calls"] == 3)
-    assert (event["badge"], event["prompt"]) == (badge, told["prompts"][node_of(prompt)])
+    assert (event["badge"], event["prompt_id"]) == (badge, told["prompts"][node_of(prompt)])
     (entry,) = get(running, f"graphs?model={STEM}&component=unet")["entries"]
     assert entry["in_use"] and entry["state"] == "signed" and entry["restores"] >= 1 and entry["restore_seconds"] > 0
 
@@ -207,6 +210,14 @@ def test_a_graph_is_checked_pinned_and_deleted(running: server.Server, home: Pat
     for action in ("verify", "pin", "unpin", "delete", "retry"):
         status, found = ask(running, "POST", f"graphs/{name}/{action}", {})
         assert (status, found["code"]) == (404, "unknown_graph")
+
+
+def test_a_state_that_no_graph_has_is_refused(running: server.Server) -> None:
+    status, found = ask(running, "GET", "graphs?state=foo")
+    assert (status, found["code"]) == (400, "unknown_state")
+    assert found["error"].startswith("No graph has such a state. States are signed, stale, quarantined, pinned,")
+    for state in ("*", "sign*", "from somebody", *STATES):
+        assert ask(running, "GET", f"graphs?state={urllib.parse.quote(state)}&limit=0")[0] == 200
 
 
 def test_a_graph_in_use_stays(running: server.Server, models: Path) -> None:

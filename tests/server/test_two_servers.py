@@ -71,10 +71,13 @@ def test_events_are_of_the_own_server(servers: Servers) -> None:
     with listening(first.port) as ours, listening(second.port) as others:
         assert first.run(prompt).status == "success"
         event = ours.wait("onegraph.badge", lambda data: data["badge"]["calls"] == 3)
-        assert event["node"] == node_of(prompt) and event["prompt"]
-        assert first.get("/onegraph/badges")["prompts"] == {node_of(prompt): event["prompt"]}
-        assert second.get("/onegraph/badges") == {"nodes": {}, "prompts": {}}
-        assert others.of("onegraph.badge") == []
+        assert event["node"] == node_of(prompt) and event["prompt_id"]
+        told = first.get("/onegraph/badges")
+        assert told["prompts"] == {node_of(prompt): event["prompt_id"]}
+        assert told["clients"] == {node_of(prompt): event["client_id"]} and event["client_id"]
+        assert {*ours.of("onegraph.text")[-1]} == {"node", "prompt_id", "client_id", "text"}
+        assert second.get("/onegraph/badges") == {"nodes": {}, "prompts": {}, "clients": {}}
+        assert others.of("onegraph.badge") == others.of("onegraph.text") == []
 
 
 def test_a_server_that_dies_leaves_the_graph_to_the_other(servers: Servers) -> None:

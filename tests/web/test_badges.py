@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +15,13 @@ from support.page.browser import Front, axe_findings, too_wide
 from .conftest import COMPILING, SEEN, VUE, compiling, txt2img
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Route
+    from playwright.sync_api import Browser, Route
 
 
-SHOWN = itertools.count()
+QUEUED = itertools.count()
+# Texts that the front end shows on nodes, as the server tells them.
+SAID = """() => app.rootGraph.nodes.flatMap((node) => node.widgets ?? [])
+  .filter((one) => one.name === '$$node-text-preview').map((one) => one.value)"""
 
 
 def queue(front: Front) -> None:
@@ -42,48 +46,78 @@ def workflow(front: Front) -> workflows.Prompt:
     return prompt
 
 
-def show(front: Front, badge: dict[str, Any], prompt: str | None = None) -> None:
-    """Have the page hear of a badge of the pack's node, as it does of the server's; of a new prompt, if of none."""
+@pytest.fixture
+def queued(front: Front) -> Iterator[Callable[[], str]]:
+    """Queue the open workflow, which the server never gets to see; the id of its prompt."""
+
+    def answer(route: Route) -> None:
+        ids.append(f"prompt {next(QUEUED)}")
+        route.fulfill(json={"prompt_id": ids[-1], "number": 1, "node_errors": {}})
+
+    def queue_it() -> str:
+        with front.page.expect_response("**/prompt"):
+            queue(front)
+        return ids[-1]
+
+    ids: list[str] = []
+    front.page.route("**/prompt", lambda route: answer(route) if route.request.method == "POST" else route.continue_())
+    yield queue_it
+    front.page.unroute("**/prompt")
+
+
+def tell(front: Front, event: str, **data: Any) -> None:
+    """Have the page hear of the pack's node, as it does of the server's."""
+    front.evaluate(
+        """([event, data]) => {
+          const node = app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph'));
+          const detail = {node: String(node.id), client_id: null, ...data};
+          window.comfyAPI.api.api.dispatchEvent(new CustomEvent(`onegraph.${event}`, {detail}));
+        }""",
+        [event, data],
+    )
+
+
+def show(front: Front, badge: dict[str, Any], prompt: str) -> None:
+    """Have the page hear of a badge of the pack's node."""
     usual = {
         "text": "",
         "progress": None,
         "seconds": None,
         "speedup": None,
+        "blocks_speedup": None,
         "eager_calls": 0,
         "calls": 0,
         "reasons": [],
     }
-    front.evaluate(
-        """([badge, prompt]) => {
-          const node = app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph'));
-          const event = new CustomEvent('onegraph.badge', {detail: {node: String(node.id), prompt, badge}});
-          window.comfyAPI.api.api.dispatchEvent(event);
-        }""",
-        [{**usual, **badge}, prompt or f"shown {next(SHOWN)}"],
-    )
+    tell(front, "badge", badge={**usual, **badge}, prompt_id=prompt)
 
 
 WHY = {"code": "out_of_range", "text": "the width 4096 is out of range 64-2048", "calls": 3, "remedy": "size_in_range"}
 TEXTS = [
     ({"state": "waiting"}, "waiting"),
+    ({"state": "not_run"}, "not run"),
     ({"state": "compiling", "progress": 0.404}, "compiling 40 %"),
     ({"state": "restored", "seconds": 0.3}, "restored 0.3 s"),
     ({"state": "restored", "seconds": 0.3, "speedup": 2.13}, "restored 0.3 s, 2.1×"),
     ({"state": "compiled", "speedup": 2.13}, "2.1×"),
+    ({"state": "restored", "seconds": 0.3, "blocks_speedup": 4.13}, "restored 0.3 s, blocks 4.1× at first use"),
     ({"state": "partly", "eager_calls": 3, "calls": 20, "reasons": [WHY]}, "3 of 20 calls eager"),
     ({"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, "eager"),
 ]
 
 
 @pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes 2.0"])
-def test_what_a_badge_says_and_opens(front: Front, workflow: workflows.Prompt, vue: bool) -> None:
+def test_what_a_badge_says_and_opens(
+    front: Front, workflow: workflows.Prompt, queued: Callable[[], str], vue: bool
+) -> None:
     page = front.page
     front.set(VUE, vue)
     if vue:  # another workflow, in which a node of the same id is of another type, was shown before
         front.load({number: {**workflow["1"]} for number in workflow})
         front.load(workflow)
+    prompt = queued()
     for badge, text in TEXTS:
-        show(front, badge)
+        show(front, badge, prompt)
         assert front.badges() == [text]
         if vue:
             expect(page.locator("[data-node-id]", has_text="Compile Model")).to_contain_text(text)
@@ -117,9 +151,11 @@ def click_badge(front: Front, text: str, vue: bool) -> None:
     front.page.mouse.click(x, y)
 
 
-def test_the_command_and_the_menu_open_the_reasons(front: Front, workflow: workflows.Prompt) -> None:
+def test_the_command_and_the_menu_open_the_reasons(
+    front: Front, workflow: workflows.Prompt, queued: Callable[[], str]
+) -> None:
     page = front.page
-    show(front, TEXTS[-1][0])
+    show(front, TEXTS[-1][0], queued())
     front.command("OneGraph.ShowReasons")
     front.toast("Select a OneGraph node first.")
     front.evaluate("() => app.canvas.select(app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph')))")
@@ -140,41 +176,134 @@ PREVIOUS = "Workspace.PreviousOpenedWorkflow"
 
 
 @pytest.mark.parametrize("vue", [False, pytest.param(True, marks=pytest.mark.full)], ids=["classic", "nodes 2.0"])
-def test_a_badge_is_of_the_workflow_that_runs(front: Front, workflow: workflows.Prompt, vue: bool) -> None:
+def test_a_badge_is_of_the_workflow_that_runs(
+    front: Front, workflow: workflows.Prompt, queued: Callable[[], str], vue: bool
+) -> None:
     """Another workflow whose nodes have the same ids is opened during a run, and runs then, too."""
-    page, numbers = front.page, iter(range(1, 9))
+    page = front.page
     front.set(VUE, vue)
+    first = queued()
+    show(front, {"state": "compiling", "progress": 0.25}, first)
+    tell(front, "text", text="compiling 25%", prompt_id=first)
+    front.wait_badges("compiling 25 %")
+    assert front.evaluate(SAID) == ["compiling 25%"]
+    front.load(workflow, "another")
+    front.wait_badges()
+    show(front, {"state": "compiling", "progress": 0.5}, first)
+    tell(front, "text", text="compiling 50%", prompt_id=first)
+    front.wait_badges()
+    assert front.evaluate(SAID) == []
+    node = next(number for number, one in workflow.items() if one["class_type"] == "OneGraphCompileModel")
+    expect(page.locator(".og-now")).to_contain_text(f"Node {node}")
+    second = queued()
+    show(front, {"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, second)
+    front.wait_badges("eager")
+    front.evaluate("(name) => app.extensionManager.command.execute(name)", PREVIOUS)
+    front.wait_badges("compiling 50 %")
+    show(front, {"state": "restored", "seconds": 0.3}, first)
+    front.wait_badges("restored 0.3 s")
+    expect(page.locator(".og-now")).to_have_count(0)
 
-    def queued(route: Route) -> None:
-        route.fulfill(json={"prompt_id": f"prompt {next(numbers)}", "number": 1, "node_errors": {}})
 
-    page.route("**/prompt", lambda route: queued(route) if route.request.method == "POST" else route.continue_())
+def test_a_background_compile_goes_on_beside_later_runs(
+    front: Front, workflow: workflows.Prompt, queued: Callable[[], str]
+) -> None:
+    """The compile is of an earlier prompt of the same workflow: its end leaves what the later one showed."""
+    first, second = queued(), queued()
+    show(front, {"state": "compiling", "progress": 0.25}, first)
+    show(front, TEXTS[-1][0], second)
+    front.wait_badges("compiling 25 %")
+    tell(front, "badge", badge=None, prompt_id=first)
+    front.wait_badges("eager")
+
+
+def test_a_prompt_that_is_not_the_pages_is_on_the_tab_alone(front: Front, workflow: workflows.Prompt) -> None:
+    """Another client's, or a program's, whose nodes have the same ids."""
+    show(front, {"state": "compiling", "progress": 0.25}, "somebody's")
+    tell(front, "text", text="compiling 25%", prompt_id="somebody's")
+    expect(front.page.locator(".og-now")).to_contain_text("compiling 25 %")
+    expect(front.page.locator(".og-now")).to_contain_text("Node ")
+    show(front, TEXTS[-1][0], "somebody's")
+    expect(front.page.locator(".og-now")).to_have_count(0)
+    assert front.badges() == [] and front.evaluate(SAID) == []
+
+
+def test_pages_show_what_they_queued(
+    browser: Browser, front: Front, running: server.Server, workflow: workflows.Prompt
+) -> None:
+    """Three clients with one workflow on one server: a program and two pages, one of which is loaded again."""
+    eager = txt2img(seed=5, when_missing="eager", shapes="exact", backend="inductor")
+    front.load(eager)
+    assert running.run(eager).status == "success"
+    assert running.get("/onegraph/badges")["nodes"]
+    front.page.wait_for_timeout(500)
+    assert front.badges() == [] and front.evaluate(SAID) == []
+    later = browsers.Front(browser, running.port).open()
     try:
-        with page.expect_response("**/prompt"):
-            queue(front)
-        show(front, {"state": "compiling", "progress": 0.25}, "prompt 1")
-        front.wait_badges("compiling 25 %")
-        front.load(workflow, "another")
-        front.wait_badges()
-        show(front, {"state": "compiling", "progress": 0.5}, "prompt 1")
-        front.wait_badges()
-        node = next(number for number, one in workflow.items() if one["class_type"] == "OneGraphCompileModel")
-        expect(page.locator(".og-now")).to_contain_text(f"Node {node}")
-        with page.expect_response("**/prompt"):
-            queue(front)
-        show(front, {"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, "prompt 2")
-        front.wait_badges("eager")
-        front.evaluate("(name) => app.extensionManager.command.execute(name)", PREVIOUS)
-        front.wait_badges("compiling 50 %")
-        show(front, {"state": "restored", "seconds": 0.3}, "prompt 1")
-        front.wait_badges("restored 0.3 s")
-        expect(page.locator(".og-now")).to_have_count(0)
+        later.load(eager)
+        later.page.wait_for_timeout(500)
+        assert later.badges() == [] and later.evaluate(SAID) == []
+        later.load(txt2img(seed=6, when_missing="eager", shapes="exact", backend="inductor"))
+        queue(later)
+        later.page.wait_for_function("() => app.rootGraph.nodes.some((one) => one.badges.some((b) => b().text))")
+        wait_idle(later, running)
+        later.wait_badges("eager")
+        assert later.evaluate(SAID)[0].startswith("eager: ")
+        assert front.badges() == [] and front.evaluate(SAID) == []
+        for _ in range(2):
+            reload(later)
+            later.wait_badges("eager")
+        later.load(eager, "another")
+        later.wait_badges()
+        reload(later)
+        later.page.wait_for_timeout(1000)
+        assert later.badges() == []
+        later.evaluate("(name) => app.extensionManager.command.execute(name)", PREVIOUS)
+        later.wait_badges("eager")
+        assert later.errors == []
     finally:
-        page.unroute("**/prompt")
+        later.close()
 
 
-def test_badges_are_not_shown_to_those_who_do_not_want_them(front: Front, workflow: workflows.Prompt) -> None:
-    show(front, TEXTS[-1][0])
+def reload(front: Front) -> None:
+    """Load the page again, once the front end has kept the open workflow."""
+    front.page.wait_for_function(
+        """() => {
+          const kept = JSON.stringify({...sessionStorage});
+          return kept.includes(app.extensionManager.workflow.activeWorkflow.path)
+            && Object.values(localStorage).some((one) => one.includes('OneGraphCompileModel'));
+        }"""
+    )
+    front.page.reload(wait_until="domcontentloaded")
+    front.wait_open()
+
+
+def test_a_cancelled_compile_does_not_wait(front: Front, running: server.Server) -> None:
+    front.load(compiling(448))
+    front.evaluate(SEEN)
+    queue(front)
+    front.page.wait_for_function("() => window.seen.some((one) => one.badge.startsWith('compiling'))", timeout=300_000)
+    front.command("Comfy.Interrupt")
+    wait_idle(front, running)
+    front.wait_badges("not run")
+
+
+def test_a_run_that_never_calls_the_model_does_not_wait(front: Front, running: server.Server) -> None:
+    prompt = workflows.with_inputs(txt2img(seed=7, when_missing="eager"), "KSampler", denoise=0.0)
+    front.load(prompt)
+    queue(front)
+    front.page.wait_for_function("() => app.rootGraph.nodes.some((one) => one.badges.some((b) => b().text))")
+    wait_idle(front, running)
+    front.wait_badges("not run")
+    front.evaluate("() => app.canvas.select(app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph')))")
+    front.command("OneGraph.ShowReasons")
+    expect(front.page.get_by_role("dialog")).to_contain_text("This node did not run yet.")
+
+
+def test_badges_are_not_shown_to_those_who_do_not_want_them(
+    front: Front, workflow: workflows.Prompt, queued: Callable[[], str]
+) -> None:
+    show(front, TEXTS[-1][0], queued())
     front.set("OneGraph.ShowBadges", False)
     assert front.badges() == []
     front.set("OneGraph.ShowBadges", True)
@@ -250,18 +379,3 @@ def heap(front: Front) -> int:
     used = session.send("Runtime.getHeapUsage")["usedSize"]
     session.detach()
     return int(used)
-
-
-@pytest.mark.full
-def test_a_page_that_is_opened_later_knows_the_badges(
-    browser: Any, front: Front, running: server.Server, workflow: workflows.Prompt
-) -> None:
-    queue(front)
-    wait_idle(front, running)
-    later = browsers.Front(browser, running.port).open()
-    try:
-        later.load(workflow)
-        later.page.wait_for_function("() => app.rootGraph.nodes.some((one) => one.badges.some((b) => b.onegraph))")
-        assert later.badges() == front.badges()
-    finally:
-        later.close()

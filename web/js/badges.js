@@ -10,6 +10,7 @@ export const SHOW = "OneGraph.ShowBadges";
 const MOST_WORKFLOWS = 20; // of which a node's badge is remembered
 const COLOURS = {
   waiting: { fgColor: "#d5d9e2", bgColor: "#3a3f4b" },
+  not_run: { fgColor: "#d5d9e2", bgColor: "#3a3f4b" },
   compiling: { fgColor: "#ffffff", bgColor: "#1d4f91" },
   restored: { fgColor: "#ffffff", bgColor: "#1f6b43" },
   compiled: { fgColor: "#ffffff", bgColor: "#1f6b43" },
@@ -17,11 +18,13 @@ const COLOURS = {
   eager: { fgColor: "#ffffff", bgColor: "#7a5200" },
 };
 
-// node id -> [{prompt, badge}], the last one of each workflow, as the server told it: ids are the same in many workflows.
-// Of a prompt that this page did not see begin, nobody knows the workflow: its badges are shown in any.
+// node id -> [{prompt, badge}], the last one of each workflow and what compiles, as the server told it: ids are the same
+// in many workflows. A prompt that this page did not queue is of none that it knows: its nodes are on the tab alone.
 const known = new Map();
 const watchers = new Set();
+const said = new Map(); // node id -> {prompt, text}, what the server told last
 const looks = new WeakMap(); // node -> the look that was made last, and of what
+let events = 0; // how often the server told of a badge
 let shown = true;
 let opened = null; // the node whose reasons are shown
 
@@ -36,23 +39,27 @@ export function watch(handler) {
 /** Nodes that compile now: [id, badge, whether it is a node of the open workflow]. */
 export const compiling = () =>
   [...known].flatMap(([id, all]) =>
-    all.filter(({ badge }) => badge.state === "compiling").map(({ prompt, badge }) => [id, badge, isOpen(prompt)]));
+    all.filter(compiles).map(({ prompt, badge }) => [id, badge, isOpen(prompt)]));
 
-/** Whether a prompt is of the open workflow, or of one that nobody knows. */
+/** Whether a prompt was queued by this page, from the workflow that is open now. */
 function isOpen(prompt) {
   const workflow = host.workflowOf(prompt);
-  return workflow === null || workflow === host.openWorkflow();
+  return workflow !== null && workflow === host.openWorkflow();
 }
+
+const compiles = ({ badge }) => badge.state === "compiling";
 
 /** What is known of a node of the open workflow. */
 function of(id) {
-  const all = known.get(id) ?? [];
-  return (all.find(({ prompt }) => host.workflowOf(prompt) === host.openWorkflow()) ?? all.find(({ prompt }) => isOpen(prompt)))?.badge ?? null;
+  const all = (known.get(id) ?? []).filter(({ prompt }) => isOpen(prompt));
+  return (all.find(compiles) ?? all[0])?.badge ?? null;
 }
+
+const times = (speedup) => `${number(speedup, speedup < 10 ? 1 : 0)}×`;
 
 /** What a badge says in the user's language. */
 export function text(badge) {
-  const { state, seconds: taken, speedup, eager_calls: eager, calls, progress } = badge;
+  const { state, seconds: taken, eager_calls: eager, calls, progress } = badge;
   if (state === "compiling" && progress != null) {
     return t("badge.compiling", { share: `${number(Math.round(progress * 100))} %` });
   }
@@ -62,30 +69,56 @@ export function text(badge) {
   }
   if (state === "restored" || state === "compiled") {
     const how = taken != null && t(`badge.${state}In`, { time: seconds(taken) });
-    const parts = [how, speedup && `${number(speedup, speedup < 10 ? 1 : 0)}×`].filter(Boolean);
+    const blocks = badge.blocks_speedup && t("badge.blocksSpeed", { speed: times(badge.blocks_speedup) });
+    const parts = [how, badge.speedup && times(badge.speedup), blocks].filter(Boolean);
     return parts.join(", ") || t(`badge.${state}`);
   }
   return has(`badge.${state}`) ? t(`badge.${state}`) : badge.text;
 }
 
-/** Ask for the badges of a page that was just opened. */
+const isUnderWay = ({ badge }) => badge.state === "waiting" || compiles({ badge });
+
+/** Ask for the badges of a page that was just opened, or has missed some. */
 export async function load() {
+  const before = events;
   try {
     const { nodes, prompts } = await client.badges();
-    known.clear();
-    for (const [id, badge] of Object.entries(nodes)) known.set(id, [{ prompt: prompts[id] ?? null, badge }]);
+    if (events !== before) return load(); // the answer may be older
+    for (const [id, all] of known) known.set(id, all.filter((one) => !isUnderWay(one)));
+    for (const [id, badge] of Object.entries(nodes)) note(id, prompts[id], badge);
   } catch {
     // Without them nodes have no badge until they run.
   }
   drawAll();
 }
 
-export function heard({ node, prompt, badge }) {
-  host.promptSeen(prompt);
-  const id = String(node);
+/** A prompt has ended, or begun: the server tells of those that were to call a model whether they still do. */
+export function queueChanged() {
+  if ([...known.values()].flat().some(({ badge }) => badge.state === "waiting")) void load();
+}
+
+export function heard({ node, prompt_id: prompt, badge }) {
+  events += 1;
+  note(String(node), prompt, badge);
+  drawAll();
+}
+
+function note(id, prompt, badge) {
   const workflow = host.workflowOf(prompt);
-  const others = (known.get(id) ?? []).filter((one) => one.prompt !== prompt && host.workflowOf(one.prompt) !== workflow);
+  const isReplaced = (one) => host.workflowOf(one.prompt) === workflow && compiles(one) === compiles({ badge });
+  const others = (known.get(id) ?? []).filter((one) => one.prompt !== prompt && !(badge && isReplaced(one)));
   known.set(id, badge ? [{ prompt: prompt ?? null, badge }, ...others].slice(0, MOST_WORKFLOWS) : others);
+}
+
+/** A text of a node: shown where the node's workflow is open. */
+export function heardText({ node, prompt_id: prompt, text: shownText }) {
+  said.set(String(node), { prompt, text: shownText });
+  if (isOpen(prompt)) host.showText(String(node), shownText);
+}
+
+/** It is known now of which workflow a prompt is; what the server told of it may have come before. */
+export function promptKnown(prompt) {
+  for (const [id, one] of said) if (one.prompt === prompt && isOpen(prompt)) host.showText(id, one.text);
   drawAll();
 }
 
@@ -142,6 +175,6 @@ function told(badge) {
             el("p.og-why", {}, one.text),
             el("p.og-muted", {}, one.calls ? t("reasons.eager", { count: one.calls }) : "", " ", el("code", {}, one.code)),
             remedy(one.remedy) && el("p", {}, el("strong", {}, t("reasons.what")), " ", remedy(one.remedy)))))
-      : el("p", {}, t(`reasons.${badge.state === "compiling" ? "wait" : "none"}`)),
+      : el("p", {}, t(`reasons.${compiles({ badge }) ? "wait" : badge.calls ? "none" : "notRun"}`)),
   ];
 }

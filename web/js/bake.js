@@ -9,6 +9,7 @@ const ENDS = ["done", "failed", "cancelled"];
 const EVERY = 3000; // milliseconds; messages come sooner, and one of them may get lost
 
 let job = null; // as the server told it last
+let begun = null; // {job, workflow}: what this page bakes; job: null until the server has answered
 let removeToast = null;
 let shown = "";
 let timer = null;
@@ -28,10 +29,11 @@ export const progressText = (one) => t(one.of ? "bake.progress" : "bake.begin", 
 
 /** The command. */
 export async function bakeWorkflow() {
-  if (job && !isOver(job)) {
+  if (begun?.job === null || (job && !isOver(job))) {
     host.toast({ severity: "info", summary: t("bake.title"), detail: t("bake.already"), life: 5000 });
     return;
   }
+  begun = { job: null, workflow: host.openWorkflow() };
   try {
     const prompt = await host.promptOfGraph();
     if (!Object.values(prompt).some((node) => String(node.class_type).startsWith("OneGraph"))) {
@@ -39,10 +41,14 @@ export async function bakeWorkflow() {
       return;
     }
     const { job: id } = await client.bake(prompt);
-    if (job?.job !== id) heard({ job: id, state: "waiting", done: 0, of: 0, text: "", compiled: 0, restored: 0 });
+    begun.job = id;
+    if (job?.job === id) claim();
+    else heard({ job: id, state: "waiting", done: 0, of: 0, text: "", compiled: 0, restored: 0 });
     follow();
   } catch (error) {
     tell(error, t("bake.failed"));
+  } finally {
+    if (begun.job === null) begun = null;
   }
 }
 
@@ -59,8 +65,14 @@ export async function cancel() {
 export function heard(told) {
   if (!told?.job || (job?.job === told.job && isOver(job))) return;
   job = told;
+  claim();
   showToast();
   for (const handler of watchers) handler(job);
+}
+
+/** Its prompts are of the workflow from which this page began it. */
+function claim() {
+  if (job.job === begun?.job && job.prompt_id) host.remember(job.prompt_id, begun.workflow);
 }
 
 function follow() {

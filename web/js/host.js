@@ -5,6 +5,7 @@ import { app } from "../../../scripts/app.js";
 
 export const EXTENSION = "OneGraph";
 const TAB = "onegraph-graphs";
+const PROMPTS = "onegraph.prompts"; // in the storage of the browser's tab
 const RENEWED = "onegraphBadges"; // on the front end's store, all of which is reactive
 
 /**
@@ -51,6 +52,7 @@ export const request = (path, options) => api.fetchApi(path, options);
 /** Messages that the front end itself sends when the connection is lost, and when it is there again. */
 export const LOST = "reconnecting";
 export const BACK = "reconnected";
+export const QUEUE = "status"; // how many prompts wait has changed
 
 /** Call `handler(detail)` for each message of this type; returns what ends it. */
 export function listen(type, handler) {
@@ -67,17 +69,25 @@ export async function promptOfGraph() {
 /** The workflow that is open; the same object as long as it is the same workflow. */
 export const openWorkflow = () => app.extensionManager?.workflow?.activeWorkflow ?? null;
 
-// prompt id -> the workflow that was open when it was queued, or first heard of where this page did not queue it.
-const queued = new Map();
+// prompt id -> the workflow from which this page queued it; what a page that was loaded again knew before: its key.
+const queued = new Map(JSON.parse(sessionStorage.getItem(PROMPTS) ?? "[]"));
 const MOST_PROMPTS = 200;
+let promptKnown = () => {};
 
-function remember(prompt, workflow) {
+const NO_ID = "00000000-0000-0000-0000-000000000000"; // of a workflow from the API format, which gets one when it is loaded again
+const keyOf = (workflow, id = workflow.activeState?.id) => `${workflow.path} ${id}`;
+
+/** Learn of which workflow a prompt is: messages name a prompt only, and ids of nodes are the same in many workflows. */
+export function remember(prompt, workflow) {
+  if (queued.has(prompt) || !workflow) return;
   queued.set(prompt, workflow);
   if (queued.size > MOST_PROMPTS) queued.delete(queued.keys().next().value);
+  promptKnown(prompt);
 }
 
-/** Learn of which workflow prompts are, as they are queued: messages name a prompt only. */
-export function followQueue() {
+/** Follow which prompts this page queues. `handler(prompt)` is called for each once its workflow is known. */
+export function followPrompts(handler) {
+  promptKnown = handler;
   const queuePrompt = api.queuePrompt;
   api.queuePrompt = async function (...parts) {
     const workflow = openWorkflow();
@@ -85,15 +95,20 @@ export function followQueue() {
     if (answer?.prompt_id) remember(String(answer.prompt_id), workflow);
     return answer;
   };
+  addEventListener("pagehide", () => {
+    const keys = [...queued].map(([prompt, one]) => [prompt, typeof one === "string" ? one : keyOf(one)]);
+    sessionStorage.setItem(PROMPTS, JSON.stringify(keys));
+  });
 }
 
-/** Take a prompt that nobody knows for one of the open workflow: a bake, or another client's that runs it. */
-export function promptSeen(prompt) {
-  if (prompt != null && !queued.has(prompt)) remember(prompt, openWorkflow());
+/** The workflow that a prompt is of, or its key while it is not open; null where this page did not queue it. */
+export function workflowOf(prompt) {
+  const found = queued.get(prompt) ?? null;
+  const open = openWorkflow();
+  if (typeof found !== "string" || !open || ![keyOf(open), keyOf(open, NO_ID)].includes(found)) return found;
+  queued.set(prompt, open);
+  return open;
 }
-
-/** The workflow that a prompt is of; null where nobody knows. */
-export const workflowOf = (prompt) => queued.get(prompt) ?? null;
 
 // ---- settings and languages
 
@@ -177,6 +192,12 @@ export function addBadge(node, look, onClick) {
   };
   now.onegraph = true;
   node.badges.push(now);
+}
+
+/** Show a text below a node, as ComfyUI shows those of its own nodes. */
+export function showText(id, text) {
+  if (openWorkflow()?.activeState?.id !== app.rootGraph?.id) return; // another one is being opened: its graph comes first
+  api.dispatchCustomEvent("progress_text", { nodeId: id, text });
 }
 
 /** Have all badges drawn anew. */

@@ -44,8 +44,10 @@ async function setup() {
   await strings.load();
   host.addTab({ title: "onegraph.title", tooltip: "onegraph.tooltip", icon: "pi pi-bolt", render, destroy });
   host.onLanguage(languageChanged);
-  host.followQueue();
+  host.followPrompts(badges.promptKnown);
   host.listen("onegraph.badge", badges.heard);
+  host.listen("onegraph.text", badges.heardText);
+  host.listen(host.QUEUE, badges.queueChanged);
   host.listen("onegraph.bake", bake.heard);
   host.listen(host.BACK, () => void badges.load());
   void badges.load();

@@ -357,9 +357,11 @@ def test_the_report_tells_programs_the_same(engine: Registry) -> None:
     runs = Runs(toy_blocks.model())
     runs.check(*FIRST)
     found = runs.run.report.to_json()
-    assert found["blocks"] == {
+    blocks = found["blocks"]
+    speedup = blocks.pop("speedup")
+    assert found["speedup"] is None and (speedup is None or speedup > 0)  # no call of the whole model was timed
+    assert blocks == {
         "of": 5, "compiled": 5, "kinds": 2, "calls": 5, "streamed": 0, "streamed_bytes": 0,
         "eager_calls": {}, "eager_codes": {},
     }  # fmt: skip
     assert found["restore_s"] > 0 and found["compile_s"] is None and found["compiled_calls"] == 1
-    assert found["speedup"] is None or found["speedup"] > 0

@@ -107,6 +107,10 @@ class Front:
     def open(self) -> Front:
         """Load the page and wait until its extensions are set up."""
         self.page.goto(self.address, wait_until="domcontentloaded")
+        return self.wait_open()
+
+    def wait_open(self) -> Front:
+        """Wait until the page's extensions are set up."""
         self.page.wait_for_function(
             "window.app?.extensionManager?.command?.commands?.some((one) => one.id === '" + TAB + "')"
         )
