@@ -21,7 +21,8 @@ from ...common.torch_private import require
 log = logging.getLogger("onegraph.compiler")
 
 # Where an expression is evaluated, by the positions of its symbols in turn: scattered numbers, and numbers one below a
-# multiple of every common divisor beside small ones, where a quotient that grows does so.
+# multiple of every common divisor beside small ones, where a quotient that grows does so. No two symbols have the same:
+# a difference of two sizes may be a divisor.
 _STEP = 64 * 720720
 _POINTS = (
     (999983, 104729, 1299709, 15485863, 611953),
@@ -33,14 +34,23 @@ _POINTS = (
 
 
 def is_constant(expression: Any) -> bool:
-    """Tell whether an expression may be the same number whatever its symbols are; False only where it is not."""
+    """Tell whether an expression may be the same number whatever its symbols are; False only where it is not.
+
+    Nobody knows where it divides by zero.
+    """
     import sympy
 
     symbols = sorted(expression.free_symbols, key=str)
     values = set()
     for point in _POINTS:
-        numbers = {symbol: sympy.Integer(point[n % len(point)]) for n, symbol in enumerate(symbols)}
-        values.add(expression.xreplace(numbers))
+        numbers = {
+            symbol: sympy.Integer(point[n % len(point)] + n // len(point) * 32 * _STEP)
+            for n, symbol in enumerate(symbols)
+        }
+        try:
+            values.add(expression.xreplace(numbers))
+        except ZeroDivisionError:
+            return True
         if len(values) > 1:
             return False
     return True

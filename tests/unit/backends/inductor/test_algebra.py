@@ -27,6 +27,14 @@ def test_constants_are_found(expression: sympy.Expr) -> None:
     assert algebra.simplified(expression) == sympy.simplify(expression)
 
 
+@pytest.mark.parametrize("expression", [ModularIndexing(X + 1, 1, S - T), FloorDiv(X, S - 2 * T) * (S - T)])
+def test_a_difference_of_sizes_may_divide(expression: sympy.Expr) -> None:
+    """A prompt without the tokens of its picture, for one."""
+    stride = expression.xreplace({X: X + 1}) - expression
+    assert algebra.simplified(stride) == sympy.expand(stride)
+    assert not algebra.simplified(expression).is_number
+
+
 @pytest.mark.parametrize("expression", VARYING)
 def test_what_varies_is_not_looked_at_twice(expression: sympy.Expr, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not algebra.is_constant(expression)
