@@ -28,6 +28,9 @@ _PLAIN = (bool, int, float, str)
 _LEFT_OUT = ("control",)  # residuals are added between blocks
 _PICTURE = 8  # pixels of a picture that steers a model, for each latent unit
 _MOST_VALUES = 1 << 16  # of a tensor of whole numbers, whose values may decide what a model does
+# Values of timesteps in further calls, None those of the call: a model may have a row for each distinct timestep, and
+# streams have distinct ones in the midst of a sampling that share one at its ends.
+_TIMES = (None, 500.0, 1.0)
 # Batch, text, frames, height and width of further calls. Their products and sums differ, so that no rule holds by
 # accident; patches of two by two fit into them.
 _SIZES = ((3, 29, 3, 24, 40), (1, 7, 2, 16, 28), (4, 50, 4, 36, 20))
@@ -39,7 +42,7 @@ class OuterCall:
 
     Attributes:
         form: of the arguments by name.
-        leaves: sizes of tensors (with the values of those of whole numbers), and numbers.
+        leaves: sizes of tensors (with the values of those of whole numbers, and of timesteps), and numbers.
         options: plain values among the model's options.
     """
 
@@ -72,11 +75,12 @@ class OuterCall:
         self, device: torch.device, batches: other_sizes.Batches
     ) -> Iterator[list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]:
         """Yield further calls: for each the ways to make it as positional and named arguments, most telling first."""
-        leaves = [_tensor(form, one, device) for form, one in zip(leaf_forms(self.form), self.leaves, strict=True)]
-        main = next((one for one in leaves if isinstance(one, torch.Tensor) and one.ndim >= 3), None)
-        if main is None:
-            return
-        for sizes in _SIZES:
+        for sizes, time in zip(_SIZES, _TIMES, strict=True):
+            described = zip(leaf_forms(self.form), self.leaves, strict=True)
+            leaves = [_tensor(form, one, time, device) for form, one in described]
+            main = next((one for one in leaves if isinstance(one, torch.Tensor) and one.ndim >= 3), None)
+            if main is None:
+                return
             ways = [
                 _Resized(main, *sizes, which, batched)
                 for batched, which in itertools.product(other_sizes.BATCHED[batches], get_args(_Sides))
@@ -90,6 +94,14 @@ class OuterCall:
     def _call(self, resized: _Resized, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         tokens = {one.shape[1] for one in leaves if isinstance(one, torch.Tensor) and one.ndim == 3}
         made = [resized(one, tokens) if isinstance(one, torch.Tensor) else one for one in leaves]
+        sides = {
+            was: now
+            for one, other in zip(leaves, made, strict=True)
+            if isinstance(one, torch.Tensor) and one.ndim > 3
+            for was, now in zip(one.shape[2:], other.shape[2:], strict=True)
+            if was > 2
+        }  # which numbers beside an image tell, too
+        made = [sides.get(one, one) if type(one) is int else one for one in made]
         return as_call(call_tree.rebuild(self.form, made, {**self.options}))
 
 
@@ -136,7 +148,7 @@ class _Resized:
 
     def _changing(self, tensor: torch.Tensor) -> list[int]:
         """The sides that change of a tensor of four or more dimensions."""
-        sides = [*range(2, tensor.ndim)]
+        sides = [*range(max(2, tensor.ndim - 3), tensor.ndim)]
         if self.sides == "all" or tensor.shape == self.main.shape:
             return sides
         if self.sides == "longest":
@@ -149,8 +161,14 @@ class _Resized:
         wanted = (self.width, self.height, self.frames)[from_end - 1] if from_end <= 3 else size
         if size == 1:
             return 1
-        if tensor.ndim == self.main.ndim and size in (self.main.shape[dim], _PICTURE * self.main.shape[dim]):
-            return wanted * (size // self.main.shape[dim])
+        if tensor.ndim >= self.main.ndim >= from_end + 2:
+            main = self.main.shape[-from_end]
+            if size in (main, _PICTURE * main):
+                return wanted * (size // main)
+            if 2 * size == main:  # a pose at half the resolution
+                return wanted // 2
+            if from_end == 3 and size == main + 1:  # frames, and one of a reference before them
+                return wanted + 1
         return max(2, wanted + (4 if from_end == 1 else -4))
 
 
@@ -211,15 +229,22 @@ def _simple(name: str, value: Any) -> Any:
 def _described(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return int(leaf)
-    values = not leaf.is_floating_point() and not leaf.is_complex() and leaf.numel() <= _MOST_VALUES
+    values = _is_time(leaf.ndim, leaf.dtype) or not (leaf.is_floating_point() or leaf.is_complex())
+    values = values and leaf.numel() <= _MOST_VALUES
     return [[*leaf.shape], leaf.tolist() if values else None]
 
 
-def _tensor(form: Any, leaf: Any, device: torch.device) -> Any:
+def _is_time(dims: int, dtype: torch.dtype) -> bool:
+    return dims == 1 and dtype.is_floating_point
+
+
+def _tensor(form: Any, leaf: Any, time: float | None, device: torch.device) -> Any:
     if not isinstance(form, TensorForm):
         return leaf
     shape, values = leaf
     dtype = call_tree.DTYPES[form.dtype]
+    if time is not None and _is_time(form.dims, dtype):
+        return torch.full(shape, time, dtype=dtype, device=device)
     if values is not None:
         return torch.tensor(values, dtype=dtype, device=device).reshape(shape)
     return torch.ones(shape, dtype=dtype, device=device)

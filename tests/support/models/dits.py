@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -57,6 +58,17 @@ def _references(count: int, channels: int, *frames: int, method: str = "", poole
     return made
 
 
+def _clip_vision(generator: torch.Generator, sizes: Sequence[int]) -> dict[str, Any]:
+    """What CLIP sees in a picture, as Wan's first frames have it besides the text."""
+    return {"clip_vision_output": SimpleNamespace(penultimate_hidden_states=_tensor(generator, 1, 257, 1280))}
+
+
+def _first_frame(generator: torch.Generator, sizes: Sequence[int]) -> dict[str, Any]:
+    """MiniMax's first frame, whose tokens have a timestep of their own."""
+    frame = {"resolved_frame_index": 0, "latent": _tensor(generator, 1, 24, 1, *sizes[1:])}
+    return {"minimax_keyframes": [frame], "minimax_frame_count": 9}
+
+
 def _without_adapter(module: Any) -> None:
     module.llm_adapter = None  # blocks of the text encoder's side, which run once for each prompt
 
@@ -80,6 +92,11 @@ _WAN = {
     "freq_dim": 64, "text_dim": WIDTH, "out_dim": 16, "num_heads": 4, "num_layers": 3,
 }  # fmt: skip
 
+_MINIMAX = {
+    "image_model": "minimax_h3", "hidden_size": 128, "num_layers": 3, "token_refiner_num_layers": 2,
+    "num_attention_heads": 2, "attention_head_dim": 128, "ffn_hidden_size": 256, "text_dim": WIDTH,
+    "timestep_input_dim": 32, "time_embed_hidden_size": 64, "time_embed_dim": 64,
+}  # fmt: skip
 _EMBEDDER = {"target": "torch.nn.Linear", "params": {"in_features": WIDTH, "out_features": 256}}
 
 DITS: dict[str, Dit] = {
@@ -108,6 +125,9 @@ DITS: dict[str, Dit] = {
     "qwen-image-edit 2511": Dit("QwenImage", _QWEN, (16, 1), conds=_references(1, 16, 1, method="index_timestep_zero")),
     "wan 2.1 t2v": Dit("WAN21_T2V", _WAN, (16, 3)),
     "wan 2.1 i2v": Dit("WAN21_I2V", {**_WAN, "model_type": "i2v", "in_dim": 36}, (16, 3)),
+    "wan 2.1 i2v, clip vision": Dit(
+        "WAN21_I2V", {**_WAN, "model_type": "i2v", "in_dim": 36}, (16, 3), conds=_clip_vision
+    ),
     "wan 2.2 5B": Dit("WAN22_T2V", {**_WAN, "in_dim": 48, "out_dim": 48}, (48, 3)),
     "krea 2": Dit(
         "Krea2",
@@ -116,13 +136,8 @@ DITS: dict[str, Dit] = {
          "default_ref_method": "index"},
         (16, 1), width=96,
     ),
-    "minimax h3": Dit(
-        "MiniMaxH3",
-        {"image_model": "minimax_h3", "hidden_size": 128, "num_layers": 3, "token_refiner_num_layers": 2,
-         "num_attention_heads": 2, "attention_head_dim": 128, "ffn_hidden_size": 256, "text_dim": WIDTH,
-         "timestep_input_dim": 32, "time_embed_hidden_size": 64, "time_embed_dim": 64},
-        (24, 3), (32, 2, 13), after=_frequencies,
-    ),
+    "minimax h3": Dit("MiniMaxH3", _MINIMAX, (24, 3), (32, 2, 13), after=_frequencies),
+    "minimax h3 i2v": Dit("MiniMaxH3", _MINIMAX, (24, 3), (32, 2, 13), conds=_first_frame, after=_frequencies),
     "ltx 2": Dit(
         "LTXAV",
         {"image_model": "ltxav", "in_channels": 128, "audio_in_channels": 128, "cross_attention_dim": 128,

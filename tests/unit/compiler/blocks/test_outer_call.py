@@ -100,6 +100,38 @@ def test_whole_numbers_keep_their_values() -> None:
     assert called.leaves == ([[1, 4, 8], None], [[2], [3, 5]], [[1, 2, 3], None], 25)
 
 
+def test_timesteps_are_the_calls_and_others() -> None:
+    """Streams may share one at an end of a sampling alone, and a model may have a row for each that there is."""
+    times: list[float] = []
+
+    class Timed(torch.nn.Module):
+        def forward(self, x: Any, timesteps: Any) -> None:
+            times.append(float(timesteps[0]))
+
+    outer = OuterCall.of(Timed(), (torch.ones(1, 16, 8, 12), torch.tensor([937.5])), {})
+    assert repeat(Timed(), OuterCall.from_json(json.loads(json.dumps(outer.to_json()))), CPU, Recording()) == 3
+    assert times[0] == 937.5 and len({*times}) == 3
+
+
+def test_what_belongs_to_the_image_keeps_to_its_sides() -> None:
+    """Of stacked videos, a pose at half the resolution, a mask with a frame more, and sides told as numbers."""
+    shapes: list[Any] = []
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, stacked: Any, pose: Any, mask: Any, picture: Any, height: int) -> None:
+            frames, *sides = x.shape[2:]
+            assert stacked.shape[1:] == (2, 96, frames, *sides)
+            assert [2 * one for one in pose.shape[3:]] == sides and mask.shape[2:] == (frames + 1, *sides)
+            assert picture.shape[2] == height
+            shapes.append((frames, *sides, height))
+
+    given = ((1, 16, 3, 16, 24), (1, 2, 96, 3, 16, 24), (1, 16, 3, 8, 12), (1, 28, 4, 16, 24), (1, 16, 20, 22))
+    model = Model()
+    outer = OuterCall.of(model, (*(torch.ones(shape) for shape in given), 20), {})
+    assert repeat(model, outer, CPU, Recording()) == 3
+    assert all(len({*column}) == 3 for column in zip(*shapes, strict=True))
+
+
 def kind(model: toy_blocks.Model, sizes: tuple[int, int, int, int] = CALL) -> KindCalls:
     inputs = toy_blocks.call(*sizes)
     with recording(repeated_blocks(model), toy_blocks.rules(), ("support",)) as found:
