@@ -24,7 +24,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     "any_size": (r.TooManyExactSizes,),
     "wait_or_bake": (r.NoGraph, r.OtherKey, r.GraphRemoved),
     # Nothing is to be done
-    "sizes_come_again": (r.BlockSizes, r.SizeCameOnce, r.ResolutionVaries),
+    "sizes_come_again": (r.SizeCameOnce, r.ResolutionVaries),
     "first_step": (r.BlockRecorded,),
     "eager_is_faster": (r.SlowerThanEager,),
     "later_run": (r.CompilesInBackground, r.StillCompiling, r.CompiledAgainLater, r.TrialPending),
@@ -34,10 +34,10 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
         r.GraphWithdrawn,
     ),
     "image_is_right": (
-        r.BlockArgument, r.BlockShared, r.BlockElsewhere, r.TooManyKinds, r.CallCaptured, r.UnusualInputs,
-        r.NotPlainInputs, r.NotImages, r.InputCount, r.InputDevice, r.InputDtype, r.InputRank, r.InputLength,
-        r.InputsDisagree, r.NotPlainWeight, r.Gradients, r.NothingCompiled, r.UnusualResidual, r.ResidualSize,
-        r.EagerNotFinite, r.GraphNotFinite, r.WeightsMoving, r.OffloadedWeights,
+        r.BlockArgument, r.BlockSizes, r.BlockShared, r.BlockWrites, r.BlockElsewhere, r.TooManyKinds, r.CallCaptured,
+        r.UnusualInputs, r.NotPlainInputs, r.NotImages, r.InputCount, r.InputDevice, r.InputDtype, r.InputRank,
+        r.InputLength, r.InputsDisagree, r.NotPlainWeight, r.Gradients, r.NothingCompiled, r.UnusualResidual,
+        r.ResidualSize, r.EagerNotFinite, r.GraphNotFinite, r.WeightsMoving, r.OffloadedWeights,
     ),
     "not_served": (
         r.NotCompilable, r.VideoFrames, r.UnionControlNet, r.VideoVae, r.OwnTiling, r.NotACompilableVae,

@@ -149,6 +149,11 @@ class LoadedGraph:
         finally:
             self._lock.release()
 
+    def quarantine(self, reason: Reason) -> None:
+        """Close it for good: a comparison showed what its result cannot be told by."""
+        with self._lock:
+            self._retire(CheckFailed(reason, ()))
+
     def trim(self, available: int) -> None:
         """Release what only makes calls faster, if it is much beside the bytes that are free."""
         with self._lock:

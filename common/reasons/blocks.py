@@ -50,6 +50,11 @@ class BlockShared(Reason):
     kind: str
 
 
+class BlockWrites(Reason):
+    sentence = "a block writes into a list, a dictionary or an object that it is given ({kind})"
+    kind: str
+
+
 class BlockElsewhere(Reason):
     sentence = "a block is given tensors on {device} ({kind})"
     kind: str

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import importlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -126,6 +126,8 @@ def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
     names = _fields(cls, packages)
     if names is None:
         raise UnknownArgumentError(f"{kind.__module__}.{kind.__qualname__}")
+    if has_more(value, names):
+        raise UnknownArgumentError(f"{kind.__module__}.{kind.__qualname__} with attributes that are no fields")
     fields = ((name, _form(getattr(value, name), leaves, packages)) for name in names)
     return ObjectForm(f"{kind.__module__}:{kind.__qualname__}", tuple(fields))
 
@@ -134,6 +136,31 @@ def _named(key: Any, value: Any, leaves: list[Leaf], packages: tuple[str, ...]) 
     if type(key) is not str:
         raise UnknownArgumentError(f"a dictionary with a key of type {type(key).__name__}")
     return key, OptionsForm() if key == OPTIONS else _form(value, leaves, packages)
+
+
+def has_more(value: Any, names: Collection[str]) -> bool:
+    """Whether an object has other attributes than its fields."""
+    return not getattr(value, "__dict__", {}).keys() <= {*names}
+
+
+def watched(value: Any, packages: Sequence[str] = ()) -> Callable[[], bool]:
+    """Return a function that tells whether containers in a value hold something else by now.
+
+    A graph changes tensors alone: it gives no list, dictionary or object that it was called with another entry.
+
+    Raises:
+        UnknownArgumentError: see `flatten`.
+    """
+    form, leaves = flatten(value, packages)
+
+    def written() -> bool:
+        try:
+            now, found = flatten(value, packages)
+        except Exception:  # it cannot be taken apart any more
+            return True
+        return now != form or any(one is not other for one, other in zip(leaves, found, strict=True))
+
+    return written
 
 
 def is_plain(tensor: Any) -> bool:

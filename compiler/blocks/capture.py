@@ -136,8 +136,11 @@ class _Seen:
         args, kwargs = as_call(named)
         tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         versions = {number: tensor._version for number, tensor in tensors.items()}
+        written = call_tree.watched(named, calls.packages)
         with attention.capturing(options, calls.packages) as attended, self.watching():
             result = forward(block, *args, **kwargs)
+        if written():
+            raise UnknownArgumentError("it writes into a list, a dictionary or an object that it is given")
         self.attention = "called" if attended.calls else "captured"
         self.changed = tuple(number for number, tensor in tensors.items() if tensor._version != versions[number])
         self.options = options.guards()

@@ -144,6 +144,7 @@ class _Matching(_Code):
             case ObjectForm(cls, items):
                 known = self.name(_class(cls))
                 self._unless(f"type({v}) is {known} or {self.name(has_class)}({v}, {self.name(cls)})")
+                self._unless(f"not {self.name(call_tree.has_more)}({v}, {self.name({name for name, _ in items})})")
                 get = self.name(getattr)
                 values = ", ".join(f"{get}({v}, {self.name(name)}, None)" for name, _ in items)
                 self._parts([one for _, one in items], f"({values},)")

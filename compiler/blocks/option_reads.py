@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 Path: TypeAlias = tuple[str, ...]
 _PLAIN = (bool, int, float, str)
+_HOSTS = ("patches", "patches_replace", "wrappers", "callbacks")  # dictionaries that no block fills
 _MISSING: Any = object()
 _UNREADABLE: Any = object()
 
@@ -25,7 +26,8 @@ class OptionGuards:
     """What a call's options must be like.
 
     Attributes:
-        absent: paths of keys with nothing behind them: missing, None, or an empty dictionary or list.
+        absent: paths of keys with nothing behind them: missing or None, or empty in dictionaries of the host's. Any
+            other list or dictionary that is empty may be there for a block to fill.
         present: paths of keys of which a block asked no more than whether there is something.
         values: plain values behind paths of keys.
     """
@@ -82,7 +84,7 @@ def _path(keys: Any) -> Path:
     return tuple(keys)
 
 
-def looked_up(options: Any, path: Iterable[str]) -> Any:
+def looked_up(options: Any, path: Path) -> Any:
     """Return what lies behind a path of keys; a value of this module's own where nothing does, or nobody can tell."""
     for key in path:
         if options is None:
@@ -92,7 +94,9 @@ def looked_up(options: Any, path: Iterable[str]) -> Any:
         options = dict.get(options, key, _MISSING)
         if options is _MISSING:
             return _MISSING
-    return _MISSING if options is None or (isinstance(options, dict | list | tuple) and not options) else options
+    if options is None or (isinstance(options, dict | list | tuple) and not options and path[0] in _HOSTS):
+        return _MISSING
+    return options
 
 
 class RecordedOptions(dict[str, Any]):

@@ -64,6 +64,10 @@ class BlockCall(NamedTuple):
     unchanged: Callable[[], bool] | None = None
 
 
+class _WritesError(Exception):
+    """A block wrote into a container that it was given."""
+
+
 @dataclass(frozen=True)
 class Raised:
     """What a function of the user's choice raised in the midst of a call, which eager would have raised, too."""
@@ -182,25 +186,30 @@ class KindGraph:
                 inputs[number] = plain(inputs[number])
         for number in self._numbers:
             inputs[number] = torch.empty(inputs[number], 0, device=graph.device)
-        if signature.attention == "called":
-            result = self._attending(call, tuple(inputs), seen.sizes, counters, compared)
-        else:
+        try:
+            if signature.attention == "called":
+                result = self._attending(call, tuple(inputs), seen.sizes, counters, compared)
+            else:
 
-            def eager(*given: torch.Tensor) -> Output:
-                return self._eager(call, given, call.options)
+                def eager(*given: torch.Tensor) -> Output:
+                    return self._eager(call, given, call.options)
 
-            reference = self._judged(call, eager, call.options)
-            copied = not memory.as_expected
-            result = graph.call(
-                call.module,
-                tuple(inputs),
-                seen.sizes,
-                reference,
-                counters,
-                call.held,
-                copied=copied,
-                unchanged=call.unchanged,
-            )
+                reference = self._judged(call, eager, call.options)
+                copied = not memory.as_expected
+                result = graph.call(
+                    call.module,
+                    tuple(inputs),
+                    seen.sizes,
+                    reference,
+                    counters,
+                    call.held,
+                    copied=copied,
+                    unchanged=call.unchanged,
+                )
+        except _WritesError:
+            self.refusal = reasons.FirstUseFailed(reasons.BlockWrites(self.name))
+            graph.quarantine(self.refusal)
+            return Refused(self.refusal)
         if not isinstance(result, Result):
             return result
         # A result that is eager's after all is right, too: of the same tensors.
@@ -289,8 +298,11 @@ class KindGraph:
         for number in signature.mutated:
             leaves[number] = given[number].clone()
         named = call_tree.rebuild(self.form, leaves, options)
+        written = call_tree.watched(named, self._packages)
         args, kwargs = as_call(named)
         result = type(block).forward(block, *args, **kwargs)
+        if written():
+            raise _WritesError
         form, found = call_tree.flatten(result, self._packages)
         fresh = [one for one, alias in zip(found, signature.aliases, strict=True) if alias is None]
         return form, output_of([*fresh, *(leaves[number] for number in signature.mutated)])  # type: ignore[list-item]

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...compiler.blocks.attention import Attention
-from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to_json
+from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to_json, watched
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.ones import Ones
 from ...compiler.blocks.outer_call import OuterCall, plain_options
@@ -47,6 +47,7 @@ class _Pending:
         block: the name of one of its blocks.
         like: a tensor of a call.
         options: plain values among the model's options.
+        written: whether the block of the call under way wrote into a container that it is given; None: no call is.
     """
 
     request: Request
@@ -56,6 +57,7 @@ class _Pending:
     like: torch.Tensor
     options: Mapping[str, Any]
     seen: list[Sizes] = field(default_factory=list)
+    written: Callable[[], bool] | None = None
 
 
 class Kinds:
@@ -81,11 +83,21 @@ class Kinds:
         for kinds in self._kinds.values():
             yield from kinds
 
-    def note(self, kind: KindGraph, leaves: Sequence[Leaf]) -> None:
-        """Note one more call of a kind that is to be compiled."""
+    def note(self, kind: KindGraph, named: Mapping[str, Any], leaves: Sequence[Leaf]) -> None:
+        """Note one more call of a kind that is to be compiled; `settle` is to be called after it."""
         for one in self._pending:
-            if one.kind is kind and len(one.seen) < _MOST_SEEN:
-                one.seen.append(sizes_of(leaves))
+            if one.kind is kind:
+                one.written = watched(named, self._client.packages)
+                if len(one.seen) < _MOST_SEEN:
+                    one.seen.append(sizes_of(leaves))
+
+    def settle(self) -> None:
+        """Refuse a kind whose block wrote into what it was given: its graph would not."""
+        for one in [*self._pending]:
+            if one.written is not None and one.written():
+                one.kind.refusal = reasons.BlockWrites(one.kind.name)
+                self._pending.remove(one)
+            one.written = None
 
     def find(
         self,

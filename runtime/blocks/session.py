@@ -241,7 +241,9 @@ class BlockRun:
         assert isinstance(served, Refused)  # it was checked
         self._eager[served.reason] += 1
         self._counters.count_eager(served.reason)
-        return type(block).forward(block, *args, **kwargs)
+        found = type(block).forward(block, *args, **kwargs)
+        self._kinds.settle()
+        return found
 
     def _serve(
         self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool
@@ -289,7 +291,7 @@ class BlockRun:
         if replaced is not None:
             return Refused(replaced)
         if graph is None or kind.refusal is not None:
-            self._kinds.note(kind, matched.leaves)
+            self._kinds.note(kind, named, matched.leaves)
             return Refused(kind.refusal or reasons.NoGraph())
         if self._ambient is None:
             self._ambient = ambient_modes.refusal(one.block, matched.tensors)

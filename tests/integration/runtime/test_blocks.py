@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from support.models import toy_blocks
 from onegraph.common.reasons import NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler.blocks.repeated import repeated_blocks
+from onegraph.graph_cache.first_use_results import FIRST_USE_FILE
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import registry as registries
 from onegraph.runtime.blocks import kinds
@@ -283,6 +285,43 @@ def test_a_tensor_given_twice_that_is_changed(engine: Registry) -> None:
         found = shared()
     torch.testing.assert_close(found, shared(), rtol=0, atol=0)
     assert runs.eager == {"block_shared": 1}
+
+
+@pytest.mark.parametrize("check", ["first use", "spot check"])
+def test_a_graph_that_loses_what_its_block_writes_is_found(
+    engine: Registry, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled elsewhere, by code that did not see it."""
+    if check == "first use":
+        for file in engine.store.home.rglob(FIRST_USE_FILE):
+            file.unlink()
+    policy = dataclasses.replace(ANY_SPEED, checks_share=1.0)
+    with registries.using(Registry(engine.store, policy=policy)) as registry:
+        runs = Runs(toy_blocks.model())
+        if check == "spot check":
+            runs.check(*FIRST)
+        monkeypatch.setattr(toy_blocks, "writing", True)
+        for _ in range(1000):  # at the first use, or soon
+            (runs if check == "spot check" else runs.check)(*FIRST)
+            if "first_use_failed" in runs.eager:
+                break
+        texts = {reason.text for reason in runs.run.report.blocks.eager}
+        assert any("writes into a list, a dictionary or an object that it is given (Single)" in text for text in texts)
+        before = runs.eager["first_use_failed"]
+        runs.check(*FIRST)
+        assert runs.eager["first_use_failed"] == before + 3 and registry.counters.compiles == 0
+
+
+def test_a_block_that_writes_into_what_it_is_given_is_not_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_blocks, "writing", True)
+    monkeypatch.setattr(kinds, "obtain_all", lambda requests, *args: [Refused(NoGraph()) for _ in requests])
+    with registries.using(Registry(Store(tmp_path), policy=ANY_SPEED)):
+        runs = Runs(toy_blocks.model())
+        for _ in range(2):
+            runs.check(*FIRST)
+        assert runs.eager == {"block_recorded": 3, "block_writes": 5, "no_graph": 2}
 
 
 def test_sixty_runs_hold_no_more(engine: Registry) -> None:

@@ -59,6 +59,9 @@ class Double(torch.nn.Module):
         return img, txt
 
 
+writing = False  # whether single blocks write into what they are given, which no graph does
+
+
 class Single(torch.nn.Module):
     """One stream; a row of its modulation by a whole number, as Qwen-Image's `timestep_zero_index`."""
 
@@ -73,6 +76,8 @@ class Single(torch.nn.Module):
         if start is not None:
             tokens = torch.arange(x.shape[1], device=x.device)
             x = torch.where((tokens >= start)[None, :, None], x + vec.shift[:, None], x)
+        if writing:
+            vec.scale = vec.scale * 1.5
         return x
 
 

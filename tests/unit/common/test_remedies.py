@@ -48,6 +48,10 @@ def test_a_class_is_in_the_table_once_and_every_name_has_a_sentence() -> None:
     assert nothing == remedies.NOTHING
 
 
+def test_sizes_that_a_block_graph_does_not_serve_are_promised_none() -> None:
+    assert remedies.remedy(reasons.BlockSizes("DoubleStreamBlock")) == "image_is_right"
+
+
 def test_every_state_of_a_graph_on_the_page_has_a_remedy() -> None:
     """What a list may say of an entry: why it is not loaded, and why nothing here can use it."""
     untrusted = {kind.code for kind in kinds(reasons.Untrusted)}

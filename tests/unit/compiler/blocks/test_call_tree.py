@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,6 +46,75 @@ class Compressed:
 class Loose:
     def __init__(self) -> None:
         self.data = torch.zeros(1)
+
+
+@dataclasses.dataclass
+class Held:
+    data: Any = None
+
+
+def _write_slot(state: dict[str, Any]) -> None:
+    state["compressed"].frames = 8
+
+
+def _write_field(state: dict[str, Any]) -> None:
+    state["held"].data = torch.zeros(1)
+
+
+def _write_attribute(state: dict[str, Any]) -> None:
+    state["held"].more = 1
+
+
+def _delete_slot(state: dict[str, Any]) -> None:
+    del state["compressed"].data
+
+
+WRITES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "append": lambda state: state["list"].append(None),
+    "pop": lambda state: state["list"].pop(),
+    "within itself": lambda state: state["list"].append(state["list"]),
+    "nested": lambda state: state["list"][0].update(k=torch.zeros(1)),
+    "equal tensor": lambda state: state["list"][0].update(k=state["list"][0]["k"].clone()),
+    "number": lambda state: state.update(end=700),
+    "truth value": lambda state: state.update(ready=True),
+    "key": lambda state: state.update(more=None),
+    "key that is no name": lambda state: state.update({3: None}),
+    "function": lambda state: state.update(end=print),
+    "order": lambda state: state.update(list=state.pop("list")),
+    "slot": _write_slot,
+    "deleted slot": _delete_slot,
+    "field": _write_field,
+    "attribute": _write_attribute,
+}
+READS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "nothing": lambda state: None,
+    "tensor in place": lambda state: state["list"][0]["k"].add_(1),
+    "a copy": lambda state: {**state}.update(end=8),
+    "the same again": lambda state: state.update(end=state["end"]),
+}
+
+
+@pytest.mark.parametrize("change", [*WRITES, *READS])
+def test_what_is_written_into_containers_is_seen(change: str) -> None:
+    state = {
+        "list": [{"k": torch.zeros(2)}, 5], "end": 600, "ready": False, "held": Held(1),
+        "compressed": Compressed(torch.zeros(1), 7),
+    }  # fmt: skip
+    written = call_tree.watched((state,), OWN)
+    assert not written()
+    {**WRITES, **READS}[change](state)
+    assert written() == (change in WRITES)
+
+
+def test_attributes_besides_the_fields_are_no_part_of_a_form() -> None:
+    """A block may read them, or write them for the next one."""
+    value = Held(torch.zeros(1))
+    form, _ = flatten(value, OWN)
+    assert matcher(form)(value) is not None
+    value.more = 3  # type: ignore[attr-defined]
+    assert matcher(form)(value) is None
+    with pytest.raises(UnknownArgumentError, match="no fields"):
+        flatten(value, OWN)
 
 
 LEAVES = st.one_of(

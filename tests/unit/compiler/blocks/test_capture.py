@@ -201,6 +201,20 @@ class Writing(toy_blocks.Single):
         return x + 1
 
 
+class Filling(toy_blocks.Single):
+    """Keeps its result for the next block, as caches do."""
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        vec.scale = vec.scale + 1
+        return x + vec.scale[:, None]
+
+
+class Leaving(toy_blocks.Single):
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        vec.kept = x + 1
+        return vec.kept * 2
+
+
 class Telling(toy_blocks.Single):
     def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
         return x + 1, x.shape[0]
@@ -248,6 +262,8 @@ class OfAWeight(Returning):
     [
         (Branching, "as one graph"),
         (Writing, "changes the options"),
+        (Filling, "writes into a list, a dictionary or an object"),
+        (Leaving, "writes into a list, a dictionary or an object"),
         (Telling, "number"),
         *(
             (cls, "shares memory")

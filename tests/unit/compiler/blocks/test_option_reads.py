@@ -48,6 +48,9 @@ GUARDS = guards_of({"patches": {}, "sigmas": object(), "optimized_attention_over
         ({"patches": MappingProxyType({"attn1_patch": [1]}), "heads": 8}, ("patches", "attn1_patch")),
         ({"patches": Patches(), "heads": 8}, ("patches", "attn1_patch")),
         ({"patches": None, "heads": 8}, None),
+        ({"optimized_attention_override": None, "heads": 8}, None),
+        ({"optimized_attention_override": {}, "heads": 8}, ("optimized_attention_override",)),
+        ({"block": [], "heads": 8}, ("block",)),  # which a block may fill
         ({"heads": 8, "block": ("input", 1)}, ("block",)),
         ({"heads": 4}, ("heads",)),
         ({"heads": 8.0}, ("heads",)),
@@ -64,6 +67,11 @@ def test_presence_alone() -> None:
     guards = guards_of({"given": object()}, lambda options: "given" in options)
     assert guards == OptionGuards(present=(("given",),))
     assert guards.refused({"given": 5}) is None and guards.refused({}) == ("given",)
+
+
+def test_what_the_host_has_empty_is_nothing() -> None:
+    guards = guards_of({}, lambda options: options.get("wrappers"))
+    assert guards.refused({"wrappers": {}}) is None and guards.refused({"wrappers": {"k": [1]}}) == ("wrappers",)
 
 
 def test_a_dictionary_in_which_nothing_was_read_may_hold_anything() -> None:

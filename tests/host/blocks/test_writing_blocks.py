@@ -1,0 +1,42 @@
+"""Blocks that write into what they are given, as Wan's causal ones into their caches, run eager: no graph does so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.dit_matrix import around
+from support.dit_matrix.judge import FURTHEST, distance
+from support.dit_matrix.sampling import Sampling
+from support.models import dits
+
+from onegraph.host import model_hook, status
+from onegraph.runtime.counters import Counters
+
+NAME = "wan 2.1 causal"
+
+
+def sampled(model: Any, **sides: int) -> torch.Tensor:
+    sampling = Sampling(NAME, model, sampler="ar_video", steps=3, **sides)
+    around.basic_guider(sampling)
+    return sampling.run()
+
+
+def test_causal_wan_keeps_its_caches(counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(dits.DITS, NAME, dits.Dit("WAN21_CausalAR_T2V", dits._WAN, (16, 3)))
+    plain = dits.load(NAME)
+
+    def check(**sides: int) -> dict[str, Any]:
+        model = model_hook.compile_model(plain, model_hook.Options(backend="inductor"), "7")[0]
+        found, wanted = sampled(model, **sides), sampled(plain, **sides)
+        assert distance(found, wanted) < FURTHEST
+        report: dict[str, Any] = status.last_runs["7"].to_json()["blocks"]
+        return report
+
+    for _ in range(2):
+        report = check()
+        assert report["calls"] == 0 and {*report["eager_codes"]} == {"block_recorded", "block_writes"}, report
+        assert "a block writes into a list, a dictionary or an object" in status.last_runs["7"].text()
+    assert check(height=12, width=20)["calls"] == 0
+    assert counters.compiles == 0
