@@ -47,8 +47,6 @@ def _scail(generator: torch.Generator, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 CASES = {
-    "minimax h3": dits.DITS["minimax h3"],
-    "minimax h3 i2v": dits.DITS["minimax h3 i2v"],
     "minimax h3 r2v": dits.Dit(
         "MiniMaxH3", dits._MINIMAX, (24, 3), (32, 2, 13), conds=_references, after=dits._frequencies
     ),
