@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import statistics
 import threading
 import time
 from collections import Counter
@@ -28,7 +29,7 @@ from ..common.outputs import Output, mapped, tensors_of
 
 log = logging.getLogger("onegraph.compiler")
 
-_IN_A_ROW = 2  # calls that are timed
+_TRIALS = 3  # calls that are timed, each from an idle device
 _TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, but some sum in no fixed order
 
 Shapes = tuple[torch.Size, ...]
@@ -44,8 +45,8 @@ class CapturePolicy:
         most: CUDA graphs of one function.
         largest_share: of the free memory, that a call may need to be captured at all.
         trim_share: of the memory that is left after a run, above which CUDA graphs are released.
-        worth_it: replays must take less than this share of the calls' time, several after each other as in sampling.
-        launching: share of a call's time, below which it does not wait for its launches and is not even tried.
+        launching: share of a call's time for which the processor launches it, above which replaying pays: in a sampling
+            the processor has other work as well. Calls in a row, where the next one is launched ahead, tell nothing.
         most_needed: times that the host may need the memory of captured calls before no more are captured.
     """
 
@@ -53,13 +54,12 @@ class CapturePolicy:
     most: int = 8
     largest_share: float = 0.25
     trim_share: float = 0.25
-    worth_it: float = 0.95
     launching: float = 0.5
     most_needed: int = 2
 
 
 NEVER = CapturePolicy(after=0)
-ALWAYS = CapturePolicy(worth_it=float("inf"), launching=0.0, largest_share=1.0)  # whether it pays or not
+ALWAYS = CapturePolicy(launching=-1.0, largest_share=1.0)  # whether it pays or not
 
 _USUAL = CapturePolicy()
 _policy = _USUAL
@@ -98,16 +98,13 @@ counters = Counters()
 
 
 class Trials(Protocol):
-    """Which calls pay to be replayed on this machine, by the shapes of their inputs.
+    """Which calls pay to be replayed on this machine, by the shapes of their inputs: decided once for all processes."""
 
-    Those that do not are tried again in each process: a call that was slow once may have been on a busy machine.
-    """
+    def pays(self, shapes: str) -> bool | None:
+        """Whether replaying such calls pays; None: nobody has measured it."""
 
-    def pays(self, shapes: str) -> bool:
-        """Whether it was measured that replaying such calls pays."""
-
-    def remember(self, shapes: str) -> None:
-        """Keep that it pays."""
+    def remember(self, shapes: str, pays: bool) -> None:
+        """Keep what was measured."""
 
 
 @dataclass(frozen=True)
@@ -231,20 +228,32 @@ class CudaGraphs:
         """Capture a call, keep the CUDA graph if it is right and pays, and answer the call."""
         device = inputs[0].device
         self._refused.add(shapes)  # until it has shown what it is worth
-        pays = self.trials is not None and self.trials.pays(_in_words(shapes))
+        known = None if self.trials is None else self.trials.pays(_in_words(shapes))
+        if known is False:
+            return self._function(*inputs)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        expected = self._function(*inputs)
-        launched = time.perf_counter() - started
-        torch.cuda.synchronize(device)
+        shares: list[float] = []
+        expected: Output | None = None
+        for _ in range(1 if known else _TRIALS):
+            expected = None
+            torch.cuda.synchronize(device)
+            started = time.perf_counter()
+            expected = self._function(*inputs)
+            launched = time.perf_counter() - started
+            torch.cuda.synchronize(device)
+            shares.append(launched / (time.perf_counter() - started))
+        assert expected is not None
         needed = torch.cuda.max_memory_allocated(device) - before
-        waits = launched > _policy.launching * (time.perf_counter() - started)
-        if not (waits or pays) or needed > _policy.largest_share * torch.cuda.mem_get_info(device)[0]:
+        pays = known or statistics.median(shares) > _policy.launching
+        if known is None:
+            counters.trials += 1
+            if self.trials is not None and _policy is _USUAL:  # a measurement's own policy says nothing
+                self.trials.remember(_in_words(shapes), pays)
+        if not pays or needed > _policy.largest_share * torch.cuda.mem_get_info(device)[0]:
             return expected
         try:
-            self._keep_if_it_pays(shapes, inputs, expected, pays)
+            self._keep_if_right(shapes, inputs, expected)
         except Exception as error:  # a call must not fail because it could not be made faster
             log.info("a call could not be captured as a CUDA graph (%s)", in_brief(error))
             torch.cuda.synchronize(device)
@@ -252,23 +261,14 @@ class CudaGraphs:
             self.clear()
         return expected
 
-    def _keep_if_it_pays(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: Output, pays: bool) -> None:
-        """Capture a call whose replay is known to pay, or may. Each capture is compared with the call."""
+    def _keep_if_right(self, shapes: Shapes, inputs: tuple[torch.Tensor, ...], expected: Output) -> None:
+        """Capture a call whose replay pays. Each capture is compared with the call."""
         device = inputs[0].device
         free = torch.cuda.mem_get_info(device)[0]
         captured = self._capture(inputs)
         distance = _distance(captured.replay(inputs), expected)
         self.held_bytes += max(0, free - torch.cuda.mem_get_info(device)[0])
-        times = ""
-        if not pays:
-            counters.trials += 1
-            direct_s = _timed(lambda: self._function(*inputs), device)
-            replay_s = _timed(lambda: captured.replay(inputs), device)
-            times = f"{1e3 * replay_s:.1f} instead of {1e3 * direct_s:.1f} ms, "
-            pays = replay_s < _policy.worth_it * direct_s
-            if pays and self.trials is not None and _policy is _USUAL:  # a measurement's own policy says nothing
-                self.trials.remember(_in_words(shapes))
-        kept = distance <= _TOLERANCE and pays
+        kept = distance <= _TOLERANCE
         if kept:
             if len(self._captured) >= _policy.most:
                 oldest = next(iter(self._captured))
@@ -278,10 +278,9 @@ class CudaGraphs:
             self._refused.discard(shapes)
             counters.captures += 1
         log.info(
-            "%s calls of %s: %srelative L2 %.1e, %d MiB",
+            "%s calls of %s: relative L2 %.1e, %d MiB",
             "replaying" if kept else "not replaying",
             tuple(shapes[0]),
-            times,
             distance,
             self.held_bytes >> 20,
         )
@@ -356,13 +355,3 @@ def _give_back(device: torch.device | None) -> None:
     with contextlib.suppress(OSError, AttributeError), torch.cuda.device(device):
         runtime = ctypes.CDLL(f"libcudart.so.{str(torch.version.cuda).partition('.')[0]}")
         runtime.cudaDeviceGraphMemTrim(torch.cuda.current_device())
-
-
-def _timed(call: Callable[[], Output], device: torch.device) -> float:
-    """Seconds of one of a few calls in a row."""
-    torch.cuda.synchronize(device)
-    started = time.perf_counter()
-    for _ in range(_IN_A_ROW):
-        call()
-    torch.cuda.synchronize(device)
-    return (time.perf_counter() - started) / _IN_A_ROW

@@ -30,7 +30,7 @@ class FirstUse(Strict):
         environment: versions around the graph when `checked` was filled.
         driver: version of the GPU's driver then; empty for a CPU.
         size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
-        replays: shapes of inputs of which it was measured that replaying such a call as a CUDA graph pays.
+        replays: shapes of inputs -> whether it pays to replay such a call as a CUDA graph.
     """
 
     checked: dict[str, float] = {}
@@ -40,7 +40,7 @@ class FirstUse(Strict):
     environment: str = ""
     driver: str = ""
     size: str = ""
-    replays: list[str] = []
+    replays: dict[str, bool] = {}
 
     @property
     def speedup(self) -> float | None:

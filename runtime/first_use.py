@@ -27,7 +27,7 @@ log = logging.getLogger("onegraph.runtime")
 
 _PAIRS = 3  # at most, besides the one that is compared, of a first call; one of each later one
 _IN_A_ROW_MS = 20.0  # of short calls on a GPU that are timed together: alone, launching kernels takes longest
-_MOST_REPLAYS = 64  # shapes of which it is remembered that replaying pays
+_MOST_REPLAYS = 64  # shapes of which it is remembered whether replaying pays
 _CALLS = 3  # that must give an unlikely speed before it is believed: a busy machine is one for seconds
 
 
@@ -124,7 +124,7 @@ class FirstUseCheck:
         self._slower: Reason | None = None
         self.result = store.first_use(entry)
         if self.result.environment != environment:
-            self.result = self.result.model_copy(update={"environment": environment, "checked": {}, "replays": []})
+            self.result = self.result.model_copy(update={"environment": environment, "checked": {}, "replays": {}})
         if self.slower() is not None and self.result.slow_processes < policy.slow_processes:
             # Measured on a busy machine, perhaps: a fast graph is trusted at once, a slow one after some processes.
             self.result = self.result.model_copy(update={"eager_ms": None, "compiled_ms": None})
@@ -153,14 +153,15 @@ class FirstUseCheck:
         self._compared = sizes
         return False
 
-    def pays(self, shapes: str) -> bool:
+    def pays(self, shapes: str) -> bool | None:
         """See `cuda_graphs.Trials`."""
-        return shapes in self.result.replays
+        return self.result.replays.get(shapes)
 
-    def remember(self, shapes: str) -> None:
+    def remember(self, shapes: str, pays: bool) -> None:
         """See `cuda_graphs.Trials`; the last ones of many are kept."""
-        others = [other for other in self.result.replays if other != shapes]
-        self.result = self.result.model_copy(update={"replays": [*others, shapes][-_MOST_REPLAYS:]})
+        others = {other: one for other, one in self.result.replays.items() if other != shapes}
+        kept = [*others.items(), (shapes, pays)][-_MOST_REPLAYS:]
+        self.result = self.result.model_copy(update={"replays": dict(kept)})
         self._store.remember(self._entry, self.result)
 
     def is_usual(self, verdict: faithfulness.Faithful | faithfulness.Unfaithful) -> bool:
@@ -170,6 +171,12 @@ class FirstUseCheck:
         """
         usual = max(self.result.checked.values(), default=0.0)
         return isinstance(verdict, faithfulness.Faithful) and verdict.rel_l2 <= usual
+
+    def note_usual(self, group: str, verdict: faithfulness.Faithful) -> None:
+        """Remember a distance that was judged by the exact result, which takes memory: as far is not judged again."""
+        checked = {**self.result.checked, group: max(verdict.rel_l2, self.result.checked.get(group, 0.0))}
+        self.result = self.result.model_copy(update={"checked": checked})
+        self._store.remember(self._entry, self.result)
 
     def check(self, comparison: Comparison) -> Output | CheckFailed:
         """Compare and time a call, and record what it shows beside the manifest.

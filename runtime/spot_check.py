@@ -143,6 +143,8 @@ class SpotChecks:
         verdict = faithfulness.compare(found, reference)
         if isinstance(comparison.eager, QuantisingEager) and not self._first_use.is_usual(verdict):
             verdict = comparison.verdict(found, reference)  # of a block, which is compared as a whole
+            if isinstance(verdict, faithfulness.Faithful):
+                self._first_use.note_usual(comparison.group, verdict)
         if isinstance(verdict, faithfulness.Unfaithful):
             return CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.eager(*comparison.inputs))
         return None

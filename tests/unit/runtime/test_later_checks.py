@@ -83,6 +83,8 @@ def test_float32_judges_a_quantised_graph_where_it_is_further_from_eager_than_us
     assert len(exact_calls) == 1, "as near as it was then"
     call(quantising(2e-3))
     assert len(exact_calls) == 2, "eager itself is further away this time"
+    call(quantising(1.9e-3))
+    assert len(exact_calls) == 2, "what was judged once is usual from then on"
     assert graph.retired is None
 
 
