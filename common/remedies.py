@@ -49,8 +49,8 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     ),
     # The workflow, other nodes and packs
     "remove_node": (
-        r.BlockReplaced, r.PatchedBy, r.ReplacedBy, r.ObjectPatch, r.Injection, r.WeightWrapper, r.VaeMethodReplaced,
-        r.VaeCopied, r.OuterReplaced, r.WeightComputed,
+        r.BlockChanged, r.BlockReplaced, r.PatchedBy, r.ReplacedBy, r.ObjectPatch, r.Injection, r.WeightWrapper,
+        r.VaeMethodReplaced, r.VaeCopied, r.OuterReplaced, r.WeightComputed,
     ),
     "remove_option": (r.BlockOption, r.ModelOption, r.UnknownArgument, r.VaeOptions, r.CallArgument),
     "remove_pack": (

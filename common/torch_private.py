@@ -258,11 +258,16 @@ class TensorLooks:
 def dict_writes() -> Callable[[Any], Any]:
     """Return a function that gives a dictionary's number, which every write to the dictionary changes: 0.04 us.
 
+    From Python 3.12 on, one that fills an empty dictionary from another one leaves the number: look at lengths, too.
     Where this torch has none, it gives something else each time, so that everybody looks closer. For the dictionary of
     an object see `attribute_writes`.
     """
     table: dict[str, int] = {}
-    return _writes(table, lambda number: table.update(written=number))
+
+    def write(number: int) -> None:
+        table["written"] = number
+
+    return _writes(table, write)
 
 
 def attribute_writes() -> Callable[[Any], Any]:

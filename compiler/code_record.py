@@ -27,6 +27,7 @@ from .code_digest import (
     PYTHON,
     bytecode_digest,
     describe_target,
+    is_function,
     package_of,
     qualified_name,
     source_digest,
@@ -200,6 +201,15 @@ def _describe_references(function: FunctionType, rules: Rules, known: dict[str, 
             known[name] = text
 
 
+def _describe_choices(name: str, rules: Rules, known: dict[str, str]) -> None:
+    """Add what the name refers to in each package that a library looks it up in when it is called."""
+    for module_name, module in list(sys.modules.items()):
+        target = vars(module).get(name) if module_name.rpartition(".")[0] in rules.chosen_among else None
+        if is_function(target):
+            text = describe_target(target, bytecode_digest)
+            known[f"{module_name}:{name}"] = f"{text} {source_digest(target)} {package_of(target)}"
+
+
 def _defining_classes(module: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
     """Map `module:Class.method` to the class that defines the method, for the classes of a model's modules.
 
@@ -238,6 +248,7 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
         if function is not None:
             functions[full] = bytecode_digest(outermost), source_digest(outermost)
             _describe_references(function, rules, references)
+            _describe_choices(path, rules, references)
     if roots and not any(full.partition(":")[0].partition(".")[0] in roots for full in functions):
         raise CaptureError("The functions that the model runs could not be recorded; it runs eager instead.")
     methods = {full.rpartition(".")[2] for full in functions if "." in full.partition(":")[2]}

@@ -36,6 +36,8 @@ class Rules:
             host which compute the same. A graph has its own.
         options: settings of the host that change what its modules compute, e.g. `upcast=True`.
         roots: packages whose functions the modules call, besides those that define the modules.
+        chosen_among: packages whose packages have functions of the same names, of which a library looks one up and
+            calls it.
         intercepted: methods of the model itself, not of its children, that the client takes calls by. It knows what
             stands there, and calls the class's own.
         numbers: attributes by which modules of one kind are numbered. They are no architecture as long as no code in
@@ -49,6 +51,7 @@ class Rules:
     interchangeable: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
+    chosen_among: frozenset[str] = frozenset()
     intercepted: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
     describe: Callable[[Any], str | None] = describe

@@ -66,7 +66,8 @@ def difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
             inner = [f"{k} {b.get(k)} instead of {a.get(k)}" for k in sorted(set(a) | set(b)) if a.get(k) != b.get(k)]
             clauses.append(f"target ({', '.join(inner)})")
         elif name in _LARGE:
-            clauses.append(name)
+            of_block = name == "shapes" and any(isinstance(one, dict) and "form" in one for one in (a, b))
+            clauses.append("how blocks are called" if of_block else name)
         else:
             clauses.append(f"{name} {b} instead of {a}")
     return ", ".join(clauses)

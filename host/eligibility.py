@@ -46,6 +46,7 @@ def rules() -> Rules:
         interchangeable=frozenset({"optimized_attention", *(f"{_ATTENTION}:{name}" for name in names)}),
         options=tuple(upcasts),
         roots=("comfy", "comfy_kitchen"),
+        chosen_among=frozenset({"comfy_kitchen.backends"}),
         composites=composites(),
     )
 

@@ -23,6 +23,7 @@ from . import offloading
 
 Serve = Callable[[torch.nn.Module, tuple[Any, ...], Mapping[str, Any], Callable[..., Any]], Any]
 _ACCELERATE = "_old_forward"  # where accelerate's hook keeps what it wraps
+_STATE = "__getstate__"  # an attribute that copies of an object are made by, whatever its class has
 _MOST_BELOW = 200  # objects below a wrapper to look at
 
 
@@ -71,6 +72,8 @@ class Interception:
         self.active = True
         if interception_of(module, self._method) is not self:
             self._table(module)[self._slot] = self
+        if self._before is None and self._reference is None:
+            vars(module)[_STATE] = functools.partial(_state_of_a_copy, self._module, self._method)
 
     def remove(self) -> None:
         """Put back what was there; below somebody else's wrapper, let calls through."""
@@ -79,6 +82,7 @@ class Interception:
         if module is None:
             return
         own = vars(module)
+        own.pop(_STATE, None)
         for table, slot in ((self._table(module), self._slot), (own, self._method), (own, _ACCELERATE)):
             if table.get(slot) is self:
                 if self._before is None and slot == self._method:
@@ -117,6 +121,16 @@ class Interception:
 
     def __reduce__(self) -> Any:
         return getattr, (self._module(), self._method)
+
+
+def _state_of_a_copy(reference: weakref.ref[torch.nn.Module], method: str) -> Any:
+    """What a copy of a module, also a shallow one, gets of its attributes: its calls are its own."""
+    module = reference()
+    assert module is not None  # it is copied
+    state = {name: value for name, value in vars(module).items() if name not in (method, _STATE)}
+    own = getattr(type(module), _STATE, None)
+    given = None if own in (None, getattr(object, _STATE, None)) else own(module)
+    return state if given is None else {name: value for name, value in given.items() if name in state}
 
 
 def _place(module: torch.nn.Module, method: str) -> tuple[weakref.ref[Any] | None, str]:

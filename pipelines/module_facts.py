@@ -32,6 +32,7 @@ _ON_TOP = {
     "save_graph",
     "load_graph",
     "_torch_module",
+    "__getstate__",  # ours, for copies
     "extra_repr",  # torchao's, of what a layer is printed as
 }
 # The usual size of images: checkpoints of one architecture differ in it.

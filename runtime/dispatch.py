@@ -185,6 +185,9 @@ class Dispatcher:
     ) -> tuple[LoadedGraph, Any] | Refused | Changed:
         """The graph that may serve these inputs now, with their sizes. `checked`: whether the module just was."""
         request = call.request
+        around = ambient_modes.refusal(request.module, given)  # first: autocast changes inputs' dtypes, too
+        if around is not None:
+            return Refused(around)
         calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
         admitted = request.shapes.admits(calls, str(request.device))
         if isinstance(admitted, Refused):
@@ -199,9 +202,9 @@ class Dispatcher:
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
-        refusal = (graph.replaced() if checked else None) or ambient_modes.refusal(request.module, given)
-        if refusal is not None:
-            return Refused(refusal)
+        replaced = graph.replaced() if checked else None
+        if replaced is not None:
+            return Refused(replaced)
         if id(graph) not in run.bound:
             graph.start_run(request.module, run.weights_version)
         run.bound.add(id(graph))

@@ -176,11 +176,12 @@ class ModuleGuard:
             return False
         # Read first: what is written meanwhile is then found by the next look.
         writes = self._all_writes()
+        if list(map(len, self._written)) != self._lengths:
+            return False
         if writes == self._writes_then:
             return True
         if (
-            list(map(len, self._sized)) != self._lengths
-            or not all(map(operator.is_, map(dict.get, self._missing_of, self._missing), itertools.repeat(None)))
+            not all(map(operator.is_, map(dict.get, self._missing_of, self._missing), itertools.repeat(None)))
             or list(map(dict.get, self._spaces, self._names)) != self._values
             or self._ids_of_tables() != self._table_ids
             or list(map(id, map(dict.get, self._tables, self._children))) != self._child_ids
@@ -236,8 +237,7 @@ class ModuleGuard:
         self._missing_of: list[dict[str, Any]] = [table for table, _ in missing]
         self._missing = [name for _, name in missing]
         self._hooks_of_every = list(map(len, every_modules_hooks()))
-        self._sized: list[Any] = [*hooks, *self._weights]
-        self._lengths = list(map(len, self._sized))
+        self._lengths = list(map(len, self._written))
         self._child_names = list(map(tuple, children))
         pairs = [(table, name) for table in children for name in table]
         self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]
@@ -292,6 +292,8 @@ class ModuleGuard:
             return None
         if fingerprint.is_own_method(module, name, value):
             return None
+        if is_defined_in(value, type(module).__module__.partition(".")[0]):
+            return ReplacedPart(name, where, own=True)
         return ReplacedPart(name, where, custom_node(value))
 
 

@@ -40,6 +40,11 @@ class BlockOption(Reason):
     path: str
 
 
+class BlockChanged(Reason):
+    sentence = "block {block} was changed after this sampling began, and DynamicVRAM brings weights for what it was"
+    block: str
+
+
 class BlockSizes(Reason):
     sentence = "block graphs were not compiled for these sizes ({kind})"
     kind: str

@@ -49,13 +49,17 @@ class ReplacedPart(Reason):
         what: the attribute, e.g. `forward`.
         where: the module's path and class.
         by: the custom node that it comes from; empty where nobody can tell.
+        own: whether the model's own package put it there.
     """
 
     what: str
     where: str
     by: str = ""
+    own: bool = False
 
     def clause(self) -> str:
+        if self.own:
+            return f"the model has a {self.what} of its own on {self.where}, which no graph follows"
         return f"another custom node replaced the {self.what} of {self.where}{self.by and f' ({self.by})'}"
 
 

@@ -173,7 +173,7 @@ class BlockClient:
             return copies_of(block, guard.version).skeletons[0]
         if refusal is None and run.paged is not None:
             if self._paged_versions.setdefault(name, guard.version) != guard.version:
-                return Refused(reasons.WeightsMoving())  # the copies that have its weights are of what it was
+                return Refused(reasons.BlockChanged(name))  # the copies that have its weights are of what it was
             return run.paged.skeleton.get_submodule(name)
         return block if refusal is None else Refused(refusal)
 

@@ -18,7 +18,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...common.torch_private import is_compiled_by_torch
+from ...common.torch_private import hook_tables, is_compiled_by_torch
 from ...compiler.blocks.ones import Ones
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
@@ -30,7 +30,7 @@ from ..run import Run
 from .client import Client
 from .kind import BlockCall, KindGraph, Matched, Raised
 from .kinds import Kinds
-from .routing import own_place, routed
+from .routing import Place, own_place, routed
 from .weight_source import Brought, WeightSource
 
 log = logging.getLogger("onegraph.runtime")
@@ -91,7 +91,7 @@ class BlockRun:
         self._lock = threading.RLock() if lock is None else lock
         self._kinds = Kinds(client, run)
         self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self._ambient: Reason | None = None
+        self._unheld: Reason | None = None  # why a call has no weights
         self._counters = registry().counters
         self._moment = object()  # of a call of the model
         self._served = 0
@@ -166,19 +166,21 @@ class BlockRun:
                 self._source = self._source or self._run.weight_source(model, held.reason)
                 self._by_block = self._source is not None
                 if not self._by_block:
-                    self._ambient = held.reason
+                    self._unheld = held.reason
             elif held is not model:
                 self._held = held
-        # torch.compile would trace through a route.
-        left = [one for one in self._blocks.values() if is_compiled_by_torch(one.block)]
-        places = {id(one): self._client.place(one.block) for one in self._blocks.values() if one not in left}
-        own = [(one.block, places[id(one)]) for one in self._blocks.values() if one not in left]
+        own: list[tuple[torch.nn.Module, Place]] = []
         for one in self._blocks.values():  # some calls do not come here
-            if one in left:
+            place = self._client.place(one.block)
+            if is_compiled_by_torch(one.block):  # it would trace through a route
                 self._eager[reasons.TorchCompiled()] += 1
-            elif places[id(one)].is_taken:
-                source = code_guard.custom_node(places[id(one)].table["forward"])
-                self._eager[reasons.BlockReplaced(one.name, source)] += 1
+            elif any(hook_tables(one.block)):  # torch looks a forward up before it runs hooks, which may replace it
+                self._eager[reasons.ForwardHook(f"{one.name} ({type(one.block).__name__})")] += 1
+            else:
+                own.append((one.block, place))
+                if place.is_taken:
+                    source = code_guard.custom_node(place.table["forward"])
+                    self._eager[reasons.BlockReplaced(one.name, source)] += 1
         lasting.enter_context(routed([*own, (model, own_place(model))], self))
 
     @contextlib.contextmanager
@@ -196,7 +198,7 @@ class BlockRun:
     def _refusal(self) -> Reason | None:
         """Why no block is served in this call of the model, or None."""
         run = self._run
-        self._ambient = None
+        self._unheld = None
         try:
             return run.refusal or self._client.refusal(run)
         except Exception as error:  # never into the queue
@@ -258,6 +260,10 @@ class BlockRun:
             named = one.parameters.bind(args, kwargs)
         except TypeError:  # the class's own forward says what is wrong
             return Refused(reasons.UnusualInputs())
+        given = [value for value in named.values() if isinstance(value, torch.Tensor)]
+        around = ambient_modes.refusal(one.block, given) if given else None
+        if around is not None:  # first: autocast changes arguments' dtypes, too
+            return Refused(around)
         options = options_of(named)
         attention = self._client.attention(options)
         ones: Ones | None = None
@@ -293,9 +299,7 @@ class BlockRun:
         if graph is None or kind.refusal is not None:
             self._kinds.note(kind, named, matched.leaves)
             return Refused(kind.refusal or reasons.NoGraph())
-        if self._ambient is None:
-            self._ambient = ambient_modes.refusal(one.block, matched.tensors)
-        now = self._ambient or self._client.call_refusal()
+        now = self._unheld or self._client.call_refusal()
         if now is not None:
             return Refused(now)
         source = self._source

@@ -34,7 +34,7 @@ WHAT: dict[str, Edit] = {
     name: {**CODE, **REGISTERED, **UNREGISTERED}[name]
     for name in (
         "values in place", "parameter set", "data replaced", "storage replaced", "eps of a norm", "forward of a layer",
-        "method of a block's class", "forward hook", "layer exchanged", "layer written into the table",
+        "forward hook", "layer exchanged", "layer written into the table",
     )
 }  # fmt: skip
 ROLES: dict[str, Mapping[str, str]] = {
@@ -46,7 +46,7 @@ ROLES: dict[str, Mapping[str, str]] = {
     "unet": {"block": "mid_block.resnets.0", "layer": "mid_block.resnets.0.conv1", "norm": "mid_block.resnets.0.norm1"},
 }
 OUTSIDE = {"transformer": "img_in", "unet": "conv_in"}  # a layer of no block
-STEPS = 3
+STEPS = 4
 
 
 class Taking:

@@ -204,6 +204,21 @@ def test_a_copy_of_the_unet_has_its_own_weights(registry: Registry) -> None:
         assert pipe.unet(*given).sample.any()
 
 
+def test_a_shallow_copy_of_the_unet_runs_its_own_layers(registry: Registry) -> None:
+    pipe = compile_pipe(pipes.sd(), when_missing="eager")
+    copied, plain = copy.copy(pipe.unet), copy.copy(pipes.sd().unet)
+    given = torch.ones(1, 4, 8, 8), 5, torch.ones(1, 77, 32)
+    with torch.no_grad():
+        for one in (copied, plain):
+            one._modules = dict(one._modules)
+            one.conv_in = copy.deepcopy(one.conv_in)
+            one.conv_in.weight.mul_(-3)
+        before = pipe.unet(*given).sample
+        assert torch.equal(copied(*given).sample, plain(*given).sample)
+        assert torch.equal(pipe.unet(*given).sample, before)
+    assert registry.counters.compiled_calls == 2
+
+
 def test_the_model_is_freed_with_its_pipeline(registry: Registry) -> None:
     import gc
     import weakref

@@ -43,6 +43,10 @@ def foreign_child(sampling: Sampling, act: Act, at: int) -> None:
     before = module.img_in
 
     class Foreign(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self._parameters = before._parameters
+
         def forward(self, *args: Any) -> Any:
             changed()
             return before(*args)
@@ -142,8 +146,12 @@ def threads_patch(sampling: Sampling, act: Act, at: int) -> None:
 
 
 def _in_thread(act: Act) -> Act:
+    def in_thread() -> None:
+        with torch.inference_mode():  # as the weights were made in
+            act()
+
     def acting() -> None:
-        thread = threading.Thread(target=act)
+        thread = threading.Thread(target=in_thread)
         thread.start()
         thread.join()
 

@@ -210,3 +210,33 @@ def test_swapped_children_are_seen_with_own_weights() -> None:
     module.mix = torch.nn.Linear(8, 8).half()
     version = guards.of(module, Rules()).version
     assert guards.of(module, Rules()).version == version == GuardCache().of(module, Rules()).version
+
+
+@pytest.mark.parametrize("table", ["_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"])
+def test_a_table_that_was_empty_is_filled_from_another(table: str) -> None:
+    """Python copies such a table as a whole, which some of its write counters miss."""
+    module = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(2, 2))
+    guard = ModuleGuard(module, Rules())
+    before = guard.refresh(module)
+    values = {"_parameters": torch.nn.Parameter(torch.ones(1)), "_buffers": torch.ones(1), "_modules": torch.nn.ReLU()}
+    getattr(module[0], table).update({1 if "hooks" in table else "added": values.get(table, lambda *args: None)})
+    assert guard.refresh(module) != before or guard.patched
+
+
+def test_a_counter_that_misses_attributes_is_not_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13's: each look then compares the values."""
+    from onegraph.common import torch_private
+
+    class Stuck:
+        def __call__(self, table: object) -> int:
+            return 7
+
+    real = torch_private.require
+    monkeypatch.setattr(torch_private, "require", lambda name: Stuck() if "dict_version" in name else real(name))
+    for counter in (torch_private.attribute_writes(), torch_private.dict_writes()):
+        assert counter({}) != counter({})
+    module = torch.nn.LayerNorm(4)
+    guard = ModuleGuard(module, Rules())
+    before = guard.refresh(module)
+    module.eps = 0.5
+    assert guard.refresh(module) != before
