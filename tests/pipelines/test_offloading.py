@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from onegraph.pipelines import compile_pipe
 from onegraph.runtime.registry import Registry
 
-from .test_blocks import EXACT, STEPS, _compiled, _eager, _is_routed, _report, blocks_home, engine
+from .test_blocks import EXACT, STEPS, _compiled, _eager, _is_routed, _report, engine
 
 __all__ = ["blocks_home", "engine"]  # fixtures
 
