@@ -21,7 +21,7 @@ from onegraph.runtime.registry import Registry
 
 from .test_blocks import EXACT, STEPS, _compiled, _eager, _is_routed, _report, engine
 
-__all__ = ["blocks_home", "engine"]  # fixtures
+__all__ = ["engine"]  # a fixture
 
 
 def offload(pipe: Any, folder: Path, group: int = 1, **options: Any) -> Any:
