@@ -66,7 +66,7 @@ def of_blocks(rounds: int) -> dict[str, Any]:
     x, text, options = block_model.call()
     with registries.using(Registry(Store(OUT / "blocks-store"), policy=ANY_SPEED)), torch.inference_mode():
         client: Any = block_model.Client()
-        run = Run(inspected=True, held=Held())
+        run = Run(held=Held())
         blocks = BlockRun(client, run, model, GuardCache())
         calls: dict[str, tuple[Any, dict[str, Any]]] = {}
 
@@ -84,22 +84,21 @@ def of_blocks(rounds: int) -> dict[str, Any]:
         noting("double", model.doubles[0])
         noting("single", model.singles[0])
         for _ in range(3):
-            with blocks.call(True):
+            with blocks.call():
                 model(x, text, options)
         report = run.report.blocks
         if report.calls < 24:
             raise SystemExit(f"blocks run eager: {report.text()} {dict(report.eager)}")
         for loaded in registries.registry().graphs():
-            loaded._schedule.every = 0
+            loaded._checks._schedule.every = 0
             for bound in loaded._runners:
                 bound.runner = Stub(bound.runner)
         for name, block in (("double", model.doubles[0]), ("single", model.singles[0])):
             args, kwargs = calls[name]
-            for kind, alone in (("part", True), ("whole", False)):
-                with blocks.call(alone):
-                    forward = vars(block)["forward"]
-                    forward(*args, **kwargs)
-                    found[f"{name}, {kind}"] = microseconds(partial(forward, *args, **kwargs), 500, rounds)
+            with blocks.call():
+                forward = vars(block)["forward"]
+                forward(*args, **kwargs)
+                found[name] = microseconds(partial(forward, *args, **kwargs), 500, rounds)
             leaves = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
             changed = leaves[: 2 if name == "double" else 1]
             found[f"{name}, copies of results"] = microseconds(
@@ -107,7 +106,7 @@ def of_blocks(rounds: int) -> dict[str, Any]:
             )
 
         def around() -> None:
-            with blocks.call(True):
+            with blocks.call():
                 pass
 
         found["around all blocks of a call"] = microseconds(around, 20, rounds)

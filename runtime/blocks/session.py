@@ -175,7 +175,9 @@ class BlockRun:
             if is_compiled_by_torch(one.block):  # it would trace through a route
                 self._eager[reasons.TorchCompiled()] += 1
             elif any(hook_tables(one.block)):  # torch looks a forward up before it runs hooks, which may replace it
-                self._eager[reasons.ForwardHook(f"{one.name} ({type(one.block).__name__})")] += 1
+                hooked = reasons.ForwardHook(f"{one.name} ({type(one.block).__name__})")
+                self._eager[hooked] += 1
+                self._counters.count_eager(hooked)
             else:
                 own.append((one.block, place))
                 if place.is_taken:

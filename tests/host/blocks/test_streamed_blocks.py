@@ -168,7 +168,7 @@ def test_a_layer_exchanged_in_mid_run_is_not_served_by_a_copy_of_the_old_one(flu
     fast.set_model_sampler_post_cfg_function(lambda given: (exchange(), given["denoised"])[1])
     found = dits.sample(fast, "flux", steps=3)
     report = blocks()
-    assert report["eager_codes"] == {"weights_moving": 2}, status.last_runs[NODE].text()
+    assert report["eager_codes"] == {"block_changed": 2}, status.last_runs[NODE].text()
     done.clear()
     module.single_blocks[0].linear1.weight.mul_(-1.0)
     module.single_blocks[0].linear1.bias.mul_(0.5)

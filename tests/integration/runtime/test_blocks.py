@@ -44,17 +44,17 @@ class Runs:
 
     def start(self) -> None:
         """Begin another run."""
-        self.run = Run(inspected=True)
+        self.run = Run()
         self.blocks = BlockRun(self.client, self.run, self.model, self._guards)
 
-    def __call__(self, *sizes: int, options: Any = None, alone: bool = True, **ways: bool) -> torch.Tensor:
-        with self.blocks.call(alone):
+    def __call__(self, *sizes: int, options: Any = None, **ways: bool) -> torch.Tensor:
+        with self.blocks.call():
             found: torch.Tensor = self.model(*toy_blocks.call(*sizes), {} if options is None else options, **ways)
         return found
 
-    def check(self, *sizes: int, options: Any = None, alone: bool = True, **ways: bool) -> None:
+    def check(self, *sizes: int, options: Any = None, **ways: bool) -> None:
         """A call equals eager's."""
-        found = self(*sizes, options=options, alone=alone, **ways)
+        found = self(*sizes, options=options, **ways)
         assert not self.routed
         wanted = self.model(*toy_blocks.call(*sizes), {} if options is None else options, **ways)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
@@ -134,17 +134,17 @@ def _exchanged(block: Any) -> None:
     block.second.weight.mul_(0.5)
 
 
-@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("another_run", [True, False])
 @pytest.mark.parametrize("change", [_scaled, _in_place, _by_data, _exchanged])
 def test_weights_that_change_are_the_ones_computed_with(
-    engine: Registry, change: Callable[[Any], None], alone: bool
+    engine: Registry, change: Callable[[Any], None], another_run: bool
 ) -> None:
     runs = Runs(toy_blocks.model())
-    runs.check(*FIRST, alone=alone)
+    runs.check(*FIRST)
     change(runs.model.singles[1])
-    if alone:  # nobody else's code ran in this run: only the next one looks at all of it
+    if another_run:
         runs.start()
-    runs.check(*FIRST, alone=alone)
+    runs.check(*FIRST)
     assert runs.eager == {}
 
 
@@ -162,21 +162,23 @@ def _wider(block: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "alone"),
+    ("change", "another_run"),
     [
         (_hooked, True), (_method, True), (_wider, True), (_method, False),
         pytest.param(_hooked, False, marks=pytest.mark.full), pytest.param(_wider, False, marks=pytest.mark.full),
     ],
 )  # fmt: skip
-def test_a_block_that_is_changed_runs_eager_alone(engine: Registry, change: Callable[[Any], None], alone: bool) -> None:
+def test_a_block_that_is_changed_runs_eager_alone(
+    engine: Registry, change: Callable[[Any], None], another_run: bool
+) -> None:
     runs = Runs(toy_blocks.model())
-    runs.check(*FIRST, alone=alone)
+    runs.check(*FIRST)
     before = runs.compiled
     change(runs.model.singles[1])
-    if alone:
+    if another_run:
         runs.start()
         before = 0
-    runs.check(*FIRST, alone=alone)
+    runs.check(*FIRST)
     assert sum(runs.eager.values()) == 1 and runs.compiled == before + 4
 
 

@@ -175,7 +175,7 @@ def serve(checkpoint: Path | None) -> Start:
     inputs = toy.inputs()
     run = Run()
     call = Call(request, inputs, module, "wait")
-    Dispatcher(_Host()).call(run, lambda: call, lambda: module(*inputs))
+    Dispatcher(_Host()).call(run, module, lambda: call, lambda: module(*inputs))
     return Start(registry().counters.compiles, run.report.compiled_calls, run.report.text())
 
 
