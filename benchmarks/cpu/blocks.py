@@ -2,8 +2,7 @@
 
 A small model with blocks like FLUX's runs with its blocks compiled. In place of the graph's run stands one that returns
 the results of the call before, so that what is left is choosing and checking: the way to the session, names, form,
-options, sizes, modes, addresses of weights, putting results together. `whole` is a call that is checked in full, as the
-first of a run and each where custom nodes run between blocks; `part` is any other. `stages` are the same steps called
+options, sizes, modes, addresses of weights, putting results together. `stages` are the same steps called
 one by one. `--loaders 60` loads one graph so often and prints what memory and file mappings each takes.
 
 Prints a table and writes build/benchmarks/blocks.json.

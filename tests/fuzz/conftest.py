@@ -32,7 +32,6 @@ REPORT = host.ROOT / "build" / "fuzz" / "report.json"
 RECIPES = Path(__file__).with_name("recipes.jsonl")  # cases that failed once, in their order
 DEFAULT_CASES, DEFAULT_SEED = 16, 1
 SHORT = ("flux", "z-image")  # transformers of a short run, whose graphs tests/host needs as well
-COMPILING = 1200  # seconds
 _tally = pytest.StashKey[Tally]()
 _drawn = pytest.StashKey[list[Case]]()
 
@@ -169,7 +168,7 @@ def bench(
     bench = Bench(base, host.comfyui_path(), env)
     try:
         for case in _warm_up(drawn):
-            outcome = bench.run(prompt_of(case), COMPILING)
+            outcome = bench.run(prompt_of(case))
             assert outcome.status == "success", outcome.error
         # A folder that was kept may hold graphs of an older version.
         assert given is not None or bench.status()["compiles"] == 0
