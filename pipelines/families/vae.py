@@ -20,7 +20,7 @@ from .unet import side_of
 
 _SMALLEST, _LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
 _TILING = ("tiled_decode", "tiled_encode", "_tiled_decode", "_tiled_encode")
-_NEAR = 8  # frames from the tiles' loop down to here
+_NEAR = 12  # frames from the tiles' loop down to here
 
 
 def any_size(unit: int, factor: int, pixels: int) -> tuple[tuple[Axis, ...], str]:

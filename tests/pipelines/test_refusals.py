@@ -66,28 +66,6 @@ def test_a_callback_changes_the_model_between_steps(registry: Registry, what: st
     assert pipe.onegraph.report()["unet"].compiled_calls == (4 if what == "a weight" else 2)
 
 
-def test_a_loop_of_libraries_is_checked_in_parts(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onegraph.runtime.loaded_graph import LoadedGraph
-
-    whole: list[bool] = []  # whether a call was checked for everything
-    own = LoadedGraph.call
-
-    def spied(self: LoadedGraph, *args: Any) -> Any:
-        if self.entry.manifest.key["component"] == "unet":
-            whole.append(args[5])
-        return own(self, *args)
-
-    monkeypatch.setattr(LoadedGraph, "call", spied)
-    pipe = compile_pipe(pipes.sd(), when_missing="eager")
-    pipes.image(pipe, steps=3)
-    assert whole == [True, False, False]
-    pipes.image(pipe, steps=3, callback_on_step_end=lambda pipe, step, timestep, given: given)
-    assert whole[3:] == [True] * 3
-    with torch.no_grad():
-        pipe.unet(torch.zeros(1, 4, 8, 8), 5, torch.zeros(1, 7, 32))
-    assert whole[6:] == [True]
-
-
 def test_own_attention_processor(registry: Registry) -> None:
     pipe = ran_alike(lambda p: p.unet.set_attn_processor(OwnProcessor()))
     assert code_of(pipe) == {"attention_processor": 2}

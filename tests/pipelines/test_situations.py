@@ -135,8 +135,8 @@ def test_a_graph_that_is_not_finite_is_retired(registry: Registry, monkeypatch: 
     monkeypatch.setattr(registry.store, "quarantine", moved.append)
     own = LoadedGraph.call
 
-    def spoilt(self: LoadedGraph, *args: Any) -> Any:
-        result = own(self, *args)
+    def spoilt(self: LoadedGraph, *args: Any, **kwargs: Any) -> Any:
+        result = own(self, *args, **kwargs)
         if self.entry.manifest.key["component"] == "vae_decoder" and isinstance(result, Result):
             return Result(result.output * torch.nan)
         return result

@@ -75,6 +75,17 @@ def distance(result: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((result.double() - wanted.double()).norm() / wanted.double().norm())
 
 
+def same_product(result: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Equal but for the order of a product's sums, by which one value in a thousand may be rounded to its neighbour.
+
+    Which order there is depends on the processor and on where tensors lie.
+    """
+    apart = result != wanted
+    step = torch.finfo(wanted.dtype).eps * wanted.abs()
+    rounded = bool(((result - wanted).abs() <= step)[apart].all()) and float(apart.float().mean()) <= 1e-3
+    return distance(result, wanted) < 2e-5 or rounded
+
+
 def compiled(model: Any, **options: Any) -> Any:
     return model_hook.compile_model(model, model_hook.Options(backend="inductor", **options), NODE)[0]
 
@@ -157,7 +168,7 @@ def test_a_plain_layer_computes_what_the_hosts_own_does(which: str, stored: torc
                 x = 3 * torch.randn(shape, dtype=given)
                 found, wanted = ours(x), hosts(x)
                 assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-                assert distance(found, wanted) < 2e-5, (more, shape)  # 0, but for the order of a product's sums
+                assert same_product(found, wanted), (more, shape)
 
 
 @pytest.mark.parametrize("which", [one for one in SERVED if one.startswith(("mxfp8", "nvfp4"))])
@@ -224,7 +235,7 @@ def test_an_activation_that_the_product_computes_on_the_way(which: str, activati
             assert comfy.ops.linear_input_act is not usual
             found = comfy.ops.linear_input_act(ours, x.clone(), activation)
         assert comfy.ops.linear_input_act is usual
-        assert found.dtype == wanted.dtype and distance(found, wanted) < 2e-5
+        assert found.dtype == wanted.dtype and same_product(found, wanted)
         right = usual(exact.exact_block(hosts), x.float(), activation)
         assert right.dtype == torch.float32 and distance(wanted, right) < 0.1
 

@@ -356,7 +356,7 @@ def test_calls_that_differ_each_time_do_not_compile_without_end(engine: Registry
         single: Any = runs.model.singles[0]
         for number in range(12):
             x, vec = torch.randn(1, 3, 16), toy_blocks.Modulation(torch.randn(1, 16), torch.randn(1, 16))
-            with runs.blocks.call(True, ((*toy_blocks.call(*FIRST), {}), {})):
+            with runs.blocks.call(((*toy_blocks.call(*FIRST), {}), {})):
                 single(x, vec, start=-1 - number, transformer_options={})
         assert runs.eager["too_many_kinds"] >= 5
     assert 0 < len(asked) <= kinds.MOST_KINDS

@@ -93,12 +93,12 @@ def test_another_process_knows_which_calls_pay_to_be_replayed(tmp_path: Path) ->
 
     first = process()
     for side in [*range(70), 10]:
-        assert not first.pays(f"1x{side}") or side == 10
-        first.remember(f"1x{side}")
+        assert first.pays(f"1x{side}") is None or side == 10
+        first.remember(f"1x{side}", pays=side % 2 == 0)
     again = process()
-    assert [side for side in range(70) if again.pays(f"1x{side}")] == [*range(6, 70)]
-    assert again.result.replays[-1] == "1x10"
-    assert not process("torch 3").pays("1x10")
+    assert [again.pays(f"1x{side}") for side in range(70)] == [None] * 6 + [side % 2 == 0 for side in range(6, 70)]
+    assert [*again.result.replays][-1] == "1x10"
+    assert process("torch 3").pays("1x10") is None
 
 
 def test_short_calls_on_a_gpu_are_timed_in_a_row() -> None:
