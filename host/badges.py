@@ -65,6 +65,21 @@ class Badge(BaseModel):
     reasons: tuple[Why, ...] = ()
 
 
+class BadgeOf(BaseModel):
+    """Whose a badge is. The ids of nodes are the same in many workflows: the prompt tells them apart.
+
+    Attributes:
+        prompt_id, client_id: see `status.Origin`.
+        badge: None: there is none any more.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    node: str
+    prompt_id: str | None
+    client_id: str | None
+    badge: Badge | None
+
+
 # By node and whose it is, how far a compile is: it may go on in the background while the node runs in other prompts.
 _compiles: dict[tuple[str, Origin], float] = {}
 _sent: dict[tuple[str, Origin], float] = {}  # when the last progress was
@@ -96,17 +111,20 @@ def send(node_id: str) -> None:
 
 def _send(node_id: str, origin: Origin) -> None:
     try:
-        badge = of(node_id, origin)
-        told = None if badge is None else badge.model_dump(mode="json")
-        events.send("onegraph.badge", {"node": node_id, **vars(origin), "badge": told})
+        told = BadgeOf(node=node_id, **vars(origin), badge=of(node_id, origin))
+        events.send("onegraph.badge", told.model_dump(mode="json"))
     except Exception:  # a lost badge must never end a sampling run
         log.debug("no badge of node %s", node_id, exc_info=True)
 
 
-def all_badges() -> dict[str, tuple[Origin, Badge]]:
-    """By node, for pages that were just opened: what compiles, else the last prompt's."""
-    known = {node: status.origin_of(node) for node in status.node_ids()} | dict([*_compiles.copy()])
-    return {node: (origin, badge) for node, origin in known.items() if (badge := of(node, origin)) is not None}
+def all_badges() -> list[BadgeOf]:
+    """For pages that were just opened: of each node the last prompt's badge, and those of other prompts' compiles."""
+    known = dict.fromkeys([*((node, status.origin_of(node)) for node in status.node_ids()), *_compiles.copy()])
+    return [
+        BadgeOf(node=node, **vars(origin), badge=badge)
+        for node, origin in known
+        if (badge := of(node, origin)) is not None
+    ]
 
 
 def of(node_id: str, origin: Origin) -> Badge | None:

@@ -8,9 +8,4 @@ from .models import Badges, Nothing
 
 def read(asked: Nothing) -> Badges:
     """GET badges."""
-    found = badges.all_badges()
-    return Badges(
-        nodes={node: badge for node, (_, badge) in found.items()},
-        prompts={node: origin.prompt_id for node, (origin, _) in found.items() if origin.prompt_id},
-        clients={node: origin.client_id for node, (origin, _) in found.items() if origin.client_id},
-    )
+    return Badges(badges=badges.all_badges())

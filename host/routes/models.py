@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from ..badges import Badge
+from ..badges import BadgeOf
 from ..baking import JobState
 from .answers import Given, Told
 
@@ -193,11 +193,9 @@ class Settings(Told):
 
 
 class Badges(Told):
-    """`prompts`, `clients`: by node, the prompt that its badge is of, and the client that queued it."""
+    """As the event `onegraph.badge` tells them."""
 
-    nodes: dict[str, Badge]
-    prompts: dict[str, str]
-    clients: dict[str, str]
+    badges: list[BadgeOf]
 
 
 # Jobs -------------------------------------------------------------------------------------------------------

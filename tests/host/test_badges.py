@@ -27,6 +27,11 @@ def of(origin: status.Origin = ORIGIN) -> badges.Badge:
     return badge
 
 
+def told() -> dict[status.Origin, badges.Badge | None]:
+    """What a page that was just opened is told of the node."""
+    return {status.Origin(one.prompt_id, one.client_id): one.badge for one in badges.all_badges() if one.node == NODE}
+
+
 @pytest.fixture(autouse=True)
 def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     found: list[tuple[str, dict[str, Any]]] = []
@@ -90,7 +95,7 @@ def test_what_runs_leave_on_the_badge(
             "badge": badge.model_dump(mode="json"),
         },
     )  # fmt: skip
-    assert badges.all_badges() == {NODE: (ORIGIN, badge)}
+    assert told() == {ORIGIN: badge}
 
 
 def test_blocks_that_ran_eager_are_counted_by_themselves() -> None:
@@ -117,7 +122,7 @@ def test_a_compile_moves_and_ends(sent: list[tuple[str, dict[str, Any]]]) -> Non
     badges.compiling(NODE, ORIGIN, None)
     badges.compiling(None, ORIGIN, Progress("compiling", 3.0, 0.4))  # of nobody's node
     assert states(sent) == [("one client", "waiting"), ("one client", "compiling"), ("one client", "waiting")]
-    assert badges.all_badges() == {NODE: (ORIGIN, of())}
+    assert told() == {ORIGIN: of()}
 
 
 def test_a_compile_in_the_background_is_of_the_prompt_that_asked_for_it(
@@ -127,10 +132,10 @@ def test_a_compile_in_the_background_is_of_the_prompt_that_asked_for_it(
     badges.compiling(NODE, ORIGIN, Progress("compiling", 3.0, 0.4))
     monkeypatch.setattr(status, "current_origin", lambda: OTHER)
     progress.report_run(NODE, "", eager(report(compiled_calls=0), 3))
-    assert badges.all_badges()[NODE] == (ORIGIN, of()) and (of().calls, of().reasons) == (0, ())
+    assert told() == {OTHER: of(OTHER), ORIGIN: of()} and (of().calls, of().reasons) == (0, ())
     badges.compiling(NODE, ORIGIN, None)
     assert states(sent) == [("one client", "compiling"), ("another client", "eager"), ("one client", None)]
-    assert badges.all_badges() == {NODE: (OTHER, of(OTHER))} and badges.of(NODE, ORIGIN) is None
+    assert told() == {OTHER: of(OTHER)} and badges.of(NODE, ORIGIN) is None
     (text,) = (data for event, data in sent if event == "onegraph.text")
     assert (text["prompt_id"], text["client_id"]) == ("another prompt", "another client")
 

@@ -217,6 +217,51 @@ def test_a_background_compile_goes_on_beside_later_runs(
     front.wait_badges("eager")
 
 
+def test_what_is_told_before_the_page_knows_its_prompt(front: Front, workflow: workflows.Prompt) -> None:
+    """The server's answer to the page comes after a badge of that prompt, and after those of strangers' prompts."""
+
+    def answer(route: Route) -> None:
+        show(front, TEXTS[-1][0], "early")
+        for number in range(5):
+            show(front, {"state": "restored", "seconds": 0.3}, f"stranger {number}")
+        route.fulfill(json={"prompt_id": "early", "number": 1, "node_errors": {}})
+
+    asked: list[Route] = []
+    front.page.route("**/prompt", lambda route: asked.append(route))
+    queue(front)
+    while not asked:
+        front.page.wait_for_timeout(50)
+    answer(asked[0])
+    front.wait_badges("eager")
+    front.page.unroute("**/prompt")
+
+
+def test_of_two_answers_the_later_question_counts(
+    front: Front, workflow: workflows.Prompt, queued: Callable[[], str]
+) -> None:
+    """A prompt ends while the page still waits for an older answer, and both come in the wrong order."""
+    asked: list[Route] = []
+    prompt = queued()
+    show(front, {"state": "waiting"}, prompt)
+    front.wait_badges("waiting")
+    front.page.route("**/onegraph/badges", lambda route: asked.append(route))
+    for _ in range(2):
+        front.evaluate(
+            "() => window.comfyAPI.api.api.dispatchEvent(new CustomEvent('status', {detail: {exec_info: {}}}))"
+        )
+    while len(asked) < 2:
+        front.page.wait_for_timeout(50)
+    node = next(number for number, one in workflow.items() if one["class_type"] == "OneGraphCompileModel")
+    for route, state in zip(reversed(asked[-2:]), ("not_run", "waiting"), strict=True):
+        badge = {"state": state, "text": "", "calls": 0, "eager_calls": 0, "reasons": []}
+        with front.page.expect_response("**/onegraph/badges"):
+            route.fulfill(json={"badges": [{"node": node, "prompt_id": prompt, "client_id": None, "badge": badge}]})
+        front.wait_badges("not run")
+    front.page.wait_for_timeout(500)
+    assert front.badges() == ["not run"]
+    front.page.unroute("**/onegraph/badges")
+
+
 def test_a_prompt_that_is_not_the_pages_is_on_the_tab_alone(front: Front, workflow: workflows.Prompt) -> None:
     """Another client's, or a program's, whose nodes have the same ids."""
     show(front, {"state": "compiling", "progress": 0.25}, "somebody's")
@@ -235,7 +280,7 @@ def test_pages_show_what_they_queued(
     eager = txt2img(seed=5, when_missing="eager", shapes="exact", backend="inductor")
     front.load(eager)
     assert running.run(eager).status == "success"
-    assert running.get("/onegraph/badges")["nodes"]
+    assert running.get("/onegraph/badges")["badges"]
     front.page.wait_for_timeout(500)
     assert front.badges() == [] and front.evaluate(SAID) == []
     later = browsers.Front(browser, running.port).open()
@@ -304,6 +349,7 @@ def test_badges_are_not_shown_to_those_who_do_not_want_them(
     front: Front, workflow: workflows.Prompt, queued: Callable[[], str]
 ) -> None:
     show(front, TEXTS[-1][0], queued())
+    front.wait_badges("eager")
     front.set("OneGraph.ShowBadges", False)
     assert front.badges() == []
     front.set("OneGraph.ShowBadges", True)
@@ -325,7 +371,7 @@ def test_a_badge_follows_a_compile(front: Front, running: server.Server) -> None
     assert last.startswith("compiled")
     expect(front.page.locator(".og-row", has_text="tiny_sd15")).to_have_count(1)
     expect(front.page.locator(".og-now")).to_have_count(0)
-    assert running.get("/onegraph/badges")["nodes"]
+    assert running.get("/onegraph/badges")["badges"]
     assert front.page.locator("[data-node-id]", has_text="Compile Model").get_by_text(last).count() == 1
 
 

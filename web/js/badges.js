@@ -25,6 +25,7 @@ const watchers = new Set();
 const said = new Map(); // node id -> {prompt, text}, what the server told last
 const looks = new WeakMap(); // node -> the look that was made last, and of what
 let events = 0; // how often the server told of a badge
+let questions = 0; // how often this page asked for all
 let shown = true;
 let opened = null; // the node whose reasons are shown
 
@@ -80,12 +81,13 @@ const isUnderWay = ({ badge }) => badge.state === "waiting" || compiles({ badge 
 
 /** Ask for the badges of a page that was just opened, or has missed some. */
 export async function load() {
-  const before = events;
+  const [before, mine] = [events, ++questions];
   try {
-    const { nodes, prompts } = await client.badges();
+    const { badges } = await client.badges();
+    if (mine !== questions) return; // one that was asked later is newer, whichever comes first
     if (events !== before) return load(); // the answer may be older
     for (const [id, all] of known) known.set(id, all.filter((one) => !isUnderWay(one)));
-    for (const [id, badge] of Object.entries(nodes)) note(id, prompts[id], badge);
+    for (const one of badges) note(one);
   } catch {
     // Without them nodes have no badge until they run.
   }
@@ -97,17 +99,22 @@ export function queueChanged() {
   if ([...known.values()].flat().some(({ badge }) => badge.state === "waiting")) void load();
 }
 
-export function heard({ node, prompt_id: prompt, badge }) {
+export function heard(told) {
   events += 1;
-  note(String(node), prompt, badge);
+  note(told);
   drawAll();
 }
 
-function note(id, prompt, badge) {
+/** A prompt whose workflow is not known may be one of this page's, of which the server's answer has yet to come. */
+function note({ node, prompt_id: prompt, badge }) {
+  const id = String(node);
   const workflow = host.workflowOf(prompt);
-  const isReplaced = (one) => host.workflowOf(one.prompt) === workflow && compiles(one) === compiles({ badge });
+  const isReplaced = (one) =>
+    workflow && host.workflowOf(one.prompt) === workflow && compiles(one) === compiles({ badge });
   const others = (known.get(id) ?? []).filter((one) => one.prompt !== prompt && !(badge && isReplaced(one)));
-  known.set(id, badge ? [{ prompt: prompt ?? null, badge }, ...others].slice(0, MOST_WORKFLOWS) : others);
+  const all = badge ? [{ prompt, badge }, ...others] : others;
+  const [ours, strangers] = [true, false].map((ofUs) => all.filter((one) => Boolean(host.workflowOf(one.prompt)) === ofUs));
+  known.set(id, [...ours.slice(0, MOST_WORKFLOWS), ...strangers.slice(0, MOST_WORKFLOWS)]);
 }
 
 /** A text of a node: shown where the node's workflow is open. */
