@@ -73,7 +73,8 @@ def explain(
         if as_json:
             print_json({"error": last})
         else:
-            print_line(f"cannot tell: {last}")
+            empty = target.is_file() and not target.stat().st_size
+            print_line(f"{target.name} is empty, not a checkpoint." if empty else f"Can't tell: {last}")
         raise typer.Exit(1)
     findings: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     if as_json:

@@ -187,7 +187,7 @@ def prune(
         print_line(f"in use   {one.folder}")
     of = "without a limit" if limit is None else f"of {in_words(limit)}"
     print_line(
-        f"{verb} {len(done.removed)} graphs; {in_words(done.after)} {of} are left, before {in_words(done.before)}"
+        f"{verb} {len(done.removed)} graphs; the others use {in_words(done.after)} {of} (was {in_words(done.before)})"
     )
     raise typer.Exit(1 if over else 0)
 

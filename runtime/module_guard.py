@@ -37,6 +37,7 @@ _MISSING: Any = object()
 _OWN_DICT = operator.attrgetter("__dict__")
 _VALUES = operator.methodcaller("values")
 _PLAIN = (torch.Tensor, torch.nn.Module, type)
+_FEW = 4  # modules, up to which looking at one after the other is faster than at all
 
 _trees: weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[weakref.ref[torch.nn.Module]], int]] = (
     weakref.WeakKeyDictionary()
@@ -180,16 +181,40 @@ class ModuleGuard:
             return False
         if writes == self._writes_then:
             return True
-        if (
-            not all(map(operator.is_, map(dict.get, self._missing_of, self._missing), itertools.repeat(None)))
-            or list(map(dict.get, self._spaces, self._names)) != self._values
-            or self._ids_of_tables() != self._table_ids
-            or list(map(id, map(dict.get, self._tables, self._children))) != self._child_ids
-            or list(map(tuple, self._child_tables)) != self._child_names
-            or not self._only_placed()
-        ):
+        count = len(self._states)
+        tables_same = writes[count:] == self._writes_then[count:]
+        written = [n for n in range(count) if writes[n] != self._writes_then[n]] if tables_same else []
+        few = tables_same and len(written) <= _FEW
+        if not (all(map(self._attributes_same, written)) if few else self._all_same()):
             return False
         self._writes_then = writes
+        return True
+
+    def _all_same(self) -> bool:
+        """Whether all that is taken down of all modules is as before."""
+        return (
+            all(map(operator.is_, map(dict.get, self._missing_of, self._missing), itertools.repeat(None)))
+            and list(map(dict.get, self._spaces, self._names)) == self._values
+            and self._ids_of_tables() == self._table_ids
+            and list(map(id, map(dict.get, self._tables, self._children))) == self._child_ids
+            and list(map(tuple, self._child_tables)) == self._child_names
+            and self._only_placed()
+        )
+
+    def _attributes_same(self, number: int) -> bool:
+        """Whether a module that was written to has its attributes as before: the route to a block is written there."""
+        state = self._states[number]
+        keys, ids = tuple(state), self._table_ids[number :: len(self._states)]
+        if (
+            any(id(state.get(name)) != known for name, known in zip(TABLES, ids, strict=True))
+            or any(
+                space is state and space.get(name) != value
+                for space, name, value in zip(self._spaces, self._names, self._values, strict=True)
+            )
+            or (keys != self._keys[number] and self._telling(keys, number) != self._telling(self._keys[number], number))
+        ):
+            return False
+        self._keys[number] = keys
         return True
 
     def _all_writes(self) -> list[Any]:

@@ -31,7 +31,7 @@ class ForeignOrigin(Reason):
 class NotJson(Reason):
     """A request that changes something is not plain JSON."""
 
-    sentence = "What changes something is sent as application/json, without an encoding."
+    sentence = "Send Content-Type: application/json, without an encoding."
 
 
 class RequestTooLarge(Reason):

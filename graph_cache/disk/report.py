@@ -73,7 +73,7 @@ def used_at(entry: Listed) -> str:
 
 REMEDIES = {
     "quarantined": (
-        "Nothing loads it, and the next run compiles another one. Try again what failed, or delete it to free its room."
+        "Disabled. The next run compiles a new one. Try again what failed, or delete it to free its room."
     ),
     "made_for_another": "Nothing here can use it, and the budget removes it first. Delete it to free its room now.",
     "checkpoint_gone": "Put the checkpoint back, or delete the graph to free its room.",
@@ -94,7 +94,7 @@ REMEDIES = {
         "Its publisher took it back, so nothing loads it, and the next run compiles another one. Delete it."
     ),
     "newer_manifest": "Update OneGraph, or delete the graph's folder.",
-    "damaged": "Nothing loads it, and the next run compiles another one. Delete its folder to free its room.",
+    "damaged": "Disabled. The next run compiles a new one. Delete its folder to free its room.",
 }
 _DAMAGED = frozenset(kind.code for kind in Damaged.__subclasses__())
 STATES = (

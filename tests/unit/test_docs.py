@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from markdown_it import MarkdownIt
 from typer.core import TyperGroup
 
 from onegraph.cli.app import app
@@ -16,7 +17,7 @@ from onegraph.common import reasons
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "README.zh.md", "README.ja.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "web" / "docs").glob("*.md")),
 ]
@@ -26,7 +27,9 @@ COMMANDS = typer.main.get_group(app).commands
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
 SCRIPTS = sorted(path for folder in ("benchmarks", "tools") for path in (ROOT / folder).rglob("*.py"))
 
+_IN_A_TABLE = 5  # the level of a cell's text
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+ANCHOR = re.compile(r"\]\(([^)#]*)#([^)]+)\)")
 VARIABLE = re.compile(r"\bONEGRAPH_[A-Z_]+")
 FILE = re.compile(rf"(?<![\w./-])(?:{'|'.join(name for name in FOLDERS if name not in BUILT)})/[\w./-]*\w")
 MAKE = re.compile(r"(?:^|[\w/.=]+ )make ([a-z-]+)")
@@ -67,6 +70,48 @@ def test_pages_have_what_is_looked_for() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which GitHub links to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@on_each_page
+def test_anchors_exist(page: Path) -> None:
+    for target, anchor in ANCHOR.findall(page.read_text()):
+        if not target.startswith("https://"):
+            assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+def broken(text: str) -> list[str]:
+    """Lines that are meant as rows of a table, or as code, and are read as a text, or as a row of another width."""
+    found: list[str] = []
+    width = 0
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "table_open" and token.map:
+            rows = [re.sub(r"`[^`]*`", "", row).count("|") for row in text.splitlines()[slice(*token.map)]]
+            width = rows[0]
+            found += [f"{count - 1} cells, not {width - 1}" for count in rows if count != width]
+        elif token.type == "inline" and token.level < _IN_A_TABLE:
+            found += [line for line in token.content.splitlines() if line.startswith(("|", "```"))]
+    if sum(line.lstrip().startswith("```") for line in text.splitlines()) % 2:
+        found.append("a code block has no end")
+    return found
+
+
+@on_each_page
+def test_tables_and_code_are_read_as_such(page: Path) -> None:
+    assert broken(page.read_text()) == []
+
+
+def test_a_broken_table_is_found() -> None:
+    assert broken("| a | b |\n| --- | --- |\n| 1 | 2 |\n") == []
+    assert broken("a text\n| a | b |\n") == ["| a | b |"]
+    assert broken("| a | b |\n| --- |\n| 1 | 2 |\n") == ["| a | b |", "| --- |", "| 1 | 2 |"]
+    assert broken("| a | b |\n| --- | --- |\n| 1 |\n") == ["1 cells, not 2"]
+    assert broken("```sh\nls\n") == ["a code block has no end"]
 
 
 @on_each_page

@@ -26,7 +26,7 @@ const listed = [
   {
     id: BUDGET,
     name: "Disk space for graphs in GiB",
-    tooltip: "Graphs that were not used for longest go when there are more. 0: no limit. Pinned graphs stay.",
+    tooltip: "Over the limit, the least recently used graphs are deleted. 0: no limit. Pinned graphs stay.",
     category: ["OneGraph", "Disk", "Budget"],
     type: "number",
     defaultValue: 10,

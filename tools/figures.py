@@ -1,0 +1,264 @@
+"""Figures of the pages: every one that README states, and the tables of docs/models.md, from benchmarks/results.
+
+`.venv/bin/python tools/figures.py` writes them between the marks of each page: `<!-- figures NAME -->` and
+`<!-- end -->` around a table, `<!--figure NAME-->` and `<!--end-->` around a figure in a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md")))
+H200, H100_Z, H100, H100_FLOAT8, H100_WAN = (
+    "2026-11-26-h200-a379aab.json",
+    "2026-11-24-h100-b091270.json",
+    "2026-11-25-h100-e59107e.json",
+    "2026-11-24-h100-d777f78.json",
+    "2026-11-25-h100-a33b7c8.json",
+)
+SDXL_AGAIN = "2026-11-21-h200-f204330.json"  # has torch.compile's first step with its caches filled
+SDXL = "sdxl_base_1024_b2"
+KEYS = {  # a model's name in the results
+    "FLUX.1 dev": "flux",
+    "Qwen-Image": "qwen-image",
+    "Wan 2.1 14B, 832x480, 49 frames": "wan 2.1 t2v",
+    "Z-Image": "z-image",
+}
+FORMATS = {"bf16": "", "fp8": ", fp8 scaled", "int8": ", int8 convrot"}
+TABLE = re.compile(r"(<!-- figures ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+INLINE = re.compile(r"(<!--figure ([\w-]+)-->).*?(<!--end-->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model in one format on one card.
+
+    Attributes:
+        step: milliseconds of the fastest step by `eager`, `torch.compile` and `OneGraph`, of those that were measured.
+        first: seconds of the first step of a process that finds what an earlier one stored, likewise.
+        compile_s: seconds of the longest compile, in which the others of the model run beside it.
+        source: the file in benchmarks/results.
+    """
+
+    model: str
+    weights: str
+    card: str
+    step: dict[str, float]
+    first: dict[str, float]
+    compile_s: float | None
+    source: str
+
+
+@cache
+def read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return found
+
+
+def rows_of(source: str, key: str) -> dict[str, dict[str, Any]]:
+    """The rows of a model, by the way it ran."""
+    found = read(source)["models"][key]
+    return {row["way"]: row for row in (found["rows"] if isinstance(found, dict) else found)}
+
+
+def _transformer(model: str, weights: str, card: str, source: str) -> Measured:
+    ways = rows_of(source, KEYS[model] + FORMATS[weights])
+
+    def least(prefix: str) -> float | None:
+        return min((row["least_ms"] for way, row in ways.items() if way.startswith(prefix)), default=None)
+
+    step = {"eager": least("eager"), "torch.compile": least("torch.compile"), "OneGraph": least("ours")}
+    first = {"torch.compile": ways.get("torch.compile, again"), "OneGraph": ways.get("ours, restored")}
+    compiles = [value[0] for name, value in ways["ours"].items() if name.endswith("any size")]
+    return Measured(
+        model, weights, card,
+        {way: value for way, value in step.items() if value is not None},
+        {way: row["first_s"] for way, row in first.items() if row is not None},
+        max(compiles, default=None), source,
+    )  # fmt: skip
+
+
+@cache
+def measured() -> tuple[Measured, ...]:
+    """All that the first table lists, in its order."""
+    sdxl, restores = read(H200)[SDXL], [one for one in read(H200)["restore"] if one["mode"] == ["plain"]]
+    turns = sdxl["turns"]
+    flux, qwen, wan, z_image = KEYS
+    return (
+        _transformer(flux, "bf16", "H200", H200),
+        _transformer(flux, "fp8", "H200", H200),
+        _transformer(qwen, "bf16", "H100", H100),
+        _transformer(qwen, "fp8", "H200", H200),
+        _transformer(qwen, "int8", "H100", H100_FLOAT8),
+        _transformer(wan, "bf16", "H100", H100),
+        _transformer(wan, "fp8", "H100", H100_WAN),
+        _transformer(z_image, "bf16", "H200", H200),
+        _transformer(z_image, "fp8", "H200", H200),
+        _transformer(z_image, "int8", "H100", H100_Z),
+        Measured(
+            "SDXL base, batch 2", "fp16", "H200",
+            {
+                "eager": turns["eager"]["least"],
+                "torch.compile": turns["torch.compile"]["least"],
+                "OneGraph": turns["ours, as it runs"]["least"],
+            },
+            {
+                "torch.compile": read(SDXL_AGAIN)[SDXL]["torch_compile_warm_s"],
+                "OneGraph": max(one["restore_s"] for one in restores),
+            },
+            sdxl["compile_s"], H200,
+        ),
+    )  # fmt: skip
+
+
+def restarts() -> dict[str, dict[str, float]]:
+    """Seconds of the first step after a restart, of the models where both were measured on one card."""
+    z_image = rows_of(H100_Z, "z-image")
+    known = {f"{one.model}, {one.card}": one.first for one in measured() if len(one.first) > 1}
+    known["Z-Image, bf16, H100"] = {
+        "torch.compile": z_image["torch.compile, again"]["first_s"], "OneGraph": z_image["ours, restored"]["first_s"]
+    }  # fmt: skip
+    return known
+
+
+WAYS = {
+    "eager": "uncompiled",
+    "eager, another process": "uncompiled, another process",
+    "torch.compile": "torch.compile, whole (ComfyUI's node)",
+    "torch.compile, again": "the same, caches filled",
+    "torch.compile by block": "torch.compile, each block",
+    "torch.compile by block, again": "the same, caches filled",
+    "ours": "**OneGraph**, which compiles",
+    "ours, restored": "**OneGraph**, restored",
+}
+
+
+def ways_table() -> str:
+    """Every way that was measured on the transformers of the first table."""
+    lines = [
+        "| model, weights, card | way | step, ms: median, fastest | first step, s | first two with another LoRA, ms | "
+        "with a reference image, ms | activations, MiB |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    listed = {(one.model, one.weights, one.card): one.source for one in measured()}
+    for (model, weights, card), source in {**listed, ("Z-Image", "bf16", "H100"): H100_Z}.items():
+        if model not in KEYS:
+            continue
+        label = f"{model}, {weights}, {card}"
+        for way, row in rows_of(source, KEYS[model] + FORMATS[weights]).items():
+            lora, reference = row.get("lora_1.0_ms"), row.get("reference_ms")
+            lines.append(
+                f"| {label} | {WAYS[way]} | {number(row['step_ms'])}, {number(row['least_ms'])} | {row['first_s']:.2f} | "
+                f"{f'{lora[0]:.0f}, {lora[1]:.0f}' if lora else '-'} | "
+                f"{f'{statistics.median(reference):.0f}' if reference else '-'} | {row.get('peak_mib') or '-'} |"
+            )
+            label = ""
+    return "\n".join(lines).replace("|  |", "| |") + "\n"
+
+
+def number(value: float) -> str:
+    """Three digits, thousands apart."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}"
+
+
+def span(values: Iterable[float], digits: int = 0) -> str:
+    known = sorted(values)
+    low, high = f"{known[0]:.{digits}f}", f"{known[-1]:.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
+WORDS = {
+    "en": (
+        "model", "weights", "card", "uncompiled", "torch.compile", "OneGraph", "first step after a restart",
+        "not measured yet",
+        "LTX 2", "any of these on an RTX card",
+        "not measured yet: run `onegraph bench --share` and [send the file]({issues})",
+    ),
+    "zh": (
+        "模型", "权重", "显卡", "未编译", "torch.compile", "OneGraph", "重启后的第一步", "尚未测量",
+        "LTX 2", "以上模型，RTX 显卡",
+        "尚未测量：运行 `onegraph bench --share` 并[发送文件]({issues})",
+    ),
+    "ja": (
+        "モデル", "重み", "GPU", "未コンパイル", "torch.compile", "OneGraph", "再起動後の最初のステップ", "未計測",
+        "LTX 2", "上のモデル、RTX カード",
+        "未計測：`onegraph bench --share` を実行して[ファイルを送ってください]({issues})",
+    ),
+}  # fmt: skip
+ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
+
+
+def first_table(language: str) -> str:
+    """What people run: milliseconds a step, and seconds of the first one after a restart."""
+    model, weights, card, eager, torch, ours, first, missing, ltx, others, ask = WORDS[language]
+    lines = [
+        f"| {model} | {weights} | {card} | {eager} | {torch} | {ours} | | {first}: {torch} | {ours} |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    before = ""
+    for one in measured():
+        step, start = one.step, one.first
+        lines.append(
+            f"| {one.model if one.model != before else ''} | {one.weights} | {one.card} | {number(step['eager'])} | "
+            f"{number(step['torch.compile']) if 'torch.compile' in step else '-'} | **{number(step['OneGraph'])}** | "
+            f"{step['eager'] / step['OneGraph']:.2f}x | "
+            f"{number(start['torch.compile']) + ' s' if 'torch.compile' in start else '-'} | "
+            f"{'**' + number(start['OneGraph']) + ' s**' if 'OneGraph' in start else '-'} |"
+        )
+        before = one.model
+    lines.append(f"| {ltx} | | | {missing} | | | | | |")
+    lines.append(f"| {others} | | | {ask.format(issues=ISSUES)} | | | | | |")
+    return "\n".join(lines).replace("|  |", "| |") + "\n"
+
+
+def _restores() -> list[float]:
+    return [one.first["OneGraph"] for one in measured() if one.card == "H200" and "OneGraph" in one.first]
+
+
+def _sources(folder: str) -> str:
+    names = dict.fromkeys((*(one.source for one in measured()), SDXL_AGAIN))
+    return ", ".join(f"[{name.removesuffix('.json')}]({folder}/{name})" for name in names)
+
+
+FIGURES: dict[str, Callable[[], str]] = {
+    "first-en": lambda: first_table("en"),
+    "first-zh": lambda: first_table("zh"),
+    "first-ja": lambda: first_table("ja"),
+    "ways": ways_table,
+    "sources": lambda: _sources("benchmarks/results"),
+    "sources-docs": lambda: _sources("../benchmarks/results"),
+    # Of one H200 at one commit: a compile of each model, and its first step after a restart.
+    "compile": lambda: f"{span(one.compile_s for one in measured() if one.compile_s and one.source == H200)} s",
+    "compile-sdxl": lambda: f"{number(read(H200)[SDXL]['compile_s'])} s",
+    "restart": lambda: f"{span(_restores(), 1)} s",
+    "restart-sdxl": lambda: f"{span((one['restore_s'] for one in read(H200)['restore'][:2]), 2)} s",
+    "restart-sdxl-preloaded": lambda: f"{read(H200)['restore'][2]['restore_s']:.2f} s",
+    "restart-sdxl-torch": lambda: f"{read(SDXL_AGAIN)[SDXL]['torch_compile_warm_s']:.0f} s",
+    "restart-z-image-torch": lambda: f"{rows_of(H100_Z, 'z-image')['torch.compile, again']['first_s']:.0f} s",
+}
+
+
+def written(page: Path) -> str:
+    """A page with the figures in it as the results have them."""
+    text = page.read_text(encoding="utf-8")
+    text = TABLE.sub(lambda found: found[1] + FIGURES[found[2]]() + found[3], text)
+    return INLINE.sub(lambda found: found[1] + FIGURES[found[2]]() + found[3], text)
+
+
+def main() -> None:
+    for page in PAGES:
+        page.write_text(written(page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
