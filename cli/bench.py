@@ -13,12 +13,15 @@ from typing import Annotated, Any
 
 import typer
 
+from ..common.errors import without_paths
 from . import report
 from .output import Json, print_json, print_line, print_table
 from .paths import existing_file
 from .report.bench import page_of as bench_page
 
 CHOICES = ("eager", "inductor", "oneflow")
+SHARED = "onegraph-bench.json"
+ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
 
 
 def _run(job: dict[str, Any], home: Path) -> dict[str, Any]:
@@ -41,8 +44,37 @@ def _command(checkpoint: Path, chosen: list[str], size: str, cpu: bool) -> str:
     return f"onegraph bench {checkpoint.name} --comfyui ComfyUI --backends {','.join(chosen)} --size {size}{device}"
 
 
+def _shared(machine: dict[str, Any], results: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+    """What others may see of a measurement: no path, no name of a file, a user or a machine.
+
+    Args:
+        checkpoint: the name of the file, without its ending.
+    """
+    import torch
+
+    from .. import __version__
+
+    def plain(figures: dict[str, Any]) -> dict[str, Any]:
+        texts = {
+            name: without_paths(one).replace(checkpoint, "model") for name, one in figures.items() if type(one) is str
+        }
+        return figures | texts
+
+    gpu = torch.cuda.is_available() and machine["device"] != "CPU"
+    return {
+        **machine,
+        "memory_mib": torch.cuda.get_device_properties(0).total_memory // 2**20 if gpu else None,
+        "cuda": torch.version.cuda if gpu else None,
+        "os": platform.system(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "onegraph": __version__,
+        "backends": {name: {run: plain(one) for run, one in both.items()} for name, both in results.items()},
+    }
+
+
 def bench(
-    checkpoint: Annotated[Path, existing_file("A .safetensors checkpoint of SD 1.x, SD 2.x or SDXL class.")],
+    checkpoint: Annotated[Path, existing_file("A .safetensors file: a checkpoint, or a diffusion model alone.")],
     comfyui: Annotated[Path, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")],
     backends: Annotated[str, typer.Option(help="What to compare, with commas.")] = ",".join(CHOICES),
     size: Annotated[str, typer.Option(help="Width x height of the image, pixels.")] = "512x512",
@@ -52,9 +84,12 @@ def bench(
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Write the figures to this JSON file too.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with charts to this file too.")] = None,
+    share: Annotated[
+        bool, typer.Option("--share", help=f"Write {SHARED} here, which names neither this machine nor its files.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure first call, restore, step time and memory of the UNet under each backend, in processes of their own.
+    """Measure first call, restore, step time and memory of the model under each backend, in processes of their own.
 
     Nothing of your graphs is used or changed. A backend that is slower than eager is measured all the same.
     """
@@ -108,6 +143,10 @@ def bench(
     machine = {"device": device, "torch": torch.__version__, "size": f"{width}x{height}"}
     if out is not None:
         out.write_text(json.dumps({**machine, "backends": results}, indent=1) + "\n")
+    if share:
+        Path(SHARED).write_text(
+            json.dumps(_shared(machine, results, checkpoint.stem), indent=1) + "\n", encoding="utf-8"
+        )
     if html is not None:
         page = bench_page(checkpoint.name, f"{width}x{height}", results, _command(checkpoint, chosen, size, cpu))
         html.write_text(report.render(page), encoding="utf-8")
@@ -117,10 +156,12 @@ def bench(
         raise typer.Exit(code)
     print_table(("backend", "first call s", "restored s", "step ms", "memory MiB", "status"), rows)
     print_line(
-        f"{checkpoint.name}, {width}x{height}, batch 2, on {device}; Python {platform.python_version()}, "
+        f"{checkpoint.name}, {width}x{height}, on {device}; Python {platform.python_version()}, "
         f"torch {torch.__version__}. "
         "First call and restored: the first sampling step with an empty store and with a filled one."
     )
     if html is not None:
         print_line(f"to look at: {html}")
+    if share:
+        print_line(f"to send: {SHARED}, at {ISSUES}")
     raise typer.Exit(code)

@@ -16,6 +16,8 @@ from typing import Any
 
 STEPS = 5  # the first is apart, the others are averaged
 TOKENS = 77
+# How the configurations of diffusion transformers name the width of a prompt's tokens.
+_WIDTHS = ("context_in_dim", "cap_feat_dim", "joint_attention_dim", "text_dim", "caption_channels")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Figures:
     """What one process saw.
 
     Attributes:
+        model, dtype: ComfyUI's class of the model, and of its weights.
         said: what the node would show; the name in the file that `onegraph bench` writes.
         first_s: the first step, with compiling or restoring, seconds.
         compile_s, restore_s: of that, when it was done, seconds.
@@ -52,6 +55,8 @@ class Figures:
         memory_bytes: what sampling added at its peak: of the process on a CPU, allocated on a GPU.
     """
 
+    model: str
+    dtype: str
     said: str
     first_s: float
     compile_s: float | None
@@ -79,25 +84,36 @@ def boot(comfyui: Path, cpu: bool, custom_node: str = "") -> None:
         spec.loader.exec_module(module)
 
 
-def conditioning(width: int, seed: int) -> list[Any]:
+def conditioning(width: int, pooled: int, seed: int) -> list[Any]:
     """Random text conditioning of a width."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     context = torch.randn(1, TOKENS, width, generator=generator)
-    return [[context, {"pooled_output": torch.randn(1, 1280, generator=generator)}]]
+    return [[context, {"pooled_output": torch.randn(1, pooled, generator=generator)}]]
+
+
+def _load(path: str) -> Any:
+    """The MODEL of a checkpoint, or of a file that has a diffusion model alone."""
+    import comfy.sd
+    import safetensors
+
+    with safetensors.safe_open(path, "pt") as file:
+        whole = any(name.startswith("model.diffusion_model.") for name in file.keys())  # noqa: SIM118
+    if whole:
+        return comfy.sd.load_checkpoint_guess_config(path, output_vae=False, output_clip=False)[0]
+    return comfy.sd.load_diffusion_model(path)
 
 
 def measure(job: Job) -> Figures:
-    """Sample a few steps with CFG, batch 2 to the model. ComfyUI must be booted.
+    """Sample a few steps: a UNet with CFG, which is batch 2, a transformer without. ComfyUI must be booted.
 
     Raises:
-        SystemExit: no family serves the model; says so.
+        SystemExit: no prompt can be made up for the model; says so.
     """
     import time
 
     import comfy.sample
-    import comfy.sd
     import folder_paths
     import torch
 
@@ -112,23 +128,30 @@ def measure(job: Job) -> Figures:
     registry.use(registry.Registry(policy=ANY_SPEED))  # a slow graph is what the user wants to see here
     kinds = folder_paths.folder_names_and_paths["checkpoints"][1]
     folder_paths.folder_names_and_paths["checkpoints"] = ([str(Path(job.checkpoint).parent)], kinds)
-    model = comfy.sd.load_checkpoint_guess_config(job.checkpoint, output_vae=False, output_clip=False)[0]
-    module = model.model.diffusion_model
+    model = _load(job.checkpoint)
+    module, config = model.model.diffusion_model, model.model.model_config.unet_config
     family = family_of(module, MODELS)
-    if isinstance(family, reasons.Reason):
-        raise SystemExit(family.text)
-    width = family.example(module, model).kwargs["context"].shape[-1]
+    if not isinstance(family, reasons.Reason):
+        width, pooled, cfg = family.example(module, model).kwargs["context"].shape[-1], 1280, 7.0
+    else:
+        width, pooled, cfg = next((config[name] for name in _WIDTHS if config.get(name)), 0), 0, 1.0
+        pooled = config.get("vec_in_dim") or config.get("adm_in_channels") or 1280
+        if not width:
+            raise SystemExit(f"{family.text}, and what its prompts are like is not known.")
+    latents = model.get_model_object("latent_format")
+    frames = (1,) * (latents.latent_dimensions - 2)
+    side = getattr(latents, "spacial_downscale_ratio", 8)
     backend = "off" if job.backend == "eager" else job.backend
     compiled, _ = compile_model(model, Options(backend, "any size", "wait"), "bench")
-    positive, negative = conditioning(width, 1), conditioning(width, 2)
+    positive, negative = conditioning(width, pooled, 1), conditioning(width, pooled, 2)
     stamps: list[float] = []
 
     def sample(steps: int) -> None:
-        latent = torch.zeros(1, 4, job.height // 8, job.width // 8)
+        latent = torch.zeros(1, latents.latent_channels, *frames, job.height // side, job.width // side)
         noise = comfy.sample.prepare_noise(latent, 1)
         with torch.inference_mode():
             comfy.sample.sample(
-                compiled, noise, steps, 7.0, "euler", "normal", positive, negative, latent, seed=1, disable_pbar=True,
+                compiled, noise, steps, cfg, "euler", "normal", positive, negative, latent, seed=1, disable_pbar=True,
                 callback=lambda *_: stamps.append(time.perf_counter()),
             )  # fmt: skip
 
@@ -138,10 +161,12 @@ def measure(job: Job) -> Figures:
     first = RunReport(eager=Counter({reasons.NothingCompiled(): 1})) if backend == "off" else last_runs["bench"]
     stamps.insert(0, started)
     return Figures(
+        model=type(model.model.model_config).__name__,
+        dtype=str(model.model.get_dtype()).removeprefix("torch."),
         said=first.text(),
         first_s=stamps[1] - stamps[0],
-        compile_s=first.compile_s,
-        restore_s=first.restore_s,
+        compile_s=first.compile_s if first.compile_s is not None else first.blocks.compile_s,
+        restore_s=first.restore_s if first.restore_s is not None else first.blocks.restore_s,
         step_ms=1e3 * (stamps[-1] - stamps[1]) / (len(stamps) - 2),
         memory_bytes=_peak() - before,
     )

@@ -174,7 +174,7 @@ def number(value: float) -> str:
 def span(values: Iterable[float], digits: int = 0) -> str:
     known = sorted(values)
     low, high = f"{known[0]:.{digits}f}", f"{known[-1]:.{digits}f}"
-    return low if low == high else f"{low} to {high}"
+    return low if low == high else f"{low}–{high}"
 
 
 WORDS = {

@@ -34,7 +34,9 @@ def steps() -> Bars:
         )
         for one in figures.measured()
     )
-    note = "Full size, random weights, 1024x1024 where nothing else is said. The bars of each model have their own scale."
+    note = (
+        "Full size, random weights, 1024x1024 where nothing else is said. The bars of each model have their own scale."
+    )
     return Bars("The fastest step", groups, note, "apart")
 
 

@@ -72,9 +72,7 @@ def used_at(entry: Listed) -> str:
 
 
 REMEDIES = {
-    "quarantined": (
-        "Disabled. The next run compiles a new one. Try again what failed, or delete it to free its room."
-    ),
+    "quarantined": ("Disabled. The next run compiles a new one. Try again what failed, or delete it to free its room."),
     "made_for_another": "Nothing here can use it, and the budget removes it first. Delete it to free its room now.",
     "checkpoint_gone": "Put the checkpoint back, or delete the graph to free its room.",
     "unsigned": "It may be another installation's. Import it with `onegraph import --trust`, or delete its folder.",

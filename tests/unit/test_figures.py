@@ -52,7 +52,9 @@ def is_in(whole: str, fraction: str | None, names: list[str]) -> bool:
 
 def tables(text: str) -> list[list[str]]:
     """The rows of each table, cells split."""
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] if line.startswith("|") else [] for line in text.split("\n")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] if line.startswith("|") else [] for line in text.split("\n")
+    ]
     found: list[list[str]] = []
     for row in rows:
         found.extend([row] if row else [])
@@ -84,6 +86,8 @@ def test_a_first_screen_states_nothing_else(page: Path) -> None:
     assert len(figures.TABLE.findall(text)) == 1 and len(figures.INLINE.findall(text)) >= 3
     left = re.sub(r"```.*?```|`[^`\n]*`", "", figures.INLINE.sub("", figures.TABLE.sub("", text)), flags=re.DOTALL)
     assert UNIT.findall(left) == []
+    # CommonMark reads a line that begins with a comment as HTML, links in it included.
+    assert not re.search(r"^<!--figure", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -105,5 +109,7 @@ def test_a_figure_that_no_file_has_is_found() -> None:
 
 def test_compiled_steps_are_faster_in_the_first_table() -> None:
     """What is not would have to be said there."""
-    assert all(one.step["OneGraph"] < min(v for k, v in one.step.items() if k != "OneGraph") for one in figures.measured())
+    assert all(
+        one.step["OneGraph"] < min(v for k, v in one.step.items() if k != "OneGraph") for one in figures.measured()
+    )
     assert all(first["OneGraph"] < first["torch.compile"] for first in figures.restarts().values())
