@@ -156,8 +156,9 @@ def ways_table() -> str:
         label = f"{model}, {weights}, {card}"
         for way, row in rows_of(source, KEYS[model] + FORMATS[weights]).items():
             lora, reference = row.get("lora_1.0_ms"), row.get("reference_ms")
+            step = f"{number(row['step_ms'])}, {number(row['least_ms'])}"
             lines.append(
-                f"| {label} | {WAYS[way]} | {number(row['step_ms'])}, {number(row['least_ms'])} | {row['first_s']:.2f} | "
+                f"| {label} | {WAYS[way]} | {step} | {row['first_s']:.2f} | "
                 f"{f'{lora[0]:.0f}, {lora[1]:.0f}' if lora else '-'} | "
                 f"{f'{statistics.median(reference):.0f}' if reference else '-'} | {row.get('peak_mib') or '-'} |"
             )
