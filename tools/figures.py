@@ -30,7 +30,7 @@ SDXL = "sdxl_base_1024_b2"
 KEYS = {  # a model's name in the results
     "FLUX.1 dev": "flux",
     "Qwen-Image": "qwen-image",
-    "Wan 2.1 14B, 832x480, 49 frames": "wan 2.1 t2v",
+    "Wan 2.1 14B": "wan 2.1 t2v",
     "Z-Image": "z-image",
 }
 FORMATS = {"bf16": "", "fp8": ", fp8 scaled", "int8": ", int8 convrot"}
@@ -180,20 +180,17 @@ def span(values: Iterable[float], digits: int = 0) -> str:
 
 WORDS = {
     "en": (
-        "model", "weights", "card", "uncompiled", "torch.compile", "OneGraph", "first step after a restart",
+        "model", "weights", "card", "uncompiled", "torch.compile", "OneGraph", "after a restart",
         "not measured yet",
-        "LTX 2", "any of these on an RTX card",
-        "not measured yet: run `onegraph bench --share` and [send the file]({issues})",
+        "LTX 2", "RTX cards: not measured yet, run `onegraph bench --share` and [send it]({issues})",
     ),
     "zh": (
-        "模型", "权重", "显卡", "未编译", "torch.compile", "OneGraph", "重启后的第一步", "尚未测量",
-        "LTX 2", "以上模型，RTX 显卡",
-        "尚未测量：运行 `onegraph bench --share` 并[发送文件]({issues})",
+        "模型", "权重", "显卡", "未编译", "torch.compile", "OneGraph", "重启后", "尚未测量",
+        "LTX 2", "RTX 显卡：尚未测量，请运行 `onegraph bench --share` 并[发送文件]({issues})",
     ),
     "ja": (
-        "モデル", "重み", "GPU", "未コンパイル", "torch.compile", "OneGraph", "再起動後の最初のステップ", "未計測",
-        "LTX 2", "上のモデル、RTX カード",
-        "未計測：`onegraph bench --share` を実行して[ファイルを送ってください]({issues})",
+        "モデル", "重み", "GPU", "未コンパイル", "torch.compile", "OneGraph", "再起動後", "未計測",
+        "LTX 2", "RTX カード：未計測。`onegraph bench --share` を実行して[ファイルを送ってください]({issues})",
     ),
 }  # fmt: skip
 ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
@@ -201,9 +198,9 @@ ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
 
 def first_table(language: str) -> str:
     """What people run: milliseconds a step, and seconds of the first one after a restart."""
-    model, weights, card, eager, torch, ours, first, missing, ltx, others, ask = WORDS[language]
+    model, weights, card, eager, torch, ours, first, missing, ltx, others = WORDS[language]
     lines = [
-        f"| {model} | {weights} | {card} | {eager} | {torch} | {ours} | | {first}: {torch} | {ours} |",
+        f"| {model} | {weights} | {card} | {eager} | {torch} | {ours} | | {first}: {torch} | {first}: {ours} |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     before = ""
@@ -218,7 +215,7 @@ def first_table(language: str) -> str:
         )
         before = one.model
     lines.append(f"| {ltx} | | | {missing} | | | | | |")
-    lines.append(f"| {others} | | | {ask.format(issues=ISSUES)} | | | | | |")
+    lines.append(f"| {others.format(issues=ISSUES)} | | | | | | | | |")
     return "\n".join(lines).replace("|  |", "| |") + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ def missing() -> str:
     return ""
 
 
+_NUMBERS = itertools.count()
 BADGES = (
     "(app.rootGraph ?? app.graph).nodes.flatMap((node) => node.badges)"
     ".filter((one) => one.onegraph).map((one) => one().text).filter((text) => text)"
@@ -147,14 +149,19 @@ class Front:
         self.page.locator(".og-tab:not(.og-gone) .og-totals dl").wait_for()
 
     def load(self, prompt: dict[str, Any], name: str = "workflow") -> None:
-        """Open a workflow in the API format; in the tab that is open where that has the same name."""
+        """Open a workflow in the API format, in a tab of its own.
+
+        The front end changes the graph first and then which workflow is open, and all in the API format have the same
+        id: only a name that no other had tells when it is done.
+        """
+        name = f"{name} {next(_NUMBERS)}"
         self.evaluate("([prompt, name]) => app.loadApiJson(prompt, name)", [prompt, name])
-        self.page.wait_for_function(  # the front end changes the graph first
-            """(name) => {
+        self.page.wait_for_function(
+            """(path) => {
               const open = app.extensionManager.workflow.activeWorkflow;
-              return open?.path.includes(`/${name}`) && open.activeState?.id === app.rootGraph.id;
+              return open?.path.endsWith(path) && open.activeState?.id === app.rootGraph.id;
             }""",
-            arg=name,
+            arg=f"/{name}.json",
         )
 
     def toast(self, text: str) -> None:
