@@ -205,12 +205,10 @@ class ModuleGuard:
         """Whether a module that was written to has its attributes as before: the route to a block is written there."""
         state = self._states[number]
         keys, ids = tuple(state), self._table_ids[number :: len(self._states)]
+        facts = [n for n, space in enumerate(self._spaces) if space is state]
         if (
-            any(id(state.get(name)) != known for name, known in zip(TABLES, ids, strict=True))
-            or any(
-                space is state and space.get(name) != value
-                for space, name, value in zip(self._spaces, self._names, self._values, strict=True)
-            )
+            [id(state.get(name)) for name in TABLES] != ids
+            or [state.get(self._names[n]) for n in facts] != [self._values[n] for n in facts]
             or (keys != self._keys[number] and self._telling(keys, number) != self._telling(self._keys[number], number))
         ):
             return False

@@ -12,7 +12,7 @@ from headless import server
 from playwright.sync_api import expect
 from support.page.browser import Front
 
-from .conftest import SETTINGS, compiling
+from .conftest import SETTINGS, compiling, txt2img
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -44,12 +44,25 @@ def front(browser: Browser, running: server.Server, pictures: Path) -> Iterator[
         made.set(name, value)
     running.post("/onegraph/settings", {"disk_budget_bytes": BUDGET})
     made.evaluate("(graph) => app.loadGraphData(graph)", json.loads(EXAMPLE.read_text()))
+    show_badge(made, running)
     yield made
     for name, value in SETTINGS.items():
         made.set(name, value)
     made.set("Comfy.ColorPalette", "dark")
     made.close()
     running.post("/onegraph/settings", {"disk_budget_bytes": 10 << 30})
+
+
+def show_badge(front: Front, running: server.Server) -> None:
+    """Have the page take a real run of a small model, whose node has the same id, for one of the open workflow."""
+    assert running.run(txt2img(seed=9, when_missing="wait")).status == "success"
+    (told,) = running.get("/onegraph/badges")["badges"]
+    answer = {"prompt_id": told["prompt_id"], "number": 1, "node_errors": {}}
+    front.page.route("**/prompt", lambda route: route.fulfill(json=answer))
+    front.evaluate("() => void app.queuePrompt(0, 1)")
+    front.page.wait_for_function("() => app.rootGraph.nodes.some((one) => one.badges.some((b) => b().text))")
+    front.page.unroute("**/prompt")
+    expect(front.page.get_by_text("Job queued")).to_have_count(0)
 
 
 def take(front: Front, path: Path, **options: object) -> None:

@@ -52,6 +52,35 @@ def test_common_changes_are_seen_between_two_calls(change: Callable[[Any], Any])
     assert guard.refresh(module) != version
 
 
+def touched(module: Any, few: bool) -> None:
+    """Write to the attributes of one module, or of all, and leave them as they were."""
+    for child in [module] if few else module.modules():
+        vars(child)["mark"] = 1
+        del vars(child)["mark"]
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("change", CHANGES[:4])
+def test_a_change_is_seen_among_other_writes(change: Callable[[Any], Any], few: bool) -> None:
+    module = torch.nn.Sequential(*(toy.Toy() for _ in range(3)))
+    guard = ModuleGuard(module, Rules())
+    version = guard.refresh(module)
+    change(module[1])
+    touched(module, few)
+    assert guard.refresh(module) != version
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_writes_that_change_nothing_cost_no_new_look(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = torch.nn.Sequential(*(toy.Toy() for _ in range(3)))
+    module[1].heads = float("nan")  # it equals nothing, not even itself
+    guard = ModuleGuard(module, Rules())
+    version = guard.refresh(module)
+    monkeypatch.setattr(guard, "_rebuild", lambda module: pytest.fail("all was taken down anew"))
+    touched(module, few)
+    assert guard.refresh(module) == version
+
+
 def like(part: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(part)
 
