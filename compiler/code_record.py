@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import dis
+import enum
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
+from ..common.config_text import describe
 from ..common.errors import CaptureError
 from ..common.torch_private import tables
 from ..graph_cache.manifest import CodeRecord
@@ -34,12 +36,13 @@ from .code_digest import (
     underlying_function,
     unwrap_chain,
 )
-from .fingerprint import Rules
+from .fingerprint import Rules, names_in
 
 _TORCH = ("torch.nn.modules.", "torch.nn.functional")  # whose functions count, besides those of the model's packages
 _EVERY_MODULE = "torch.nn.modules.module"  # of whose functions only these take part in a call:
 _CALLING = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__getattribute__", "forward")
 MISSING: Any = object()  # what `resolve` returns for a name that leads nowhere
+_VALUES = (bool, int, float, complex, str, bytes, range, tuple, frozenset, type(None), torch.dtype, enum.Enum)
 _MAX_NESTING = 4  # of classes
 
 
@@ -228,6 +231,23 @@ def _defining_classes(module: torch.nn.Module, names: Iterable[str]) -> dict[str
     return methods
 
 
+def describe_value(value: Any) -> str | None:
+    """Return the text of a plain value that cannot change in place, or None."""
+    text = describe(value) if isinstance(value, _VALUES) else None
+    return None if text is None else f"value {text}"
+
+
+def _class_values(module: torch.nn.Module, names: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the plain values that the classes of a model's modules have under some names: class, name and text."""
+    for cls in {base for child in module.modules() for base in type(child).__mro__}:
+        if cls.__module__.partition(".")[0] in ("torch", "builtins") or "<" in cls.__qualname__:
+            continue
+        for name, value in list(vars(cls).items()):
+            text = describe_value(value) if name in names and not name.startswith("__") else None
+            if text is not None:
+                yield qualified_name(cls), name, text
+
+
 def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> CodeRecord:
     """Record what must be the same wherever the graph is used.
 
@@ -242,16 +262,21 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
     roots = _roots_of(module, rules)
     functions: dict[str, tuple[str, str]] = {}
     references: dict[str, str] = {}
+    names: set[str] = set()  # in the code of the model's packages
     for full, (owner, path) in _functions_that_ran(seen, roots).items():
         value, _ = resolve(vars(owner), path.split("."))
         function, outermost = _unwrapped(value), underlying_function(value)
         if function is not None:
             functions[full] = bytecode_digest(outermost), source_digest(outermost)
+            names |= set() if owner.__name__.startswith(_TORCH) else {*names_in(function.__code__)}
             _describe_references(function, rules, references)
             _describe_choices(path, rules, references)
     if roots and not any(full.partition(":")[0].partition(".")[0] in roots for full in functions):
         raise CaptureError("The functions that the model runs could not be recorded; it runs eager instead.")
     methods = {full.rpartition(".")[2] for full in functions if "." in full.partition(":")[2]}
+    for cls, name, text in sorted(_class_values(module, names)):
+        references[f"{cls}.{name}"] = text
+        methods.add(name)  # a class that is derived from it may have a value of its own later
     return CodeRecord(
         python=PYTHON,
         functions=functions,

@@ -67,6 +67,7 @@ class Binding:
         identities, addresses: of all these parameters, in order.
         looks: of these parameters and of what is elsewhere.
         storages: the memory at these addresses, which is not kept alive by this.
+        starts: where each one's memory begins.
     """
 
     module: weakref.ref[torch.nn.Module]
@@ -77,6 +78,7 @@ class Binding:
     elsewhere: tuple[_Elsewhere, ...]
     looks: TensorLooks
     storages: tuple[weakref.ref[torch.UntypedStorage], ...] = ()
+    starts: tuple[int, ...] = ()
 
     def holds(self, module: torch.nn.Module) -> bool:
         """Whether every weight is still the same object at the same address, and looks the same.
@@ -98,6 +100,10 @@ class Binding:
         if self.module() is not module or None in owners:
             return None
         return [table.get(key) for table, keys in zip(parameter_tables(owners), self.keys, strict=True) for key in keys]
+
+    def is_in(self, memory: list[torch.UntypedStorage]) -> bool:
+        """Whether what the graph reads is still there: a change of its size frees memory that is kept alive."""
+        return tuple(map(torch.UntypedStorage.data_ptr, memory)) == self.starts
 
     def memory(self) -> list[torch.UntypedStorage] | None:
         """The memory that the graph reads, to be kept alive; None: some of it is gone."""
@@ -233,7 +239,8 @@ def bind(
     made = list(parameters.items())
     storages = [tensor.untyped_storage() for tensor in tensors.values()]
     whole = _binding(module, made, elsewhere)
-    return dataclasses.replace(whole, storages=tuple(map(weakref.ref, storages))), storages
+    starts = tuple(storage.data_ptr() for storage in storages)
+    return dataclasses.replace(whole, storages=tuple(map(weakref.ref, storages)), starts=starts), storages
 
 
 def _binding(

@@ -32,7 +32,7 @@ from ..compiler.code_digest import (
     underlying_function,
     unwrap_chain,
 )
-from ..compiler.code_record import MISSING, resolve
+from ..compiler.code_record import MISSING, describe_value, resolve
 from ..compiler.fingerprint import names_in
 from ..graph_cache.manifest import CodeRecord, Manifest
 
@@ -253,6 +253,9 @@ class CodeGuard:
             elif text.startswith("one of "):
                 if not self._is_one_of(text.split(" ")[2:], full, value):
                     found.append(self._difference_of(full, value))
+            elif text.startswith("value "):
+                if describe_value(value) != text:
+                    found.append(OtherHostVersion(short_name(full)))
             elif describe_target(value, self._digest) != text:
                 found.append(self._difference_of(full, value))
         for full, definer in self._record.methods.items():

@@ -232,7 +232,7 @@ class LoadedGraph:
                     # the host lets go of it for room in another thread, or in a function that the graph calls.
                     kept = None if known is None else held.hold(id(bound), known)
                     if unchanged is not None and behind:
-                        if known is None or kept is None or known.module() is not module:
+                        if known is None or kept is None or known.module() is not module or not known.is_in(kept):
                             return CHANGED
                         return self._checked_behind(bound.runner, known, module, inputs, unchanged, counters)
                     if known is None or kept is None or not known.holds(module):

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ..common.config_text import may_change_in_place
 from ..common.reasons import ForwardHook, ReplacedPart
 from ..common.torch_private import (
     COMPILED_CALL,
@@ -69,7 +70,7 @@ class ModuleGuard:
 
     _state_ids: list[int]
     _hooks_of_every: list[int]
-    _lists: list[tuple[dict[str, Any], str, list[Any]]]
+    _containers: list[tuple[dict[str, Any], str, list[Any]]]
     _writes_then: list[Any]
     _lengths: list[int]
     _missing: list[str]
@@ -172,7 +173,7 @@ class ModuleGuard:
             or list(map(type, self._modules)) != self._types
             or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
             or list(map(len, every_modules_hooks())) != self._hooks_of_every
-            or any(space.get(name) != known for space, name, known in self._lists)
+            or any(space.get(name) != known for space, name, known in self._containers)
         ):
             return False
         # Read first: what is written meanwhile is then found by the next look.
@@ -297,9 +298,9 @@ class ModuleGuard:
                 self.patched = self.patched or ReplacedPart("class", where, custom_node(next(functions, None)))
         self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
         self._values = list(map(dict.get, self._spaces, self._names))
-        # A list may change in place.
-        self._lists = [
-            (space, name, copy.deepcopy(space[name])) for space, name in facts if type(space.get(name)) is list
+        plain = [(space, name) for space, name in facts if may_change_in_place(space.get(name))]
+        self._containers = [
+            (space, name, copy.deepcopy(space[name])) for space, name in plain if self._rules.describe(space[name])
         ]
         self._signature = hash(tuple(signature))
         self._read_weights()

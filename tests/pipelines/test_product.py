@@ -33,7 +33,8 @@ OTHER = 3e-4
 WHAT: dict[str, Edit] = {
     name: {**CODE, **REGISTERED, **UNREGISTERED}[name]
     for name in (
-        "values in place", "parameter set", "data replaced", "storage replaced", "eps of a norm", "forward of a layer",
+        "values in place", "parameter set", "data replaced", "storage replaced", "memory freed and taken anew",
+        "eps of a norm", "forward of a layer",
         "forward hook", "layer exchanged", "layer written into the table",
     )
 }  # fmt: skip

@@ -31,7 +31,8 @@ from onegraph.runtime.registry import Registry
 WHAT: dict[str, Edit] = {
     name: {**CODE, **OF_TRANSFORMERS, **REGISTERED, **UNREGISTERED}[name]
     for name in (
-        "values in place", "parameter set", "data replaced", "storage replaced", "eps of a norm", "forward of a layer",
+        "values in place", "parameter set", "data replaced", "storage replaced", "memory freed and taken anew",
+        "eps of a norm", "forward of a layer",
         "method of a block's class", "forward hook", "layer exchanged", "layer written into the table",
         "order of layers",
     )

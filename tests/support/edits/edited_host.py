@@ -43,6 +43,9 @@ def unused(x):
     return x - {unused}
 
 class Base(torch.nn.Module):
+    gain = {gain}
+    unnamed = {unnamed}
+
     def helper(self, x):
         return F.gelu(x)
 
@@ -57,7 +60,7 @@ class M(Base):
 
     def forward(self, x):
         parts = [scaled(part) for part in wrapped(self.still(self.helper(self.inner(x)))).chunk(1)]
-        return activation(parts[0]) + math.pi
+        return activation(parts[0]) * self.gain + math.pi
 """
 
 
@@ -66,7 +69,9 @@ def write(folder: Path, **changes: Any) -> ModuleType:
     package = folder / "edited_host"
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("")
-    (package / "model.py").write_text(SOURCE.format(**{"comment": "", "one": 1, "unused": 1, **changes}))
+    (package / "model.py").write_text(
+        SOURCE.format(**{"comment": "", "one": 1, "unused": 1, "gain": 1, "unnamed": 1, **changes})
+    )
     _forget()
     importlib.invalidate_caches()
     sys.dont_write_bytecode, before = True, sys.dont_write_bytecode

@@ -105,6 +105,18 @@ def _copy_values(owner: Any, new: torch.Tensor) -> None:
         owner.weight.copy_(new)
 
 
+def _gather_anew(owner: Any, new: torch.Tensor) -> None:
+    """As what shards weights does: the same tensor, whose memory was freed, and is others' by now."""
+    storage = owner.weight.untyped_storage()
+    size, new = storage.nbytes(), new.clone()
+    storage.resize_(0)
+    others = [torch.full((size // 4,), float("nan")) for _ in range(2)]
+    storage.resize_(size)
+    with torch.no_grad():
+        owner.weight.copy_(new)
+    del others
+
+
 REPLACEMENTS: dict[str, Callable[[Any, torch.Tensor], None]] = {
     "parameter set": _set_parameter,
     "parameter registered": _register_parameter,
@@ -113,6 +125,7 @@ REPLACEMENTS: dict[str, Callable[[Any, torch.Tensor], None]] = {
     "parameter deleted and set": _delete_and_set_parameter,
     "data replaced": _set_data,
     "storage replaced": _set_storage,
+    "memory freed and taken anew": _gather_anew,
     "tensors swapped": _swap_tensors,
     "values in place": _copy_values,
 }

@@ -34,7 +34,13 @@ def test_the_recording_process_finds_no_difference(host: ModuleType) -> None:
 @pytest.mark.parametrize("python", [PYTHON, "another"])
 @pytest.mark.parametrize(
     ("change", "name"),
-    [({"comment": "another comment"}, ""), ({"unused": 5}, ""), ({"one": 5}, "model.wrapped")],
+    [
+        ({"comment": "another comment"}, ""),
+        ({"unused": 5}, ""),
+        ({"one": 5}, "model.wrapped"),
+        ({"unnamed": 5}, ""),
+        ({"gain": 5}, "Base.gain"),
+    ],
 )
 def test_another_host_differs_in_functions_that_ran(
     change: dict[str, Any], name: str, python: str, host: ModuleType, tmp_path: Path
@@ -48,7 +54,7 @@ def test_another_host_differs_in_functions_that_ran(
     if found is not None:
         assert isinstance(found, OtherHostVersion)
         text = found.text
-        assert text == "this ComfyUI has another version of model.wrapped than the graph was compiled from"
+        assert text == f"this ComfyUI has another version of {name} than the graph was compiled from"
 
 
 def foreign(*args: Any) -> Any:
@@ -92,6 +98,21 @@ def test_a_function_that_is_gone_is_noticed(what: str, host: ModuleType, monkeyp
         patch.delattr(owner, attribute)
         assert live.difference() is not None
     assert live.difference() is None
+
+
+@pytest.mark.parametrize(("owner", "name"), [("Base", "Base.gain"), ("M", "M.gain")])
+def test_a_value_of_a_class_is_noticed(
+    owner: str, name: str, host: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that a derived class gets, which comes before the one that was recorded."""
+    live = CodeGuard(record_of(host))
+    moment = object()
+    for _ in range(2):
+        assert live.difference(moment) is None
+        with monkeypatch.context() as patch:
+            patch.setattr(getattr(host, owner), "gain", 2, raising=owner == "Base")
+            found = live.difference(moment)
+            assert found is not None and found.name == name
 
 
 def test_a_posing_replacement_is_noticed(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

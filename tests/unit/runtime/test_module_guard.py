@@ -269,3 +269,45 @@ def test_a_counter_that_misses_attributes_is_not_relied_on(monkeypatch: pytest.M
     before = guard.refresh(module)
     module.eps = 0.5
     assert guard.refresh(module) != before
+
+
+class Configured(toy.Toy):
+    """Reads its options from plain values in containers, as packs' layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options: dict[str, Any] = {"scale": 2.0, "steps": [1, 2]}
+        self.modes = {"wide", "deep"}
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        scale = self.options["scale"] if "wide" in self.modes else self.options["steps"][0]
+        return super().forward(x, context) * scale
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.options.update(scale=3.0),
+        lambda m: m.options["steps"].append(3),
+        lambda m: m.modes.discard("wide"),
+        lambda m: setattr(m, "options", {"scale": 2.0}),
+    ],
+)
+def test_a_value_inside_of_a_container_is_of_the_architecture(change: Callable[[Any], Any]) -> None:
+    module, other = Configured(), Configured()
+    guard = ModuleGuard(module, Rules())
+    version, before = guard.refresh(module), digest(module)
+    assert before == digest(other) and guard.refresh(module) == version
+    change(module)
+    assert guard.refresh(module) != version
+    assert digest(module) != before
+
+
+def test_a_container_of_other_objects_is_no_configuration() -> None:
+    """A cache of tensors, whose entries come and go."""
+    module: Any = Configured()
+    module.options = {"scale": 2.0, "kept": torch.zeros(1)}
+    guard, before = ModuleGuard(module, Rules()), digest(module)
+    version = guard.refresh(module)
+    module.options["kept"] = torch.ones(1)
+    assert guard.refresh(module) == version and digest(module) == before

@@ -1,0 +1,82 @@
+"""What of a module's attributes is configuration, and tells two modules apart."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import functools
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from onegraph.common.config_text import describe, may_change_in_place
+
+
+class Mode(enum.Enum):
+    WIDE = 1
+    DEEP = 2
+
+
+@dataclass
+class Params:
+    scale: float = 1.0
+    sizes: list[int] = field(default_factory=lambda: [1, 2])
+
+
+@dataclass(eq=False)
+class Unequal:
+    scale: float = 1.0
+
+
+PAIRS: list[tuple[Any, Any]] = [
+    (1, 2),
+    (1, True),
+    (1j, 2j),
+    (b"a", b"b"),
+    (range(2), range(3)),
+    (torch.float16, torch.float32),
+    (Mode.WIDE, Mode.DEEP),
+    ([1, 2], [2, 1]),
+    ([1, 2], (1, 2, 3)),
+    ({"a": 1}, {"a": 2}),
+    ({"a": 1}, {"b": 1}),
+    ({"a": {"b": [1]}}, {"a": {"b": [2]}}),
+    ({1, 2}, {1, 3}),
+    (SimpleNamespace(a=1), SimpleNamespace(a=2)),
+    (Params(), Params(scale=2.0)),
+    (functools.partial(max, default=1), functools.partial(max, default=2)),
+    (functools.partial(max), functools.partial(min)),
+    (numpy.float32(0.5), numpy.float32(0.25)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_other_values_have_another_text(one: Any, other: Any) -> None:
+    assert describe(one) is not None and describe(one) != describe(other)
+    assert describe(one) == describe(copy.deepcopy(one))
+
+
+def test_order_counts_where_it_may_be_read() -> None:
+    assert describe({"a": 1, "b": 2}) != describe({"b": 2, "a": 1})
+    assert describe({3, 1, 2}) == describe({1, 2, 3})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(1), torch.nn.Linear(1, 1), object(), {"a": torch.zeros(1)}, {"a": object()}, [object()],
+        SimpleNamespace(a=torch.zeros(1)), Params(scale=object()), functools.partial(max, torch.zeros(1)),  # type: ignore[arg-type]
+        numpy.zeros(2), torch.device("cpu"),
+    ],
+)  # fmt: skip
+def test_other_objects_are_no_configuration(value: Any) -> None:
+    assert describe(value) is None
+
+
+def test_what_may_change_in_place() -> None:
+    assert all(map(may_change_in_place, ([], {}, set(), SimpleNamespace(), Params())))
+    assert not any(map(may_change_in_place, ((), 1, "a", Mode.WIDE, frozenset(), Params, Unequal(), torch.zeros(1))))
