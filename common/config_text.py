@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import inspect
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +41,9 @@ def describe(value: Any) -> str | None:
 
 def may_change_in_place(value: Any) -> bool:
     """Whether a plain value may become another one and stay the same object; equal to a copy as long as it has not."""
-    return type(value) in _CONTAINERS or (_is_record(value) and type(value).__eq__ is not object.__eq__)
+    return type(value) in _CONTAINERS or (
+        _is_record(value) and inspect.getattr_static(type(value), "__eq__") is not object.__eq__
+    )
 
 
 def _is_record(value: Any) -> bool:
