@@ -178,44 +178,52 @@ def span(values: Iterable[float], digits: int = 0) -> str:
     return low if low == high else f"{low}–{high}"
 
 
+# The words of the first table and of the one for what it lacks.
 WORDS = {
     "en": (
-        "model", "weights", "card", "uncompiled", "torch.compile", "OneGraph", "after a restart",
-        "not measured yet",
-        "LTX 2", "RTX cards: not measured yet, run `onegraph bench --share` and [send it]({issues})",
+        "model", "weights, card", "uncompiled", "first step after a restart", "not measured yet",
+        "consumer cards, such as RTX 5090, 4090 and 3090",
+        "run `onegraph bench --share` and [send the file]({issues})", "LTX 2", "on any card",
     ),
     "zh": (
-        "模型", "权重", "显卡", "未编译", "torch.compile", "OneGraph", "重启后", "尚未测量",
-        "LTX 2", "RTX 显卡：尚未测量，请运行 `onegraph bench --share` 并[发送文件]({issues})",
+        "模型", "权重，显卡", "未编译", "重启后的第一步", "尚未测量",
+        "消费级显卡，例如 RTX 5090、4090 和 3090",
+        "请运行 `onegraph bench --share` 并[发送文件]({issues})", "LTX 2", "任何显卡",
     ),
     "ja": (
-        "モデル", "重み", "GPU", "未コンパイル", "torch.compile", "OneGraph", "再起動後", "未計測",
-        "LTX 2", "RTX カード：未計測。`onegraph bench --share` を実行して[ファイルを送ってください]({issues})",
+        "モデル", "重み、GPU", "未コンパイル", "再起動後の最初のステップ", "未計測",
+        "RTX 5090、4090、3090 などの GPU",
+        "`onegraph bench --share` を実行して[ファイルを送ってください]({issues})", "LTX 2", "どの GPU でも",
     ),
 }  # fmt: skip
 ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
 
 
 def first_table(language: str) -> str:
-    """What people run: milliseconds a step, and seconds of the first one after a restart."""
-    model, weights, card, eager, torch, ours, first, missing, ltx, others = WORDS[language]
+    """What people run: milliseconds a step, and seconds of the first one after a restart; and what is missing."""
+    model, weights, eager, first, missing, cards, ask, ltx, later = WORDS[language]
     lines = [
-        f"| {model} | {weights} | {card} | {eager} | {torch} | {ours} | | {first}: {torch} | {first}: {ours} |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        f"| {model} | {weights} | {eager} | torch.compile | OneGraph | | {first} |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     before = ""
     for one in measured():
         step, start = one.step, one.first
+        theirs = f" (torch.compile {number(start['torch.compile'])} s)" if "torch.compile" in start else ""
         lines.append(
-            f"| {one.model if one.model != before else ''} | {one.weights} | {one.card} | {number(step['eager'])} | "
+            f"| {one.model if one.model != before else ''} | {one.weights}, {one.card} | {number(step['eager'])} | "
             f"{number(step['torch.compile']) if 'torch.compile' in step else '-'} | **{number(step['OneGraph'])}** | "
             f"{step['eager'] / step['OneGraph']:.2f}x | "
-            f"{number(start['torch.compile']) + ' s' if 'torch.compile' in start else '-'} | "
-            f"{'**' + number(start['OneGraph']) + ' s**' if 'OneGraph' in start else '-'} |"
+            f"{'**' + number(start['OneGraph']) + ' s**' + theirs if 'OneGraph' in start else '-'} |"
         )
         before = one.model
-    lines.append(f"| {ltx} | | | {missing} | | | | | |")
-    lines.append(f"| {others.format(issues=ISSUES)} | | | | | | | | |")
+    lines += [
+        "",
+        f"| {missing} | |",
+        "| --- | --- |",
+        f"| {cards} | {ask.format(issues=ISSUES)} |",
+        f"| {ltx} | {later} |",
+    ]
     return "\n".join(lines).replace("|  |", "| |") + "\n"
 
 
