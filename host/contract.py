@@ -121,7 +121,7 @@ USES: dict[Feature, tuple[Use, ...]] = {
     "loading": (
         *uses("nodes", "CheckpointLoaderSimple.load_checkpoint", "ControlNetLoader.load_controlnet"),
         *uses("nodes", "NODE_CLASS_MAPPINGS"),
-        *uses("comfy.sd", "load_checkpoint_guess_config"),
+        *uses("comfy.sd", "load_checkpoint_guess_config", "load_diffusion_model"),
         *uses("comfy.sample", "prepare_noise", "sample"),
     ),
 }

@@ -54,15 +54,16 @@ def compile_whole(exported: torch.export.ExportedProgram, options: Mapping[str, 
 
 
 def with_whole_metadata(package: Path) -> None:
-    """Give an archive the kernels' metadata that torch failed to copy from the wrapper's.
+    """Give an archive the metadata of its kernels or of its wrapper, which are the same, where torch wrote none.
 
-    torch copies them in the compiler's cache without a lock, while another process that compiles the same code may be
-    writing the original: the copy is empty then. torch reads it where it takes no folder.
+    torch writes and copies them in the compiler's cache without a lock, while another process that compiles the same
+    code may be doing so: what is read meanwhile is empty. torch reads them where it takes no folder.
     """
     with zipfile.ZipFile(package) as archive:
         sizes = {info.filename: info.file_size for info in archive.infolist()}
-        empty = [name for name, size in sizes.items() if name.endswith(".kernel_metadata.json") and not size]
-        whole = next((name for name, size in sizes.items() if name.endswith(".wrapper_metadata.json") and size), None)
+        metadata = [name for name in sizes if name.endswith((".kernel_metadata.json", ".wrapper_metadata.json"))]
+        empty = [name for name in metadata if not sizes[name]]
+        whole = next((name for name in metadata if sizes[name]), None)
         if not empty or whole is None:
             return
         found = {name: archive.read(whole if name in empty else name) for name in sizes}

@@ -13,6 +13,15 @@ from onegraph.cli import bench as command
 from onegraph.host import bench
 
 
+@pytest.fixture(autouse=True)
+def folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of checkpoints are as before afterwards: measuring takes a process of its own."""
+    import folder_paths
+
+    named = folder_paths.folder_names_and_paths
+    monkeypatch.setitem(named, "checkpoints", named["checkpoints"])
+
+
 @pytest.fixture(scope="module")
 def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")

@@ -228,8 +228,9 @@ def test_a_torch_that_takes_no_folder_unpacks_itself(entry: Entry, monkeypatch: 
     torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
 
 
+@pytest.mark.parametrize("which", ["kernel", "wrapper"])
 def test_metadata_that_torch_copied_while_they_were_written(
-    entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    which: str, entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty copy is as good as whole afterwards, also for a torch that takes no folder."""
     folder = tmp_path / "graph"
@@ -237,10 +238,10 @@ def test_metadata_that_torch_copied_while_they_were_written(
     file = folder / "graph.aoti"
     with zipfile.ZipFile(file) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
-    (kernels,) = [name for name in found if name.endswith(".kernel_metadata.json")]
+    (lost,) = [name for name in found if name.endswith(f".{which}_metadata.json")]
     with zipfile.ZipFile(file, "w") as archive:
         for name, data in found.items():
-            archive.writestr(name, b"" if name == kernels else data)
+            archive.writestr(name, b"" if name == lost else data)
     packages.with_whole_metadata(file)
     with zipfile.ZipFile(file) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == found
