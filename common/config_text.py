@@ -17,21 +17,38 @@ _CONTAINERS = (list, dict, set, SimpleNamespace)
 
 
 def describe(value: Any) -> str | None:
-    """Return a stable text for a plain value, or None for what is no configuration (modules, tensors, caches)."""
+    """Return a stable text for a plain value, or None for what is no configuration (modules, tensors, caches).
+
+    An empty dictionary or set is a cache that nobody has filled yet, as far as anybody can tell.
+    """
+    if is_empty(value):
+        return None
+    try:
+        return _text(value)
+    except RecursionError:  # it contains itself
+        return None
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value is an empty dictionary or set."""
+    return type(value) in (dict, set) and not value
+
+
+def _text(value: Any) -> str | None:
     if isinstance(value, enum.Enum):
         return f"{_name(type(value))}.{value.name}"
     if isinstance(value, _SCALARS):
         return repr(value)
     if isinstance(value, tuple | list | torch.Size):
-        return _whole("[{}]", map(describe, value))
+        return _whole("[{}]", map(_text, value))
     if type(value) in (set, frozenset):
-        return _whole("{{{}}}", map(describe, value), is_sorted=True)
+        return _whole("{{{}}}", map(_text, value), is_sorted=True)
     if type(value) is dict:  # a subclass may compute what it answers
         return _whole("{{{}}}", (_pair(*entry) for entry in value.items()))
     if type(value) is SimpleNamespace or _is_record(value):
         return _whole(f"{_name(type(value))}({{}})", (_pair(*entry) for entry in vars(value).items()))
     if type(value) is functools.partial:
-        return _whole("partial({})", map(describe, (value.func, value.args, value.keywords)))
+        return _whole("partial({})", map(_text, (value.func, value.args, value.keywords)))
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         return f"{value.dtype}({value.item()!r})"
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
@@ -55,7 +72,7 @@ def _name(value: Any) -> str:
 
 
 def _pair(key: Any, value: Any) -> str | None:
-    texts = describe(key), describe(value)
+    texts = _text(key), _text(value)
     return None if None in texts else f"{texts[0]}:{texts[1]}"
 
 

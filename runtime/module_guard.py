@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..common.config_text import may_change_in_place
+from ..common.config_text import is_empty, may_change_in_place
 from ..common.reasons import ForwardHook, ReplacedPart
 from ..common.torch_private import (
     COMPILED_CALL,
@@ -54,6 +54,14 @@ def _tree_number(module: torch.nn.Module, children: list[torch.nn.Module]) -> in
     if known is None or [child() for child in known[0]] != children:  # modules are equal when they are the same
         known = _trees[module] = [weakref.ref(child) for child in children], next(_tree_numbers)
     return known[1]
+
+
+def _differs(value: Any, known: Any) -> bool:
+    """Whether a container is no longer what it was; one that holds tensors by now may not be comparable."""
+    try:
+        return bool(value != known)
+    except Exception:
+        return True
 
 
 class ModuleGuard:
@@ -173,7 +181,7 @@ class ModuleGuard:
             or list(map(type, self._modules)) != self._types
             or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
             or list(map(len, every_modules_hooks())) != self._hooks_of_every
-            or any(space.get(name) != known for space, name, known in self._containers)
+            or any(_differs(space.get(name), known) for space, name, known in self._containers)
         ):
             return False
         # Read first: what is written meanwhile is then found by the next look.
@@ -283,7 +291,7 @@ class ModuleGuard:
                 if child is module and key in self._rules.intercepted:
                     continue
                 if key in referenced or callable(value):
-                    if callable(value) or self._rules.describe(value) is not None:
+                    if callable(value) or is_empty(value) or self._rules.describe(value) is not None:
                         facts.append((vars(child), key))
                     found = self._patch(child, key, value, where)
                     if found is not None:
@@ -300,7 +308,9 @@ class ModuleGuard:
         self._values = list(map(dict.get, self._spaces, self._names))
         plain = [(space, name) for space, name in facts if may_change_in_place(space.get(name))]
         self._containers = [
-            (space, name, copy.deepcopy(space[name])) for space, name in plain if self._rules.describe(space[name])
+            (space, name, copy.deepcopy(space[name]))
+            for space, name in plain
+            if is_empty(space[name]) or self._rules.describe(space[name])
         ]
         self._signature = hash(tuple(signature))
         self._read_weights()

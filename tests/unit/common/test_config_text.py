@@ -77,6 +77,17 @@ def test_other_objects_are_no_configuration(value: Any) -> None:
     assert describe(value) is None
 
 
+def test_a_value_that_contains_itself_is_no_configuration() -> None:
+    cyclic: dict[str, Any] = {"a": 1}
+    cyclic["itself"] = [cyclic]
+    assert describe(cyclic) is None
+
+
+def test_an_empty_dictionary_may_be_a_cache() -> None:
+    assert describe({}) is None and describe(set()) is None
+    assert describe([]) == "[]" and describe({"a": {}}) is not None
+
+
 def test_what_may_change_in_place() -> None:
     assert all(map(may_change_in_place, ([], {}, set(), SimpleNamespace(), Params())))
     assert not any(map(may_change_in_place, ((), 1, "a", Mode.WIDE, frozenset(), Params, Unequal(), torch.zeros(1))))

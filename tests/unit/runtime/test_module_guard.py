@@ -311,3 +311,24 @@ def test_a_container_of_other_objects_is_no_configuration() -> None:
     version = guard.refresh(module)
     module.options["kept"] = torch.ones(1)
     assert guard.refresh(module) == version and digest(module) == before
+
+
+def test_a_cache_that_is_filled_by_a_call_is_no_other_architecture() -> None:
+    module: Any = Configured()
+    module.options = {}
+    guard, before = ModuleGuard(module, Rules()), digest(module)
+    version = guard.refresh(module)
+    module.options["kept"] = torch.zeros(2)
+    assert guard.refresh(module) == version and digest(module) == before
+
+
+def test_plain_values_in_what_was_empty_are_seen() -> None:
+    module: Any = Configured()
+    module.options = {}
+    guard = ModuleGuard(module, Rules())
+    version = guard.refresh(module)
+    module.options["scale"] = 3.0
+    changed = guard.refresh(module)
+    assert changed != version
+    module.options["scale"] = torch.zeros(2)  # which equals no number
+    assert guard.refresh(module) not in (changed, None)
