@@ -64,10 +64,9 @@ def run(item: Item, store: str, public: str) -> Baked:
         )  # fmt: skip
         failed = "" if done.returncode == 0 else _why(done.stdout.decode(errors="replace"), done.returncode)
         graphs = tuple(unsigned.made_here(here))
-        listed = here.disk.all_entries()
-        for one in listed:  # those beside checkpoints are of no use to anybody, since their key is gone
-            if one.root != str(home) and one.facts.signed_by == "me":
-                here.disk.delete(one)
+        listed = here.disk.entries()
+        for one in here.disk.copies():  # of no use to anybody, since their key is gone
+            here.disk.delete(one)
         return Baked(graphs, sum(one.fetched for one in listed), failed)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -86,22 +85,22 @@ def _store() -> Iterator[Finding]:
     from ..common.errors import in_brief
     from ..common.reasons import Reason
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.trust import ownership, signing_key
+    from ..graph_cache.trust import private_folder, signing_key
     from ..graph_cache.trust.signing_key import VARIABLE
 
     home = user_folder()
     there = next(place for place in (home, *home.parents) if place.exists())
+    loaded_from = private_folder.locate(home)
     if not os.access(there, os.W_OK):
         yield Finding(
             "graph folder", "problem", f"the graph folder {home} cannot be written",
             "set ONEGRAPH_HOME to a folder that this user can write",
         )  # fmt: skip
-    else:
-        with contextlib.suppress(OSError):
-            wrong = ownership.check_folder(home)
-            if wrong is not None:
-                remedy = "take the right to write it from others, or set ONEGRAPH_HOME to a folder of this user alone"
-                yield Finding("graph folder", "note", f"the graph folder: {wrong.text}", remedy)
+    elif loaded_from != home:
+        yield Finding(
+            "graph folder", "note", f"others may write the graph folder, so that graphs are loaded from {loaded_from}",
+            "take the right to write it from others, or set ONEGRAPH_HOME to a folder of this user alone",
+        )  # fmt: skip
     try:
         key = signing_key.read(home)
     except OSError as error:
@@ -126,7 +125,7 @@ def _disk() -> Iterator[Finding]:
     from ..graph_cache.store import Store
 
     store = Store()
-    found = totals(store.disk, store.disk.all_entries())
+    found = totals(store.disk, store.disk.entries())
     limit, taken = found["budget_bytes"], found["counted_bytes"]
     of = "no limit" if limit is None else in_words(limit)
     full = limit is not None and taken > limit
@@ -134,7 +133,7 @@ def _disk() -> Iterator[Finding]:
     yield Finding(
         "budget", "note" if full else "ok", f"{found['graphs']} graphs take {in_words(taken)} of {of}", remedy
     )
-    for place in dict.fromkeys([store.home, *store.disk.roots()]):
+    for place in dict.fromkeys([store.graphs, *store.disk.folders()]):
         free = free_bytes(place)
         if free is not None and free < _LITTLE:
             text = f"{in_words(free)} are free for {place}"

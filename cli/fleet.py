@@ -151,7 +151,7 @@ def withdraw(
             refuse(NoPublisherKey())
         if isinstance(private, Reason):
             refuse(private)
-        listed = here.disk.all_entries()
+        listed = [*here.disk.entries(), *here.disk.copies()]
         found = [read(one.path) for name in names for one in find(listed, name)]
         texts = {blake3(entry.text).hexdigest(): entry.folder.name for entry in found if isinstance(entry, Entry)}
         if not texts:

@@ -35,11 +35,14 @@ def list_graphs(
     sort: Annotated[str, typer.Option(help=f"One of {', '.join(_SORTS)}; largest and latest first.")] = "",
     long: Annotated[bool, typer.Option("--long", help="Also show ids, last use, restores, and pins.")] = False,
     everywhere: Annotated[
-        bool, typer.Option("--all", help="Include all folders of checkpoints that are known.")
+        bool, typer.Option("--all", help="Include the copies beside all checkpoints that are known.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List cached graphs: what they are for, their size, and what their first use on this machine showed."""
+    """List cached graphs: what they are for, their size, and what their first use on this machine showed.
+
+    Those that are loaded lie in the graph folder. With folders of checkpoints, the copies beside these are listed, too.
+    """
     from ..graph_cache.disk.report import LARGEST_FIRST, ORDERS, describe
     from ..graph_cache.store import Store
 
@@ -47,8 +50,8 @@ def list_graphs(
         raise typer.BadParameter(f"{sort} is none of {', '.join(_SORTS)}.", param_hint="--sort")
     wanted = _filters(where or [])
     store = Store()
-    found = store.disk.all_entries(folders or []) if everywhere else store.disk.entries(folders or [])
-    shown = [one for one in found if one.facts.digest and _is_wanted(one, wanted)]
+    listed = [*store.disk.entries(), *store.disk.copies(None if everywhere else folders or [])]
+    shown = [one for one in listed if one.facts.digest and _is_wanted(one, wanted)]
     if sort:
         shown.sort(key=ORDERS[sort], reverse=sort in LARGEST_FIRST)
     if as_json:
@@ -104,7 +107,8 @@ def _row(one: Listed) -> tuple[str, ...]:
 
 
 def _more(one: Listed, now: float) -> tuple[str, ...]:
-    marks = [name for name, holds in (("pinned", one.pinned), ("in use", one.in_use)) if holds]
+    facts = (("copy beside the checkpoint", one.beside), ("pinned", one.pinned), ("in use", one.in_use))
+    marks = [name for name, holds in facts if holds]
     if one.unusable is not None:
         marks.append(one.unusable.text)
     return (one.id, _ago(now - one.used), str(one.uses), ", ".join(marks))
@@ -119,22 +123,25 @@ def _ago(seconds: float) -> str:
 
 
 def stats(folders: Folders = None, as_json: Json = False) -> None:
-    """Sum up all graphs that are known, or those of these folders: what they take of the disk, and what they saved."""
+    """Sum up all graphs: what they take of the disk, with the copies beside checkpoints, and what they saved."""
     from ..common.memory import in_words
     from ..graph_cache.disk.report import totals
     from ..graph_cache.store import Store
 
     store = Store()
-    found = totals(store.disk, store.disk.entries(folders) if folders else store.disk.all_entries())
+    found = totals(store.disk, [*store.disk.entries(), *store.disk.copies(folders or None)])
     if as_json:
-        roots = [str(root) for root in folders or store.disk.roots()]
+        roots = [str(root) for root in folders or store.disk.folders()]
         print_json({**found, "graph_folder": str(store.home), "folders": roots})
         return
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(found["states"].items()))
     print_line(f"{found['graphs']} graphs ({states or 'none yet'}), {found['pinned']} pinned")
     limit = found["budget_bytes"]
     of = "no limit" if limit is None else f"a budget of {in_words(limit)}"
-    print_line(f"{in_words(found['bytes'])} on the disk; {in_words(found['counted_bytes'])} count for {of}")
+    print_line(
+        f"{in_words(found['bytes'])} on the disk, which count for {of}; "
+        f"{found['copies']} copies beside checkpoints take {in_words(found['copies_bytes'])} more"
+    )
     print_line(
         f"compiled in {found['compile_seconds']:.0f} s; restored {found['restores']} times, "
         f"which saved {found['saved_seconds']:.0f} s of compiling"
@@ -147,6 +154,9 @@ def prune(
     budget: Annotated[
         str, typer.Option(help="Bytes to keep within, such as 5GiB, in place of ONEGRAPH_DISK_BUDGET; 0: no limit.")
     ] = "",
+    beside: Annotated[
+        bool, typer.Option("--beside", help="Remove copies beside checkpoints: of no use here, or over --budget.")
+    ] = False,
     unusable: Annotated[
         bool, typer.Option("--unusable", help="Remove what cannot be used here any more, whatever the budget.")
     ] = False,
@@ -154,8 +164,9 @@ def prune(
 ) -> None:
     """Remove graphs until the others keep within the disk budget; none that is in use or pinned.
 
-    Quarantined graphs go first, then those that cannot be used here any more, then the least recently used ones. Exit
-    code 1 if more than the budget is left.
+    Quarantined graphs go first, then those that cannot be used here any more, then the least recently used ones. Copies
+    beside checkpoints stay, unless --beside asks for them: in these folders, or in all that are known. Exit code 1 if
+    more than the budget is left.
     """
     from ..common.memory import in_words
     from ..graph_cache.disk import budget as budgets
@@ -168,9 +179,13 @@ def prune(
         limit = budgets.parse(budget) if budget.strip() else budgets.limit(store.home)
     except ValueError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--budget") from error
-    due = inventory.unusable() if unusable else inventory.over(limit)
-    prune_ = store.disk.would_prune if dry_run else store.disk.prune
-    done = prune_(due, folders or [], "named" if folders else "known")
+    if beside:
+        due = inventory.over(limit) if budget.strip() else inventory.unusable()
+        done = store.disk.prune_copies(due, folders or None, dry_run)
+        limit = due.limit
+    else:
+        due = inventory.unusable() if unusable else inventory.over(limit)
+        done = (store.disk.would_prune if dry_run else store.disk.prune)(due)
     over = not unusable and limit is not None and done.after > limit
     if as_json:
         rows = [{**describe(one), "folder": one.folder} for one in done.removed]
@@ -208,8 +223,9 @@ def _mark(names: Sequence[str], folders: Sequence[Path], done: str, as_json: boo
 
     disk = Store().disk
     only = {folder.resolve() for folder in folders}
-    entries = [one for one in disk.all_entries(folders) if not one.quarantined]
-    entries = [one for one in entries if not only or Path(one.root).resolve() in only]
+    entries = [one for one in disk.entries() if not one.quarantined]
+    if only:
+        entries = [one for one in entries if only & {Path(model.beside).resolve().parent for model in one.models}]
     failed: list[str] = []
     marked: list[str] = []
     for name in names:

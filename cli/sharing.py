@@ -135,7 +135,7 @@ def export_graphs(
     public = ""
     with plain_errors("export"):
         ed25519.require()  # before a key is made in vain
-        entries = [entry for folder in folders or [store.home] for entry in exporting.find(folder)]
+        entries = [entry for folder in folders or [store.graphs] for entry in exporting.find(folder)]
         private = key_file.obtain(path) if entries else b""
         for exported in exporting.export(store, entries, to, private) if entries else ():
             written += exported.reason is None
@@ -178,12 +178,12 @@ def import_graphs(
 
 def _take_over(path: Path, publisher: str) -> list[tuple[Path, bool]]:
     from ..common.reasons import Reason
-    from ..graph_cache.layout import user_folder
     from ..graph_cache.sharing import importing
-    from ..graph_cache.trust.signing import Signer
+    from ..graph_cache.store import Store
 
+    store = Store()
     with plain_errors("import"):
-        taken = importing.import_bundle(Signer(user_folder()), path, publisher)
+        taken = importing.import_bundle(store.private, store.signer, path, publisher)
     if isinstance(taken, Reason):
         refuse(taken)
     return taken

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from ..common.errors import in_brief
-from ..common.reasons import Damaged, NewerManifest, NotARegularFile, TooLarge, UnreadableManifest, UnreadableNow
+from ..common.reasons import (
+    Damaged,
+    NewerManifest,
+    NotARegularFile,
+    OlderManifest,
+    TooLarge,
+    UnreadableManifest,
+    UnreadableNow,
+)
 from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
 from .manifest import MANIFEST_FILE, MOST_BYTES, VERSION, Manifest
 
@@ -46,15 +56,15 @@ class _AnyVersion(BaseModel):
     version: int
 
 
-def read(folder: Path) -> Entry | Damaged | NewerManifest | UnreadableNow:
+def read(folder: Path) -> Entry | Damaged | NewerManifest | OlderManifest | UnreadableNow:
     """Read the entry in a folder, without checking its files. Who signed it is asked before: see `trusted_entry`."""
-    found = _read(folder)
-    return _read(folder) if isinstance(found, UnreadableManifest) else found  # it is damaged only if it reads so twice
+    first = _read(folder)
+    return _read(folder) if isinstance(first, UnreadableManifest) else first  # it is damaged only if it reads so twice
 
 
-def _read(folder: Path) -> Entry | Damaged | NewerManifest | UnreadableNow:
-    found = read_text(folder)
-    return parse(found) if isinstance(found, Unparsed) else found
+def _read(folder: Path) -> Entry | Damaged | NewerManifest | OlderManifest | UnreadableNow:
+    unparsed = read_text(folder)
+    return parse(unparsed) if isinstance(unparsed, Unparsed) else unparsed
 
 
 def read_text(folder: Path) -> Unparsed | Damaged | UnreadableNow:
@@ -66,25 +76,33 @@ def read_text(folder: Path) -> Unparsed | Damaged | UnreadableNow:
     except OversizedFileError as error:
         return TooLarge(MANIFEST_FILE, error.size, MOST_BYTES)
     except (OSError, MemoryError) as error:
-        if is_passing(error):
+        if is_passing(error) and not _is_closed_to_its_owner(folder / MANIFEST_FILE):
             return UnreadableNow(MANIFEST_FILE, in_brief(error))
         return UnreadableManifest(in_brief(error))
 
 
-def parse(found: Unparsed) -> Entry | UnreadableManifest | NewerManifest | UnreadableNow:
+def _is_closed_to_its_owner(path: Path) -> bool:
+    """Whether this user owns a file whose mode keeps even this user from reading it, now and later."""
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        return os.name == "posix" and status.st_uid == os.geteuid() and not status.st_mode & stat.S_IRUSR
+    return False
+
+
+def parse(unparsed: Unparsed) -> Entry | UnreadableManifest | NewerManifest | OlderManifest | UnreadableNow:
     """Parse a manifest."""
     try:
-        return Entry(found.folder, Manifest.model_validate_json(found.text), found.text)
+        return Entry(unparsed.folder, Manifest.model_validate_json(unparsed.text), unparsed.text)
     except MemoryError as error:
         return UnreadableNow(MANIFEST_FILE, in_brief(error))
     except ValidationError as error:
-        newer = _newer(found.text)
-        return UnreadableManifest(in_brief(error)) if newer is None else newer
+        return _of_another_version(unparsed.text) or UnreadableManifest(in_brief(error))
 
 
-def _newer(text: bytes) -> NewerManifest | None:
-    """Tell whether a manifest is of a version that this one does not know."""
+def _of_another_version(text: bytes) -> NewerManifest | OlderManifest | None:
+    """Tell whether a manifest is of a version that this one does not read."""
     with contextlib.suppress(ValidationError, MemoryError):
         version = _AnyVersion.model_validate_json(text).version
-        return NewerManifest(version) if version > VERSION else None
+        if version != VERSION:
+            return NewerManifest(version) if version > VERSION else OlderManifest(version)
     return None

@@ -12,7 +12,6 @@ from .entry import Entry
 from .files import IrregularFileError, OversizedFileError, read_regular, replace_text
 from .layout import machine_id
 from .manifest import Strict
-from .trust import ownership
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -72,20 +71,13 @@ def _read(folder: Path) -> FirstUses:
 
 
 def read_here(folder: Path) -> FirstUse:
-    """Read this machine's result for an entry; an empty one where there is none.
-
-    It is not signed, and shows nothing where others may write it.
-    """
-    if ownership.check(folder) is not None:
-        return FirstUse()
+    """Read this machine's result for an entry of the home; an empty one where there is none."""
     machines = read_all(folder).machines
     return machines.get(machine_id(), FirstUse()) if machines else FirstUse()
 
 
 def remember(entry: Entry, result: FirstUse) -> None:
-    """Write this machine's result. Where that cannot be, or would show nothing, the next process measures again."""
-    if ownership.check(entry.folder) is not None:
-        return
+    """Write this machine's result. Where that cannot be, the next process measures again."""
     try:
         machines = {**_read(entry.folder).machines, machine_id(): result}
         replace_text(entry.folder / FIRST_USE_FILE, FirstUses(machines=machines).model_dump_json(indent=1))

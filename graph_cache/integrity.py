@@ -15,6 +15,7 @@ from ..common.reasons import (
     MissingFile,
     NewerManifest,
     NotARegularFile,
+    OlderManifest,
     Reason,
     UnreadableFile,
     UnreadableNow,
@@ -23,7 +24,7 @@ from ..common.reasons import (
 )
 from .entry import Entry
 from .file_names import check_names
-from .files import IrregularFileError, is_passing, open_regular
+from .files import IrregularFileError, OversizedFileError, is_passing, open_regular, read_regular
 from .manifest import FileRecord
 
 _CHUNK = 1 << 20
@@ -64,6 +65,22 @@ def check(entry: Entry) -> Sound | Damaged | UnreadableNow:
     return Sound()
 
 
+def read_file(entry: Entry, name: str) -> bytes | Damaged | UnreadableNow:
+    """Read one of an entry's files, if it is what the manifest lists."""
+    wanted = entry.manifest.files[name]
+    try:
+        data = read_regular(entry.folder / name, wanted.bytes)
+    except FileNotFoundError:
+        return MissingFile(name)
+    except OversizedFileError as error:
+        return WrongSize(name, error.size, wanted.bytes)
+    except IrregularFileError:
+        return NotARegularFile(name)
+    except (OSError, MemoryError) as error:
+        return UnreadableNow(name, in_brief(error))
+    return data if blake3(data).hexdigest() == wanted.blake3 else DigestDiffers(name)
+
+
 def _compare(path: Path, wanted: FileRecord) -> WrongSize | DigestDiffers | None:
     """What differs between a file and its record. One of another size is not read. Raises OSError."""
     with open_regular(path) as file:
@@ -77,8 +94,8 @@ def describe(state: Sound | Reason) -> str:
     """Tell what was found of an entry, in a word and a clause."""
     if isinstance(state, Damaged):
         return f"damaged: {state.damage}"
-    if isinstance(state, NewerManifest):
-        return f"of a newer version: {state.text}"
+    if isinstance(state, NewerManifest | OlderManifest):
+        return f"of another version: {state.text}"
     if isinstance(state, Untrusted):
         return f"not trusted: {state.text}"
     if isinstance(state, UnreadableNow):

@@ -1,7 +1,7 @@
-"""Where entries live: `<checkpoint stem>.graphs/<model hash>/<component>/<entry>/` beside the checkpoint.
+"""Names and folders: graphs are loaded from the home, `<home>/graphs/<component>/<entry>/`.
 
-Graphs of a model whose checkpoint is unknown, or whose folder cannot be written, go below the user's graph folder:
-`<home>/<model hash>/<component>/<entry>/`. Names are for people; the manifest alone decides what an entry is.
+A copy of each lies beside the checkpoint, in `<checkpoint stem>.graphs/<model hash>/<component>/<entry>/`. Names are
+for people; the manifest alone decides what an entry is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import platform
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -24,12 +23,12 @@ from .manifest import MANIFEST_FILE, Manifest
 from .model_hash import ModelSource
 
 GRAPHS_SUFFIX = ".graphs"
-STAGING_PREFIX = ".staging-"
 BROKEN_PREFIX = ".broken-"  # of quarantined entries
 _MACHINE_ID = Path("/etc/machine-id")
-COMPILER_CACHE = "compiler-cache"  # below the user's folder: what compiles share, no graphs
-COPIES_FOLDER = ".loading-copies"  # below the user's folder
-COMPILING_FOLDER = ".compiling"  # below the user's folder: graphs that are not in the store yet
+# Below the home:
+GRAPHS_FOLDER = "graphs"
+STAGING_FOLDER = ".staging"  # what is compiled, copied in or removed
+COMPILER_CACHE = "compiler-cache"  # what compiles share, no graphs
 
 
 def user_folder() -> Path:
@@ -113,62 +112,25 @@ def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The folders that one user's graphs may live in. Lists folders and creates none.
+def beside(source: ModelSource) -> Path | None:
+    """Give the folder beside a model's checkpoint that holds a copy of its graphs; None where no file is known."""
+    if source.path is None:
+        return None
+    return source.path.with_name(source.path.stem + GRAPHS_SUFFIX) / source.digest
 
-    Attributes:
-        home: the user's graph folder.
-    """
 
-    home: Path
+def locations_in(root: Path) -> list[Path]:
+    """List the folders of models, `<stem>.graphs/<model hash>`, that lie in another, such as one of checkpoints."""
+    beside_files = [root / name for name in sorted(visible(listed_now(root))) if name.endswith(GRAPHS_SUFFIX)]
+    return [folder / name for folder in beside_files for name in sorted(visible(listed_now(folder)))]
 
-    def locations(self, source: ModelSource) -> list[Path]:
-        """List the folders in which a model's graphs may live, best first."""
-        at_home = self.home / source.digest
-        if source.path is None:
-            return [at_home]
-        return [source.path.with_name(source.path.stem + GRAPHS_SUFFIX) / source.digest, at_home]
 
-    def other_models(self, source: ModelSource, neighbours: Iterable[Path]) -> Iterator[Path]:
-        """Iterate over the locations of other models' graphs.
-
-        Args:
-            source: the model whose own locations are left out.
-            neighbours: folders with checkpoints, searched besides the user's folder and the model's own.
-        """
-        roots = list(neighbours)
-        if source.path is not None:
-            roots.append(source.path.parent)
-        own = set(self.locations(source))
-        seen: set[Path] = set()
-        for root in [self.home, *dict.fromkeys(roots)]:
-            for model in self._models(root):
-                if model in own or model in seen:
-                    continue
-                seen.add(model)
-                yield model
-
-    def entry_folders(self, neighbours: Iterable[Path] = ()) -> Iterator[Path]:
-        """Iterate over every folder with a manifest, in the user's folder and beside checkpoints in `neighbours`."""
-        for root in [self.home, *neighbours]:
-            yield from self.entry_folders_in(root)
-
-    def entry_folders_in(self, root: Path) -> Iterator[Path]:
-        """Iterate over the folders with a manifest in the user's folder, or in the `.graphs` folders of another."""
-        for model in self._models(root):
-            for component in [model / name for name in sorted(visible(listed_now(model)))]:
-                for name in sorted(visible(listed_now(component))):
-                    if _may_be_there(component / name / MANIFEST_FILE):
-                        yield component / name
-
-    def _models(self, root: Path) -> list[Path]:
-        """List the folders of models below the user's folder, or beside the checkpoints in another."""
-        names = sorted(visible(listed_now(root)))
-        if root == self.home:
-            return [root / name for name in names]
-        beside = [root / name for name in names if name.endswith(GRAPHS_SUFFIX)]
-        return [folder / name for folder in beside for name in sorted(visible(listed_now(folder)))]
+def entry_folders(location: Path) -> Iterator[Path]:
+    """Iterate over the folders with a manifest in the `<component>/<entry>` folders of one folder."""
+    for component in sorted(visible(listed_now(location))):
+        for name in sorted(visible(listed_now(location / component))):
+            if _may_be_there(location / component / name / MANIFEST_FILE):
+                yield location / component / name
 
 
 def _may_be_there(path: Path) -> bool:

@@ -1,36 +1,35 @@
-"""Looking up a graph. Reads the store and changes nothing on the disk.
+"""Looking up a graph in the home. Reads and changes nothing on the disk.
 
 An entry serves a key only if it is this user's own or a trusted publisher's (see `signing`), its manifest holds the
 very same key, `differs` has no objection, all its files are sound, and no two processes of this machine in a row died
-while they loaded it. This model's own entries come first, then other models': graphs hold no weights, so they serve
-every model of the architecture. One that equals what this model quarantined for what it did, not for damage, is passed
-over. A publisher's entry in a folder that this user does not own or cannot write counts as another model's: it is
-copied, and stays as it is.
+while they loaded it. Graphs hold no weights, so they serve every model of the architecture.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..common.errors import in_brief
 from ..common.reasons import DiedWhileLoading, GraphRemoved, NoGraph, OtherKey, Reason, UnreadableNow
 from .crash.markers import Markers
-from .crash.quarantine import equals_one, of_key
 from .entry import Entry
+from .home import Home
 from .integrity import Sound, check
 from .key import GraphKey, difference
-from .layout import Layout, listed, listed_now, of_digest, visible
+from .layout import of_digest, visible
 from .manifest import Manifest
-from .model_hash import ModelSource
 from .trust.signing import Signer
 from .trust.trusted_entry import Faulty, Known, read_trusted
 
-_MOST_COMPARED = 100  # entries that a miss reads to tell the nearest, which each run of a workflow may ask for again
+if TYPE_CHECKING:
+    from .sources.source import Source
+
+MOST_COMPARED = 100  # entries that a miss reads to tell the nearest, which each run of a workflow may ask for again
 
 # Why an entry of the wanted key cannot be used here all the same, or None.
 Differs = Callable[[Manifest], Reason | None]
@@ -45,11 +44,11 @@ class Hit:
     """A sound entry for the key.
 
     Attributes:
-        foreign: whether it is another model's or a publisher's; `Store.share_with_model` makes it this model's too.
+        source: where it lies, if it is to be copied to the home first (`Store.take`); its files were not looked at.
     """
 
     entry: Entry
-    foreign: bool = False
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Miss:
 
 @dataclass(frozen=True)
 class Broken:
-    """An entry for the key that must not be loaded: `Store.move_aside` and `Store.quarantine` move it aside.
+    """An entry for the key that must not be loaded: `Store.quarantine` moves it aside.
 
     Attributes:
         text: the manifest's bytes, which tell whether the folder still holds what was judged; none if unreadable.
@@ -90,124 +89,40 @@ Judged = Hit | Miss | Broken | Unavailable
 
 @dataclass(frozen=True)
 class Lookup:
-    """The places that look-ups read.
+    """Looks into one home.
 
     Attributes:
-        layout: where entries may live.
         markers: which entries took a process down.
         signer: which entries are this user's own or published; others are passed over and stay as they are.
     """
 
-    layout: Layout
+    home: Home
     markers: Markers
     signer: Signer
 
-    def lookup(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs) -> Judged:
-        """Look for the entry of a key; see `Store.lookup`.
-
-        Other models' broken entries are passed over: only a look-up for their own model judges them.
-        """
-        names: dict[Path, list[str]] = {}
-        missed: dict[Path, list[Reason]] = {}
-        unavailable: list[Unavailable] = []
-        published: list[Hit] = []
-        broken: list[Broken] = []
-        for location in self.layout.locations(source):
-            component = location / key.component
-            try:
-                names[component] = listed(component)
-            except OSError as error:
-                unavailable.append(Unavailable(component, UnreadableNow(component.name, in_brief(error))))
-                continue
-            missed[component] = []
-            for judged in self._judge_all(component, names[component], key, differs):
-                if isinstance(judged, Hit) and judged.foreign:
-                    published.append(judged)
-                elif isinstance(judged, Hit):  # also beside a broken one, which may lie where it cannot be removed
-                    return judged
-                elif isinstance(judged, Broken):
-                    broken.append(judged)
-                elif isinstance(judged, Unavailable):
-                    unavailable.append(judged)
-                else:
-                    missed[component].append(judged.reason)
-        if broken:
-            return broken[0]
-        bad = [entry for component in names for entry in of_key(component, names[component], key, self.signer)]
-        for judged in published:
-            if not equals_one(judged.entry, bad):
+    def find(self, key: GraphKey, differs: Differs) -> Judged:
+        """Look for the entry of a key; see `Store.find`."""
+        component = self.home.graphs / key.component
+        try:
+            names = self.home.names(key.component)
+        except OSError as error:
+            return Unavailable(component, UnreadableNow(component.name, in_brief(error)))
+        others: list[Judged] = []
+        for judged in self._judge_all(component, names, key, differs):
+            if isinstance(judged, Hit):  # also beside a broken one
                 return judged
-        if unavailable:  # nothing may take its place
-            return unavailable[0]
-        for location in self.layout.other_models(source, neighbours):
-            component = location / key.component
-            for judged in self._judge_all(component, listed_now(component), key, differs):
-                if isinstance(judged, Hit) and not equals_one(judged.entry, bad):
-                    return Hit(judged.entry, foreign=True)
-        for component, reasons in missed.items():
-            nearest = None if reasons else self._nearest(component, names[component], key)
-            if reasons or nearest is not None:
-                return Miss(NoGraph(nearest) if nearest is not None else reasons[0])
-        return Miss(NoGraph())
+            others.append(judged)
+        for kind in (Broken, Unavailable, Miss):
+            for judged in others:
+                if isinstance(judged, kind):
+                    return judged
+        return Miss(NoGraph(self._nearest(key)))
 
-    def sibling(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path], differs: Differs) -> Entry | None:
-        """Look for a sound entry that differs from the key in the shapes alone; see `Store.sibling`."""
-        wanted = _without_shapes(key.fields())
-        for location in [*self.layout.locations(source), *self.layout.other_models(source, neighbours)]:
-            component = location / key.component
-            for found in self._known(component, sorted(visible(listed_now(component)))):
-                manifest = found.entry.manifest
-                if _without_shapes(manifest.key) != wanted or differs(manifest) is not None:
-                    continue
-                if found.trusted.mine and isinstance(check(found.entry), Sound):
-                    return found.entry
-        return None
-
-    def keys(
-        self, component: str, architectures: Collection[str], source: ModelSource, neighbours: Iterable[Path]
-    ) -> list[dict[str, Any]]:
-        """Read the keys of a component's entries of some architectures; see `Store.keys`."""
-        found: dict[str, dict[str, Any]] = {}
-        left = _MOST_COMPARED
-        for location in [*self.layout.locations(source), *self.layout.other_models(source, neighbours)]:
-            names = sorted(visible(listed_now(location / component)))[:left]
-            left -= len(names)
-            for known in self._known(location / component, names):
-                key = known.entry.manifest.key
-                if key.get("architecture") in architectures:
-                    found.setdefault(json.dumps(key, sort_keys=True), key)
-            if {key["architecture"] for key in found.values()} == {*architectures} or not left:
-                break
-        return [*found.values()]
-
-    def nearest(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path]) -> Entry | None:
-        """Read the entry whose key differs in the fewest fields; see `Store.nearest`."""
-        left = _MOST_COMPARED
-        best: tuple[int, int, Entry | None] = (len(key.fields()), 0, None)
-        wanted = key.fields()
-        for number, location in enumerate(
-            [*self.layout.locations(source), *self.layout.other_models(source, neighbours)]
-        ):
-            names = sorted(visible(listed_now(location / key.component)))[:left]
-            left -= len(names)
-            for known in self._known(location / key.component, names):
-                found = known.entry.manifest.key
-                differing = sum(found.get(name) != value for name, value in wanted.items())
-                best = min(best, (differing, number, known.entry), key=lambda one: one[:2])
-        return best[2]
-
-    def _nearest(self, component: Path, names: list[str], key: GraphKey) -> str | None:
-        """Describe the smallest difference from a key among a component's entries; None where none differs."""
-        read = self._known(component, sorted(visible(names))[:_MOST_COMPARED])
-        found = (difference(key.fields(), one.entry.manifest.key) for one in read)
-        return min(filter(None, found), key=len, default=None)
-
-    def _known(self, component: Path, names: list[str]) -> Iterator[Known]:
-        """Read those of a component's entries that may be loaded, which takes half a millisecond each."""
-        for name in names:
-            found = read_trusted(component / name, self.signer)
-            if isinstance(found, Known):
-                yield found
+    def _nearest(self, key: GraphKey) -> str:
+        """Describe the smallest difference from a key among the entries of its architecture; empty without any."""
+        keys = (entry.manifest.key for entry in itertools.islice(self.home.trusted(key.component), MOST_COMPARED))
+        differences = [difference(key.fields(), one) for one in keys if one.get("architecture") == key.architecture]
+        return min(filter(None, differences), key=len, default="")
 
     def _judge_all(self, component: Path, names: list[str], key: GraphKey, differs: Differs) -> Iterator[Judged]:
         for name in visible(of_digest(names, key.digest)):
@@ -216,14 +131,14 @@ class Lookup:
             yield Miss(GraphRemoved()) if removed else judged
 
     def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Judged:
-        found = read_trusted(folder, self.signer)
-        if isinstance(found, UnreadableNow):
-            return Unavailable(folder, found)
-        if isinstance(found, Faulty):
-            return Broken(folder, found.reason) if found.mine else Miss(found.reason)
-        if not isinstance(found, Known):  # it is as none, and stays as it is
-            return Miss(found)
-        entry, trusted = found.entry, found.trusted
+        verdict = read_trusted(folder, self.signer)
+        if isinstance(verdict, UnreadableNow):
+            return Unavailable(folder, verdict)
+        if isinstance(verdict, Faulty):
+            return Broken(folder, verdict.reason)
+        if not isinstance(verdict, Known):  # it is as none, and stays as it is
+            return Miss(verdict)
+        entry = verdict.entry
         if entry.manifest.key != key.fields():
             return Miss(OtherKey(difference(key.fields(), entry.manifest.key)))
         objection = differs(entry.manifest)
@@ -231,18 +146,9 @@ class Lookup:
             return Miss(objection)
         state = check(entry)
         if isinstance(state, UnreadableNow):
-            return Unavailable(folder, state) if trusted.mine or not _is_closed_here(entry) else Miss(state)
+            return Unavailable(folder, state)
         if not isinstance(state, Sound):
-            return Broken.of(entry, state) if trusted.mine else Miss(state)
+            return Broken.of(entry, state)
         if self.markers.died_while_loading(folder):
-            return Broken.of(entry, DiedWhileLoading()) if trusted.mine else Miss(DiedWhileLoading())
-        return Hit(entry, foreign=not trusted.own)
-
-
-def _is_closed_here(entry: Entry) -> bool:
-    """Whether a file of an entry may not be read by this user, which another user's may be for ever."""
-    return not all(os.access(entry.folder / name, os.R_OK) for name in entry.manifest.files)
-
-
-def _without_shapes(fields: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if name != "shapes"}
+            return Broken.of(entry, DiedWhileLoading())
+        return Hit(entry)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 MANIFEST_FILE = "manifest.json"
 CONSTANTS_FILE = "constants.json"  # see `constants`
-VERSION: Literal[2] = 2  # of manifests
+VERSION: Literal[3] = 3  # of manifests; one of version 2 differs in a name
 MOST_BYTES = 4 << 20  # of either; the largest of a UNet has a few hundred kilobytes
 
 
@@ -52,27 +52,27 @@ class Manifest(Strict):
     """Everything known of a graph when it was compiled.
 
     Attributes:
-        version: layout of this file. Those of a higher version are left alone.
+        version: layout of this file. Those of a higher version are left alone, older ones but the last are of no use.
         key: every field of the graph key; only these decide whether a look-up is a hit.
         label: the shapes for people, e.g. `any size 64-2048`.
         files: the graph's files by name.
         cuda_graphs: whether its calls may be captured as CUDA graphs, which was tried when it was compiled.
         outputs: how many tensors it returns.
         code: the functions that the graph stands for; None where its backend rebuilt it from another graph's program.
-        signature: of a block's graph: which calls it serves, see `compiler.blocks.signature`. None: a whole module's.
+        call_rules: of a block's graph: which calls it serves, see `compiler.blocks.signature`. None: a whole module's.
         compile_seconds: wall time of capture, compile and trial load.
         created: ISO 8601 time in UTC.
         made_by: version of the pack.
     """
 
-    version: Literal[2] = VERSION
+    version: Literal[2, 3] = VERSION
     key: dict[str, Any]
     label: str
     files: dict[str, FileRecord]
     cuda_graphs: bool
     outputs: int = Field(ge=1)
     code: CodeRecord | None
-    signature: dict[str, Any] | None = None
+    call_rules: dict[str, Any] | None = Field(None, validation_alias=AliasChoices("call_rules", "signature"))
     compile_seconds: float
     created: str
     made_by: str

@@ -1,25 +1,24 @@
-"""The store: every entry that one user can reach, and the one door to it.
+"""The store: the home, from which graphs are loaded, and the sources that graphs come to it from.
 
 How a graph gets into a process:
 
-1. `lookup` finds its entry, if this user's installation or a trusted publisher signed it. It changes nothing. What it
-   misses `fetch` looks for in remote stores.
-2. A hit in another model's folder is copied by `share_with_model`; `move_aside` quarantines a broken one.
-3. After a miss, a compile fills a private folder from `staging`, and `publish` copies it to the model's graphs and
-   makes it an entry by one rename.
-4. `private` gives a copy of the entry for loading, `constants` the weights that it reads, and `loading` marks the
-   moments in which a bad graph could take the process down. `note_death` counts a marker that stayed. After the
-   first a child process tries the graph; the second in a row makes the entry broken for the next lookup.
-   `note_success` forgets the first.
-   `lease` keeps others from removing the entry as long as a process has it loaded (`disk`).
-5. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
+1. `find` looks for its entry in the home, if this user's installation or a trusted publisher signed it. It changes
+   nothing. What it misses `take` copies to the home from the first source that has it: beside the checkpoint, beside
+   others, in remote stores.
+2. After a miss, a compile fills a folder of `staging`, and `publish` makes it an entry by one rename. `keep_beside`
+   writes a copy beside the checkpoint, which travels with it.
+3. The entry is loaded from where it lies: `constants` are the weights that it reads, and `loading` marks the moments in
+   which a bad graph could take the process down. `note_death` counts a marker that stayed. After the first a child
+   process tries the graph; the second in a row makes the entry broken for the next look-up. `note_success` forgets the
+   first. `lease` keeps others from removing the entry as long as a process has it loaded (`disk`).
+4. `remember` writes what the first use showed beside the manifest; `first_use` reads it in later processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-import shutil
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -27,67 +26,90 @@ from typing import Any, Literal
 from ..common.reasons import (
     Damaged,
     DiedOnceWhileLoading,
-    ForeignOwner,
     GraphRemoved,
     NewerManifest,
+    OlderManifest,
     Reason,
     UnreadableNow,
     Untrusted,
 )
 from ..common.tensor_meta import TensorMeta
-from . import constants, first_use_results, staging
+from . import constants, first_use_results, layout
 from . import publish as publishing
-from .crash import leftovers
-from .crash import quarantine as quarantining
-from .crash.failure_files import FOLDER as FAILURES_FOLDER
 from .crash.failure_files import FailureFiles
 from .crash.markers import Markers
-from .crash.quarantine import of_key
 from .disk import leases, marks
 from .disk.inventory import Inventory
 from .disk.leases import Lease
 from .entry import Entry, read
 from .first_use_results import FirstUse
+from .home import BUNDLE_FILE, Home
 from .integrity import Sound, check
 from .key import GraphKey
-from .layout import COMPILER_CACHE, COMPILING_FOLDER, COPIES_FOLDER, Layout, listed_now, machine_id, user_folder
-from .lookup import Broken, Differs, Hit, Judged, Lookup, no_objection
+from .layout import GRAPHS_FOLDER, locations_in, user_folder
+from .lookup import MOST_COMPARED, Broken, Differs, Hit, Judged, Lookup, Miss, no_objection
+from .machine_notes import MachineNotes
 from .model_hash import ModelSource
-from .private_copy import private_copy, private_folder
 from .publish import NewEntry
 from .remote import records
-from .remote.layers import Kept, Layers, Wanted
-from .trust import ownership
-from .trust.open_folder import is_closed
+from .remote.layers import Layers
+from .sources import folder as folders
+from .sources.folder import FolderSource
+from .sources.source import Source, Taken, Wanted
 from .trust.signing import Signer, Trusted
 from .trust.trusted_entry import Faulty, Known, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
-PULLED = "pulled"  # the folder of fetched graphs in the user's folder that no model asked for yet
-
-State = Sound | Damaged | NewerManifest | UnreadableNow | Untrusted
+State = Sound | Damaged | NewerManifest | OlderManifest | UnreadableNow | Untrusted
 
 
 class Store:
-    """All entries reachable from one user: beside checkpoints and in the user's graph folder.
+    """All entries reachable from one user.
 
     Args:
         home: the user's graph folder, where it is not the usual one.
+
+    Attributes:
+        home: that folder, which has the user's keys, lists and settings.
+        private: what graphs are loaded from, in that folder unless others may write it.
     """
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or user_folder()
-        self.compile_times = self.home / f"{machine_id()}-compile-times.json"
-        self._layout = Layout(self.home)
-        self._markers = Markers(self.home)
         self._signer = Signer(self.home)
-        self.failures = FailureFiles(self.home)
-        self.disk = Inventory(self.home, self._signer)
-        self._lookup = Lookup(self._layout, self._markers, self._signer)
-        self.remotes = Layers(self.home, self._signer)
+        self.private = Home(self.home, self._signer)
+        self.notes = MachineNotes(lambda: self.private.folder)
+        self.disk = Inventory(self.home, self.private, self._signer, self.notes)
+        self.private.room = self.disk.room
+        self._markers = Markers(self.private.folder)
+        self.failures = FailureFiles(self.private.folder)
+        self._lookup = Lookup(self.private, self._markers, self._signer)
+        self.remotes = Layers(self.home)
+
+    @property
+    def graphs(self) -> Path:
+        """The folder that graphs are loaded from."""
+        return self.private.graphs
+
+    @property
+    def signer(self) -> Signer:
+        """Who signs and judges what is in this store."""
+        return self._signer
 
     # Looking up ---------------------------------------------------------------------------------------------
+
+    def find(self, key: GraphKey, differs: Differs = no_objection) -> Judged:
+        """Look for the entry of a key in the home. Changes nothing, on the disk or here.
+
+        Args:
+            differs: why an entry of the same key cannot be used here all the same, or None.
+
+        Returns:
+            A hit; or what was nearest; or an entry that is damaged or took a process down; or one that cannot be read
+            now.
+        """
+        return self._lookup.find(key, differs)
 
     def lookup(
         self,
@@ -96,28 +118,66 @@ class Store:
         neighbours: Iterable[Path] = (),
         differs: Differs = no_objection,
     ) -> Judged:
-        """Look for the entry of a key. Changes nothing, on the disk or here.
+        """As `find`, and after a miss look into the sources on this machine. Changes nothing.
 
         Args:
-            source: the model, whose own entries come first.
-            neighbours: folders with checkpoints, whose `.graphs` folders are searched too.
-            differs: why an entry of the same key cannot be used here all the same, or None.
-
-        Returns:
-            A hit, which may be another model's; or what was nearest; or an entry that is damaged or took a process
-            down; or one that cannot be read now.
+            source: the model, beside whose checkpoint copies come first.
+            neighbours: folders with checkpoints, beside which copies are looked for, too.
         """
-        return self._lookup.lookup(key, source, neighbours, differs)
+        judged = self.find(key, differs)
+        if isinstance(judged, Miss):
+            condemned = self.private.condemned(key)
+            for place in self._folders(source, neighbours):
+                for offer in place.offers(key, differs, condemned):
+                    if isinstance(offer, Entry):
+                        return Hit(offer, place)
+        return judged
 
-    def sibling(
+    def take(
         self,
         key: GraphKey,
         source: ModelSource,
         neighbours: Iterable[Path] = (),
         differs: Differs = no_objection,
-    ) -> Entry | None:
-        """Look for a sound entry that differs from `key` in the shapes alone, this model's or another's."""
-        return self._lookup.sibling(key, source, neighbours, differs)
+    ) -> Taken | Reason | None:
+        """Copy the graph of a key to the home, from the first source that has it, verified on the way.
+
+        It waits a bounded time for each remote store, and raises for nothing that a source does.
+
+        Returns:
+            Why what the sources have cannot be used; None: they have nothing.
+        """
+        digest = records.key_digest(key.fields())
+        return self._take(
+            Wanted(digest, key, differs, self.private.condemned(key)),
+            [*self._folders(source, neighbours), self.remotes],
+        )
+
+    def take_named(self, digest: str, differs: Differs = no_objection) -> Taken | Reason | None:
+        """Copy a graph to the home from the remote stores, by the digest of its key.
+
+        Args:
+            digest: 64 hex digits, as stores name keys; see `remote.records.key_digest`.
+        """
+        return self._take(Wanted(digest, None, differs, []), [self.remotes])
+
+    def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
+        refused: Reason | None = None
+        for place in sources:
+            taken = place.take(wanted, self.private)
+            if isinstance(taken, Taken):
+                return taken
+            refused = refused or taken
+        return refused
+
+    def sibling(self, key: GraphKey, differs: Differs = no_objection) -> Entry | None:
+        """Look for a sound entry of the home that differs from `key` in the shapes alone."""
+        wanted = {**key.fields(), "shapes": None}
+        for entry in self.private.trusted(key.component):
+            same = {**entry.manifest.key, "shapes": None} == wanted and differs(entry.manifest) is None
+            if same and isinstance(check(entry), Sound):
+                return entry
+        return None
 
     def keys(
         self, component: str, architectures: Collection[str], source: ModelSource, neighbours: Iterable[Path] = ()
@@ -125,71 +185,79 @@ class Store:
         """Read the fields of the keys of a component's trusted entries, whose files are not looked at.
 
         Args:
-            architectures: digests. Other models' entries are read until there is one of each, and not all of many.
+            architectures: digests. Sources are read until there is one of each.
         """
-        return self._lookup.keys(component, architectures, source, neighbours)
+        by_digest: dict[str, dict[str, Any]] = {}
+        missing = {*architectures}
+        places = (place.entries(component) for place in self._folders(source, neighbours))
+        for entries in itertools.chain([self.private.trusted(component)], places):
+            for key in (entry.manifest.key for entry in entries):
+                if key.get("architecture") in architectures:
+                    by_digest.setdefault(records.key_digest(key), key)
+            missing -= {key["architecture"] for key in by_digest.values()}
+            if not missing:
+                break
+        return [*by_digest.values()]
 
-    def nearest(self, key: GraphKey, source: ModelSource, neighbours: Iterable[Path] = ()) -> Entry | None:
-        """Read the trusted entry whose key differs from `key` in the fewest fields, this model's first."""
-        return self._lookup.nearest(key, source, neighbours)
+    def nearest(self, key: GraphKey) -> Entry | None:
+        """Read the entry of the home whose key differs from `key` in the fewest fields."""
+        wanted = key.fields()
+        entries = itertools.islice(self.private.trusted(key.component), MOST_COMPARED)
+        return min(
+            entries,
+            key=lambda entry: sum(entry.manifest.key.get(name) != value for name, value in wanted.items()),
+            default=None,
+        )
 
-    def fetch(self, key: GraphKey, source: ModelSource, differs: Differs = no_objection) -> Kept | Reason | None:
-        """Look for a graph in the remote stores, after `lookup` missed, and keep it among the model's own.
+    def _folders(self, source: ModelSource, neighbours: Iterable[Path]) -> Iterator[FolderSource]:
+        """The sources on this machine, best first."""
+        own = layout.beside(source)
+        roots = [*neighbours, *([source.path.parent] if source.path is not None else [])]
+        others = (location for root in dict.fromkeys(roots) for location in locations_in(root))
+        for location in dict.fromkeys([*([own] if own is not None else []), *self._in_user_folder(), *others]):
+            yield FolderSource(location, self._signer)
 
-        It waits a bounded time for each store, and raises for nothing that one does.
-
-        Returns:
-            The new entry; or why a store that should have told did not, or gave what may not be used; or None: no
-            store has it, or there are none.
-        """
-        if not self.remotes:
-            return None
-        locations = self.locations(source)
-        components = [location / key.component for location in locations]
-        bad = [one for folder in components for one in of_key(folder, listed_now(folder), key, self._signer)]
-        digest = records.key_digest(key.fields())
-        return self.remotes.fetch(Wanted(digest, key, locations, differs, bad, self.disk.room))
-
-    def fetch_named(self, digest: str, differs: Differs = no_objection) -> Kept | Reason | None:
-        """Look for a graph in the remote stores by the digest of its key, and keep it for whatever model asks for it.
-
-        Args:
-            digest: 64 hex digits, as stores name keys; see `remote.records.key_digest`.
-        """
-        return self.remotes.fetch(Wanted(digest, None, [self.home / PULLED], differs, (), self.disk.room))
-
-    def locations(self, source: ModelSource) -> list[Path]:
-        """List the folders in which a model's graphs may live, best first."""
-        return self._layout.locations(source)
+    def _in_user_folder(self) -> list[Path]:
+        """What may hold graphs in a graph folder that cannot be the home, such as a store that others baked."""
+        baked = (self.home / BUNDLE_FILE).exists()
+        if not (self.private.is_elsewhere or baked):
+            return []
+        models = [self.home / name for name in sorted(layout.visible(layout.listed_now(self.home)))]
+        return [self.home / GRAPHS_FOLDER, *(folder for folder in models if folder.name != GRAPHS_FOLDER)]
 
     # Listing ------------------------------------------------------------------------------------------------
 
-    def entries(self, neighbours: Iterable[Path] = ()) -> Iterator[Entry]:
-        """Iterate over the readable entries in the user's folder and beside the checkpoints in `neighbours`."""
-        for folder in self._layout.entry_folders(neighbours):
-            entry = read(folder)
+    def entries(self) -> Iterator[Entry]:
+        """Iterate over the readable entries of the home."""
+        return self._readable(self.private.entry_folders())
+
+    def saved(self, folder: Path) -> Iterator[Entry]:
+        """Iterate over the readable copies in the `.graphs` folders of a folder, such as `save` makes."""
+        return self._readable(path for location in locations_in(folder) for path in layout.entry_folders(location))
+
+    @staticmethod
+    def _readable(paths: Iterable[Path]) -> Iterator[Entry]:
+        for path in paths:
+            entry = read(path)
             if isinstance(entry, Entry):
                 yield entry
 
-    @property
-    def signer(self) -> Signer:
-        """Who signs and judges what is in this store."""
-        return self._signer
-
-    def check_all(self, neighbours: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
-        """Check the owner, signature and files of every entry, and name those whose manifest cannot be read."""
-        for folder in self._layout.entry_folders(neighbours):
-            yield folder, self.check(folder)
+    def check_all(self, roots: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
+        """Check the signature and files of every entry of the home, and of the copies beside checkpoints in folders."""
+        copies = (path for root in roots for location in locations_in(root) for path in layout.entry_folders(location))
+        for paths in (self.private.entry_folders(), copies):
+            for folder in paths:
+                yield folder, self.check(folder)
 
     def check(self, folder: Path) -> State:
-        """Check the owner, signature and files of an entry. Changes nothing."""
-        found = read_trusted(folder, self._signer)
-        if isinstance(found, Known):
-            return check(found.entry)
-        return found.reason if isinstance(found, Faulty) else found
+        """Check the signature and files of an entry. Changes nothing."""
+        verdict = read_trusted(folder, self._signer)
+        if isinstance(verdict, Known):
+            return check(verdict.entry)
+        return verdict.reason if isinstance(verdict, Faulty) else verdict
 
     def trust(self, entry: Entry) -> Untrusted | UnreadableNow | None:
-        """Say why an entry is never loaded: others may write it, or nobody signed it whom this user trusts."""
+        """Say why an entry is never loaded: nobody signed it whom this user trusts."""
         return self._signer.judge(entry)
 
     def provenance(self, entry: Entry) -> Trusted | Untrusted | UnreadableNow:
@@ -199,47 +267,26 @@ class Store:
     # Changing -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def staging(self, source: ModelSource) -> Iterator[Path]:
-        """Give an empty folder for a compile, which nobody else can look into or exchange; gone when the block ends.
-
-        It lies in the user's folder, or among the system's temporary files. Nothing of it is in the store until
-        `publish` copies it there.
+    def staging(self) -> Iterator[Path]:
+        """Give an empty folder of the home for a compile; gone when the block ends.
 
         Raises:
-            OSError: there is no such folder, no location of the model's graphs can be written, or the graph could not
-                be signed.
+            OSError: there is no such folder, it has no room, or the graph could not be signed.
         """
         self._signer.key()  # before anything is compiled in vain
-        staging.find_location(self.locations(source))
-        leftovers.sweep_staging(self.home / COMPILING_FOLDER)
-        with private_folder(self.home / COMPILING_FOLDER) as folder:
+        with self.private.staging() as folder:
             yield folder
 
     def make_compiler_cache(self) -> Path | None:
-        """Make the folder for what compiles share, native code too; None where others may write it."""
-        try:
-            ownership.make_private(self.home / COMPILER_CACHE)
-        except OSError as error:
-            log.debug("compiles share nothing: %s", error)
-            return None
-        return self.home / COMPILER_CACHE if is_closed(self.home / COMPILER_CACHE) else None
+        """Make the folder for what compiles share, native code too; None where it cannot be this user's alone."""
+        return self.private.make_compiler_cache()
 
-    def sweep(self, locations: Iterable[Path]) -> None:
-        """Remove what dead processes left behind in folders of `locations` and in the user's. Never raises OSError.
+    def sweep(self) -> None:
+        """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
+        self.private.sweep()
 
-        Folders that others could exchange for other ones are left as they are.
-        """
-        for location in locations:
-            leftovers.sweep_staging(location)
-            leftovers.sweep_temporaries(location, depth=2)
-        leftovers.sweep_temporaries(self.home)
-        leftovers.sweep_temporaries(self.home / FAILURES_FOLDER)
-        for folder in (COPIES_FOLDER, COMPILING_FOLDER):
-            leftovers.sweep_staging(self.home / folder)
-        leftovers.sweep_temporary_folders()
-
-    def publish(self, key: GraphKey, compiled: Path, new: NewEntry, source: ModelSource) -> Entry:
-        """Make the files in a folder from `staging` an entry, in the first of the model's locations that takes it.
+    def publish(self, key: GraphKey, compiled: Path, new: NewEntry) -> Entry:
+        """Make the files in a folder from `staging` an entry.
 
         Returns:
             The new entry; or the same graph where another process published it meanwhile.
@@ -247,94 +294,62 @@ class Store:
         Raises:
             NotPublishedError: the files cannot be written or moved.
         """
-        return publishing.publish(key, compiled, new, self.locations(source), self._signer, self.disk.room)
+        return publishing.publish(key, compiled, new, self.private, self._signer)
 
-    def share_with_model(self, hit: Hit, key: GraphKey, source: ModelSource) -> Entry:
-        """Take another model's entry over into this model's folder, by hard links where they work.
+    def keep_beside(self, entry: Entry, source: ModelSource) -> None:
+        """Write a copy of an entry beside the model's checkpoint. Never raises OSError.
 
-        Returns:
-            This model's entry; the other model's where nothing can be written.
+        Where the user's graph folder cannot be the home, one goes there, too: the home may be gone at the next start.
         """
-        if not hit.foreign:
-            return hit.entry
-        try:
-            self._signer.key()
-            with staging.staging(self.locations(source)) as staged:
-                return publishing.share_with_model(key, staged, hit.entry, self._signer, self.disk.room)
-        except OSError as error:
-            log.debug("%s is used where it is: %s", hit.entry.folder, error)
-            return hit.entry
+        beside = layout.beside(source)
+        if beside is not None and source.path is not None and source.path.is_file() and self._write(entry, beside):
+            self.notes.note_folders([source.path.parent])
+        if self.private.is_elsewhere:
+            self._write(entry, self.home / GRAPHS_FOLDER)
 
-    def save(self, entry: Entry, key: GraphKey, location: Path) -> Entry:
+    def _write(self, entry: Entry, location: Path) -> bool:
+        try:
+            return isinstance(folders.write_copy(entry, location, self._signer), Path)
+        except OSError as error:
+            log.debug("no copy of %s in %s: %s", entry.folder.name, location, error)
+            return False
+
+    def save(self, entry: Entry, location: Path) -> Path:
         """Copy an entry into a folder of graphs, `<name>.graphs/<model>`, which look-ups beside it then search.
 
         Raises:
             OSError: it cannot be read or written.
         """
-        with staging.staging([location]) as staged:
-            saved = publishing.save(key, staged, entry, self._signer)
-        marks.pin(saved.folder)  # saved on purpose: the budget, if it ever counts this folder, leaves it
-        return saved
+        written = folders.write_copy(entry, location, self._signer)
+        if isinstance(written, Reason):
+            raise OSError(written.text)
+        return written or location / str(entry.manifest.key["component"]) / entry.folder.name
 
-    def saved(self, folder: Path) -> Iterator[Entry]:
-        """Iterate over the readable entries in the `.graphs` folders of a folder, such as `save` makes."""
-        for path in self._layout.entry_folders_in(folder):
-            entry = read(path)
-            if isinstance(entry, Entry):
-                yield entry
+    def remove_copy(self, entry: Entry) -> None:
+        """Delete a copy that this user's installation signed. Never raises OSError."""
+        folders.remove_copy(entry.folder, self._signer)
 
-    def remove(self, entry: Entry) -> None:
-        """Delete an entry of this user. One that is not signed by this user stays. Never raises OSError."""
-        whose = self._signer.provenance(entry)
-        if isinstance(whose, Trusted) and whose.mine:
-            shutil.rmtree(entry.folder, ignore_errors=True)
-
-    def quarantine(self, wrong: Broken) -> None:
-        """Move an entry aside, so that nobody loads it again. Never raises OSError.
-
-        Where it cannot be moved, or is another user's, a record in the user's folder makes it broken for look-ups.
-        """
-        if not self.move_aside(wrong):
-            self._markers.condemn(wrong.folder)
-
-    def move_aside(self, wrong: Broken) -> bool:
-        """Move an entry aside that look-ups find broken, unless it is another user's. Never raises OSError.
+    def quarantine(self, wrong: Broken) -> bool:
+        """Move an entry of the home aside, so that nobody loads it again. Never raises OSError.
 
         Returns:
             Whether it is out of the way, perhaps by another process that has published another one there since.
         """
         if _is_another(wrong):
             return True
-        if isinstance(ownership.check(wrong.folder), ForeignOwner) or not quarantining.quarantine(wrong.folder):
+        if not self.private.quarantine(wrong.folder):
             return False
         self._markers.clear_loading(wrong.folder)
         self.disk.changed()
         return True
 
-    @contextlib.contextmanager
-    def private(self, entry: Entry) -> Iterator[Path | Reason]:
-        """Give a folder with a copy of an entry's files that nobody else can change; gone when the block ends.
-
-        Owner, signature and digests are checked once more, the digests of what was copied.
-
-        Yields:
-            The folder; or why the entry must not be loaded: `Damaged`, `Untrusted` or `UnreadableNow`.
-        """
-        with contextlib.ExitStack() as held:
-            copy: Path | Reason = self.trust(entry) or held.enter_context(private_copy(self.home, entry))
-            removed = isinstance(copy, Damaged | Untrusted) and not entry.folder.exists()
-            yield GraphRemoved() if removed else copy
-
-    def constants(self, entry: Entry, folder: Path | None = None) -> tuple[TensorMeta, ...]:
+    def constants(self, entry: Entry) -> tuple[TensorMeta, ...]:
         """Read the weights that a graph reads.
-
-        Args:
-            folder: with a copy of the entry's files, where they are not to be read from the entry itself.
 
         Raises:
             LoadError: they cannot be read, or are not those that were published.
         """
-        return constants.read(entry.manifest, folder or entry.folder)
+        return constants.read(entry.manifest, entry.folder)
 
     # Use ----------------------------------------------------------------------------------------------------
 
@@ -342,9 +357,9 @@ class Store:
         """Keep an entry from being removed as long as this process has it loaded; or tell that it is gone."""
         return leases.take(entry.folder)
 
-    def note_use(self, entry: Entry, how: Literal["compiled", "restored"]) -> None:
+    def note_use(self, entry: Entry, how: Literal["compiled", "restored"], source: ModelSource) -> None:
         """Record that this process loaded an entry, by which the least recently used ones are known."""
-        marks.note_use(entry.folder, how)
+        marks.note_use(entry.folder, how, source)
         self.disk.changed()
 
     # First use ----------------------------------------------------------------------------------------------
@@ -354,7 +369,7 @@ class Store:
         return first_use_results.read_here(entry.folder)
 
     def remember(self, entry: Entry, result: FirstUse) -> None:
-        """Record the first-use result of this machine. A read-only store is no error."""
+        """Record the first-use result of this machine. Never raises OSError."""
         first_use_results.remember(entry, result)
 
     # Crash markers ------------------------------------------------------------------------------------------
@@ -390,9 +405,9 @@ class Store:
 
 def _is_another(wrong: Broken) -> bool:
     """Whether a folder holds another entry by now than the one that was found wrong, or the same one whole."""
-    there = read(wrong.folder)
-    if isinstance(there, UnreadableNow):
+    now = read(wrong.folder)
+    if isinstance(now, UnreadableNow):
         return True
-    if not isinstance(there, Entry):
+    if not isinstance(now, Entry):
         return False
-    return there.text != wrong.text or (isinstance(wrong.reason, Damaged) and isinstance(check(there), Sound))
+    return now.text != wrong.text or (isinstance(wrong.reason, Damaged) and isinstance(check(now), Sound))

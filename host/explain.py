@@ -153,11 +153,11 @@ def _judge(component: str, request: Any) -> Finding:
     if unable is not None:
         return Finding(component, "refused", request.label, unable.code, unable.text)
     found = store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
-    nearest = found.entry if isinstance(found, Hit) else store.nearest(request.key, request.source, request.neighbours)
+    nearest = found.entry if isinstance(found, Hit) else store.nearest(request.key)
     fields = _fields(request.key.fields(), nearest.manifest.key if nearest is not None else {})
     folder = str(nearest.folder) if nearest is not None else ""
     if isinstance(found, Hit):
-        text = "another model's graph of the same architecture serves it" if found.foreign else ""
+        text = "it is copied to the graph folder and verified first" if found.source is not None else ""
         return Finding(component, "hit", request.label, "", text, folder, fields)
     reason: Reason = found.reason
     failed = registry().compiles.failures.why_not(request)

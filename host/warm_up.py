@@ -22,17 +22,17 @@ from ..common.reasons import NoGraph, Reason
 from ..common.shapes import ShapeRange
 from ..graph_cache.disk import report
 from ..graph_cache.disk.listing import Listed
+from ..graph_cache.disk.marks import Model
 from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import read_regular
 from ..graph_cache.key import GraphKey
-from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.manifest import Manifest
 from ..graph_cache.model_hash import ModelSource
 from ..graph_cache.remote import address, records
-from ..graph_cache.remote.layers import Kept
+from ..graph_cache.sources.source import Taken
 from ..runtime.registry import registry
 from ..runtime.request import PREFIX, Request
-from . import compile_client, model_files
+from . import compile_client
 from .garbage import no_collection
 
 log = logging.getLogger("onegraph.host")
@@ -81,7 +81,7 @@ class WarmUp:
             keys = {name: store.remotes.keys() if name == ALL else [name] for name in names if _is_remote(name)}
             for digest in dict.fromkeys(digest for digests in keys.values() for digest in digests):
                 fetch(digest)
-            entries = store.disk.all_entries(model_files.folders())
+            entries = store.disk.entries()
             for name in names:
                 if not threading.main_thread().is_alive():  # the server has ended
                     return
@@ -100,10 +100,10 @@ def fetch(digest: str) -> None:
     store = registry().store
     if any(records.key_digest(entry.manifest.key) == digest for entry in store.entries()):
         return
-    found = store.fetch_named(digest, _usable)
-    if isinstance(found, Kept):
+    found = store.take_named(digest, _usable)
+    if isinstance(found, Taken):
         registry().counters.fetches += 1
-    elif found is not None:
+    elif isinstance(found, Reason):
         log.info("OneGraph: %s... was not fetched: %s", digest[:_SHOWN], found.text)
 
 
@@ -153,21 +153,21 @@ def requests_of(one: Listed) -> Iterator[Request]:
     entry = read(one.path)
     if not isinstance(entry, Entry):
         return
-    key, location = entry.manifest.key, one.path.parents[1]
+    key = entry.manifest.key
     fields = GraphKey(**key)
     try:
         backend = backends.get(fields.backend)
     except KeyError:
         return
-    beside = location.parent
-    path = beside.with_suffix(".safetensors") if beside.name.endswith(GRAPHS_SUFFIX) else None
-    is_block = entry.manifest.signature is not None
+    model = one.models[0] if one.models else Model("0" * 12, "")
+    path = Path(model.beside).with_suffix(".safetensors") if model.beside else None
+    is_block = entry.manifest.call_rules is not None
     for device in _devices():
         if backend.can_run(device).reason is not None or backend.target(device) != fields.target:
             continue
         yield Request(
             key=fields,
-            source=ModelSource(path, location.name),
+            source=ModelSource(path, model.digest),
             shapes=ShapeRange((), ()) if is_block else ShapeRange.from_json(fields.shapes),
             label=entry.manifest.label,
             module=torch.nn.Module(),

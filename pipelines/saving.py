@@ -21,7 +21,6 @@ from ..graph_cache.key import difference
 from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.lookup import Hit
 from ..graph_cache.sharing import bundle, importing
-from ..graph_cache.trust.signing import Signer
 from ..runtime.registry import registry
 from ..runtime.request import Request
 from .component import Component
@@ -87,11 +86,11 @@ def _save(components: Mapping[str, Component], folder: Path) -> None:
     for name, graphs in found.items():
         for request, entry in graphs:
             location = folder / f"{name}{GRAPHS_SUFFIX}" / request.source.digest
-            written.add(registry().store.save(entry, request.key, location).folder)
+            written.add(registry().store.save(entry, location))
     for entry in before:
         # The folder may hold checkpoints too, whose graphs are no concern of this pipeline.
         if entry.folder not in written and entry.folder.relative_to(folder).parts[0] in own:
-            registry().store.remove(entry)
+            registry().store.remove_copy(entry)
     log.info("saved %d graphs in %s", len(written), folder)
 
 
@@ -120,7 +119,7 @@ def _used(component: Component) -> list[tuple[Request, Entry]]:
         if graph is not None and graph.retired is None:
             found.append((request, graph.entry))
             continue
-        stored = registry().store.lookup(request.key, request.source, request.neighbours)
+        stored = registry().store.find(request.key)
         if isinstance(stored, Hit):
             found.append((request, stored.entry))
     return found
@@ -177,7 +176,7 @@ def load_components(handle: Handle, folder: Path, trust: str | None, names: Coll
 def _import(path: Path, publisher: str) -> None:
     """Take a publisher's graphs over, if all of them are right."""
     try:
-        imported = importing.import_bundle(Signer(registry().store.home), path, publisher)
+        imported = importing.import_bundle(registry().store.private, registry().store.signer, path, publisher)
     except OSError as error:
         raise PipelineError(f"The graphs in {path} could not be imported ({in_brief(error)}).") from error
     if isinstance(imported, Reason):

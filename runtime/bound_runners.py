@@ -25,7 +25,7 @@ def load(request: Request, entry: Entry, folder: Path) -> tuple[Runner, Callable
         LoadError: the files are damaged, or cannot be used here.
     """
     backend = request.backend
-    if entry.manifest.signature is None or not isinstance(backend, ServesBlocks):
+    if entry.manifest.call_rules is None or not isinstance(backend, ServesBlocks):
         return backend.load(folder, request.device), None
     another = backend.loader(folder, request.device)
     return another(), another

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from ..common import reasons
 from ..common.errors import ChildDiedError, CompileError, LoadError, in_brief
-from ..common.reasons import DiedInTrial, Reason, TrialPending
+from ..common.reasons import DiedInTrial, TrialPending
 from ..common.shapes import JSON, Refused
 from ..compiler.job import Job
 from ..compiler.supervisor import compile_in_child
 from ..graph_cache.entry import Entry
 from ..graph_cache.lookup import Broken
+from ..graph_cache.sources.source import copy_files
 from ..graph_cache.store import Store
 from .compiles import Compiles, OnProgress
 from .request import Request
@@ -57,8 +58,8 @@ class ChildLoadTest:
 
 
 def _of_block(request: Request, entry: Entry) -> JSON | None:
-    signature = entry.manifest.signature
-    return None if signature is None else {"signature": signature, "packages": [*request.packages]}
+    call_rules = entry.manifest.call_rules
+    return None if call_rules is None else {"signature": call_rules, "packages": [*request.packages]}
 
 
 def load_in_child(
@@ -74,33 +75,34 @@ def load_in_child(
         That the child died too, or the graph computed nothing of use; that nobody can tell, as memory ran out, somebody
         ended the child, or it took too long; or None: nothing that it did tells against the graph.
     """
-    with store.private(entry) as folder:
-        if isinstance(folder, Reason):
-            return None  # it is refused when it is loaded, like one whose weights cannot be read
-        try:
-            constants = store.constants(entry, folder)
-        except LoadError:
-            return None
-        job = Job(
-            component=request.key.component,
-            backend=request.backend.name,
-            device=str(request.device),
-            shapes=request.shapes,
-            export_shapes=request.shapes,
-            example_sizes={},
-            skeleton=b"",
-            client=request.client,
-            constants=constants,
-            check_only=tuple(entry.manifest.files),
-            block=_of_block(request, entry),
-        )
-        try:
+    try:
+        constants = store.constants(entry)
+    except LoadError:
+        return None  # it is refused when it is loaded
+    job = Job(
+        component=request.key.component,
+        backend=request.backend.name,
+        device=str(request.device),
+        shapes=request.shapes,
+        export_shapes=request.shapes,
+        example_sizes={},
+        skeleton=b"",
+        client=request.client,
+        constants=constants,
+        check_only=tuple(entry.manifest.files),
+        block=_of_block(request, entry),
+    )
+    try:
+        with store.private.staging() as folder:
+            wrong = copy_files(entry, folder)  # the child writes beside what it reads
+            if wrong is not None:
+                return None
             compile_in_child(job, folder, lambda progress: on_progress(replace(progress, stage=STAGE)), SECONDS)
-        except CompileError as error:
-            if error.cause == "time":
-                return _TOO_SLOW
-            wrong = not error.cause and (error.lasting or isinstance(error, ChildDiedError))
-            return DiedInTrial(in_brief(error)) if wrong else TrialPending(in_brief(error))
-        except OSError as error:
-            return TrialPending(in_brief(error))
+    except CompileError as error:
+        if error.cause == "time":
+            return _TOO_SLOW
+        died = not error.cause and (error.lasting or isinstance(error, ChildDiedError))
+        return DiedInTrial(in_brief(error)) if died else TrialPending(in_brief(error))
+    except OSError as error:
+        return TrialPending(in_brief(error))
     return None

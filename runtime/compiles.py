@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from ..compiler import progress, skeleton
 from ..compiler.job import Job
 from ..compiler.progress import Progress
 from ..compiler.supervisor import compile_in_child
-from ..graph_cache.compile_times import CompileTimes
 from ..graph_cache.entry import Entry
 from ..graph_cache.publish import NewEntry
 from ..graph_cache.store import Store
@@ -68,14 +66,6 @@ class _UnderWay:
 
 class _GiveWay(Exception):
     """The host has begun something and needs the memory of a deferred compile."""
-
-
-class _NotReady(Exception):
-    """The graph that another one is rebuilt from cannot be used."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.code)
-        self.reason = reason
 
 
 class Compiles:
@@ -201,6 +191,7 @@ class Compiles:
             client=request.client,
             niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
             sibling=rebuild_from,
+            rebuild_from=rebuild_from.folder if rebuild_from else None,
             constants=self._store.constants(rebuild_from) if rebuild_from else (),
             workers=0 if alone else request.backend.workers(weights, request.device),
             cache=self._store.make_compiler_cache(),
@@ -237,7 +228,7 @@ class Compiles:
         taken = (1 + job.workers) * admission.CONTEXT_BYTES + request.activation_bytes()
         started = _UnderWay(request.key.component, request.label, request.device, taken)  # not the request: its model
         self._under_way[slot] = started
-        times, kind = CompileTimes(self._store.compile_times), job.kind
+        notes, kind = self._store.notes, job.kind
 
         def follow(now: Progress) -> None:
             self._under_way[slot] = dataclasses.replace(started, progress=now)
@@ -246,28 +237,30 @@ class Compiles:
             on_progress(now)
 
         compiling_in: Path | None = None
+        lease = None if job.sibling is None else self._store.lease(job.sibling)
+        if isinstance(lease, Reason):
+            self._under_way.pop(slot, None)
+            return Refused(lease, passing=True)
         try:
-            with self._store.staging(request.source) as folder, self._ready(job) as ready:
+            with self._store.staging() as folder:
                 compiling_in = folder
-                expected = progress.expected(times.of(kind), job.weights)
+                expected = progress.expected(notes.read().compile_seconds.get(kind, {}), job.weights)
                 paused = request.busy if job.niceness and request.device.type == "cuda" else None
-                compiled = compile_in_child(ready, folder, follow, self.limits.seconds, expected, paused)
+                compiled = compile_in_child(job, folder, follow, self.limits.seconds, expected, paused)
                 if not job.niceness:  # one that gives way takes as long as others leave it
-                    times.remember(kind, progress.per_weight(compiled.stages, job.weights))
+                    notes.note_compile(kind, progress.per_weight(compiled.stages, job.weights))
                 made = NewEntry(
                     label=request.label,
                     files=compiled.files,
                     constants=compiled.constants,
                     cuda_graphs=compiled.cuda_graphs,
                     outputs=compiled.outputs,
-                    signature=compiled.signature,
+                    call_rules=compiled.signature,
                     code=job.sibling.manifest.code if job.sibling is not None else compiled.code,
                     compile_seconds=compiled.seconds,
                     made_by=__version__,
                 )
-                entry = self._store.publish(request.key, folder, made, request.source)
-        except _NotReady as error:
-            return Refused(error.reason, passing=True)
+                entry = self._store.publish(request.key, folder, made)
         except CompileError as error:
             failed = reasons.CompileFailed(str(error))
             self.failures.remember_compile(request, failed, error, compiling_in)
@@ -278,27 +271,15 @@ class Compiles:
             return Refused(reasons.SystemMemoryShort(), passing=True)
         finally:
             self._under_way.pop(slot, None)
+            if lease is not None:
+                lease.release()
             if request.watch is not None:
                 request.watch(None)
+        self._store.keep_beside(entry, request.source)
         self.failures.forget(request)
         self._counters.compiles += 1
         log.info("compiled %s (%s) in %.1f s: %s", request.key.component, request.label, compiled.seconds, entry.folder)
         return entry
-
-    @contextlib.contextmanager
-    def _ready(self, job: Job) -> Iterator[Job]:
-        """Give a job that names nothing in the store: what it rebuilds from is a private, verified copy.
-
-        Raises:
-            _NotReady: that graph must not be used any more, or cannot be read now.
-        """
-        if job.sibling is None:
-            yield job
-            return
-        with self._store.private(job.sibling) as copy:
-            if isinstance(copy, Reason):
-                raise _NotReady(copy)
-            yield dataclasses.replace(job, rebuild_from=copy)
 
     # In the background --------------------------------------------------------------------------------------
 

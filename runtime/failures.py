@@ -26,7 +26,7 @@ from ..graph_cache.entry import Entry
 from ..graph_cache.files import free_bytes, takes_no_more_files, total_bytes
 from ..graph_cache.publish import NotPublishedError
 from ..graph_cache.store import Store
-from ..graph_cache.trust.ownership import RefusedError
+from ..graph_cache.trust.private_folder import RefusedError
 from .admission import Limits
 from .request import Request
 
@@ -162,7 +162,7 @@ class Failures:
         """
         if isinstance(error, NotPublishedError):
             folder, error = error.location, error.error  # the folder need not exist any more
-        places = [folder] if folder is not None else self._store.locations(request.source)
+        places = [folder or self._store.graphs]
         reason = _not_saved(error, places)
         if folder is not None:
             free = free_bytes(folder)
@@ -215,7 +215,7 @@ class Failures:
             "driver": driver_version() if request.device.type == "cuda" else "",
             "host": request.environment,
             _TIMEOUT: f"{self._limits.seconds:g}",
-            _PLACES: " ".join(str(location) for location in self._store.locations(request.source)),
+            _PLACES: str(self._store.graphs),
         }
 
 

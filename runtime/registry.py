@@ -21,17 +21,15 @@ from ..backends import rebuilder
 from ..backends.cuda_graphs import Release
 from ..common import memory, reasons
 from ..common.errors import LoadError, MemoryShortError
-from ..common.reasons import Damaged, DiedWhileLoading, FunctionReplaced, Reason, Untrusted
+from ..common.reasons import DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ..common.shapes import Refused
 from ..compiler.blocks.attention import Zeros, attending
-from ..graph_cache.disk import restore_times
 from ..graph_cache.disk.leases import Lease
 from ..graph_cache.entry import Entry, read
 from ..graph_cache.files import is_passing
 from ..graph_cache.key import GraphKey
 from ..graph_cache.lookup import Broken, Hit, Miss, Unavailable
-from ..graph_cache.model_hash import ModelSource
-from ..graph_cache.remote.layers import Kept
+from ..graph_cache.sources.source import Taken
 from ..graph_cache.store import Store
 from . import code_guard, published_use
 from .admission import Limits
@@ -68,7 +66,7 @@ class Registry:
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
         self._load_test = ChildLoadTest(self.store, self.compiles)
         self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
-        self._swept: set[ModelSource] = set()  # whose folders were cleared of what former processes left
+        self._is_swept = False  # of what former processes left
         self._locks: dict[Slot, threading.RLock] = {}
         self._lock = threading.Lock()
         self._restoring = threading.RLock()
@@ -165,26 +163,26 @@ class Registry:
         unable = request.backend.can_run(request.device).reason
         if unable is not None:
             return Refused(unable)
-        if request.source not in self._swept:
-            self._swept.add(request.source)
-            self.store.disk.know(request.source.path)
-            self.store.sweep(self.store.locations(request.source))
+        if not self._is_swept:
+            self._is_swept = True
+            self.store.sweep()
         differences = code_guard.Differences()
-        found = self.store.lookup(request.key, request.source, request.neighbours, differences)
+        found = self.store.find(request.key, differences)
         if isinstance(found, Broken):
             return self._broken(request, found)
         if isinstance(found, Unavailable):
             return Refused(found.reason, passing=True)
         if isinstance(found, Miss):
-            fetched = self.store.fetch(request.key, request.source, differences)
-            if not isinstance(fetched, Kept):
-                missed = found if fetched is None else Miss(fetched)
+            taken = self.store.take(request.key, request.source, request.neighbours, differences)
+            if not isinstance(taken, Taken):
+                missed = found if taken is None else Miss(taken)
                 return Refused(differences.replaced, passing=True) if differences.replaced else missed
-            entry = fetched.entry
-            self.counters.fetches += 1
-            published_use.believe(self.store, fetched, request)
+            entry = taken.entry
+            if taken.graph is not None:
+                self.counters.fetches += 1
+                published_use.believe(self.store, entry, taken.graph, request)
         else:
-            entry = self.store.share_with_model(found, request.key, request.source)
+            entry = found.entry
         lease = self.store.lease(entry)
         if isinstance(lease, Reason):
             return Miss(lease)
@@ -194,14 +192,14 @@ class Registry:
         graph = self._load(request, entry, lease, "restored")
         if isinstance(graph, LoadedGraph):
             self.counters.restores += 1
-            self.counters.restore_times.add(str(entry.folder), time.perf_counter() - started)
+            self.counters.restore_times.add(entry.folder.name, time.perf_counter() - started)
             self.store.disk.changed()
         return graph
 
     def _broken(self, request: Request, found: Broken) -> Refused | Miss:
-        """Quarantine an entry; where it lies in a folder that cannot be changed, another one takes its place."""
+        """Quarantine an entry. The next look-up finds another copy, or one more compile makes another."""
         entry = read(found.folder)
-        if not self.store.move_aside(found):
+        if not self.store.quarantine(found):
             return Miss(found.reason)
         if isinstance(found.reason, DiedWhileLoading) and isinstance(entry, Entry):
             self.compiles.failures.remember_wrong(request, entry, found.reason)
@@ -216,7 +214,7 @@ class Registry:
             return Refused(foreign, passing=True)
         sibling = None
         if rebuilder(request.backend) is not None:
-            sibling = self.store.sibling(request.key, request.source, request.neighbours, code_guard.difference)
+            sibling = self.store.sibling(request.key, code_guard.difference)
         compiled = self.compiles.start(request, when_missing, on_progress, sibling)
         if isinstance(compiled, Refused):
             return compiled
@@ -236,12 +234,9 @@ class Registry:
                 crowded = self.eviction.make_room(request, entry)
                 if crowded is not None:
                     return Refused(crowded)
-                with self.store.private(entry) as folder:
-                    if isinstance(folder, Reason):
-                        return self._not_loaded(entry, folder)
-                    constants = self.store.constants(entry, folder)
-                    with self.store.loading(entry):
-                        runner, another = load(request, entry, folder)
+                constants = self.store.constants(entry)
+                with self.store.loading(entry):
+                    runner, another = load(request, entry, entry.folder)
             except MemoryShortError as error:
                 return Refused(reasons.LoadFailed(str(error)))
             except LoadError as error:  # its files are right: what it lacks is here, and may be there at the next run
@@ -249,17 +244,10 @@ class Registry:
             make_room = functools.partial(self.release_captures, request.device, "needed")
             wrong = functools.partial(self.compiles.failures.remember_wrong, request.without_module(), entry)
             options = GraphOptions(constants, self.policy, another, make_room, wrong, lease)
-            self.store.note_use(entry, origin)
+            self.store.note_use(entry, origin, request.source)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
             return graph
-
-    def _not_loaded(self, entry: Entry, why: Reason) -> Refused:
-        """What to say of an entry that changed after it was looked up."""
-        if not isinstance(why, Damaged):
-            return Refused(why, passing=True)
-        self.store.quarantine(Broken.of(entry, why))
-        return Refused(reasons.CompiledAgainLater(why))
 
     # Preloading ---------------------------------------------------------------------------------------------
 
@@ -282,7 +270,7 @@ class Registry:
                     return self.compiles.failures.why_not(request) is None
                 if restored is not None and memory.unused_bytes(device) >= room:
                     with attending(Zeros()):
-                        restored.warm(request.some_inputs(restored.entry.manifest.signature), modules)
+                        restored.warm(request.some_inputs(restored.entry.manifest.call_rules), modules)
                     self.counters.preloads += 1
         except Exception:  # the first call does without
             log.debug("a graph could not be preloaded", exc_info=True)
@@ -349,7 +337,7 @@ class Registry:
         """Write what this process's restores took, for lists of later processes. Takes a write to the disk."""
         seconds = self.counters.restore_times.last.copy()
         if seconds:
-            restore_times.remember(self.store.home, seconds)
+            self.store.notes.note_restores(seconds)
 
     def status(self) -> dict[str, Any]:
         """Numbers of compiles and memory for the status route. Takes no lock."""

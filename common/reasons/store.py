@@ -143,6 +143,11 @@ class NewerManifest(Reason):
     version: int
 
 
+class OlderManifest(Reason):
+    sentence = "the cached graph was made by an older version of OneGraph (manifest version {version})"
+    version: int
+
+
 class Untrusted(Reason):
     """An entry is not known to be this user's own; each way has a class of its own. It is never loaded nor touched."""
 

@@ -1,33 +1,32 @@
-"""What processes that died in the midst of writing left behind: staging folders and temporary files.
+"""What processes that died in the midst of writing left behind: folders and temporary files.
 
-Nothing is removed in a folder that somebody else could exchange for another, and nothing by a path that may lead
-elsewhere by now: folders are held open while they are judged and emptied.
+Nothing is removed in a folder that somebody else could exchange for another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ...common.reasons import WritableByOthers
-from ..layout import COPIES_FOLDER, STAGING_PREFIX, user_folder
+from ..layout import STAGING_FOLDER, user_folder
 from ..manifest import MANIFEST_FILE
-from ..trust import ownership
-from ..trust.open_folder import OpenFolder, is_closed, opened, opened_closed
-from .liveness import WRITING_SECONDS, State, is_unfinished, owning, read_owner, runs, state
+from ..trust import private_folder
+from .liveness import WRITING_SECONDS, is_unfinished, owning, read_owner, runs, state
 
 log = logging.getLogger("onegraph.graph_cache")
 
-OWNER_FILE = ".owner"  # in a staging folder: whose it is
+OWNER_FILE = ".owner"  # in a folder of `owned_folder`: whose it is
 
-_LAST = (MANIFEST_FILE, OWNER_FILE)  # of a folder that is removed: this process may die meanwhile, and they tell
 _STALE_SECONDS = 24 * 3600  # of what has no owner, or one of another machine or container
 _TEMPORARY_PREFIX = "onegraph-"  # of folders among other programs' temporary files
+_STAGING_PREFIX = "s-"
 _TEMPORARY = re.compile(r"\..+\.json\.([0-9]{1,19})", re.ASCII)
 
 
@@ -36,23 +35,19 @@ def owned_folder(location: Path | None) -> Iterator[Path]:
     """Make an empty folder that is closed to others; gone when the block ends, or swept when this process has died.
 
     Args:
-        location: where; None: in the system's folder for temporary files, or in the user's where others could
-            exchange what lies in that one.
+        location: where, a private folder; None: in the system's folder for temporary files, or in the home where
+            others could exchange what lies in that one.
 
     Raises:
         RefusedError: others could exchange it everywhere.
         OSError: it cannot be made.
     """
-    prefix = STAGING_PREFIX
+    prefix = _STAGING_PREFIX
     if location is None:
-        location = Path(tempfile.gettempdir())
-        if is_closed(location):
-            prefix = _TEMPORARY_PREFIX
-        else:
-            location = user_folder() / COPIES_FOLDER
-            ownership.make_private(location)
-            if not is_closed(location):
-                raise ownership.RefusedError(WritableByOthers(location.name))
+        location, prefix = Path(tempfile.gettempdir()), _TEMPORARY_PREFIX
+        if private_folder.locate(location / prefix) != location / prefix:
+            location, prefix = private_folder.locate(user_folder()) / STAGING_FOLDER, _STAGING_PREFIX
+            private_folder.make(location)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=location))
     try:
         with contextlib.ExitStack() as held:
@@ -62,103 +57,81 @@ def owned_folder(location: Path | None) -> Iterator[Path]:
                 log.debug("%s has no owner and goes by its age: %s", folder, error)
             yield folder
     finally:
-        with contextlib.suppress(OSError), opened(folder.parent) as parent:
-            parent.remove(folder.name, last=_LAST)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep_staging(location: Path) -> None:
-    """Remove the staging folders of dead processes. Never raises OSError."""
-    with opened_closed(location) as base:
-        for name in _names(base):
-            if base is not None and name.startswith(STAGING_PREFIX) and _may_go(base, name, _is_left_behind):
-                log.debug("removing %s, which a process left behind", location / name)
-                base.remove(name, last=_LAST)
-
-
-def sweep_temporary_folders() -> None:
-    """Remove this user's folders of dead processes among the system's temporary files. Never raises OSError."""
-    with opened_closed(Path(tempfile.gettempdir())) as base:
-        for name in _names(base):
-            if base is not None and name.startswith(_TEMPORARY_PREFIX) and _may_go(base, name, _is_dead):
-                base.remove(name, last=_LAST)
-
-
-def sweep_temporaries(location: Path, depth: int = 0) -> None:
-    """Remove files whose process died before it renamed them. Never raises OSError.
+def sweep(home: Path, graphs: Path) -> None:
+    """Remove what dead processes left in the home and among the system's temporary files. Never raises OSError.
 
     Args:
-        depth: how many folders further down they lie.
+        graphs: the folder with the graphs, which is closed to others.
     """
-    with opened_closed(location) as base:
-        if base is not None:
-            _sweep_temporaries(base, depth)
+    for folder in _folders(home / STAGING_FOLDER):
+        if _is_left_behind(folder):
+            log.debug("removing %s, which a process left behind", folder)
+            shutil.rmtree(folder, ignore_errors=True)
+    for folder in _folders(Path(tempfile.gettempdir())):
+        if folder.name.startswith(_TEMPORARY_PREFIX) and _is_own(folder) and _state(folder) == "dead":
+            shutil.rmtree(folder, ignore_errors=True)
+    for file in _files((home, home / ".failures", *graphs.glob("*/*"))):
+        if _is_left_file(file):
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
 
 
-def _sweep_temporaries(folder: OpenFolder, depth: int) -> None:
-    for name in _names(folder):
-        with contextlib.suppress(OSError):
-            if depth and not name.startswith(STAGING_PREFIX):
-                with folder.below(name) as inner:
-                    if inner.is_own():
-                        _sweep_temporaries(inner, depth - 1)
-            elif not depth and _is_left_file(folder, name):
-                folder.unlink(name)
+def _folders(location: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [path for path in location.iterdir() if path.is_dir() and not path.is_symlink()]
+    return []
 
 
-def _is_left_file(folder: OpenFolder, name: str) -> bool:
-    found = _TEMPORARY.fullmatch(name)
-    if found is None:
-        return False
-    age = _age(folder, name)
-    return abs(age) > _STALE_SECONDS or (age > WRITING_SECONDS and not runs(int(found[1])))
+def _files(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        with contextlib.suppress(OSError), os.scandir(folder) as items:
+            yield from [Path(item.path) for item in items if _TEMPORARY.fullmatch(item.name)]
 
 
-def _names(folder: OpenFolder | None) -> list[str]:
-    try:
-        return folder.names() if folder is not None else []
-    except OSError:
-        return []
-
-
-def _may_go(base: OpenFolder, name: str, judge: Callable[[OpenFolder], bool]) -> bool:
-    with contextlib.suppress(OSError), base.below(name) as folder:
-        return folder.is_own() and judge(folder)
+def _is_own(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.name != "posix" or folder.lstat().st_uid == os.geteuid()
     return False
 
 
-def _is_dead(folder: OpenFolder) -> bool:
-    return _state(folder) == "dead"
+def _is_left_file(path: Path) -> bool:
+    named = _TEMPORARY.fullmatch(path.name)
+    age = _age(path)
+    return abs(age) > _STALE_SECONDS or (age > WRITING_SECONDS and named is not None and not runs(int(named[1])))
 
 
-def _is_left_behind(folder: OpenFolder) -> bool:
-    known = _state(folder)
-    return known == "dead" or (known == "unknown" and abs(_age(folder, ".")) > _STALE_SECONDS)
+def _is_left_behind(folder: Path) -> bool:
+    how = _state(folder)
+    return how == "dead" or (how == "unknown" and abs(_age(folder)) > _STALE_SECONDS)
 
 
-def _state(folder: OpenFolder) -> State:
-    owner = read_owner(folder.reach(OWNER_FILE))
+def _state(folder: Path) -> str:
+    owner = read_owner(folder / OWNER_FILE)
     if owner is None:
         return "dead" if _is_dead_without_owner(folder) else "unknown"
-    return state(owner, folder.reach(OWNER_FILE))
+    return state(owner, folder / OWNER_FILE)
 
 
-def _is_dead_without_owner(folder: OpenFolder) -> bool:
+def _is_dead_without_owner(folder: Path) -> bool:
     """Whether the process died just before it wrote that a folder is its own, or just before the folder's last name.
 
-    An entry loses its owner when it is whole, and then has its own name at once.
+    An entry loses its owner when it is whole, and then has its own name at once; one that is removed has none.
     """
     try:
-        names = {*folder.names()}
+        names = {path.name for path in folder.iterdir()}
     except OSError:
         return False
     if names == {OWNER_FILE}:
-        return is_unfinished(folder.reach(OWNER_FILE))
-    return (not names or MANIFEST_FILE in names) and _age(folder, ".") > WRITING_SECONDS
+        return is_unfinished(folder / OWNER_FILE)
+    return (not names or MANIFEST_FILE in names) and _age(folder) > WRITING_SECONDS
 
 
-def _age(folder: OpenFolder, name: str) -> float:
+def _age(path: Path) -> float:
     """Seconds since a file or folder was changed, negative after the clock was turned back; 0 when nobody can tell."""
     try:
-        return time.time() - folder.stat(name).st_mtime
+        return time.time() - path.lstat().st_mtime
     except OSError:
         return 0.0

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
@@ -81,15 +81,6 @@ class Markers:
             with contextlib.suppress(OSError):  # another process notes it, too, or nothing can be written here
                 marker.rename(marker.with_name(marker.name + _RECORDED))
         return bool(new)
-
-    def condemn(self, folder: Path) -> None:
-        """Have an entry count as one with which processes died, until that is forgotten. Never raises OSError."""
-        place = self._folder(_LOADING, folder)
-        with contextlib.suppress(OSError):
-            place.mkdir(mode=0o755, parents=True, exist_ok=True)
-            for number in range(_MOST_DEATHS):
-                nobody = replace(this_process(), started=f"condemned {number}")
-                (place / f"condemned-{number}{_RECORDED}").write_text(nobody.to_text(), encoding="utf-8")
 
     def clear_loading(self, folder: Path) -> None:
         """Forget all deaths, so that the entry in the folder is judged by what comes."""

@@ -1,17 +1,15 @@
 """The disk budget: how many bytes a user's graphs may take, and which go first.
 
-Counted are the graphs that this user's installation made, in the graph folder and beside all checkpoints that it
-knows, their small files included; what several entries share by hard links counts once. Quarantined graphs go first,
-then those that nothing can use here any more, then the least recently used ones. One that is pinned stays, and so does
-one in use.
+Counted are all graphs of the home, their small files included; copies beside checkpoints are not. Quarantined graphs
+go first, then those that nothing can use here any more, then the least recently used ones. One that is pinned stays,
+and so does one in use.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +18,7 @@ from pydantic import Field
 
 from ..files import read_regular, replace_text
 from ..manifest import Strict
-from .listing import File, Listed
+from .listing import Listed
 
 VARIABLE = "ONEGRAPH_DISK_BUDGET"
 DEFAULT = 10 << 30
@@ -93,49 +91,12 @@ def change(home: Path, most: int | None) -> None:
     replace_text(home / SETTINGS_FILE, _Settings(disk_budget_bytes=most).model_dump_json())
 
 
-@dataclass(frozen=True)
-class Group:
-    """Entries that share files by hard links, which are freed when all are gone.
-
-    Attributes:
-        frees: bytes.
-    """
-
-    entries: tuple[Listed, ...]
-    frees: int
-
-    @property
-    def used(self) -> float:
-        """When one of them was used last."""
-        return max(one.used for one in self.entries)
+def in_order(entries: Iterable[Listed]) -> list[Listed]:
+    """Put entries in the order in which they go, without those that are pinned."""
+    return sorted((one for one in entries if not one.pinned), key=lambda one: (_rank(one), one.used))
 
 
-def groups(entries: Iterable[Listed]) -> list[Group]:
-    """Put entries that share files together, in the order in which they go; without those that are pinned."""
-    by_file: dict[File, list[Listed]] = defaultdict(list)
-    made: list[list[Listed]] = []
-    for one in entries:
-        shared = max((file for file in one.files if file[2] > 1), key=lambda file: file[1], default=None)
-        if shared is None:
-            made.append([one])
-        else:
-            by_file[shared[0]].append(one)
-    made += by_file.values()
-    found = [Group(tuple(some), _bytes(some)) for some in made if not any(one.pinned for one in some)]
-    return sorted(found, key=lambda group: (_rank(group.entries), group.used))
-
-
-def _rank(entries: Sequence[Listed]) -> int:
-    if all(one.quarantined for one in entries):
+def _rank(one: Listed) -> int:
+    if one.quarantined:
         return 0
-    return 1 if all(one.unusable is not None for one in entries) else 2
-
-
-def _bytes(entries: Sequence[Listed]) -> int:
-    """Bytes that are free when these entries are gone. Links from elsewhere keep a file."""
-    names: Mapping[File, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for one in entries:
-        for file, size, links in one.files:
-            counted = names[file]
-            counted[0], counted[1], counted[2] = size, links, counted[2] + 1
-    return sum(size for size, links, found in names.values() if found >= links)
+    return 1 if one.unusable is not None else 2

@@ -14,60 +14,58 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from ...common.reasons import Quarantined, Reason
-from ..layout import BROKEN_PREFIX, COMPILER_CACHE, GRAPHS_SUFFIX
+from ...common.reasons import OlderManifest, Quarantined, Reason
+from ..layout import BROKEN_PREFIX, GRAPHS_SUFFIX
 from ..manifest import MANIFEST_FILE
-from . import leases
+from . import leases, marks
 from .facts import Facts, KnownFacts
-from .marks import FETCHED_FILE, PIN_FILE, USES_FILE
+from .marks import FETCHED_FILE, MODELS_FILE, PIN_FILE, USES_FILE
 from .usable import Usable
-
-File = tuple[int, int]  # device and number: equal for the hard links of one file
 
 
 @dataclass(frozen=True)
 class Listed:
-    """An entry as it lies on the disk.
+    """An entry of the home, or a copy of one beside a checkpoint.
 
     Attributes:
         folder: its path.
         id: 10 hex digits, by which clients name it.
-        root: the folder with checkpoints beside one of which it lies, or the user's graph folder.
-        model: `<checkpoint>/<model hash>`, or `<graph folder>/<model hash>`.
-        files: bytes of each of its files, and how many names it has on the disk.
+        models: those that it served, or beside whose checkpoint it lies; the first one first.
+        bytes: of all its files.
         used: when a process loaded it last, or when it was made; seconds since 1970.
         uses: how often a process restored it.
         unusable: why no process of this installation can use it.
         quarantined: whether it was moved aside.
         fetched: whether it came from a remote store, which has it still.
+        beside: whether it is a copy beside a checkpoint, which the disk budget does not count.
     """
 
     folder: str
     id: str
-    root: str
-    model: str
+    models: tuple[marks.Model, ...]
     facts: Facts
-    files: tuple[tuple[File, int, int], ...]
+    bytes: int
     used: float
     uses: int
     pinned: bool
     unusable: Reason | None
     quarantined: bool
     fetched: bool = False
+    beside: bool = False
 
     @property
     def path(self) -> Path:
         return Path(self.folder)
 
     @property
-    def bytes(self) -> int:
-        """Bytes of all its files, also of those that other entries share."""
-        return sum(size for _, size, _ in self.files)
+    def model(self) -> str:
+        """`<checkpoint>/<model hash>` of the first model that it served."""
+        return self.models[0].name if self.models else "unknown"
 
     @property
     def in_use(self) -> bool:
         """Whether a process has it loaded now."""
-        return leases.use_of(self.path) == "used"
+        return not self.beside and leases.use_of(self.path) == "used"
 
 
 def id_of(folder: str) -> str:
@@ -77,86 +75,87 @@ def id_of(folder: str) -> str:
 
 
 def bytes_on_disk(listed: Iterable[Listed]) -> int:
-    """Bytes that entries take together, what several share counted once."""
-    single, shared = 0, {}
-    for one in listed:
-        for file, size, links in one.files:
-            if links > 1:
-                shared[file] = size
-            else:
-                single += size
-    return single + sum(shared.values())
+    """Bytes that entries take together."""
+    return sum(one.bytes for one in listed)
 
 
-def scan(home: str, roots: Iterable[str], known: KnownFacts, visited: list[str]) -> Iterator[Listed]:
-    """Iterate over the entries in the user's graph folder and beside the checkpoints in `roots`, in order.
+class Scan:
+    """One reading of folders.
 
-    One that cannot be read now is left out.
-
-    Args:
-        visited: takes each folder that is read.
+    Attributes:
+        visited: each folder that was read, which all have to be as they were for the list to be so.
     """
-    usable = Usable()
 
-    def within(folder: str, suffix: str = "", hidden: str = "") -> list[str]:
-        visited.append(folder)
-        return _folders(folder, suffix, hidden)
+    def __init__(self, known: KnownFacts) -> None:
+        self.visited: list[str] = []
+        self._known = known
+        self._usable = Usable()
+        known.refresh()
 
-    for root in dict.fromkeys([home, *roots]):
-        for graphs in [""] if root == home else within(root, GRAPHS_SUFFIX):
-            top = graphs or root
-            place = os.path.basename(top).removesuffix(GRAPHS_SUFFIX)  # noqa: PTH119
-            for location in within(top):
-                if root == home and location.endswith(f"{os.sep}{COMPILER_CACHE}"):
-                    continue
-                model = f"{place}/{os.path.basename(location)}"  # noqa: PTH119
-                for component in within(location):
-                    for folder in within(component, hidden=BROKEN_PREFIX):
-                        visited.append(folder)
-                        found = _describe(folder, root, graphs, model, known, usable)
-                        if found is not None:
-                            yield found
+    def home(self, graphs: str) -> Iterator[Listed]:
+        """Iterate over the entries of the home, quarantined ones too, in order. What cannot be read now is left out."""
+        for component in self._folders(graphs):
+            for folder in self._folders(component, hidden=BROKEN_PREFIX):
+                listed = self._describe(folder, marks.models(Path(folder)), "")
+                if listed is not None:
+                    yield listed
 
+    def beside(self, root: str) -> Iterator[Listed]:
+        """Iterate over the copies beside the checkpoints in a folder."""
+        for graphs in self._folders(root, GRAPHS_SUFFIX):
+            for location in self._folders(graphs):
+                model = marks.Model(os.path.basename(location), graphs)  # noqa: PTH119
+                for component in self._folders(location):
+                    for folder in self._folders(component, hidden=BROKEN_PREFIX):
+                        listed = self._describe(folder, (model,), graphs)
+                        if listed is not None:
+                            yield listed
 
-def _describe(folder: str, root: str, graphs: str, model: str, known: KnownFacts, usable: Usable) -> Listed | None:
-    files: dict[str, os.stat_result] = {}
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        for item in found:
-            if item.is_file(follow_symlinks=False):
-                files[item.name] = item.stat(follow_symlinks=False)
-    manifest = files.get(MANIFEST_FILE)
-    facts = None if manifest is None else known.of(folder, files)
-    if manifest is None or facts is None:
-        return None
-    quarantined = os.path.basename(folder).startswith(BROKEN_PREFIX)  # noqa: PTH119
-    uses = files.get(USES_FILE)
-    return Listed(
-        folder=folder,
-        id=id_of(folder),
-        root=root,
-        model=model,
-        facts=facts,
-        files=tuple(((one.st_dev, one.st_ino), one.st_size, one.st_nlink) for one in files.values()),
-        used=max(manifest.st_mtime, uses.st_mtime) if uses is not None else manifest.st_mtime,
-        uses=uses.st_size if uses is not None else 0,
-        pinned=PIN_FILE in files,
-        unusable=Quarantined() if quarantined else usable.why_not(facts, graphs),
-        quarantined=quarantined,
-        fetched=FETCHED_FILE in files,
-    )
+    def _folders(self, folder: str, suffix: str = "", hidden: str = "") -> list[str]:
+        """List the folders in a folder that end with `suffix`, in order, and hidden ones that begin with `hidden`."""
+        self.visited.append(folder)
+        with contextlib.suppress(OSError), os.scandir(folder) as items:
+            return sorted(
+                item.path
+                for item in items
+                if item.name.endswith(suffix)
+                and (item.name[:1] != "." or (hidden and item.name.startswith(hidden)))
+                and item.is_dir()
+            )
+        return []
 
-
-def _folders(folder: str, suffix: str = "", hidden: str = "") -> list[str]:
-    """List the folders in a folder that end with `suffix`, in order, and of hidden ones those that begin with `hidden`.
-
-    Links to folders count, as they do for look-ups.
-    """
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        return sorted(
-            item.path
-            for item in found
-            if item.name.endswith(suffix)
-            and (item.name[:1] != "." or (hidden and item.name.startswith(hidden)))
-            and item.is_dir()
+    def _describe(self, folder: str, models: tuple[marks.Model, ...], beside: str) -> Listed | None:
+        files: dict[str, os.stat_result] = {}
+        self.visited.append(folder)
+        with contextlib.suppress(OSError), os.scandir(folder) as items:
+            for item in items:
+                if item.is_file(follow_symlinks=False):
+                    files[item.name] = item.stat(follow_symlinks=False)
+        manifest = files.get(MANIFEST_FILE)
+        facts = None if manifest is None else self._known.of(folder, files)
+        if manifest is None or facts is None:
+            return None
+        if MODELS_FILE in files:
+            self.visited.append(os.path.join(folder, MODELS_FILE))  # noqa: PTH118
+        uses = files.get(USES_FILE)
+        if uses is not None:
+            self.visited.append(os.path.join(folder, USES_FILE))  # noqa: PTH118
+        quarantined = os.path.basename(folder).startswith(BROKEN_PREFIX)  # noqa: PTH119
+        unusable: Reason | None = Quarantined() if quarantined else None
+        if unusable is None:
+            older = facts.code == OlderManifest.code
+            unusable = OlderManifest(0) if older else self._usable.why_not(facts, beside)
+        return Listed(
+            folder=folder,
+            id=id_of(folder),
+            models=models,
+            facts=facts,
+            bytes=sum(one.st_size for one in files.values()),
+            used=max(manifest.st_mtime, uses.st_mtime) if uses is not None else manifest.st_mtime,
+            uses=uses.st_size if uses is not None else 0,
+            pinned=PIN_FILE in files,
+            unusable=unusable,
+            quarantined=quarantined,
+            fetched=FETCHED_FILE in files,
+            beside=bool(beside),
         )
-    return []

@@ -1,44 +1,79 @@
-"""Marks beside a graph that no signature is over: when it was last used, how often, and whether it is pinned.
+"""Marks beside a graph that no signature is over: when it was last used, how often, by which models, and pins.
 
-`.uses` has one byte for each time that a process restored the graph, and its time of modification is the last use. One
-byte is appended in one step, so that processes need no lock. `.pinned` is empty. Neither decides what is loaded.
+`.uses` has one byte for each time that a process restored the graph, and its time of modification is the last use.
+`.models` has one line for each model that it served. Both are appended to in one step, so that processes need no lock.
+`.pinned` is empty. None decides what is loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..trust import ownership
+from ..files import read_regular
+from ..layout import GRAPHS_SUFFIX, beside
+from ..model_hash import ModelSource
 
 USES_FILE = ".uses"
+MODELS_FILE = ".models"
 PIN_FILE = ".pinned"
 FETCHED_FILE = ".fetched"  # it came from a remote store, which has it for whoever removes it
 
+_MOST_BYTES = 1 << 20  # of the models
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 
 
-def note_use(folder: Path, how: Literal["compiled", "restored"]) -> None:
-    """Record that this process loaded an entry, which counts where it was restored. Never raises OSError.
+@dataclass(frozen=True)
+class Model:
+    """A model that a graph served.
 
-    Nothing is written beside a graph that this user does not own.
+    Attributes:
+        digest: 12 hex digits.
+        beside: the folder beside its checkpoint for copies of its graphs; empty where no checkpoint is known.
     """
-    if not ownership.is_writable(folder):
-        return
+
+    digest: str
+    beside: str
+
+    @property
+    def name(self) -> str:
+        """`<checkpoint>/<model hash>`, for people."""
+        stem = os.path.basename(self.beside).removesuffix(GRAPHS_SUFFIX)  # noqa: PTH119 - there may be thousands
+        return f"{stem or 'unknown'}/{self.digest}"
+
+
+def note_use(folder: Path, how: Literal["compiled", "restored"], model: ModelSource) -> None:
+    """Record that this process loaded an entry for a model; a restore counts as a use. Never raises OSError."""
     with contextlib.suppress(OSError):
-        handle = os.open(folder / USES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FLAGS, 0o644)
-        try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # others put it there: it is something else, too
-                return
-            if how == "restored":
-                os.write(handle, b".")
-            os.utime(folder / USES_FILE if os.utime not in os.supports_fd else handle)
-        finally:
-            os.close(handle)
+        _append(folder / USES_FILE, b"." if how == "restored" else b"")
+        location = beside(model)
+        line = os.fsencode(f"{model.digest}\t{'' if location is None else os.path.abspath(location.parent)}")  # noqa: PTH100
+        if b"\n" not in line and line not in _lines(folder):
+            _append(folder / MODELS_FILE, line + b"\n")
+
+
+def _append(path: Path, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FLAGS, 0o644)
+    try:
+        os.write(handle, data)
+        os.utime(path if os.utime not in os.supports_fd else handle)
+    finally:
+        os.close(handle)
+
+
+def models(folder: Path) -> tuple[Model, ...]:
+    """Read which models an entry served, the first one first; none where nobody can tell."""
+    rows = [os.fsdecode(line).partition("\t") for line in _lines(folder)]
+    return tuple(Model(digest, path) for digest, _, path in rows if digest)
+
+
+def _lines(folder: Path) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return [*dict.fromkeys(read_regular(folder / MODELS_FILE, _MOST_BYTES).splitlines())]
+    return []
 
 
 def pin(folder: Path) -> None:

@@ -44,6 +44,7 @@ def describe(entry: Listed) -> dict[str, Any]:
         "id": entry.id,
         "key": facts.digest,
         "model": entry.model,
+        "models": [model.name for model in entry.models],
         "component": facts.component,
         "shapes": facts.label,
         "dtype": facts.dtype,
@@ -63,6 +64,7 @@ def describe(entry: Listed) -> dict[str, Any]:
         "restores": entry.uses,
         "pinned": entry.pinned,
         "in_use": entry.in_use,
+        "beside": entry.beside,
     }
 
 
@@ -92,11 +94,12 @@ REMEDIES = {
         "Its publisher took it back, so nothing loads it, and the next run compiles another one. Delete it."
     ),
     "newer_manifest": "Update OneGraph, or delete the graph's folder.",
+    "older_manifest": "Nothing here can use it, and the budget removes it first. Delete it to free its room now.",
     "damaged": "Disabled. The next run compiles a new one. Delete its folder to free its room.",
 }
 _DAMAGED = frozenset(kind.code for kind in Damaged.__subclasses__())
 STATES = (
-    *("signed", "stale", "quarantined", "pinned", "newer_manifest"),
+    *("signed", "stale", "quarantined", "pinned", "newer_manifest", "older_manifest"),
     *sorted({kind.code for kind in Untrusted.__subclasses__()} | _DAMAGED),
 )
 
@@ -123,7 +126,13 @@ def find(entries: Iterable[Listed], name: str) -> list[Listed]:
         found = [one for one in entries if one.id.startswith(name) or one.facts.digest.startswith(name)]
         if found:
             return found
-    return [one for one in entries if name in (one.model, one.model.partition("/")[0])]
+    return [one for one in entries if name in _model_names(one)]
+
+
+def _model_names(one: Listed) -> set[str]:
+    """What the models that an entry served are called, with and without their hash."""
+    names = {model.name for model in one.models} or {one.model}
+    return names | {name.rpartition("/")[0] for name in names if "/" in name}
 
 
 def state_refusal(pattern: str) -> Reason | None:
@@ -138,7 +147,7 @@ def is_wanted(one: Listed, wanted: Mapping[str, str]) -> bool:
     """Whether an entry matches all patterns, by name. A model matches by its whole name, too."""
     facts = one.facts
     texts = {
-        "model": (one.model, one.model.partition("/")[0]),
+        "model": tuple(_model_names(one)),
         "component": (facts.component,),
         "shapes": (facts.label,),
         "dtype": (facts.dtype,),
@@ -151,8 +160,9 @@ def is_wanted(one: Listed, wanted: Mapping[str, str]) -> bool:
 
 
 def totals(inventory: Inventory, entries: Iterable[Listed]) -> dict[str, Any]:
-    """Sum up entries: how many, what they take, and what they saved."""
-    entries = [*entries]
+    """Sum up entries of the home: how many, what they take, and what they saved; of copies, what they take."""
+    listed = [*entries]
+    entries = [one for one in listed if not one.beside]
     states: dict[str, int] = {}
     for one in entries:
         states[state_of(one)] = states.get(state_of(one), 0) + 1
@@ -161,7 +171,9 @@ def totals(inventory: Inventory, entries: Iterable[Listed]) -> dict[str, Any]:
         "states": states,
         "pinned": sum(one.pinned for one in entries),
         "bytes": bytes_on_disk(entries),
-        "counted_bytes": bytes_on_disk(inventory.counted(entries)),
+        "counted_bytes": bytes_on_disk(entries),
+        "copies": len(listed) - len(entries),
+        "copies_bytes": bytes_on_disk(one for one in listed if one.beside),
         "budget_bytes": inventory.allowance.bytes,
         "compile_seconds": round(sum(one.facts.compile_seconds for one in entries), 1),
         "restores": sum(one.uses for one in entries),

@@ -21,7 +21,6 @@ from blake3 import blake3
 
 from .inventory import Inventory
 from .listing import Listed
-from .marks import USES_FILE
 
 _UNSURE_NS = 2_000_000_000  # so young a change may hide another one: file systems round their times
 Stamp = tuple[int, ...]
@@ -85,7 +84,7 @@ class Snapshots:
             first.set_exception(error)
 
     def get(self, folders: Iterable[Path] = ()) -> Snapshot:
-        """Give the list of all graphs that are known, and of those beside the checkpoints in folders."""
+        """Give the list of all graphs of the home, and of the copies beside the checkpoints in folders."""
         of = tuple(sorted(str(folder) for folder in folders))
         with self._lock:  # who comes meanwhile gets the same
             if self._last is None or of != self._of or not self._settled or _stamp(self._watched) != self._stamp:
@@ -97,8 +96,8 @@ class Snapshots:
         began = time.time_ns()
         visited: list[str] = []
         self._found = []
-        entries = self._inventory.all_entries(map(Path, of), visited, self._found)
-        self._watched = [*visited, *(os.path.join(one.folder, USES_FILE) for one in entries if one.uses)]  # noqa: PTH118
+        entries = self._inventory.scan(map(Path, of), visited, self._found)
+        self._watched = visited
         self._stamp = _stamp(self._watched)
         self._settled = max(self._stamp, default=0) < began - _UNSURE_NS
         digest = blake3(repr(self._stamp).encode())

@@ -36,20 +36,20 @@ class Usable:
         self._here = {"torch": here.torch, "platform": here.platform, "machine": here.machine}
         self._stems = functools.cache(_stems)
 
-    def why_not(self, facts: Facts, graphs: str) -> Reason | None:
+    def why_not(self, facts: Facts, beside: str) -> Reason | None:
         """Say why a graph can be of no use here, or None.
 
         Args:
-            graphs: the `.graphs` folder that it lies in; empty in the user's folder, where nobody knows the checkpoint.
+            beside: the `.graphs` folder that it is a copy in; empty in the home, whose graphs serve any checkpoint.
         """
-        if facts.format != FORMAT:
+        if facts.digest and facts.format != FORMAT:
             return MadeForAnother("format", str(facts.format), str(FORMAT))
         for what, here in self._here.items():
             made_for = facts.target.get(what, here)
             if here and made_for != here:
                 return MadeForAnother(what, made_for, here)
-        if graphs:
-            root, name = os.path.split(graphs)
+        if beside:
+            root, name = os.path.split(beside)
             stem = name.removesuffix(GRAPHS_SUFFIX)
             if stem not in self._stems(root):
                 return CheckpointGone(stem)

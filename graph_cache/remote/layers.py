@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,24 +27,14 @@ from ...common.reasons import (
     StoreWithoutPublisher,
     UnreadableManifest,
 )
-from .. import publish
-from ..crash.quarantine import equals_one
-from ..disk.marks import FETCHED_FILE
-from ..entry import Entry
-from ..key import GraphKey
-from ..layout import COPIES_FOLDER
-from ..lookup import Differs
+from ..home import Home, Verified, equals_one
 from ..places import valid_place
-from ..private_copy import private_folder
-from ..publish import Room
-from ..staging import staging
+from ..sources.source import Taken, Wanted
 from ..trust import ed25519
-from ..trust.publishers import Publishers
-from ..trust.signing import Signer
+from ..trust.publishers import PUBLISHER_FILE, Publishers
 from . import address, fetching
 from .address import Address
 from .fetching import Fetched, Publisher
-from .records import RemoteGraph
 from .transport import Patience, Remote, StoreError
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -73,39 +63,6 @@ class _Layer:
     withdrawn: dict[str, tuple[float, frozenset[str]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is looked for, and what for.
-
-    Attributes:
-        digest: of the key of the graph, as stores name it.
-        key: None: whatever key has the digest.
-        locations: folders that may keep it, best first.
-        differs: why a graph of the key cannot be used here all the same, or None.
-        bad: entries that were quarantined here for what they did.
-        room: what holds while it gets its place on the disk.
-    """
-
-    digest: str
-    key: GraphKey | None
-    locations: Sequence[Path]
-    differs: Differs
-    bad: Sequence[Entry] = ()
-    room: Room = publish.no_budget
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A graph that came from a remote store.
-
-    Attributes:
-        graph: what the publisher's record tells of it.
-    """
-
-    entry: Entry
-    graph: RemoteGraph
-
-
 class Layers:
     """The remote stores that `ONEGRAPH_STORES` names.
 
@@ -118,12 +75,10 @@ class Layers:
     def __init__(
         self,
         home: Path,
-        signer: Signer,
         addresses: Iterable[Address | Reason] | None = None,
         wait: float | None = None,
     ) -> None:
         self._home = home
-        self._signer = signer
         self._wait = address.wait_from_environment() if wait is None else wait
         named = address.from_environment() if addresses is None else addresses
         self._layers = [
@@ -146,8 +101,8 @@ class Layers:
         """Bytes that all stores gave so far."""
         return sum(layer.remote.bytes for layer in self._layers if layer.remote is not None)
 
-    def fetch(self, wanted: Wanted) -> Kept | Reason | None:
-        """Look for a graph in all stores, and keep it in the first of the locations that can be written.
+    def take(self, wanted: Wanted, home: Home) -> Taken | Reason | None:
+        """Look for a graph in all stores, and keep it in the home; see `Source`.
 
         Returns:
             The entry; or why the first store that should have told did not; or None: no store has it.
@@ -155,12 +110,12 @@ class Layers:
         first: Reason | None = None
         for layer in self._layers:
             try:
-                found = self._ask(layer, wanted)
+                found = self._ask(layer, wanted, home)
             except Exception as error:  # whatever a protocol does, the queue goes on
                 log.debug("a store failed", exc_info=True)
                 label = layer.remote.label if layer.remote is not None else ""
                 found = self._failed(layer, StoreUnreachable(label, type(error).__name__))
-            if isinstance(found, Kept):
+            if isinstance(found, Taken):
                 return found
             first = first or found
         return first
@@ -197,7 +152,7 @@ class Layers:
             except Exception:
                 log.debug("a store failed", exc_info=True)
 
-    def _ask(self, layer: _Layer, wanted: Wanted) -> Kept | Reason | None:
+    def _ask(self, layer: _Layer, wanted: Wanted, home: Home) -> Taken | Reason | None:
         now = time.monotonic()
         with self._lock:
             if now < layer.resting:
@@ -214,14 +169,14 @@ class Layers:
             layer.remote.connect()
             patience = Patience(self._wait)
             for publisher in publishers:
-                found = self._of_publisher(layer, publisher, wanted, key, patience) or found
-                if isinstance(found, Kept):
+                found = self._of_publisher(layer, publisher, wanted, home, patience) or found
+                if isinstance(found, Taken):
                     break
         except StoreError as error:
             return self._failed(layer, error.reason)
         with self._lock:
             layer.rest, layer.fault = FIRST_REST, None
-        if isinstance(found, Kept):
+        if isinstance(found, Taken):
             self.fetched += 1
             log.info(
                 "%s: fetched from %s in %.1f s", found.entry.folder.name, layer.remote.label,
@@ -232,12 +187,12 @@ class Layers:
         return found
 
     def _of_publisher(
-        self, layer: _Layer, publisher: Publisher, wanted: Wanted, key: str, patience: Patience
-    ) -> Kept | Reason | None:
+        self, layer: _Layer, publisher: Publisher, wanted: Wanted, home: Home, patience: Patience
+    ) -> Taken | Reason | None:
         """Raises StoreError."""
         remote = layer.remote
         assert remote is not None
-        record = fetching.find_record(remote, publisher, key, patience)
+        record = fetching.find_record(remote, publisher, wanted.digest, patience)
         if record is None:
             return None
         withdrawn = self._withdrawn(layer, remote, publisher, patience)
@@ -247,24 +202,20 @@ class Layers:
                 refused = refused or found
             elif (objection := wanted.differs(found.manifest)) is not None:
                 refused = refused or objection
-            elif not equals_one(Entry(Path(), found.manifest, found.text), wanted.bad):
-                return self._keep(remote, found, wanted, patience)
+            elif not equals_one(found.manifest, wanted.condemned):
+                return self._keep(remote, found, home, patience)
         return refused
 
-    def _keep(self, remote: Remote, found: Fetched, wanted: Wanted, patience: Patience) -> Kept | Reason:
+    def _keep(self, remote: Remote, found: Fetched, home: Home, patience: Patience) -> Taken | Reason:
         place = valid_place(found.manifest.key, found.manifest)
         if place is None:
             return StoreGraphRefused(remote.label, UnreadableManifest("its key names no folder"))
         try:
-            with private_folder(self._home / COPIES_FOLDER) as private:
-                fetching.files(remote, found, private, patience)
-                signed = publish.Signed.by_publisher(found.manifest, found.text, found.signature)
-                with staging(wanted.locations) as staged:
-                    for name in found.manifest.files:
-                        publish.move(private / name, staged / name)
-                    (staged / FETCHED_FILE).touch()
-                    entry = publish.publish_fetched(place[0], staged, signed, self._signer, wanted.room)
-                return Kept(entry, found.graph)
+            with home.staging() as folder:
+                fetching.files(remote, found, folder, patience)
+                signatures = {PUBLISHER_FILE: found.signature.model_dump_json(indent=1)}
+                new = Verified(place[0], folder, found.manifest, found.text, signatures, fetched=True)
+                return Taken(home.keep(new), found.graph)
         except OSError as error:
             return StoreGraphNotKept(remote.label, in_brief(error))
 

@@ -7,7 +7,6 @@ import errno
 import io
 import os
 import re
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists, UnreadableManifest
-from ..crash.leftovers import OWNER_FILE
+from ..disk import marks
 from ..entry import Entry, read
-from ..files import replace_text, set_mode, sync, sync_folder, write_synced
+from ..files import replace_text, set_mode, sync
+from ..integrity import read_file
 from ..manifest import MANIFEST_FILE
 from ..places import valid_place
-from ..private_copy import copy_files
-from ..staging import staging
+from ..sources.folder import put
 from ..store import Store
 from ..trust import ed25519, key_file, publishers
 from ..trust.publishers import NAME, PUBLISHER_FILE
@@ -89,6 +88,8 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
                 reason = UnreadableManifest("its key names no folder")
             if reason is None and place is not None:
                 signature = publishers.sign(private, entry.text).model_dump_json(indent=1)
+                if entry.folder.is_relative_to(store.graphs):
+                    model = next((served.digest for served in marks.models(entry.folder)), _OTHER_MODEL)
                 model = model if _MODEL.fullmatch(model) else _OTHER_MODEL
                 new = _Signed(entry, f"{model}/{place[0].component}/{place[1]}", signature)
                 reason = TargetExists(place[1]) if new.place in placed else add(new)
@@ -140,24 +141,10 @@ def _bake(target: Path, new: _Signed) -> Reason | None:
     with contextlib.suppress(OSError):
         if same and (final / PUBLISHER_FILE).read_text() == new.signature:
             return None
-    with staging([final.parents[1]]) as staged:
-        wrong = copy_files(new.entry, staged)
-        if wrong is not None:
-            return wrong
-        (staged / OWNER_FILE).unlink(missing_ok=True)
-        write_synced(staged / PUBLISHER_FILE, new.signature)
-        write_synced(staged / MANIFEST_FILE, new.entry.text.decode())
-        for path in staged.iterdir():
-            set_mode(path, 0o644)  # others are to read it
-        for folder in (staged, final.parents[1], final.parent):
-            folder.mkdir(exist_ok=True)
-            set_mode(folder, 0o755)
-        if final.exists():
-            final.rename(staged.with_name(f"{staged.name}-old"))
-        staged.rename(final)
-        sync_folder(final.parent)
-        shutil.rmtree(staged.with_name(f"{staged.name}-old"), ignore_errors=True)
-    return None
+    for folder in (final.parents[1], final.parent):
+        folder.mkdir(exist_ok=True)
+        set_mode(folder, 0o755)  # others are to read it
+    return put(new.entry, final.parent, final.name, {PUBLISHER_FILE: new.signature})
 
 
 @contextlib.contextmanager
@@ -170,11 +157,13 @@ def _tar(store: Store, target: Path) -> Iterator[_Add]:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
 
                 def add(new: _Signed) -> Reason | None:
-                    with store.private(new.entry) as files:
-                        if isinstance(files, Reason):
-                            return files
-                        for name in new.entry.manifest.files:
-                            _add(tar, f"{new.place}/{name}", (files / name).read_bytes())
+                    files = {name: read_file(new.entry, name) for name in new.entry.manifest.files}
+                    wrong = next((data for data in files.values() if isinstance(data, Reason)), None)
+                    if wrong is not None:
+                        return wrong
+                    for name, data in files.items():
+                        assert isinstance(data, bytes)
+                        _add(tar, f"{new.place}/{name}", data)
                     _add(tar, f"{new.place}/{MANIFEST_FILE}", new.entry.text)
                     _add(tar, f"{new.place}/{PUBLISHER_FILE}", new.signature.encode())
                     placed.append(new.place)

@@ -5,7 +5,7 @@ How a graph of somebody else's gets into the store:
 1. The user names a publisher whose public key was trusted before by another command.
 2. Each graph's manifest is verified against that key before anything else of the graph is read.
 3. The files go into a folder that is closed to others, each compared with the signed digest on the way.
-4. Only when all are right, each graph is published in the user's folder by one rename, with this user's signature.
+4. Only when all are right, each graph becomes an entry of the home by one rename, with this user's signature.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ from ...common.reasons import (
     UnreadableManifest,
     WrongSize,
 )
-from .. import publish
 from ..file_names import check_names
 from ..files import IrregularFileError, free_bytes
+from ..home import Home, Verified
 from ..key import GraphKey
-from ..layout import COPIES_FOLDER, entry_name
+from ..layout import entry_name
 from ..manifest import MANIFEST_FILE, MOST_BYTES, Manifest
 from ..places import valid_place
-from ..private_copy import is_copied, private_folder
-from ..staging import staging
+from ..sources.source import is_copied
 from ..trust import publishers
 from ..trust.publishers import PUBLISHER_FILE, Published, Publishers, PublisherSignature
-from ..trust.signing import Signer
+from ..trust.signing import SIGNATURE_FILE, Signer
 from . import bundle
 from .bundle import BUNDLE_FILE, BundleError, Members
 
@@ -68,10 +67,6 @@ class _Graph:
     signature: str
 
     @property
-    def model(self) -> str:
-        return self.at.partition("/")[0]
-
-    @property
     def name(self) -> str:
         return self.at.rpartition("/")[2]
 
@@ -80,8 +75,8 @@ class _Graph:
         return sum(file.bytes for file in self.manifest.files.values())
 
 
-def import_bundle(signer: Signer, path: Path, publisher: str) -> list[tuple[Path, bool]] | Reason:
-    """Verify all graphs of a bundle and publish them in the user's folder.
+def import_bundle(home: Home, signer: Signer, path: Path, publisher: str) -> list[tuple[Path, bool]] | Reason:
+    """Verify all graphs of a bundle, then take them into the home.
 
     Args:
         path: what an export wrote, a folder or a tar file.
@@ -103,14 +98,14 @@ def import_bundle(signer: Signer, path: Path, publisher: str) -> list[tuple[Path
             graphs = [_verified(members, at, publisher, trusted[publisher]) for at in bundle.listing(members).graphs]
             listed = {f"{g.at}/{name}" for g in graphs for name in (MANIFEST_FILE, PUBLISHER_FILE, *g.manifest.files)}
             bundle.check_listed(members, {BUNDLE_FILE, *listed})
-            needed, free = sum(graph.bytes for graph in graphs), free_bytes(signer.home)
+            needed, free = sum(graph.bytes for graph in graphs), free_bytes(home.folder)
             if free is not None and needed + _SPARE > free:
                 return NoRoomForBundle(needed, free)
             signer.key()  # before anything is copied in vain
-            with private_folder(signer.home / COPIES_FOLDER) as private:
+            with home.staging() as private:
                 for number, graph in enumerate(graphs):
                     _extract(members, graph, private / str(number))
-                return [_publish(signer, graph, private / str(n)) for n, graph in enumerate(graphs)]
+                return [_publish(home, signer, graph, private / str(n)) for n, graph in enumerate(graphs)]
     except BundleError as error:
         return error.reason
 
@@ -170,12 +165,13 @@ def _extract(members: Members, graph: _Graph, folder: Path) -> None:
             raise BundleError(BundledGraph(graph.name, wrong))
 
 
-def _publish(signer: Signer, graph: _Graph, verified: Path) -> tuple[Path, bool]:
-    location = signer.home / graph.model
-    there = (location / graph.key.component / entry_name(graph.key, graph.manifest) / MANIFEST_FILE).exists()
-    with staging([location]) as staged:
+def _publish(home: Home, signer: Signer, graph: _Graph, verified: Path) -> tuple[Path, bool]:
+    before = home.graphs / graph.key.component / entry_name(graph.key, graph.manifest) / MANIFEST_FILE
+    is_new = not before.exists()
+    own = signer.sign(graph.text).model_dump_json(indent=1)
+    signatures = {SIGNATURE_FILE: own, PUBLISHER_FILE: graph.signature}
+    with home.staging() as folder:
         for file in graph.manifest.files:
-            (verified / file).replace(staged / file)
-        signed = publish.Signed(graph.manifest, graph.text, {PUBLISHER_FILE: graph.signature})
-        made = publish.publish_verified(graph.key, staged, signed, signer)
-    return made.folder, not there
+            (verified / file).replace(folder / file)
+        kept = home.keep(Verified(graph.key, folder, graph.manifest, graph.text, signatures))
+    return kept.folder, is_new

@@ -19,23 +19,21 @@ from ...common.reasons import (
     StoreWrongSignature,
     UnreadableManifest,
 )
-from .. import publish
-from ..disk.marks import FETCHED_FILE
 from ..disk.usable import Here
 from ..entry import Entry
+from ..home import Verified
+from ..integrity import check
 from ..key import FORMAT
-from ..layout import COPIES_FOLDER
 from ..manifest import Manifest
 from ..places import valid_place
-from ..private_copy import private_folder
 from ..remote import fetching, records
 from ..remote.fetching import Fetched, Publisher
 from ..remote.pushing import Pushed, Pusher, Source
 from ..remote.records import PublishedUse
 from ..remote.transport import Endless, MissingError, Remote, StoreError
-from ..staging import staging
-from ..store import PULLED, Store
+from ..store import Store
 from ..trust import withdrawals
+from ..trust.publishers import PUBLISHER_FILE
 
 GRACE = 24 * 3600.0  # seconds in which what no record names may belong to somebody who is pushing
 _FOLDERS = ("objects", "graphs", "records", "withdrawn", "index")  # in the order in which a mirror writes them
@@ -88,12 +86,12 @@ def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progr
             yield Done(entry.folder.name, "there already")
             continue
         if reason is None:
-            with store.private(entry) as folder:
-                done: Pushed | Reason
-                if isinstance(folder, Reason):
-                    done = folder
-                else:
-                    done = pusher.push(Source(entry.manifest, entry.text, folder, uses), progress)
+            state = check(entry)
+            done = (
+                state
+                if isinstance(state, Reason)
+                else pusher.push(Source(entry.manifest, entry.text, entry.folder, uses), progress)
+            )
             if isinstance(done, Pushed):
                 yield Done(entry.folder.name, "pushed" if done.new else "there already", done.bytes)
                 continue
@@ -168,14 +166,10 @@ def _keep(store: Store, remote: Remote, found: Fetched, progress: Progress | Non
     if place is None:
         return Done(name, "left out", reason=UnreadableManifest("its key names no folder"))
     try:
-        with private_folder(store.home / COPIES_FOLDER) as private:
-            fetching.files(remote, found, private, Endless(), progress)
-            signed = publish.Signed.by_publisher(found.manifest, found.text, found.signature)
-            with staging([store.home / PULLED]) as staged:
-                for file in found.manifest.files:
-                    publish.move(private / file, staged / file)
-                (staged / FETCHED_FILE).touch()
-                publish.publish_fetched(place[0], staged, signed, store.signer, store.disk.room)
+        with store.private.staging() as folder:
+            fetching.files(remote, found, folder, Endless(), progress)
+            signatures = {PUBLISHER_FILE: found.signature.model_dump_json(indent=1)}
+            store.private.keep(Verified(place[0], folder, found.manifest, found.text, signatures, fetched=True))
     except OSError as error:
         return Done(name, "left out", reason=StoreGraphNotKept(remote.label, in_brief(error)))
     return Done(name, "pulled", sum(file.bytes for file in found.manifest.files.values()))

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from ...common.errors import in_brief
 from ...common.reasons import DigestDiffers, MissingFile, Reason, UnlistedMember, UnreadableManifest, WrongSize
+from ..crash import leftovers
 from ..entry import Entry, read
 from ..file_names import check_names
-from ..layout import COPIES_FOLDER
+from ..integrity import read_file
 from ..manifest import MOST_BYTES, Manifest
 from ..places import valid_place
-from ..private_copy import private_folder
 from ..remote.pushing import Pushed, Pusher, Source
 from ..remote.records import PublishedUse
 from ..store import Store
@@ -39,14 +39,13 @@ class Unsigned:
 
 
 def made_here(store: Store) -> Iterator[Unsigned]:
-    """Give the graphs that a store's own key signed, in its folder and beside all checkpoints that it knows."""
-    for one in store.disk.all_entries():
+    """Give the graphs that a store's own key signed."""
+    for one in store.disk.entries():
         entry = read(one.path) if one.facts.signed_by == "me" and not one.quarantined else None
-        if not isinstance(entry, Entry):
-            continue
-        with store.private(entry) as folder:
-            if not isinstance(folder, Reason):
-                files = {name: (folder / name).read_bytes() for name in entry.manifest.files}
+        if isinstance(entry, Entry):
+            read_files = {name: read_file(entry, name) for name in entry.manifest.files}
+            files = {name: data for name, data in read_files.items() if isinstance(data, bytes)}
+            if len(files) == len(read_files):
                 uses = tuple(use.model_dump_json() for use in published_uses(store, entry))
                 yield Unsigned(entry.text, files, uses)
 
@@ -93,7 +92,7 @@ def publish(given: Unsigned, pusher: Pusher, home: Path) -> Pushed | Reason:
         uses = tuple(PublishedUse.model_validate_json(use) for use in given.uses[:1])
     except ValidationError as error:
         return UnreadableManifest(in_brief(error))
-    with private_folder(home / COPIES_FOLDER) as folder:
+    with leftovers.owned_folder(None) as folder:
         for name in manifest.files:
             (folder / name).write_bytes(given.files[name])
         return pusher.push(Source(manifest, given.manifest, folder, uses))

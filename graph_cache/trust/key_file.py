@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...common.reasons import SigningKeyRefused
 from ..files import IrregularFileError, open_regular, sync
-from . import ownership
+from . import private_folder
 
 _KEY_BYTES = 32
 _MOST_BYTES = 1024  # of a file with hex digits and whatever white space is around them
@@ -36,7 +36,7 @@ def obtain(path: Path) -> bytes:
         found = read(path)
     if isinstance(found, bytes):
         return found
-    raise OSError(f"no {path.name}") if found is None else ownership.RefusedError(found)
+    raise OSError(f"no {path.name}") if found is None else private_folder.RefusedError(found)
 
 
 def read(path: Path) -> bytes | SigningKeyRefused | None:
@@ -50,9 +50,9 @@ def read(path: Path) -> bytes | SigningKeyRefused | None:
             return None
         except IrregularFileError:
             return SigningKeyRefused("damaged", path.name)
-        if ownership.POSIX and found.st_uid != os.geteuid():
+        if private_folder.POSIX and found.st_uid != os.geteuid():
             return SigningKeyRefused("foreign", path.name)
-        if ownership.POSIX and _is_open(found):
+        if private_folder.POSIX and _is_open(found):
             return SigningKeyRefused("open", path.name)
         if len(key) == _KEY_BYTES:
             return key
@@ -63,7 +63,7 @@ def read(path: Path) -> bytes | SigningKeyRefused | None:
 
 def _is_open(found: os.stat_result) -> bool:
     """Whether others may read or write a file: anybody, or a group with other members."""
-    shared = found.st_mode & stat.S_IRWXG and not ownership.is_group_of_one(found.st_gid)
+    shared = found.st_mode & stat.S_IRWXG and not private_folder.is_group_of_one(found.st_gid)
     return bool(shared or found.st_mode & stat.S_IRWXO)
 
 
@@ -77,11 +77,11 @@ def read_given(path: Path) -> bytes | SigningKeyRefused:
         return SigningKeyRefused("missing", path.name)
     except (IrregularFileError, RuntimeError):  # a circle of links
         return SigningKeyRefused("damaged", path.name)
-    if ownership.POSIX:
+    if private_folder.POSIX:
         if found.st_uid not in (0, os.geteuid()):
             return SigningKeyRefused("foreign", path.name)
         mounted = found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if (not mounted and _is_open(found)) or ownership.check_folder(real.parent) is not None:
+        if (not mounted and _is_open(found)) or private_folder.check(real.parent) is not None:
             return SigningKeyRefused("open", path.name)
     key = data if len(data) == _KEY_BYTES else _from_hex(data)
     return SigningKeyRefused("damaged", path.name) if key is None else key

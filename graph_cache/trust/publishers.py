@@ -30,7 +30,7 @@ from ..entry import Entry, Unparsed
 from ..files import IrregularFileError, is_passing, open_regular, read_regular
 from ..layout import settings_file
 from ..manifest import Strict
-from . import ed25519, ownership, withdrawals
+from . import ed25519, private_folder, withdrawals
 
 PUBLISHER_FILE = "publisher.json"  # in an entry: who signed it, beside or instead of this user
 TRUSTED_FILE = "trusted-publishers.json"  # in the user's folder
@@ -133,9 +133,9 @@ def _read(path: Path) -> Mapping[str, str] | PublisherListRefused:
     try:
         with open_regular(path) as file:
             found = os.fstat(file.fileno())
-            if ownership.POSIX and found.st_uid not in (0, os.geteuid()):
+            if private_folder.POSIX and found.st_uid not in (0, os.geteuid()):
                 return PublisherListRefused("foreign")
-            if ownership.POSIX and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            if private_folder.POSIX and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return PublisherListRefused("open")
             return TrustedPublishers.model_validate_json(file.read(_MOST_LIST_BYTES)).publishers
     except (FileNotFoundError, NotADirectoryError):

@@ -15,19 +15,11 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from ...common.errors import in_brief
-from ...common.reasons import (
-    ForeignOwner,
-    SigningKeyRefused,
-    UnknownPublisher,
-    UnreadableNow,
-    Unsigned,
-    Untrusted,
-    WrongSignature,
-)
+from ...common.reasons import SigningKeyRefused, UnknownPublisher, UnreadableNow, Unsigned, Untrusted, WrongSignature
 from ..entry import Entry, Unparsed
 from ..files import IrregularFileError, OversizedFileError, is_passing, read_regular
 from ..manifest import Strict
-from . import ownership, signing_key
+from . import signing_key
 from .publishers import Published, Publishers
 from .signing_key import KEY_FILE as KEY_FILE
 
@@ -51,17 +43,9 @@ class Trusted:
 
     Attributes:
         publisher: who signed it, where this user's installation did not; by the name that this user gave.
-        mine: whether it lies where this user's processes alone may change it. What is there besides the signed files
-            counts only then.
     """
 
     publisher: str | None = None
-    mine: bool = True
-
-    @property
-    def own(self) -> bool:
-        """Whether this user's installation signed it. Of others' entries a copy is made."""
-        return self.mine or self.publisher is None
 
 
 @dataclass(frozen=True)
@@ -89,29 +73,22 @@ class Signer:
         return None if isinstance(found, Trusted) else found
 
     def provenance(self, entry: Entry | Unparsed) -> Trusted | Untrusted | UnreadableNow:
-        """Say whose an entry is, or why it must not be loaded.
-
-        What was signed may belong to anybody and lie where all may write, since it is loaded from a copy that is
-        compared with the signed digests.
-        """
+        """Say whose an entry is, or why it must not be loaded. Where it lies and who owns it does not matter."""
         why = self._judge(entry.folder, entry.text)
+        if why is None:
+            return Trusted()
         if isinstance(why, UnreadableNow):
             return why
-        wrong = ownership.check(entry.folder)
-        if why is None:
-            return Trusted(mine=wrong is None)
         published = Publishers(self.home).judge(entry)
         if isinstance(published, Published):
-            return Trusted(published.publisher, wrong is None and ownership.is_own(entry.folder))
-        if isinstance(published, UnknownPublisher) and isinstance(why, Unsigned):
-            return published
-        if published is None or isinstance(published, UnknownPublisher):
-            return wrong if isinstance(wrong, ForeignOwner) else why
-        return published
+            return Trusted(published.publisher)
+        if isinstance(published, UnknownPublisher):
+            return published if isinstance(why, Unsigned) else why
+        return why if published is None else published
 
     def judge_unread(self, folder: Path) -> Untrusted | UnreadableNow | None:
         """Say why a folder whose manifest cannot be read was never this user's entry, as far as can be told."""
-        return ownership.check(folder) or self._judge(folder, None)
+        return self._judge(folder, None)
 
     def _judge(self, folder: Path, manifest: bytes | None) -> Untrusted | UnreadableNow | None:
         signature = _read_signature(folder)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...common.reasons import SigningKeyRefused
 from ..layout import settings_file
-from . import key_file, ownership
+from . import key_file, private_folder
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -68,7 +68,7 @@ def obtain(home: Path) -> bytes:
     if isinstance(found, bytes):
         return found
     if found is not None and os.environ.get(VARIABLE):
-        raise ownership.RefusedError(found)
+        raise private_folder.RefusedError(found)
     try:
         return key_file.obtain(home / KEY_FILE)
     except OSError as error:

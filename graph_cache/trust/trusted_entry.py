@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...common.reasons import Damaged, NewerManifest, UnreadableManifest, UnreadableNow, Untrusted, WrongSignature
+from ...common.reasons import (
+    Damaged,
+    NewerManifest,
+    OlderManifest,
+    UnreadableManifest,
+    UnreadableNow,
+    Untrusted,
+    WrongSignature,
+)
 from ..entry import Entry, Unparsed, parse, read, read_text
-from . import ownership
 from .signing import Signer, Trusted
 
 _MOST_UNSIGNED = 1 << 20  # bytes of a manifest that is parsed although its signature is wrong
@@ -23,52 +30,39 @@ class Known:
 
 @dataclass(frozen=True)
 class Faulty:
-    """An entry whose manifest cannot be used.
-
-    Attributes:
-        mine: whether it is this user's, so that it may be quarantined.
-    """
+    """An entry of this user's or a trusted publisher's whose manifest cannot be used."""
 
     reason: Damaged
-    mine: bool
 
 
-Judged = Known | Faulty | NewerManifest | Untrusted | UnreadableNow
+Verdict = Known | Faulty | NewerManifest | OlderManifest | Untrusted | UnreadableNow
 
 
-def read_trusted(folder: Path, signer: Signer) -> Judged:
+def read_trusted(folder: Path, signer: Signer) -> Verdict:
     """Read the manifest in a folder, and parse it if this user or a trusted publisher signed it."""
-    found = read_text(folder)
-    if isinstance(found, UnreadableNow):
-        return _unless_planted(folder, found)
-    if not isinstance(found, Unparsed):
-        return signer.judge_unread(folder) or Faulty(found, mine=True)
-    trusted = signer.provenance(found)
-    if isinstance(trusted, UnreadableNow):
-        return _unless_planted(folder, trusted)
+    unparsed = read_text(folder)
+    if isinstance(unparsed, UnreadableNow):
+        return unparsed
+    if not isinstance(unparsed, Unparsed):
+        return signer.judge_unread(folder) or Faulty(unparsed)
+    trusted = signer.provenance(unparsed)
     if isinstance(trusted, WrongSignature):
-        return _own_damaged(found, signer) or trusted
+        return _own_damaged(unparsed, signer) or trusted
     if not isinstance(trusted, Trusted):
         return trusted
-    entry = parse(found)
+    entry = parse(unparsed)
     if isinstance(entry, Entry):
         return Known(entry, trusted)
-    return Faulty(entry, trusted.mine) if isinstance(entry, Damaged) else entry
+    return Faulty(entry) if isinstance(entry, Damaged) else entry
 
 
-def _unless_planted(folder: Path, unreadable: UnreadableNow) -> Untrusted | UnreadableNow:
-    """Tell of what cannot be read now whether others may have put it there: they could keep it so for ever."""
-    wrong = ownership.check(folder)
-    return wrong if isinstance(wrong, Untrusted) else unreadable
-
-
-def _own_damaged(found: Unparsed, signer: Signer) -> Faulty | None:
+def _own_damaged(unparsed: Unparsed, signer: Signer) -> Faulty | None:
     """Tell whether a manifest of this user's was damaged since it was signed.
 
     Everybody can write a manifest beside a signature that names this user's key, so a large one is not looked at. One
     that can be read has another signer, or somebody edited it, and stays.
     """
-    if len(found.text) > _MOST_UNSIGNED or signer.judge_unread(found.folder) is not None:
+    if len(unparsed.text) > _MOST_UNSIGNED or signer.judge_unread(unparsed.folder) is not None:
         return None
-    again = read(found.folder)
-    return Faulty(again, mine=True) if isinstance(again, UnreadableManifest) else None
+    again = read(unparsed.folder)
+    return Faulty(again) if isinstance(again, UnreadableManifest) else None

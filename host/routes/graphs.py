@@ -10,7 +10,7 @@ from typing import Any
 
 from ...common import reasons
 from ...common.plain_text import plain
-from ...graph_cache.disk import budget, inventory, report, restore_times
+from ...graph_cache.disk import budget, inventory, report
 from ...graph_cache.disk.listing import Listed
 from ...graph_cache.disk.snapshot import Snapshot, Snapshots
 from ...graph_cache.entry import Entry as Stored
@@ -44,7 +44,7 @@ def scans() -> int:
 
 
 def snapshot() -> Snapshot:
-    """The list of all graphs now, also of those beside checkpoints of ComfyUI's folders."""
+    """The list of all graphs now, also of the copies beside checkpoints of ComfyUI's folders."""
     return _snapshots(registry().store).get(model_files.folders())
 
 
@@ -54,8 +54,8 @@ def entry(one: Listed) -> Entry:
 
 
 def _described(entries: Iterable[Listed]) -> list[Entry]:
-    here, before = registry().counters.restore_times.last, restore_times.read(registry().store.home)
-    return [Entry(**report.describe(one), restore_seconds=here.get(one.folder, before.get(one.id))) for one in entries]
+    seconds = {**registry().store.notes.read().restore_seconds, **registry().counters.restore_times.last}
+    return [Entry(**report.describe(one), restore_seconds=seconds.get(one.path.name)) for one in entries]
 
 
 def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
@@ -81,7 +81,8 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
 
 def _holds(one: Listed, text: str) -> bool:
     facts = one.facts
-    texts = (one.model, facts.component, facts.label, facts.dtype, facts.backend, report.state_of(one), one.id)
+    models = [model.name for model in one.models]
+    texts = (*models, facts.component, facts.label, facts.dtype, facts.backend, report.state_of(one), one.id)
     return not text or any(text in found.casefold() for found in (*texts, facts.digest, *facts.target.values()))
 
 
@@ -141,6 +142,8 @@ def _mark(asked: OfGraph, how: str, text: str) -> Done | Refusal:
         return _UNKNOWN
     if one.quarantined:
         return _done(asked, "quarantined", "A graph that was quarantined cannot be pinned.", False)
+    if one.beside:
+        return _done(asked, "beside", "The budget leaves copies beside checkpoints alone.", False)
     try:
         (disk.pin if how == "pinned" else disk.unpin)(one)
     except OSError as error:
@@ -174,8 +177,11 @@ def retry(asked: OfGraph) -> Done | Refusal:
 def prune(asked: Prune) -> Pruned:
     """POST prune: remove what is over the budget, or tell what would be removed."""
     disk = registry().store.disk
-    due, folders = inventory.over(budget.limit(registry().store.home)), model_files.folders()
-    done = (disk.would_prune if asked.dry_run else disk.prune)(due, folders)
+    if asked.beside:
+        done = disk.prune_copies(inventory.unusable(), model_files.folders(), asked.dry_run)
+    else:
+        due = inventory.over(budget.limit(registry().store.home))
+        done = (disk.would_prune if asked.dry_run else disk.prune)(due)
     return Pruned(
         removed=_described(done.removed),
         kept_in_use=len(done.used),

@@ -13,12 +13,12 @@ from .models import ModelFile, ModelFiles, ModelState, Nothing
 
 def list_models(asked: Nothing) -> ModelFiles:
     """GET models."""
-    there = model_files.by_location(snapshot().entries)
-    return ModelFiles(models=[_judge(file, there.get(file.beside, ())) for file in model_files.files()])
+    graphs = model_files.by_checkpoint(snapshot().entries)
+    return ModelFiles(models=[_judge(file, graphs.get(file.beside, ())) for file in model_files.files()])
 
 
-def _judge(file: model_files.ModelFile, beside: Sequence[Listed]) -> ModelFile:
-    usable = [one for one in beside if report.state_of(one) == "signed"]
+def _judge(file: model_files.ModelFile, graphs: Sequence[Listed]) -> ModelFile:
+    usable = [one for one in graphs if report.state_of(one) == "signed"]
     used = max(usable, key=lambda one: one.used, default=None)
     return ModelFile(
         name=file.name,
@@ -35,4 +35,4 @@ def _state(file: model_files.ModelFile, usable: Sequence[Listed]) -> ModelState:
     if usable:
         of_model = file.folder == "vae" or any(not one.facts.component.startswith("vae_") for one in usable)
         return "ready" if of_model else "partly"
-    return "would_compile" if file.can_be_written else "unknown"  # its graphs lie in the user's folder, by its hash
+    return "would_compile"

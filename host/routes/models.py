@@ -50,12 +50,15 @@ class Entry(Told):
     """A graph, as `onegraph ls --json` describes it.
 
     Attributes:
+        models: that it served, the first one first, which `model` is.
+        beside: whether it is a copy beside a checkpoint, which nothing loads from there and the budget does not count.
         restore_seconds: what its last restore on this machine took; null: not known.
     """
 
     id: str
     key: str
     model: str
+    models: list[str]
     component: str
     shapes: str
     dtype: str
@@ -75,13 +78,16 @@ class Entry(Told):
     restores: int
     pinned: bool
     in_use: bool
+    beside: bool
     restore_seconds: float | None = None
 
 
 class Totals(Told):
-    """All graphs, whatever is asked for."""
+    """All graphs, whatever is asked for. `copies` lie beside checkpoints, and are in no other number."""
 
     graphs: int
+    copies: int
+    copies_bytes: int
     states: dict[str, int]
     pinned: int
     bytes: int
@@ -140,7 +146,10 @@ class Done(Told):
 
 
 class Prune(Given):
+    """Attributes: `beside`: remove the copies beside checkpoints that nothing here can use, instead of the budget's."""
+
     dry_run: bool = Field(strict=True)
+    beside: bool = Field(default=False, strict=True)
 
 
 class Pruned(Told):

@@ -111,7 +111,7 @@ class KindGraph:
         self._seen: list[Seen] = []
         if self.graph is not None:
             try:
-                self.signature = BlockSignature.from_json(self.graph.entry.manifest.signature, packages)
+                self.signature = BlockSignature.from_json(self.graph.entry.manifest.call_rules, packages)
                 if self.signature.arguments != form:
                     self.refusal = reasons.OtherKey("form of the arguments")
                 elif attends == "captured" != self.signature.attention:

@@ -1,0 +1,333 @@
+"""The home: the one folder that graphs are loaded from, `<home>/graphs/<component>/<entry>/`.
+
+It is this user's alone, which is asked when it is first used, and this pack has sole maintenance of what is in it. So
+an entry is loaded from where it lies once its signature and digests are right, whoever could write the place it came
+from. The home is the user's graph folder. Where others may write that one, or nobody, it is a folder among the
+system's temporary files, and the graph folder is one of its sources (`sources`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..common.reasons import NewerManifest, OlderManifest, UnreadableNow, Untrusted
+from .crash import leftovers
+from .crash.liveness import new_nonce
+from .disk import leases, marks
+from .entry import Entry
+from .files import despite_removals, free_bytes, open_regular, sync, sync_folder, write_synced
+from .integrity import Sound, check
+from .key import GraphKey
+from .layout import (
+    BROKEN_PREFIX,
+    COMPILER_CACHE,
+    GRAPHS_FOLDER,
+    STAGING_FOLDER,
+    entry_folders,
+    entry_name,
+    listed,
+    listed_now,
+    of_digest,
+    visible,
+)
+from .manifest import MANIFEST_FILE, Manifest
+from .trust import private_folder
+from .trust.signing import Signer
+from .trust.trusted_entry import Known, read_trusted
+
+log = logging.getLogger("onegraph.graph_cache")
+
+BUNDLE_FILE = "bundle.json"  # what a folder holds that an export made for others
+_LEAST_ROOM = 1 << 20  # bytes; with less, nothing is compiled or copied in
+_SURELY_UNUSED = 24 * 3600  # seconds without a use, where the file system has no locks that tell
+_MODEL = re.compile(r"[0-9a-z]{1,32}")  # the folder of one, as older versions named it
+_TRIES = 3  # of one name, each because another process has just given it to another folder
+
+# used: a process has it loaded. kept: it could not be removed.
+Removed = Literal["removed", "used", "gone", "kept"]
+# What holds while a staging folder gets the name of its entry; see `Inventory.room`.
+Room = Callable[[Path, Path], contextlib.AbstractContextManager[None]]
+
+
+def _no_budget(staged: Path, final: Path) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A graph whose files lie in a folder of `Home.staging` and are what its manifest lists.
+
+    Attributes:
+        text: the manifest's bytes.
+        signatures: over them, by the names of their files.
+        fetched: whether it came from a remote store, which has it still.
+    """
+
+    key: GraphKey
+    folder: Path
+    manifest: Manifest
+    text: bytes
+    signatures: Mapping[str, str] = field(default_factory=dict)
+    fetched: bool = False
+
+
+class Home:
+    """The home of one user.
+
+    Args:
+        user: the user's graph folder.
+
+    Attributes:
+        room: makes room for a new entry.
+    """
+
+    def __init__(self, user: Path, signer: Signer) -> None:
+        self._user = user
+        self._signer = signer
+        self.room: Room = _no_budget
+        self._is_closed = False
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """The home itself, which is chosen once."""
+        return private_folder.locate(self._user)
+
+    @property
+    def graphs(self) -> Path:
+        return self.folder / GRAPHS_FOLDER
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the user's graph folder cannot be the home."""
+        return self.folder != self._user
+
+    # Reading ------------------------------------------------------------------------------------------------
+
+    def names(self, component: str) -> list[str]:
+        """List what is in a component's folder. Raises OSError where nobody can tell now."""
+        return listed(self.graphs / component) if self._may_be_read() else []
+
+    def entry_folders(self) -> Iterator[Path]:
+        """Iterate over the folders with a manifest."""
+        return entry_folders(self.graphs) if self._may_be_read() else iter(())
+
+    def trusted(self, component: str) -> Iterator[Entry]:
+        """Read a component's entries that may be loaded, half a millisecond each, by their names."""
+        for name in sorted(visible(listed_now(self.graphs / component))) if self._may_be_read() else ():
+            verdict = read_trusted(self.graphs / component / name, self._signer)
+            if isinstance(verdict, Known):
+                yield verdict.entry
+
+    def condemned(self, key: GraphKey) -> list[Entry]:
+        """Read the quarantined entries of a key whose files are whole: what was wrong with them is the graph itself."""
+        component = self.graphs / key.component
+        names = of_digest(listed_now(component), key.digest) if self._may_be_read() else []
+        verdicts = [read_trusted(component / name, self._signer) for name in names if name.startswith(BROKEN_PREFIX)]
+        entries = [verdict.entry for verdict in verdicts if isinstance(verdict, Known)]
+        return [one for one in entries if one.manifest.key == key.fields() and isinstance(check(one), Sound)]
+
+    def _may_be_read(self) -> bool:
+        """Whether nobody else could put another folder in the place of the graphs', which is asked until it is so."""
+        if not self._is_closed:
+            with contextlib.suppress(OSError):
+                self._is_closed = private_folder.check(self.graphs) is None
+        return self._is_closed
+
+    # Writing ------------------------------------------------------------------------------------------------
+
+    def make(self) -> None:
+        """Make the home where it is not there. Raises RefusedError, OSError."""
+        if self.is_elsewhere:
+            private_folder.make(self.folder)
+        else:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder.close_to_group(self.folder)
+        for name in (GRAPHS_FOLDER, STAGING_FOLDER):
+            private_folder.make(self.folder / name)
+
+    def make_compiler_cache(self) -> Path | None:
+        """Make the folder for what compiles share, native code too; None where it cannot be this user's alone."""
+        try:
+            self.make()
+            private_folder.make(self.folder / COMPILER_CACHE)
+        except OSError as error:
+            log.debug("compiles share nothing: %s", error)
+            return None
+        return self.folder / COMPILER_CACHE
+
+    @contextlib.contextmanager
+    def staging(self) -> Iterator[Path]:
+        """Give an empty folder for files that become an entry; gone when the block ends.
+
+        Raises:
+            RefusedError: the home is not this user's alone.
+            OSError: it cannot be made, or has no room.
+        """
+        with contextlib.ExitStack() as held:
+            folder = despite_removals(lambda: held.enter_context(self._staged()))
+            free = free_bytes(folder)
+            if free is not None and free < _LEAST_ROOM:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            yield folder
+
+    @contextlib.contextmanager
+    def _staged(self) -> Iterator[Path]:
+        self.make()
+        with leftovers.owned_folder(self.folder / STAGING_FOLDER) as folder:
+            yield folder
+
+    def keep(self, new: Verified) -> Entry:
+        """Make a folder of `staging` an entry, by one rename. Raises OSError.
+
+        Returns:
+            The entry; or the same graph where another process published it meanwhile.
+        """
+        final = self.graphs / new.key.component / entry_name(new.key, new.manifest)
+        for name in new.manifest.files:
+            with open_regular(new.folder / name) as file:
+                sync(file.fileno())
+        for name, text in new.signatures.items():
+            write_synced(new.folder / name, text)
+        if new.fetched:
+            (new.folder / marks.FETCHED_FILE).touch()
+        write_synced(new.folder / MANIFEST_FILE, new.text.decode())  # last: without it there is no entry
+        with self.room(new.folder, final):  # others may hold it for a while, and without an owner a folder may be swept
+            (new.folder / leftovers.OWNER_FILE).unlink(missing_ok=True)
+            sync_folder(new.folder)
+            entry = despite_removals(lambda: self._put(new, final))
+            sync_folder(entry.folder.parent)
+        return entry
+
+    def _put(self, new: Verified, final: Path) -> Entry:
+        final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key_id = self._signer.sign(b"").key
+        beside = final.with_name(f"{final.name}-{key_id}")
+        for _ in range(_TRIES):
+            for folder in (final, beside):
+                if os.path.lexists(folder):
+                    verdict = read_trusted(folder, self._signer)
+                    same = isinstance(verdict, Known) and _are_same(verdict.entry.manifest, new.manifest)
+                    state = check(verdict.entry) if isinstance(verdict, Known) and same else verdict
+                    if isinstance(verdict, Known) and isinstance(state, Sound):
+                        return verdict.entry
+                    if isinstance(state, UnreadableNow):
+                        raise OSError(state.detail)
+                    if folder == final and isinstance(verdict, Untrusted | NewerManifest):
+                        continue  # another installation's, perhaps
+                    self.quarantine(folder)
+                if folder == beside:
+                    self._drop_orphans(final)
+                try:
+                    new.folder.rename(folder)
+                except OSError:
+                    if not os.path.lexists(folder):
+                        raise
+                    break
+                return Entry(folder, new.manifest, new.text)
+        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    def _drop_orphans(self, final: Path) -> None:
+        """Remove what lies beside an entry because of keys that are gone, so that starts without a key leave one."""
+        orphan = re.compile(re.escape(final.name) + "-[0-9a-f]{8}")
+        for name in listed_now(final.parent):
+            folder = final.with_name(name)
+            if orphan.fullmatch(name) and isinstance(read_trusted(folder, self._signer), Untrusted):
+                self.remove(folder, 0.0)
+
+    def quarantine(self, folder: Path) -> bool:
+        """Move an entry aside. The latest one stays on the disk for inspection, older ones go. Never raises OSError.
+
+        Returns:
+            Whether it is out of the way.
+        """
+        older = re.compile(re.escape(f"{BROKEN_PREFIX}{folder.name}-") + "[0-9a-f]+")  # of no entry with a longer name
+        for name in listed_now(folder.parent):
+            if older.fullmatch(name):
+                shutil.rmtree(folder.with_name(name), ignore_errors=True)
+        try:
+            folder.rename(folder.with_name(f"{BROKEN_PREFIX}{folder.name}-{time.time_ns():x}"))
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+        return not os.path.lexists(folder)
+
+    def remove(self, folder: Path, used: float) -> Removed:
+        """Remove an entry, unless a process uses it. Never raises OSError.
+
+        It is renamed away in one step, so that a look-up that found it finds it gone, never half of it.
+
+        Args:
+            used: when it was used last, seconds since 1970.
+        """
+        with leases.exclusive(folder) as use:
+            if use in ("used", "gone"):
+                return "used" if use == "used" else "gone"
+            if use == "unknown" and abs(time.time() - used) < _SURELY_UNUSED:
+                return "used"
+            away = self.folder / STAGING_FOLDER / f"removed-{new_nonce()}"
+            try:
+                away.parent.mkdir(mode=0o700, exist_ok=True)
+                folder.rename(away)
+            except FileNotFoundError:
+                return "gone"
+            except OSError:  # on Windows: a process has its manifest open
+                return "kept" if leases.HAVE_LOCKS else "used"
+        shutil.rmtree(away, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+        return "removed"
+
+    def sweep(self) -> None:
+        """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
+        if self._may_be_read():
+            leftovers.sweep(self.folder, self.graphs)
+        if not self.is_elsewhere and not (self._user / BUNDLE_FILE).exists():
+            with contextlib.suppress(OSError):
+                self._take_in_older()
+
+    def _take_in_older(self) -> None:
+        """Move the entries of `<home>/<model hash>/<component>/`, where older versions kept them. Raises OSError.
+
+        What is not signed by this user or a trusted publisher stays: it may be anything.
+        """
+        for model in visible(listed_now(self._user)):
+            if model in (GRAPHS_FOLDER, COMPILER_CACHE) or not _MODEL.fullmatch(model):
+                continue
+            for component in visible(listed_now(self._user / model)):
+                for name in listed_now(self._user / model / component):
+                    folder = self._user / model / component / name
+                    signed = not name.startswith(".") or name.startswith(BROKEN_PREFIX)
+                    if signed and isinstance(read_trusted(folder, self._signer), Known | OlderManifest):
+                        self._take_in(folder, self.graphs / component / name)
+                with contextlib.suppress(OSError):
+                    (self._user / model / component).rmdir()
+            with contextlib.suppress(OSError):
+                (self._user / model).rmdir()
+
+    def _take_in(self, folder: Path, target: Path) -> None:
+        self.make()
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        if os.path.lexists(target):  # another model's copy of the same graph
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.rename(target)
+
+
+def _are_same(first: Manifest, second: Manifest) -> bool:
+    """Whether two graphs serve the same. Names of folders tell little: a key's digest in them is short."""
+    return first.key == second.key and first.code == second.code
+
+
+def equals_one(manifest: Manifest, entries: list[Entry]) -> bool:
+    """Whether a graph has the very files of one of these entries."""
+    return any(manifest.files == one.manifest.files for one in entries)

@@ -1,0 +1,1 @@
+"""Where graphs come from: copies beside checkpoints, saved pipelines, bundles, remote stores. All lead to the home."""

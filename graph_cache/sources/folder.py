@@ -1,0 +1,239 @@
+"""Graphs in a folder `<component>/<entry>/`: beside a checkpoint, in a saved pipeline, in a store that others baked.
+
+Whoever may write such a folder changes nothing but what is found: a signature covers what is taken from it. What this
+pack writes there is a copy, which appears by one rename and never through a link of somebody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...common.errors import in_brief
+from ...common.reasons import Damaged, Reason, UnreadableNow, Untrusted
+from ..crash.liveness import new_nonce
+from ..entry import Entry
+from ..files import read_regular, set_mode, sync_folder, write_synced
+from ..home import Home, Verified, equals_one
+from ..key import GraphKey
+from ..layout import listed_now, of_digest, visible
+from ..lookup import MOST_COMPARED, Differs
+from ..manifest import MANIFEST_FILE, MOST_BYTES
+from ..remote.records import key_digest
+from ..trust.publishers import PUBLISHER_FILE
+from ..trust.signing import SIGNATURE_FILE, Signer
+from ..trust.trusted_entry import Faulty, Known, read_trusted
+from .source import Taken, Wanted, copy_files
+
+log = logging.getLogger("onegraph.graph_cache")
+
+_WRITING = ".writing-"  # a copy that is not whole yet
+_STALE_SECONDS = 24 * 3600
+_KEY_ID = re.compile(r"[0-9a-f]{8}")  # as in signatures
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """The graphs of one folder, such as `photo.graphs/<model hash>`.
+
+    Attributes:
+        signer: whose signatures count.
+    """
+
+    folder: Path
+    signer: Signer
+
+    def entries(self, component: str) -> Iterator[Entry]:
+        """Read a component's entries that may be used. Never raises OSError."""
+        for name in sorted(visible(listed_now(self.folder / component)))[:MOST_COMPARED]:
+            verdict = read_trusted(self.folder / component / name, self.signer)
+            if isinstance(verdict, Known):
+                yield verdict.entry
+
+    def keys(self) -> Iterator[str]:
+        """Give the digests of the keys of its graphs; see `Source`."""
+        for component in visible(listed_now(self.folder)):
+            yield from (key_digest(entry.manifest.key) for entry in self.entries(component))
+
+    def offers(self, key: GraphKey, differs: Differs, condemned: list[Entry]) -> Iterator[Entry | Reason]:
+        """Read the entries of a key, whose files are not looked at; or tell why one cannot be used."""
+        component = self.folder / key.component
+        for name in visible(of_digest(listed_now(component), key.digest)):
+            verdict = read_trusted(component / name, self.signer)
+            if isinstance(verdict, UnreadableNow):  # whoever wrote it may keep it so for ever
+                continue
+            if not isinstance(verdict, Known):
+                yield verdict.reason if isinstance(verdict, Faulty) else verdict
+            elif verdict.entry.manifest.key == key.fields() and not equals_one(verdict.entry.manifest, condemned):
+                yield differs(verdict.entry.manifest) or verdict.entry
+
+    def take(self, wanted: Wanted, home: Home) -> Taken | Reason | None:
+        """Copy a graph to the home; see `Source`."""
+        refused: Reason | None = None
+        for offer in self.offers(wanted.key, wanted.differs, wanted.condemned) if wanted.key is not None else ():
+            taken = offer if isinstance(offer, Reason) else self._take(offer, wanted.key, home)
+            if isinstance(taken, Taken):
+                return taken
+            refused = refused or taken
+        return refused
+
+    def _take(self, entry: Entry, key: GraphKey | None, home: Home) -> Taken | Reason:
+        assert key is not None
+        try:
+            with home.staging() as folder:
+                wrong = copy_files(entry, folder)
+                if wrong is not None:
+                    return wrong
+                kept = home.keep(Verified(key, folder, entry.manifest, entry.text, signatures_of(entry)))
+        except OSError as error:
+            return UnreadableNow(MANIFEST_FILE, in_brief(error))
+        log.info("%s was copied from %s", kept.folder.name, self.folder)
+        return Taken(kept)
+
+
+def signatures_of(entry: Entry) -> dict[str, str]:
+    """Read those of an entry's signatures that are there. Raises OSError."""
+    texts = {}
+    for name in (SIGNATURE_FILE, PUBLISHER_FILE):
+        with contextlib.suppress(FileNotFoundError):
+            texts[name] = read_regular(entry.folder / name, MOST_BYTES).decode(errors="replace")
+    return texts
+
+
+# Writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_copy(entry: Entry, location: Path, signer: Signer) -> Path | Damaged | UnreadableNow | None:
+    """Write a copy of an entry of the home into a folder such as `photo.graphs/<model hash>`.
+
+    Returns:
+        The copy; what is wrong with the entry; None where it is there already.
+
+    Raises:
+        OSError: it cannot be written, or somebody else's link leads there.
+    """
+    component = location / str(entry.manifest.key["component"])
+    with _opened(component) as within:
+        name = _free_name(entry, within, signer)
+        wrong = None if name is None else put(entry, within, name, signatures_of(entry))
+        return wrong if wrong is not None or name is None else component / name
+
+
+def put(entry: Entry, component: Path, name: str, signatures: Mapping[str, str]) -> Damaged | UnreadableNow | None:
+    """Write a verified copy of an entry, by one rename and over what has its name. Raises OSError."""
+    _sweep(component)
+    writing = component / f"{_WRITING}{new_nonce()}"
+    writing.mkdir(mode=0o755)
+    try:
+        wrong = copy_files(entry, writing)
+        if wrong is not None:
+            return wrong
+        for file, text in {**signatures, MANIFEST_FILE: entry.text.decode()}.items():
+            write_synced(writing / file, text)
+        for path in (*writing.iterdir(), writing):
+            set_mode(path, 0o755 if path == writing else 0o644)  # whatever the umask: others may read it
+        if os.path.lexists(component / name):
+            (component / name).rename(component / f"{_WRITING}{new_nonce()}-old")
+        writing.rename(component / name)
+        sync_folder(component)
+    finally:
+        shutil.rmtree(writing, ignore_errors=True)
+    _sweep(component, "-old")
+    return None
+
+
+def _free_name(entry: Entry, component: Path, signer: Signer) -> str | None:
+    """Choose a name for a copy: the entry's own, or one with this user's key where that is another's."""
+    plain = entry.folder.name
+    with_key = f"{plain}-{signer.sign(b'').key}"
+    for name in (plain, with_key):
+        verdict = read_trusted(component / name, signer) if os.path.lexists(component / name) else None
+        if isinstance(verdict, Known) and verdict.entry.text == entry.text:
+            return None
+        if verdict is None or isinstance(verdict, Known | Faulty) or name == with_key:
+            if name == with_key:
+                _drop_orphans(component, plain, signer)
+            return name
+    return None
+
+
+def _drop_orphans(component: Path, plain: str, signer: Signer) -> None:
+    """Remove copies that this user made with keys that are gone, so that starts without a key leave two at most."""
+    for name in listed_now(component):
+        orphan = name.startswith(f"{plain}-") and _KEY_ID.fullmatch(name.removeprefix(f"{plain}-"))
+        if orphan and _is_mine(component / name) and isinstance(read_trusted(component / name, signer), Untrusted):
+            shutil.rmtree(component / name, ignore_errors=True)
+
+
+def _is_mine(folder: Path) -> bool:
+    return os.name != "posix" or folder.lstat().st_uid == os.geteuid()
+
+
+def _sweep(component: Path, suffix: str = "") -> None:
+    """Remove this user's unfinished copies of processes that are long gone. Never raises OSError."""
+    for name in listed_now(component):
+        with contextlib.suppress(OSError):
+            old = abs(time.time() - (component / name).lstat().st_mtime) > _STALE_SECONDS
+            if name.startswith(_WRITING) and _is_mine(component / name) and (old or (suffix and name.endswith(suffix))):
+                shutil.rmtree(component / name, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _opened(component: Path) -> Iterator[Path]:
+    """Make `<stem>.graphs/<model hash>/<component>` and give a path to the very folder, whatever takes its name.
+
+    Each is opened without following links, so that somebody who may write the models' folder leads nowhere else.
+
+    Raises:
+        OSError: one of them is a link, or cannot be made.
+    """
+    base = component.parents[2]
+    if os.name != "posix" or not os.path.isdir("/proc/self/fd"):  # noqa: PTH112
+        component.mkdir(parents=True, exist_ok=True)
+        yield component
+        return
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    base.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        handle = os.open(base, flags)
+        held.callback(os.close, handle)
+        for name in component.relative_to(base).parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=handle)
+            handle = _enter(name, handle, flags)
+            held.callback(os.close, handle)
+        yield Path(f"/proc/self/fd/{handle}")
+
+
+def _enter(name: str, handle: int, flags: int) -> int:
+    """Open a folder in an open one; through a link only where it is this user's own. Raises OSError."""
+    path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)  # whatever takes its name now
+    try:
+        status = os.fstat(path)
+        if not stat.S_ISLNK(status.st_mode):
+            return os.open(".", flags, dir_fd=path)
+        if status.st_uid not in (0, os.geteuid()):
+            raise OSError(errno.ELOOP, f"{name} is another user's link")
+        return os.open(os.readlink("", dir_fd=path), flags, dir_fd=handle)
+    finally:
+        os.close(path)
+
+
+def remove_copy(folder: Path, signer: Signer) -> bool:
+    """Remove a copy that this user's installation signed; whether it is gone. Never raises OSError."""
+    verdict = read_trusted(folder, signer)
+    if isinstance(verdict, Known) and verdict.trusted.publisher is None:
+        with contextlib.suppress(OSError), _opened(folder.parent) as component:
+            shutil.rmtree(component / folder.name, ignore_errors=True)
+            for empty in (folder.parent, folder.parents[1], folder.parents[2]):
+                empty.rmdir()
+    return not os.path.lexists(folder)
