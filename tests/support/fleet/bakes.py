@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.remote.layers import Kept
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from support.store.entries import key, publish
 
@@ -45,7 +45,7 @@ def bytes_of(number: int, log: str) -> None:
     """As `toy`, with a graph of a few bytes that nothing compiled."""
     store, wanted = Store(), key(architecture=f"toy {number}")
     _note(log, f"begun {number}")
-    if isinstance(store.fetch(wanted, ModelSource(None, "0123456789ab")), Kept):
+    if isinstance(store.take(wanted, ModelSource(None, "0123456789ab")), Taken):
         return
     publish(store, ModelSource(None, f"{number:012x}"), wanted, f"graph {number}".encode())
     _note(log, f"compiled {number}")

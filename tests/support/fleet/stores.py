@@ -14,10 +14,11 @@ from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Differs, no_objection
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.remote import address
-from onegraph.graph_cache.remote.layers import Kept, Layers
+from onegraph.graph_cache.remote.layers import Layers
 from onegraph.graph_cache.remote.pushing import Pusher
 from onegraph.graph_cache.remote.transport import Remote
 from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file
 from support.store.entries import key, publish, trust
@@ -74,12 +75,12 @@ class Worker:
         store = Store(home)
         for number, publisher in enumerate(trusts):
             trust(store, publisher.public, f"fleet{number or ''}")
-        store.remotes = Layers(home, store.signer, [address.parse(url) for url in urls], wait)
+        store.remotes = Layers(home, [address.parse(url) for url in urls], wait)
         return cls(store)
 
-    def fetch(self, wanted: GraphKey | None = None, differs: Differs = no_objection) -> Kept | Reason | None:
+    def fetch(self, wanted: GraphKey | None = None, differs: Differs = no_objection) -> Taken | Reason | None:
         """Ask the stores as a run does whose look-up missed."""
-        return self.store.fetch(wanted or key(), ModelSource(None, "0123456789ab"), differs)
+        return self.store.take(wanted or key(), ModelSource(None, "0123456789ab"), differs)
 
     def files(self) -> Iterator[str]:
         """What is below the graph folder."""

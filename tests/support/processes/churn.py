@@ -10,11 +10,11 @@ import time
 from collections import Counter
 from multiprocessing.connection import Connection
 
-from onegraph.common.reasons import Reason
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Broken, Hit
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sources.source import Taken
 from support.processes.lives import Case, context
 from support.store import entries
 
@@ -67,18 +67,20 @@ def wrong(case: Case, number: int, source: ModelSource, *, known: bool) -> str:
     Args:
         known: whether a sound graph of the key must be there.
     """
-    found = case.store.lookup(key(number), source, [case.models])
+    store = case.store
+    found = store.find(key(number))
     if isinstance(found, Broken):
-        case.store.quarantine(found)
-    if not isinstance(found, Hit):
-        return f"{number} is lost: {found}" if known else ""
-    entry = case.store.share_with_model(found, key(number), source)
-    with case.store.private(entry) as folder:
-        if isinstance(folder, Reason):
-            return f"{number} cannot be loaded: {folder}" if known else ""
-        with case.store.loading(entry):
-            loaded = (folder / "graph.aoti").read_bytes()
-    case.store.note_success(entry)
+        store.quarantine(found)
+    taken = None if isinstance(found, Hit) else store.take(key(number), source, [case.models])
+    if not isinstance(found, Hit) and not isinstance(taken, Taken):
+        return f"{number} is lost: {found}, {taken}" if known else ""
+    entry = taken.entry if isinstance(taken, Taken) else found.entry  # type: ignore[union-attr]
+    try:
+        with store.loading(entry):
+            loaded = (entry.folder / "graph.aoti").read_bytes()
+    except OSError as error:
+        return f"{number} cannot be loaded: {error}" if known else ""
+    store.note_success(entry)
     return "" if loaded == content(number) else f"{number} gave {loaded[:20]!r}"
 
 
@@ -99,11 +101,11 @@ def _live(case: Case, seed: int, seconds: float, harm: bool, connection: Connect
                 trouble = wrong(case, number, source, known=(number, source) in known)
                 troubles += [trouble] if trouble else []
             elif act == "remember":
-                found = case.store.lookup(key(number), source)
+                found = case.store.find(key(number))
                 if isinstance(found, Hit):
                     case.store.remember(found.entry, FirstUse(checked={"n": float(seed)}))
             elif act == "sweep":
-                case.store.sweep(case.store.locations(source))
+                case.store.sweep()
             else:
                 _harm(case, chance)
         except Exception as error:
@@ -115,7 +117,7 @@ def _live(case: Case, seed: int, seconds: float, harm: bool, connection: Connect
 
 def _harm(case: Case, chance: random.Random) -> None:
     with contextlib.suppress(OSError):  # somebody was faster
-        files = sorted(case.root.glob("models/*.graphs/*/unet/*/*.*"))
+        files = sorted([*case.root.glob("models/*.graphs/*/unet/*/*.*"), *case.root.glob("home/graphs/unet/*/*.*")])
         path = chance.choice(files) if files else case.root / "nothing" / "nothing"
         if chance.random() < 0.2:
             shutil.rmtree(path.parent)

@@ -33,7 +33,7 @@ from headless.standstill import PATIENCE, moved
 
 from onegraph.common.reasons import Reason
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.layout import STAGING_PREFIX
+from onegraph.graph_cache.layout import STAGING_FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -85,7 +85,7 @@ class Case:
 
     @property
     def entries(self) -> list[Entry]:
-        return list(self.store.entries([self.models]))
+        return list(self.store.entries())
 
     @property
     def entry(self) -> Entry:
@@ -120,7 +120,9 @@ def _is_leftover(path: Path) -> bool:
     if path.parts[0] == "home" and path.parts[1:2] in ((".loading",), (".capturing",)):
         return len(path.parts) > 3
     temporary = path.name.startswith(".") and ".json." in path.name
-    return path.name.startswith(STAGING_PREFIX) or temporary
+    if path.parts[0] == "home" and path.parts[1:2] == (STAGING_FOLDER,):
+        return len(path.parts) == 3
+    return path.name.startswith(".writing-") or temporary
 
 
 def _is_pythons(path: Path) -> bool:

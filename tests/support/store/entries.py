@@ -48,11 +48,13 @@ def publish(
     content: bytes = b"code",
     new: NewEntry | None = None,
 ) -> Entry:
-    """Publish an entry with one small file."""
-    with store.staging(source) as staged:
+    """Publish an entry with one small file, as after a compile for a model."""
+    with store.staging() as staged:
         (staged / "graph.aoti").write_bytes(content)
         (staged / "compile.log").write_text("not part of the entry")
-        return store.publish(wanted or key(), staged, new or new_entry(), source)
+        entry = store.publish(wanted or key(), staged, new or new_entry())
+    store.keep_beside(entry, source)
+    return entry
 
 
 def quarantine(store: Store, folder: Path) -> None:
