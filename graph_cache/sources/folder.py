@@ -153,8 +153,9 @@ def put(entry: Entry, component: Path, name: str, signatures: Mapping[str, str])
 
 def _free_name(entry: Entry, component: Path, signer: Signer) -> str | None:
     """Choose a name for a copy: the entry's own, or one with this user's key where that is another's."""
-    plain = entry.folder.name
-    with_key = f"{plain}-{signer.sign(b'').key}"
+    key_id = signer.sign(b"").key
+    plain = entry.folder.name.removesuffix(f"-{key_id}")  # as it is in the home, too, beside another's
+    with_key = f"{plain}-{key_id}"
     for name in (plain, with_key):
         verdict = read_trusted(component / name, signer) if os.path.lexists(component / name) else None
         if isinstance(verdict, Known) and verdict.entry.text == entry.text:
