@@ -180,6 +180,10 @@ class Failures:
         kind: Kind = "again" if _may_be_accident(reason) else "facts"
         self._remember(request, self._failure(kind, reason, request, model=request.source.digest))
 
+    def had_wrong_graph(self, request: Request) -> bool:
+        """Whether a graph of the same key computed or did something wrong with this model."""
+        return any(failure.model == request.source.digest for failure in self._files.read(request.key))
+
     def forget(self, request: Request) -> None:
         """Forget why nothing was compiled: it worked. What a graph did wrong afterwards stays in mind."""
         self._stopped.pop(request.key.digest, None)

@@ -22,6 +22,7 @@ class GraphOptions:
             it serves takes the runner from the one before.
         make_room: has other graphs release what only makes calls faster.
         remember_wrong: is told why the graph is quarantined.
+        compare_anew: whether what other models' first uses showed says nothing: a graph of its key was wrong here.
         lease: keeps the entry on the disk as long as the graph is loaded.
     """
 
@@ -30,4 +31,5 @@ class GraphOptions:
     another: Callable[[], Runner] | None = None
     make_room: Callable[[], object] = lambda: None
     remember_wrong: Callable[[Reason], object] = lambda reason: None
+    compare_anew: bool = False
     lease: Lease = field(default_factory=Lease)

@@ -21,6 +21,7 @@ from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..common.zeros import zeros
 from ..graph_cache.entry import Entry
+from ..graph_cache.first_use_results import FirstUse
 from ..graph_cache.lookup import Broken
 from ..graph_cache.store import Store
 from . import binding, call_thread, code_guard, out_of_memory
@@ -101,6 +102,8 @@ class LoadedGraph:
         if runner.cuda_graphs is not None and not may_capture:
             runner.cuda_graphs.forbid()
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
+        if options.compare_anew:
+            self.first_use.result = FirstUse(environment=request.environment)
         if runner.cuda_graphs is not None:
             runner.cuda_graphs.trials = self.first_use
         self._checks_behind = request.device.type in options.policy.checks_behind_on

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import os
 
-from ..graph_cache.entry import Entry
 from ..graph_cache.first_use_results import FirstUse
-from ..graph_cache.remote.records import RemoteGraph
+from ..graph_cache.sources.source import Taken
 from ..graph_cache.store import Store
 from ..graph_cache.trust.signing import Trusted
 from .first_use import driver_of
@@ -23,19 +22,19 @@ log = logging.getLogger("onegraph.runtime")
 VARIABLE = "ONEGRAPH_TRUST_FIRST_USE"
 
 
-def believe(store: Store, entry: Entry, graph: RemoteGraph, request: Request) -> bool:
+def believe(store: Store, taken: Taken, request: Request) -> bool:
     """Take over what a believed publisher's first use showed on a machine like this one; whether there is such."""
     believed = {name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()}
-    if not believed or store.first_use(entry).checked:
+    if not believed or taken.graph is None or store.first_use(taken.entry).checked:
         return False
-    whose = store.provenance(entry)
+    whose = store.provenance(taken.entry)
     if not isinstance(whose, Trusted) or whose.publisher not in believed:
         return False
     here = (request.key.target, driver_of(request.device), request.environment)
-    for use in graph.first_uses:
+    for use in taken.graph.first_uses:
         if (use.target, use.driver, use.environment) == here and use.checked:
             facts = use.model_dump(include={"environment", "driver", "checked", "eager_ms", "compiled_ms", "size"})
-            store.remember(entry, FirstUse(**facts))
-            log.info("%s: its first use is taken from %s", entry.folder.name, whose.publisher)
+            store.remember(taken.entry, FirstUse(**facts))
+            log.info("%s: its first use is taken from %s", taken.entry.folder.name, whose.publisher)
             return True
     return False

@@ -178,9 +178,8 @@ class Registry:
                 missed = found if taken is None else Miss(taken)
                 return Refused(differences.replaced, passing=True) if differences.replaced else missed
             entry = taken.entry
-            if taken.graph is not None:
-                self.counters.fetches += 1
-                published_use.believe(self.store, entry, taken.graph, request)
+            self.counters.fetches += taken.graph is not None
+            published_use.believe(self.store, taken, request)
         else:
             entry = found.entry
         lease = self.store.lease(entry)
@@ -243,7 +242,8 @@ class Registry:
                 return Refused(reasons.LoadFailed(str(error)), passing=is_passing(error.__cause__))
             make_room = functools.partial(self.release_captures, request.device, "needed")
             wrong = functools.partial(self.compiles.failures.remember_wrong, request.without_module(), entry)
-            options = GraphOptions(constants, self.policy, another, make_room, wrong, lease)
+            anew = self.compiles.failures.had_wrong_graph(request)
+            options = GraphOptions(constants, self.policy, another, make_room, wrong, anew, lease)
             self.store.note_use(entry, origin, request.source)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph

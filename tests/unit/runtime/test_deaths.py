@@ -63,10 +63,10 @@ class Life:
         self.module = toy.Toy()
         self.store = Store(home)
         self.request = toy.request(self.module, source)
-        with self.store.staging(source) as staged:
+        with self.store.staging() as staged:
             (staged / "graph.aoti").write_bytes(b"code")
             new = NewEntry("any size", ("graph.aoti",), (), compile_seconds=1.0, made_by="0")
-            self.entry = self.store.publish(self.request.key, staged, new, source)
+            self.entry = self.store.publish(self.request.key, staged, new)
 
     def deadly(self, *, deadly: bool) -> Request:
         """The request, with a backend whose graph ends the process or not."""
@@ -149,7 +149,7 @@ def test_where_the_child_fails_too_it_is_set_aside(error: CompileError, life: Li
     children.end = error
     assert life.call() == Refused(CompiledAgainLater(DiedInTrial(str(error))))
     assert not life.entry.folder.exists()
-    assert isinstance(life.store.lookup(life.request.key, life.request.source), Miss)
+    assert isinstance(life.store.find(life.request.key), Miss)
 
 
 PASSING = [
@@ -219,7 +219,8 @@ def test_a_call_that_went_well_forgets_the_death(life: Life) -> None:
 
 
 def test_a_start_clears_what_the_dead_left(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    swept: list[list[Path]] = []
-    monkeypatch.setattr(Store, "sweep", lambda store, locations: swept.append(locations))
-    assert isinstance(life.obtain(), LoadedGraph)
-    assert swept == [life.store.locations(life.request.source)]
+    swept: list[Store] = []
+    monkeypatch.setattr(Store, "sweep", lambda store: swept.append(store))
+    engine = Registry(life.store, policy=ANY_SPEED)
+    assert isinstance(life.obtain(engine=engine), LoadedGraph)
+    assert swept == [life.store]

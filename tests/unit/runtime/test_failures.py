@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +25,12 @@ from onegraph.common import reasons
 from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
 from onegraph.common.reasons import CompileFailed, NotSaved, WaitsADay, WaitsForChange, WaitsForDisk, WaitsForMemory
 from onegraph.common.shapes import Refused
-from onegraph.graph_cache import publish as publishing
-from onegraph.graph_cache import staging
 from onegraph.graph_cache.crash.failure_files import FOLDER, Failure, Kind
 from onegraph.graph_cache.disk.inventory import over
+from onegraph.graph_cache.home import Home
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sources import folder
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust.open_folder import OpenFolder
 from onegraph.runtime import child_load_test, compiles, failures
 from onegraph.runtime.failures import waits_for_more
 from onegraph.runtime.loaded_graph import LoadedGraph, Result
@@ -233,30 +233,24 @@ def test_no_more_is_wanted_than_a_disk_has() -> None:
 # Saving ---------------------------------------------------------------------------------------------------------
 
 
-def unable(monkeypatch: pytest.MonkeyPatch, number: int, *where: Path) -> None:
-    """Have nothing be published in these folders; without any, nowhere."""
-    commit = publishing._commit
-
-    def fails(key: Any, new: Any, *args: Any) -> Any:
-        if not where or any(new.folder.is_relative_to(one) for one in where):
-            raise OSError(number, "no")
-        return commit(key, new, *args)
-
-    monkeypatch.setattr(publishing, "_commit", fails)
+def unable(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Have nothing be published."""
+    monkeypatch.setattr(Home, "keep", mock.Mock(side_effect=OSError(number, "no")))
 
 
-def test_a_graph_is_saved_at_home_after_its_compile(
+def test_no_copy_beside_the_checkpoint_costs_nothing(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = tmp_path / "models"
     models.mkdir()
     source = ModelSource(models / "photo.safetensors", "0123456789ab")
     world.request = dataclasses.replace(world.request, source=source)
-    unable(monkeypatch, errno.EIO, models)
+    (models / "photo.safetensors").touch()
+    monkeypatch.setattr(folder, "put", mock.Mock(side_effect=OSError(errno.EIO, "no")))
     graph = world.obtain()
     assert isinstance(graph, LoadedGraph) and graph.entry.folder.is_relative_to(world.home)
     assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 1
-    assert [*models.rglob("*")] == []
+    assert [*models.rglob("manifest.json")] == []
 
 
 def test_a_full_disk_costs_one_compile_in_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,8 +304,11 @@ def test_a_full_disk_costs_one_compile(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert obtain().reason == CompileFailed("It failed.")
 
 
-def test_where_nothing_was_compiled_it_is_tried_again(tmp_path: Path, source: ModelSource) -> None:
+def test_where_nothing_was_compiled_it_is_tried_again(
+    tmp_path: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "home").write_text("no folder")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "home"))
     engine, request = Registry(Store(tmp_path / "home")), toy.request(toy.Toy(), source)
     for _ in range(2):
         refused = engine.obtain(request, "wait", lambda progress: None)
@@ -355,8 +352,8 @@ def test_what_cannot_be_saved_is_tried_a_day_later(world: World, monkeypatch: py
 def test_another_folder_is_tried_at_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unable(monkeypatch, errno.EIO)
     world.refused()
-    source = ModelSource(tmp_path / "models" / "photo.safetensors", "0123456789ab")
-    world.request = dataclasses.replace(world.request, source=source)
+    shutil.copytree(world.home, tmp_path / "other")
+    world.home = tmp_path / "other"
     assert isinstance(world.refused(), NotSaved) and world.compiles == 2
 
 
@@ -382,6 +379,13 @@ def test_what_works_for_one_model_stays_wrong_elsewhere(world: World, monkeypatc
     mine = world.request
     world.request = dataclasses.replace(mine, source=OTHER)
     assert isinstance(world.call(world.obtain()), Result)
+    theirs, world.request = world.request, mine
+    monkeypatch.setattr(Runner, "error", 1.0)
+    result = world.call(world.obtain())  # what the other model's first use showed says nothing for this one
+    assert isinstance(result, Result) and isinstance(result.refusal, reasons.FirstUseFailed)
+    monkeypatch.setattr(Runner, "error", 0.0)
+    world.request = theirs
+    assert isinstance(world.obtain(), LoadedGraph)
     quarantine(Store(world.home), next(Store(world.home).entries()).folder)
     world.request = mine
     assert isinstance(world.refused(), WaitsForChange)
@@ -412,38 +416,34 @@ def test_a_graph_that_is_not_loaded_stays(world: World, monkeypatch: pytest.Monk
     assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 1
 
 
-def test_a_damaged_graph_in_a_closed_place_is_shadowed(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_graph_is_copied_anew_from_beside_the_checkpoint(world: World, tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
+    (models / "photo.safetensors").touch()
     source = ModelSource(models / "photo.safetensors", "0123456789ab")
     world.request = dataclasses.replace(world.request, source=source)
     graph = world.obtain()
-    assert isinstance(graph, LoadedGraph) and graph.entry.folder.is_relative_to(models)
+    assert isinstance(graph, LoadedGraph) and graph.entry.folder.is_relative_to(world.home)
     (graph.entry.folder / "graph.aoti").write_bytes(b"edoc")
-    read_only(models, monkeypatch)
-    shadow = world.obtain()
-    assert isinstance(shadow, LoadedGraph) and shadow.entry.folder.is_relative_to(world.home)
+    assert isinstance(world.refused(), reasons.CompiledAgainLater)
     again = world.obtain()
-    assert isinstance(again, LoadedGraph) and again.entry.folder == shadow.entry.folder
-    assert world.compiles == 2 and graph.entry.folder.exists()
+    assert isinstance(again, LoadedGraph) and world.compiles == 1
 
 
 @pytest.mark.parametrize("by", ["first use", "crash"])
-def test_a_wrong_graph_in_a_closed_place_is_shadowed(
+def test_a_wrong_graph_is_not_copied_again_from_beside_the_checkpoint(
     by: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = tmp_path / "models"
     models.mkdir()
+    (models / "a.safetensors").touch()
     world.request = dataclasses.replace(world.request, source=ModelSource(models / "a.safetensors", "0123456789ab"))
     with monkeypatch.context() as patch:
-        patch.setattr(compiles, "__version__", "0.0.1")  # baked by an older version
-        baked = world.obtain()
-    assert isinstance(baked, LoadedGraph)
-    read_only(models, monkeypatch)
+        patch.setattr(compiles, "__version__", "0.0.1")  # made by an older version
+        first = world.obtain()
+    assert isinstance(first, LoadedGraph)
     if by == "crash":
-        die_while_loading(Store(world.home), baked.entry)
+        die_while_loading(Store(world.home), first.entry)
         monkeypatch.setattr(
             child_load_test, "compile_in_child", mock.Mock(side_effect=ChildDiedError("SIGSEGV", lasting=False))
         )
@@ -452,33 +452,11 @@ def test_a_wrong_graph_in_a_closed_place_is_shadowed(
         with monkeypatch.context() as patch:
             patch.setattr(Runner, "error", 1.0)
             assert isinstance(world.call(world.obtain()), Result)
+    (copy,) = models.glob("a.graphs/*/toy/*/graph.aoti")
+    copy.write_bytes(b"code")  # as a graph that others compiled before
     for _ in range(2):
-        shadow = world.obtain()
-        assert isinstance(shadow, LoadedGraph) and shadow.entry.folder.is_relative_to(world.home)
-    assert world.compiles == 2 and baked.entry.folder.exists()
-
-
-def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the store change nothing in a folder, whoever runs this test."""
-
-    def refuses(usual: Any) -> Any:
-        def change(opened: OpenFolder, *args: Any, **kwargs: Any) -> Any:
-            if opened.path.is_relative_to(folder):
-                raise OSError(errno.EROFS, "Read-only file system", str(opened.path))
-            return usual(opened, *args, **kwargs)
-
-        return change
-
-    for name in ("rename", "unlink"):
-        monkeypatch.setattr(OpenFolder, name, refuses(getattr(OpenFolder, name)))
-    made = staging._made
-
-    def make(location: Path, *args: Any) -> Any:
-        if location.is_relative_to(folder):
-            raise OSError(errno.EROFS, "Read-only file system", str(location))
-        return made(location, *args)
-
-    monkeypatch.setattr(staging, "_made", make)
+        assert isinstance(world.obtain(), LoadedGraph)
+    assert world.compiles == 2
 
 
 # Keys that are gone -----------------------------------------------------------------------------------------------
@@ -517,7 +495,7 @@ def test_a_disk_that_takes_no_more_files(world: World, tmp_path: Path) -> None:
         assert isinstance(world.obtain(), LoadedGraph)
 
 
-@pytest.mark.parametrize("where", ["lookup", "staging", "publish", "private"])
+@pytest.mark.parametrize("where", ["find", "take", "staging", "publish"])
 def test_no_memory_is_a_reason_and_no_error(where: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise MemoryError
@@ -551,14 +529,14 @@ def test_a_graph_that_goes_between_look_up_and_load_is_compiled_anew(
     assert isinstance(world.obtain(first), LoadedGraph)
     first.close()
     process = world.process()
-    share = process.store.share_with_model
+    find = process.store.find
 
-    def share_then_go(*args: Any) -> Any:
-        entry = share(*args)
+    def find_then_go(*args: Any) -> Any:
+        judged = find(*args)
         Store(world.home).disk.prune(over(1))
-        return entry
+        return judged
 
-    monkeypatch.setattr(process.store, "share_with_model", share_then_go)
+    monkeypatch.setattr(process.store, "find", find_then_go)
     never = process.obtain(world.request, "eager", lambda progress: None)
     assert never == Refused(reasons.GraphRemoved())
     assert isinstance(world.obtain(process), LoadedGraph) and world.compiles == 2

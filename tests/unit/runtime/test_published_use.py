@@ -10,7 +10,7 @@ from support.models import toy
 
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.remote.layers import Kept
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import published_use
 from onegraph.runtime.request import Request
@@ -23,14 +23,14 @@ def request_() -> Request:
     return toy.request(toy.Toy(), ModelSource(None, "0123456789ab"))
 
 
-def fetched(tmp_path: Path, request: Request, hers: FirstUse) -> tuple[Worker, Kept]:
+def fetched(tmp_path: Path, request: Request, hers: FirstUse) -> tuple[Worker, Taken]:
     alice = Publisher(Store(tmp_path / "alice"))
     made = alice.make(request.key)
     alice.store.remember(made, hers)
     alice.push(f"file://{tmp_path}/remote", made)
     worker = Worker.at(tmp_path / "home", f"file://{tmp_path}/remote", trusts=[alice])
     found = worker.fetch(request.key)
-    assert isinstance(found, Kept)
+    assert isinstance(found, Taken)
     return worker, found
 
 
