@@ -66,7 +66,8 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     known = _snapshots(registry().store)
     found = known.soon(model_files.folders(), _PATIENCE) if asked.partial else snapshot()
     wanted = {name: value for name in ("state", "model", "component") if (value := getattr(asked, name))}
-    chosen = [one for one in found.entries if report.is_wanted(one, wanted) and _holds(one, asked.search.casefold())]
+    listed = [one for one in found.entries if asked.beside or not one.beside]
+    chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, asked.search.casefold())]
     backwards = asked.sort in report.LARGEST_FIRST if not asked.order else asked.order == "desc"
     order = report.state_of if asked.sort == "state" else report.ORDERS[asked.sort]
     chosen.sort(key=order, reverse=backwards)

@@ -32,6 +32,7 @@ class ListOfGraphs(Given):
         state, model, component: patterns as of `onegraph ls --filter`; empty: all.
         search: what one of the texts of an entry holds.
         order: empty: numbers and times from the largest, texts from the first.
+        beside: whether to list the copies beside checkpoints, too.
         partial: whether to answer with what is known so far while the folders are read for the first time.
     """
 
@@ -44,6 +45,7 @@ class ListOfGraphs(Given):
     offset: int = Field(default=0, ge=0)
     limit: int = Field(default=100, ge=0, le=500)
     partial: bool = False
+    beside: bool = False
 
 
 class Entry(Told):

@@ -107,7 +107,7 @@ def test_a_new_checkpoint_has_a_cached_graph_restored(checkpoint: Callable[..., 
     model = host.load(path)
     assert_same(host.sample(compiled(model)), host.sample(model))
     assert (counters.compiles, counters.restores) == (0, 1)
-    assert list(path.parent.glob("tiny_sdxl_3_decoder.graphs/*/unet/*/manifest.json"))
+    assert not list(path.parent.glob("tiny_sdxl_3_decoder.graphs"))  # the graph folder has it already
 
 
 def test_only_the_output_bias_differs(

@@ -211,26 +211,30 @@ class SharedGraphs:
         return home
 
     def give(self, home: Path, file: Path | None, *kinds: str) -> None:
-        """Put graphs beside a model's file, as an earlier process would have left them.
+        """Put graphs into a user's folder and beside a model's file, as an earlier process would have left them.
 
         Args:
             home: that user's graph folder.
-            file: None: the graphs go into the user's folder.
+            file: None: no copy lies beside one.
             kinds: of `KINDS`; compiled here where no other layer has.
         """
         self.adopt_user(home)
-        from onegraph.graph_cache.layout import Layout
+        from onegraph.graph_cache import layout
+        from onegraph.graph_cache.disk import marks
         from onegraph.graph_cache.model_hash import ModelSource, hash_file
 
         source = ModelSource(file, hash_file(file)) if file is not None else ModelSource(None, "shared")
-        location = Layout(home).locations(source)[0]
+        beside = layout.beside(source)
+        (home / layout.GRAPHS_FOLDER).mkdir(mode=0o700, exist_ok=True)
         for kind in kinds:
             entries = self._compiled(kind)
             standstill.moved()
             for entry in entries:
-                target = location / entry.parent.name / entry.name
-                if not target.exists():
-                    shutil.copytree(entry, target)
+                for location in (home / layout.GRAPHS_FOLDER, *([beside] if beside is not None else [])):
+                    target = location / entry.parent.name / entry.name
+                    if not target.exists():
+                        shutil.copytree(entry, target)
+                marks.note_use(home / layout.GRAPHS_FOLDER / entry.parent.name / entry.name, "compiled", source)
 
     def _compiled(self, name: str) -> list[Path]:
         """The entries of a kind, each in the folder of its component."""
@@ -242,8 +246,7 @@ class SharedGraphs:
             if not (folder / _COMPILED).exists():
                 self._compile(KINDS[name], folder)
                 (folder / _COMPILED).touch()
-        found = [*folder.glob("models/*.graphs/*/*/*/manifest.json"), *folder.glob("home/*/*/*/manifest.json")]
-        return [manifest.parent for manifest in found]
+        return [manifest.parent for manifest in folder.glob("home/graphs/*/*/manifest.json")]
 
     def _compile(self, kind: Kind, folder: Path) -> None:
         host.boot()

@@ -197,7 +197,8 @@ def test_import_refuses_in_one_sentence(alice: Store, bob: Store, tmp_path: Path
     ):  # fmt: skip
         done = onegraph(bob, "import", "--trust", publisher, tmp_path / path)
         assert (done.exit_code, done.stdout) == (1, f"{sentence}\n")
-    assert snapshot(bob.home).keys() - before.keys() <= {str(bob.home / "signing.key")}
+    made = {str(bob.home / name) for name in ("signing.key", "graphs", ".staging")}
+    assert snapshot(bob.home).keys() - before.keys() <= made
     assert list(bob.entries()) == []
 
 
