@@ -88,10 +88,10 @@ class Compile:
 
     def _keep_log(self, log: Path) -> None:
         """The worker's output lies in its private folder, which goes with it."""
-        from onegraph.graph_cache.layout import COMPILING_FOLDER
+        from onegraph.graph_cache.layout import STAGING_FOLDER
 
         wanted = (self.request.key.component, self.request.shapes.to_json())
-        for found in (self.engine.store.home / COMPILING_FOLDER).glob("*/job.json"):
+        for found in (self.engine.store.private.folder / STAGING_FOLDER).glob("*/job.json"):
             with contextlib.suppress(OSError, ValueError):
                 job = json.loads(found.read_text())
                 if (job["component"], job["shapes"]) == wanted:

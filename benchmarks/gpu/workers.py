@@ -35,7 +35,7 @@ class _Copied(BaseException):
 def write_jobs(bench: Bench, folder: Path) -> None:
     """What compiling processes read, a folder for each component. In a process of its own, for it keeps the GPU."""
     from onegraph.compiler.job import JOB_FILE, SKELETON_FILE
-    from onegraph.graph_cache.layout import COMPILING_FOLDER
+    from onegraph.graph_cache.layout import STAGING_FOLDER
 
     from .graphs import components
 
@@ -46,7 +46,7 @@ def write_jobs(bench: Bench, folder: Path) -> None:
 
         def keep(progress: Any, compile_: Compile = compile_, target: Path = folder / component.key) -> None:
             """Copy what the compiling process was given, and end that process."""
-            for found in (compile_.engine.store.home / COMPILING_FOLDER).glob(f"*/{JOB_FILE}"):
+            for found in (compile_.engine.store.private.folder / STAGING_FOLDER).glob(f"*/{JOB_FILE}"):
                 target.mkdir(parents=True, exist_ok=True)
                 for name in (JOB_FILE, SKELETON_FILE):
                     shutil.copy(found.with_name(name), target)
