@@ -52,7 +52,7 @@ def _shared(machine: dict[str, Any], results: dict[str, Any], checkpoint: str) -
     """
     import torch
 
-    from .. import __version__
+    from ..common.version import __version__
 
     def plain(figures: dict[str, Any]) -> dict[str, Any]:
         texts = {

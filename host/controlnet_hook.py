@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import weakref
 from collections.abc import Mapping
@@ -22,10 +23,9 @@ from ..runtime.module_guard import GuardCache
 from . import contract, model_source, status
 from .blocks.hook import BlockClient, Blocks, preload_blocks, start_blocks
 from .component import Component, eager_text
-from .controlnet_proxy import ControlNetProxy
 from .families import CONTROLNETS, Family, family_of
-from .model_hook import Options
-from .module_proxy import plain, stand_in
+from .module_proxy import ModuleProxy, plain, stand_in
+from .options import Options
 from .run import HostRun, start_run
 from .sampling import sampling as current_sampling
 from .sampling_hook import KEY
@@ -164,6 +164,23 @@ class ControlBlocksHook(ControlNetHook):
         patcher = self._patcher()
         client = BlockClient(self._component, self.options, module, "", patcher.load_device)
         return start_blocks(client, patcher, module, self._guards)
+
+
+class ControlNetProxy(ModuleProxy):
+    """What stands where a ControlNet's `control_model` stood; only calling it goes through the hook.
+
+    The host's copies of a ControlNet, one for each node that applies it, share the proxy.
+    """
+
+    __slots__ = ()
+    onegraph_hook: ControlNetHook
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.onegraph_hook.serve(self.onegraph_module, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
+        """A plain module: the host makes deep copies for other GPUs, whose weights no hook here knows."""
+        return copy.deepcopy(self.onegraph_module, memo)
 
 
 def _end(hook: weakref.ref[ControlNetHook], run: HostRun) -> None:

@@ -126,7 +126,7 @@ def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Fi
     from ..runtime.module_guard import GuardCache
     from .blocks.hook import BlockClient, Blocks
     from .component import Component
-    from .model_hook import Options
+    from .options import Options
 
     options = Options(backend, "any size", "eager")
     client = BlockClient(Component(Blocks(), None, source), options, module, "diffusion_model.", patcher.load_device)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,26 +21,16 @@ from ..graph_cache.model_hash import ModelSource
 from ..runtime import choice, code_guard
 from ..runtime.component import plan_of
 from ..runtime.dispatch import Call, Dispatcher
-from ..runtime.family import Shapes
 from ..runtime.registry import registry
-from ..runtime.request import WhenMissing
 from . import contract, model_source
 from .blocks.hook import compile_blocks
 from .component import Component, eager_text
 from .families import MODELS, Family, family_of
+from .options import Options
 from .run import HostRun, start_run
 from .sampling_hook import SamplingHook, active, detach
 
 _PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
-
-
-@dataclass(frozen=True)
-class Options:
-    """The choices of the node."""
-
-    backend: str = "auto"
-    shapes: Shapes = "any size"
-    when_missing: WhenMissing = "wait"
 
 
 class ModelHook(SamplingHook):

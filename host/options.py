@@ -1,10 +1,22 @@
-"""ComfyUI's command-line options that concern graphs."""
+"""What a user chooses: on a node for a model or a ControlNet, and on ComfyUI's command line for all graphs."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
+from ..runtime.family import Shapes
 from ..runtime.registry import registry
+from ..runtime.request import WhenMissing
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices of the node."""
+
+    backend: str = "auto"
+    shapes: Shapes = "any size"
+    when_missing: WhenMissing = "wait"
 
 
 def follow() -> None:

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from .. import __version__
 from ..common import memory, reasons
 from ..common.errors import CaptureError, CompileError, LoadError
 from ..common.reasons import Reason
 from ..common.shapes import Refused
+from ..common.version import __version__
 from ..compiler import progress, skeleton
 from ..compiler.job import Job
 from ..compiler.progress import Progress

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from .. import __version__
 from ..common import memory, reasons, stored_reasons
 from ..common.errors import ChildDiedError, CompileError, in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..common.torch_private import driver_version
+from ..common.version import __version__
 from ..graph_cache.crash.failure_files import Failure, Kind
 from ..graph_cache.entry import Entry
 from ..graph_cache.files import free_bytes, takes_no_more_files, total_bytes

@@ -38,7 +38,7 @@ from .attention import ChosenAttention, compared
 from .memory_plans import MemoryPlans
 
 if TYPE_CHECKING:
-    from ..model_hook import Options
+    from ..options import Options
 
 _PREFIX = "diffusion_model."  # of the patcher's keys
 

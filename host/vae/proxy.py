@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 import torch
 
 from ...common import reasons
+from ...common.reasons import Reason
 from ..module_proxy import ModuleProxy
+from .call import Served
+from .finite import Part
 
-if TYPE_CHECKING:
-    from .hook import VaeHook
+
+class Hook(Protocol):
+    """What serves the calls."""
+
+    def serve(self, part: Part, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
+        """A decode or encode, through a graph where one serves the call, else by the class's `own`."""
+
+    def count_bypassed(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
+        """Count a call that only the module itself knows how to make."""
+
+    def regularization(self, module: torch.nn.Module) -> Any:
+        """What follows an encoder's graph; None: nothing does."""
+
+    def run(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
+        """A decode or encode of the VAE from outside: `function` calls the proxy."""
+
+    def check_encoder(self) -> None:
+        """Refuse to encode by a VAE without an encoder."""
 
 
 class VaeProxy(ModuleProxy):
     """A VAE's module whose decode and encode a hook serves."""
 
     __slots__ = ()
-    onegraph_hook: VaeHook
+    onegraph_hook: Hook
 
     def decode(self, z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """The module's decode: latents -> images, through a graph where one serves the call."""
@@ -55,7 +75,7 @@ def _own(proxy: VaeProxy) -> Any:
 class Calls:
     """Mixed into the VAE's class: tells the hook which call the proxy is in."""
 
-    onegraph: VaeHook
+    onegraph: Hook
 
     def decode(self, *args: Any, **kwargs: Any) -> Any:
         function = functools.partial(super().decode, *args, **kwargs)  # type: ignore[misc]

@@ -13,8 +13,7 @@ from onegraph.common import reasons
 from onegraph.compiler.progress import Progress
 from onegraph.host import badges, events, progress, status
 from onegraph.host import model_hook as hook
-from onegraph.runtime.block_report import BlockReport
-from onegraph.runtime.run_report import RunReport
+from onegraph.runtime.run_report import BlockReport, RunReport
 
 from .conftest import NODE, compiled
 

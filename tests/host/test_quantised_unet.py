@@ -13,7 +13,7 @@ from support.models import quantised
 
 from onegraph.graph_cache.store import Store
 from onegraph.host import model_hook, status
-from onegraph.host.weights.exact import exact_block
+from onegraph.host.weights.quantised import exact_block
 from onegraph.runtime import registry
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.faithfulness import relative_l2

@@ -83,7 +83,7 @@ def crossings(path: Path) -> Iterator[str]:
         parts = name.split(".")
         private = parts[0] == "torch" and any(part.startswith("_") for part in parts)
         if (
-            (parts[0] == "onegraph" and len(parts) > 1 and parts[1] not in MAY_IMPORT[package] | {"__version__"})
+            (parts[0] == "onegraph" and len(parts) > 1 and parts[1] not in MAY_IMPORT[package])
             or (parts[0] in HOST_MODULES and package != "host")
             or (parts[0] == "nodes" and path.relative_to(ROOT).as_posix() != ITS_NODES)
             or (parts[0] == "comfy_api" and package not in ("host", "nodes"))

@@ -20,8 +20,9 @@ from onegraph.compiler.blocks import call_tree
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.store import Store
 from onegraph.host import eligibility, model_hook, status
-from onegraph.host.weights import exact, plain
+from onegraph.host.weights import plain
 from onegraph.host.weights.formats import FORMATS
+from onegraph.host.weights.quantised import exact_block
 from onegraph.runtime import registry
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.module_guard import ModuleGuard
@@ -107,7 +108,7 @@ def own_error(model: Any, name: str) -> float:
 
     def exactly(block: torch.nn.Module) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            right = exact.exact_block(block)  # now: a sampling begins with loading LoRAs
+            right = exact_block(block)  # now: a sampling begins with loading LoRAs
             options = kwargs.get(call_tree.OPTIONS)
             given, named = converted((list(args), kwargs), torch.float32, options)
             return converted(type(block).forward(right, *given, **named), torch.bfloat16, options)
@@ -236,7 +237,7 @@ def test_an_activation_that_the_product_computes_on_the_way(which: str, activati
             found = comfy.ops.linear_input_act(ours, x.clone(), activation)
         assert comfy.ops.linear_input_act is usual
         assert found.dtype == wanted.dtype and same_product(found, wanted)
-        right = usual(exact.exact_block(hosts), x.float(), activation)
+        right = usual(exact_block(hosts), x.float(), activation)
         assert right.dtype == torch.float32 and distance(wanted, right) < 0.1
 
 
@@ -373,7 +374,7 @@ def test_everything_but_values_is_part_of_the_architecture() -> None:
 def test_the_exact_layer_quantises_nothing(which: str) -> None:
     hosts = layer(which, torch.bfloat16, pre_quant_scale=torch.rand(128) + 0.5)
     x = torch.randn(7, 128)
-    found = exact.exact_block(torch.nn.Sequential(hosts))(x)
+    found = exact_block(torch.nn.Sequential(hosts))(x)
     weight = hosts.weight.to(dtype=torch.float32).dequantize()
     wanted = (x * hosts.pre_quant_scale) @ weight.t() + hosts.bias.float()
     assert found.dtype == torch.float32 and distance(found, wanted) < 1e-6
