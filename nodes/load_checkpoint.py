@@ -5,11 +5,12 @@ from __future__ import annotations
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host import loader, model_hook
-from ..host.options import Options
-from ..host.progress import show_intro
-from ..host.vae import hook as vae_hook
-from ..host.vae.resolutions import DynamicResolution
+from ..host.calls import model_hook
+from ..host.calls.vae import hook as vae_hook
+from ..host.calls.vae.resolutions import DynamicResolution
+from ..host.comfyui import loader
+from ..host.comfyui.options import Options
+from ..host.show.progress import show_intro
 from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
 from . import inputs

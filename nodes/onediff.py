@@ -18,7 +18,7 @@ from comfy_api.latest import io
 from typing_extensions import override
 
 from ..common import reasons
-from ..host import comfyui_nodes, loader
+from ..host.comfyui import comfyui_nodes, loader
 from . import onediff_actions as actions
 
 log = logging.getLogger("onegraph.nodes")

@@ -8,10 +8,11 @@ from typing import Any
 
 from ..common import reasons
 from ..common.reasons import Reason
-from ..host import controlnet_hook, loader, model_hook
-from ..host.options import Options
-from ..host.progress import show_intro
-from ..host.vae import hook as vae_hook
+from ..host.calls import controlnet_hook, model_hook
+from ..host.calls.vae import hook as vae_hook
+from ..host.comfyui import loader
+from ..host.comfyui.options import Options
+from ..host.show.progress import show_intro
 
 Inputs = Mapping[str, Any]
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from ..common.shapes import Refused
-from ..runtime.blocks.routing import Place, own_place
-from ..runtime.blocks.weight_source import Brought
+from ..runtime.calls.routing import Place, own_place
+from ..runtime.calls.weight_source import Brought
 
 _MODULE = "diffusers.hooks.group_offloading"
 # The second one is there during a first call, the third one on a whole model then.

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from ...common.torch_private import tables
-from ...compiler.composite import Composites, WeightParts, class_name
-from ...compiler.exchange import ExactLinear, in_float32
-from ...runtime.code_guard import is_defined_in
-from .. import contract
+from ...compiler.composite_weights import Composites, WeightParts, class_name
+from ...compiler.layer_swap import ExactLinear, in_float32
+from ...runtime.guards.code_guard import is_defined_in
+from ..comfyui import contract
 
 _LOCAL = "comfy.ops:mixed_precision_ops.<locals>.MixedPrecisionOps"
 LINEAR = f"{_LOCAL}.Linear"

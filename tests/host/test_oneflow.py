@@ -14,10 +14,11 @@ from headless import models
 from onegraph.backends.oneflow import OneFlowBackend, counters
 from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import export
-from onegraph.host import compile_client, families
-from onegraph.host.vae import hook as vae_hook
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.host import families
+from onegraph.host.calls.vae import hook as vae_hook
+from onegraph.host.capture import compile_client
 from onegraph.runtime.family import Shapes
+from onegraph.runtime.graphs.faithfulness import relative_l2
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32

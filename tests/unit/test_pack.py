@@ -59,7 +59,7 @@ def test_the_root_has_no_node_class_mappings() -> None:
 
 
 HOST_MODULES = ("comfy", "comfy_extras", "comfy_execution", "server", "folder_paths", "execution", "latent_preview")
-ITS_NODES = "host/comfyui_nodes.py"  # alone imports ComfyUI's own module `nodes`
+ITS_NODES = "host/comfyui/comfyui_nodes.py"  # alone imports ComfyUI's own module `nodes`
 
 
 def test_the_table_of_packages_is_complete_and_one_way() -> None:

@@ -19,15 +19,16 @@ from onegraph.common import reasons
 from onegraph.compiler.blocks import call_tree
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.store import Store
-from onegraph.host import eligibility, model_hook, status
-from onegraph.host.weights import plain
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
+from onegraph.host.weights import eligibility, plain
 from onegraph.host.weights.formats import FORMATS
 from onegraph.host.weights.quantised import exact_block
-from onegraph.runtime import registry
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.module_guard import ModuleGuard
+from onegraph.runtime.guards.module_guard import ModuleGuard
+from onegraph.runtime.obtain import registry
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 NODE = "7"
 SERVED = [*quantised.FORMATS]
@@ -198,7 +199,7 @@ def test_a_product_of_float8_weights_without_scales() -> None:
     """With --fast fp8_matrix_mult. In a graph it is a product of float8, too, and not of weights that were cast."""
     import comfy.ops
 
-    from onegraph.host.blocks import capturing
+    from onegraph.host.capture import rewrites
 
     made = comfy.ops.fp8_ops.Linear(128, 256, device="cpu", dtype=torch.bfloat16)
     torch.manual_seed(1)
@@ -210,7 +211,7 @@ def test_a_product_of_float8_weights_without_scales() -> None:
             x = stretched * torch.randn(shape, dtype=torch.bfloat16)
             given, ours = x.clone(), x.clone()
             wanted = made(given)
-            with capturing.settings().rewrites():
+            with rewrites.settings().rewrites():
                 assert (comfy.ops.fp8_linear(made, x.clone()) is None) == (len(shape) == 4)
                 found = made(ours)
             assert torch.equal(ours, given) and distance(found, wanted) < 2e-5
@@ -224,7 +225,7 @@ def test_an_activation_that_the_product_computes_on_the_way(which: str, activati
     """As in MiniMax H3. The block in float32 computes it, too."""
     import comfy.ops
 
-    from onegraph.host.blocks import capturing
+    from onegraph.host.capture import rewrites
 
     hosts = layer(which, torch.bfloat16)
     ours, usual = FORMATS[hosts.quant_format].plain(hosts), comfy.ops.linear_input_act
@@ -232,7 +233,7 @@ def test_an_activation_that_the_product_computes_on_the_way(which: str, activati
     for dtype in (torch.bfloat16, torch.float32):
         x = torch.randn(2, 5, width, dtype=dtype)
         wanted = usual(hosts, x.clone(), activation)
-        with capturing.settings().rewrites():
+        with rewrites.settings().rewrites():
             assert comfy.ops.linear_input_act is not usual
             found = comfy.ops.linear_input_act(ours, x.clone(), activation)
         assert comfy.ops.linear_input_act is usual

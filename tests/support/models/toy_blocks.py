@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from onegraph.common.reasons import Reason
-from onegraph.compiler import job
 from onegraph.compiler.blocks.attention import Attention
 from onegraph.compiler.blocks.capture import Settings
-from onegraph.compiler.fingerprint import Rules
-from onegraph.compiler.progress import Progress
+from onegraph.compiler.code.fingerprint import Rules
+from onegraph.compiler.process import job
+from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.runtime.blocks.routing import Place, own_place
+from onegraph.runtime.calls.routing import Place, own_place
 from onegraph.runtime.request import Request, RequestContext, WhenMissing
 
 
