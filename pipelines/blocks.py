@@ -18,7 +18,7 @@ from ..compiler.blocks.attention import Attention
 from ..compiler.code.fingerprint import Rules
 from ..compiler.process.progress import Progress
 from ..runtime.calls.dispatch import count_eager
-from ..runtime.calls.routing import Place
+from ..runtime.calls.routing import ForwardSlot
 from ..runtime.calls.session import BlockRun
 from ..runtime.calls.weight_source import WeightSource
 from ..runtime.guards.module_guard import ModuleGuard
@@ -148,8 +148,8 @@ class _Client:
             return Refused(refusal)
         return facts.bare  # another one when the facts change: an attention processor may, and no guard sees that
 
-    def place(self, block: torch.nn.Module) -> Place:
-        return offloading.place(block)
+    def slot(self, block: torch.nn.Module) -> ForwardSlot:
+        return offloading.slot(block)
 
     def before_call(self, run: PipeRun, block: torch.nn.Module) -> None:
         """The scale of a call's LoRAs is set within the model's forward."""

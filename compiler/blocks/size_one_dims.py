@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .size_rules import Place, SizeRules, Sizes
+from .size_rules import LeafDim, SizeRules, Sizes
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Ones:
         several: where they are not, though the other graph's always are.
     """
 
-    single: tuple[Place, ...]
-    several: tuple[Place, ...]
+    single: tuple[LeafDim, ...]
+    several: tuple[LeafDim, ...]
 
     def fit(self, sizes: Sizes) -> bool:
         """Tell whether a call of the form is such a one."""
@@ -55,9 +55,9 @@ def ones_apart(rules: SizeRules, sizes: Sizes, tensors: Collection[int]) -> Ones
     for (leaf, dim), rule in rules.rules.items():
         if rule.kind == "symbol" and values[rule.symbols[0]] == 1 != sizes[leaf][dim]:
             broadcast.add(rule.symbols[0])
-    as_ever: list[Place] = []
-    single: list[Place] = []
-    several: list[Place] = []
+    as_ever: list[LeafDim] = []
+    single: list[LeafDim] = []
+    several: list[LeafDim] = []
     for place, rule in rules.rules.items():
         if place[0] not in tensors:
             continue

@@ -22,7 +22,7 @@ from ...compiler.process.progress import Progress
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice
 from ...runtime.calls.requests import COMPONENT, stored_requests
-from ...runtime.calls.routing import Place, own_place
+from ...runtime.calls.routing import ForwardSlot, own_slot
 from ...runtime.calls.session import BlockRun
 from ...runtime.guards.module_guard import GuardCache, ModuleGuard
 from ...runtime.obtain.registry import registry
@@ -200,8 +200,8 @@ class BlockClient:
     def call_refusal(self) -> Reason | None:
         return self._plans.refusal()
 
-    def place(self, block: torch.nn.Module) -> Place:
-        return own_place(block)
+    def slot(self, block: torch.nn.Module) -> ForwardSlot:
+        return own_slot(block)
 
     def attention(self, options: Any) -> Attention:
         return self._attention.of_call(options)

@@ -14,7 +14,7 @@ from ...compiler.code.fingerprint import Rules
 from ...compiler.process.progress import Progress
 from ..guards.module_guard import ModuleGuard
 from ..request import Request, RequestContext, WhenMissing
-from .routing import Place
+from .routing import ForwardSlot
 
 
 class Client(Protocol):
@@ -45,7 +45,7 @@ class Client(Protocol):
         graph serves the block now.
         """
 
-    def place(self, block: torch.nn.Module) -> Place:
+    def slot(self, block: torch.nn.Module) -> ForwardSlot:
         """Where a block's forward is looked up when it is called, behind whatever brings its weights."""
 
     def before_call(self, run: Any, block: torch.nn.Module) -> None:

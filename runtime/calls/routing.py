@@ -44,7 +44,7 @@ class Route:
         return session.call_of(self._block, args, kwargs)
 
 
-class Place(NamedTuple):
+class ForwardSlot(NamedTuple):
     """Where the forward of a block is looked up when it is called.
 
     Attributes:
@@ -62,41 +62,41 @@ class Place(NamedTuple):
         return found is not None and found != self.usual and type(found) is not Route
 
 
-def own_place(module: torch.nn.Module) -> Place:
+def own_slot(module: torch.nn.Module) -> ForwardSlot:
     """Where Python looks for a module's forward before its class. Hooks that go may leave the class's own there."""
     found = vars(module).get("forward")
-    return Place(vars(module), found if found == type(module).forward.__get__(module) else None)
+    return ForwardSlot(vars(module), found if found == type(module).forward.__get__(module) else None)
 
 
 @contextlib.contextmanager
-def routed(places: Iterable[tuple[torch.nn.Module, Place]], session: Session) -> Iterator[None]:
+def routed(slots: Iterable[tuple[torch.nn.Module, ForwardSlot]], session: Session) -> Iterator[None]:
     """While this lasts, a session takes this thread's calls of these modules; those with another forward excepted."""
-    taken: list[tuple[torch.nn.Module, Place]] = []
+    taken: list[tuple[torch.nn.Module, ForwardSlot]] = []
     with _lock:
-        for module, place in places:
-            if place.is_taken:
+        for module, slot in slots:
+            if slot.is_taken:
                 continue
-            if type(place.table.get("forward")) is not Route:
-                place.table["forward"] = Route(module)
+            if type(slot.table.get("forward")) is not Route:
+                slot.table["forward"] = Route(module)
             _users[id(module)] += 1
-            taken.append((module, place))
+            taken.append((module, slot))
     before = _session.set(session)
     try:
         yield
     finally:
         _session.reset(before)
         with _lock:
-            for module, place in taken:
+            for module, slot in taken:
                 _users[id(module)] -= 1
                 if not _users[id(module)]:
                     del _users[id(module)]
-                    _put_back(place)
+                    _put_back(slot)
 
 
-def _put_back(place: Place) -> None:
-    if type(place.table.get("forward")) is not Route:
+def _put_back(slot: ForwardSlot) -> None:
+    if type(slot.table.get("forward")) is not Route:
         return
-    if place.usual is None:
-        del place.table["forward"]
+    if slot.usual is None:
+        del slot.table["forward"]
     else:
-        place.table["forward"] = place.usual
+        slot.table["forward"] = slot.usual

@@ -29,7 +29,7 @@ from ..obtain.registry import registry
 from .block_kind import BlockCall, KindGraph, Matched, Raised
 from .block_kinds import Kinds
 from .client import Client
-from .routing import Place, own_place, routed
+from .routing import ForwardSlot, own_slot, routed
 from .run import Run
 from .weight_source import Brought, WeightSource
 
@@ -169,9 +169,9 @@ class BlockRun:
                     self._unheld = held.reason
             elif held is not model:
                 self._held = held
-        own: list[tuple[torch.nn.Module, Place]] = []
+        own: list[tuple[torch.nn.Module, ForwardSlot]] = []
         for one in self._blocks.values():  # some calls do not come here
-            place = self._client.place(one.block)
+            slot = self._client.slot(one.block)
             if is_compiled_by_torch(one.block):  # it would trace through a route
                 self._eager[reasons.TorchCompiled()] += 1
             elif any(hook_tables(one.block)):  # torch looks a forward up before it runs hooks, which may replace it
@@ -179,11 +179,11 @@ class BlockRun:
                 self._eager[hooked] += 1
                 self._counters.count_eager(hooked)
             else:
-                own.append((one.block, place))
-                if place.is_taken:
-                    source = code_guard.custom_node(place.table["forward"])
+                own.append((one.block, slot))
+                if slot.is_taken:
+                    source = code_guard.custom_node(slot.table["forward"])
                     self._eager[reasons.BlockReplaced(one.name, source)] += 1
-        lasting.enter_context(routed([*own, (model, own_place(model))], self))
+        lasting.enter_context(routed([*own, (model, own_slot(model))], self))
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
