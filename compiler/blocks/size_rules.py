@@ -22,7 +22,7 @@ _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
 LeafDim: TypeAlias = tuple[int, int]  # leaf, dimension
-Kind: TypeAlias = Literal["fixed", "symbol", "multiple", "offset", "sum", "product"]
+RuleKind: TypeAlias = Literal["fixed", "symbol", "multiple", "offset", "sum", "product"]
 
 
 def sizes_of(leaves: Sequence[torch.Tensor | int]) -> tuple[tuple[int, ...], ...]:
@@ -39,7 +39,7 @@ class Rule:
         symbols: by their numbers.
     """
 
-    kind: Kind
+    kind: RuleKind
     number: int = 0
     symbols: tuple[int, ...] = ()
 

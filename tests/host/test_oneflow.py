@@ -158,7 +158,7 @@ def taesd() -> torch.nn.Module:
 
 @pytest.mark.parametrize("make", [pytest.param(autoencoder, marks=pytest.mark.full), engine_autoencoder, taesd])
 @pytest.mark.parametrize("part", ["decoder", "encoder"])
-def test_vaes(part: vae_hook.Part, make: Any, tmp_path: Path) -> None:
+def test_vaes(part: vae_hook.Half, make: Any, tmp_path: Path) -> None:
     vae, component = make(), f"vae_{part}"
     sizes = ((8, 8), (7, 12)) if part == "decoder" else ((64, 64), (56, 96))
     calls = [(torch.randn(1, 4 if part == "decoder" else 3, *size),) for size in sizes]

@@ -14,9 +14,9 @@ from ....common.shapes import Refused
 from ....runtime.calls.dispatch import Accepted, Substituted
 from ....runtime.obtain.registry import registry
 from ....runtime.request import Request
-from ...families import VaeHalf
+from ...families import Half, VaeHalf
 from ..run import HostRun
-from .finite import Flags, Part, recomputed_in_float32
+from .finite import Flags, recomputed_in_float32
 from .resolutions import Plan
 
 
@@ -31,7 +31,7 @@ class VaeCall:
         rerun: set while tiles whose graph gave values that are not finite run once more, without it.
     """
 
-    part: Part
+    part: Half
     vae: Any
     tiles: bool
     run: HostRun | None = None
@@ -87,7 +87,7 @@ def resolve_not_finite(chunk: Chunk, request: Request, image: torch.Tensor, refe
     return Substituted(exact, reason)
 
 
-def call_bytes(part: Part, vae: Any, x: torch.Tensor) -> int:
+def call_bytes(part: Half, vae: Any, x: torch.Tensor) -> int:
     """What decoding or encoding one image takes by the host's own estimate; 0: it has none."""
     try:
         estimate = vae.memory_used_decode if part == "decoder" else vae.memory_used_encode

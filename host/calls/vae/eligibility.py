@@ -12,11 +12,10 @@ import torch
 from ....common import reasons
 from ....common.errors import in_brief
 from ....common.reasons import Reason
-from ...families import VaeHalf, half_of
+from ...families import Half, VaeHalf, half_of
 from ...families.vae import HALVES, Layout
 from ...weights import paged_weights
 from ..module_proxy import plain
-from .finite import Part
 from .proxy import VaeProxy
 
 log = logging.getLogger("onegraph.host")
@@ -24,13 +23,13 @@ log = logging.getLogger("onegraph.host")
 _PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkpoint, in diffusers' files, in a VAE file
 
 
-def halves_of(vae: Any) -> Mapping[Part, VaeHalf] | Reason:
+def halves_of(vae: Any) -> Mapping[Half, VaeHalf] | Reason:
     """The families of both halves of a VAE, or why it passes through unchanged."""
     module: Any = plain(getattr(vae, "first_stage_model", None))
     name, dims = type(module).__name__, getattr(vae, "latent_dim", 2)
     if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
         return reasons.OwnTiling(name)
-    found: dict[Part, VaeHalf] = {}
+    found: dict[Half, VaeHalf] = {}
     for half in HALVES:
         family = half_of(module, half)
         if isinstance(family, Reason):
@@ -42,7 +41,7 @@ def halves_of(vae: Any) -> Mapping[Part, VaeHalf] | Reason:
     return found
 
 
-def replaced(part: Part, vae: Any) -> Reason:
+def replaced(part: Half, vae: Any) -> Reason:
     """Why the proxy was not asked in a whole decode or encode."""
     method = "decode" if part == "decoder" else "encode"
     module = getattr(vae, "first_stage_model", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -14,7 +14,6 @@ from ....runtime.request import Request
 from ...families import Family
 from ..run import HostRun
 
-Part = Literal["decoder", "encoder"]
 # By key digest: a request and whether all results of its graph were finite, as a flag on the device.
 Flags = dict[str, tuple[Request, torch.Tensor]]
 

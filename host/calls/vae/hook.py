@@ -32,13 +32,13 @@ from ....runtime.guards.module_guard import GuardCache
 from ....runtime.obtain.registry import registry
 from ....runtime.request import Request, WhenMissing
 from ...comfyui import contract, model_source
-from ...families import VaeHalf
+from ...families import Half, VaeHalf
 from ..component import Component, eager_text, wait_for
 from ..module_proxy import plain, stand_in
 from ..run import HostRun, start_run
 from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite
 from .eligibility import changed, halves_of, has_encoder, replaced
-from .finite import Part, gather, not_finite, random_state, recomputed_in_float32, set_random_state
+from .finite import gather, not_finite, random_state, recomputed_in_float32, set_random_state
 from .proxy import Calls, VaeProxy, vae_class_for
 from .resolutions import DynamicResolution, Plan, sizes_of
 
@@ -61,7 +61,7 @@ class VaeHook:
     """One node's hook on one VAE: options, reports and the call under way, never weights."""
 
     def __init__(
-        self, halves: Mapping[Part, VaeHalf], options: Options, node_id: str | None, source: ModelSource
+        self, halves: Mapping[Half, VaeHalf], options: Options, node_id: str | None, source: ModelSource
     ) -> None:
         self.options = options
         self.node_id = node_id
@@ -103,7 +103,7 @@ class VaeHook:
                 "This VAE's file has no encoder, so it can only decode; load a complete VAE to encode."
             )
 
-    def run(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
+    def run(self, part: Half, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
         """A decode or encode of the VAE from outside: `function` is the host's own, which calls the proxy.
 
         Whether the results of tiles are finite is gathered on the device and looked at once, when all are done.
@@ -121,7 +121,7 @@ class VaeHook:
             return result
 
     @contextlib.contextmanager
-    def call(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[VaeCall]:
+    def call(self, part: Half, vae: Any, tiles: Literal["whole", "tiles"]) -> Iterator[VaeCall]:
         """A decode or encode begins; nested calls of the VAE (the fallback to tiles) belong to the outer one."""
         outer = self._current(vae)
         if outer is not None:
@@ -148,7 +148,7 @@ class VaeHook:
         call: VaeCall | None = getattr(self._active, "call", None)
         return call if call is not None and call.vae is vae else None
 
-    def _chosen(self, part: Part) -> bool:
+    def _chosen(self, part: Half) -> bool:
         return self.options.parts in (part, "both")
 
     def _again(
@@ -171,7 +171,7 @@ class VaeHook:
 
     # One chunk or tile --------------------------------------------------------------------------------------
 
-    def _asked(self, part: Part, module: torch.nn.Module) -> tuple[VaeCall, HostRun] | None:
+    def _asked(self, part: Half, module: torch.nn.Module) -> tuple[VaeCall, HostRun] | None:
         """The call that the proxy is in, if its part is one to compile."""
         call: VaeCall | None = getattr(self._active, "call", None)
         if call is None or call.part != part or not self._chosen(part):
@@ -186,13 +186,13 @@ class VaeHook:
         """What follows an encoder's graph and is the host's own; None: nothing does."""
         return self._halves["encoder"].regularization(module)
 
-    def count_bypassed(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
+    def count_bypassed(self, part: Half, module: torch.nn.Module, reason: Reason) -> None:
         """The proxy was called in a way that only the module itself knows."""
         asked = self._asked(part, module)
         if asked is not None:
             count_eager(asked[1], reason)
 
-    def serve(self, part: Part, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
+    def serve(self, part: Half, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
         """What the proxy's decode and encode return: from a graph, else from the class's `own`, image by image."""
         asked = self._asked(part, module)
         if asked is None:

@@ -11,24 +11,24 @@ import torch
 
 from ....common import reasons
 from ....common.reasons import Reason
+from ...families import Half
 from ..module_proxy import ModuleProxy
 from .call import Served
-from .finite import Part
 
 
 class Hook(Protocol):
     """What serves the calls."""
 
-    def serve(self, part: Part, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
+    def serve(self, part: Half, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
         """A decode or encode, through a graph where one serves the call, else by the class's `own`."""
 
-    def count_bypassed(self, part: Part, module: torch.nn.Module, reason: Reason) -> None:
+    def count_bypassed(self, part: Half, module: torch.nn.Module, reason: Reason) -> None:
         """Count a call that only the module itself knows how to make."""
 
     def regularization(self, module: torch.nn.Module) -> Any:
         """What follows an encoder's graph; None: nothing does."""
 
-    def run(self, part: Part, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
+    def run(self, part: Half, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
         """A decode or encode of the VAE from outside: `function` calls the proxy."""
 
     def check_encoder(self) -> None:
