@@ -30,9 +30,7 @@ def timed(arguments: list[str], home: Path) -> tuple[float, float]:
     environment = {**os.environ, "PYTHONPATH": str(stores.OUT / "listing" / "checkout"), "ONEGRAPH_HOME": str(home)}
     program = "from onegraph.cli import main; main()"
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], env=environment, stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)

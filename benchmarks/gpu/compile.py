@@ -25,7 +25,7 @@ def recorded(run: Callable[[], Any]) -> Any:
 
     asked: list[Any] = []
 
-    from onegraph.runtime.registry import Registry, using
+    from onegraph.runtime.obtain.registry import Registry, using
 
     class Recorder(Registry):
         def obtain(self, request: Any, when_missing: Any, watch: Any) -> Any:
@@ -104,7 +104,7 @@ class Compile:
     @property
     def refused(self) -> str | None:
         """Why there is no graph, or None."""
-        from onegraph.runtime.loaded_graph import LoadedGraph
+        from onegraph.runtime.graphs.loaded_graph import LoadedGraph
 
         return None if isinstance(self.graph, LoadedGraph) else getattr(self.graph, "text", "never started")
 

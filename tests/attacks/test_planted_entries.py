@@ -21,7 +21,7 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, ownership, publishers
 from onegraph.graph_cache.trust.publishers import PUBLISHER_FILE, TRUSTED_FILE, TrustedPublishers
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 STRANGER = 12345  # nobody's number
 FOREIGN_SHAPES = {"dims": {"height": 8}}

@@ -19,13 +19,13 @@ from support.store.entries import key, publish, snapshot
 
 from onegraph.common import reasons
 from onegraph.common.shapes import Refused
-from onegraph.compiler.job import Client, Job, write_job
-from onegraph.compiler.progress import Progress
+from onegraph.compiler.process.job import Client, Job, write_job
+from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.open_folder import is_closed
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 MEMBER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
