@@ -14,17 +14,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .common.version import __version__
+
 if TYPE_CHECKING:
     from comfy_api.latest import ComfyExtension
-
-__version__ = "0.1.0"
 
 # Of requirements.txt: what the nodes import. A clone that nobody ran pip for lacks them.
 _MISSING = [name for name in ("blake3", "platformdirs", "pydantic") if find_spec(name) is None]
 
 WEB_DIRECTORY = None if _MISSING else "web"  # a page without its routes would show nothing but errors
 
-__all__ = ["WEB_DIRECTORY", "comfy_entrypoint"]
+__all__ = ["WEB_DIRECTORY", "__version__", "comfy_entrypoint"]
 
 
 async def comfy_entrypoint() -> ComfyExtension:

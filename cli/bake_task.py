@@ -87,7 +87,7 @@ def _command(item: Item, folder: Path) -> list[str]:
         "workflow": str(workflow), "mode": "bake", "sizes": [item.size] if item.size else [], "server": "",
         "comfyui": os.environ.get("COMFYUI_PATH", ""), "options": [*item.options],
     }  # fmt: skip
-    return [sys.executable, "-m", "onegraph.host.workflow_job", json.dumps(job)]
+    return [sys.executable, "-m", "onegraph.host.jobs.workflow_job", json.dumps(job)]
 
 
 def _why(printed: str, code: int) -> str:

@@ -28,7 +28,7 @@ def _run(job: dict[str, Any], home: Path) -> dict[str, Any]:
     """Measure in a process of its own; `failed` holds its last line when it did not end well."""
     caches = {"ONEGRAPH_HOME": str(home), "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")}
     done = subprocess.run(
-        [sys.executable, "-m", "onegraph.host.bench", json.dumps(job)],
+        [sys.executable, "-m", "onegraph.host.jobs.bench", json.dumps(job)],
         capture_output=True, text=True, env={**os.environ, **caches}, check=False,
     )  # fmt: skip
     if done.returncode != 0:
@@ -52,7 +52,7 @@ def _shared(machine: dict[str, Any], results: dict[str, Any], checkpoint: str) -
     """
     import torch
 
-    from .. import __version__
+    from ..common.version import __version__
 
     def plain(figures: dict[str, Any]) -> dict[str, Any]:
         texts = {

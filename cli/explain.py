@@ -66,7 +66,10 @@ def explain(
         "cpu": cpu or not _has_gpu(), "custom_node": custom_node,
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "onegraph.host.explain", json.dumps(job)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "onegraph.host.jobs.explain", json.dumps(job)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -47,8 +47,8 @@ class NoRayError(ImportError):
 
 def versions() -> str:
     """What graphs depend on besides what a plan says: its machines are to have the same as the one that runs it."""
-    from .. import __version__
     from ..common.installed import torch_version
+    from ..common.version import __version__
     from ..graph_cache.key import FORMAT
 
     return f"onegraph {__version__}, format {FORMAT}, torch {torch_version()}"

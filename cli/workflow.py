@@ -106,7 +106,7 @@ def _ask(
         "comfyui": str(comfyui.resolve()) if comfyui is not None else "", "options": [*options],
     }  # fmt: skip
     answer = Answer()
-    command = [sys.executable, "-m", "onegraph.host.workflow_job", json.dumps(job)]
+    command = [sys.executable, "-m", "onegraph.host.jobs.workflow_job", json.dumps(job)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, _shown(as_json) as bar:
         try:
             assert process.stdout is not None

@@ -18,8 +18,8 @@ import torch
 from ..common.errors import CaptureError, in_brief
 from ..common.tensor_meta import TensorMeta
 from ..common.zeros import Zeros
-from . import fingerprint
-from .composite import NONE, PLAIN, Composites, class_name
+from .code import fingerprint
+from .composite_weights import NONE, PLAIN, Composites, class_name
 
 
 class _Pickler(pickle.Pickler):

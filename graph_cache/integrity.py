@@ -78,6 +78,8 @@ def read_file(entry: Entry, name: str) -> bytes | Damaged | UnreadableNow:
         return NotARegularFile(name)
     except (OSError, MemoryError) as error:
         return UnreadableNow(name, in_brief(error))
+    if len(data) != wanted.bytes:
+        return WrongSize(name, len(data), wanted.bytes)
     return data if blake3(data).hexdigest() == wanted.blake3 else DigestDiffers(name)
 
 

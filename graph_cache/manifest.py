@@ -27,7 +27,7 @@ class FileRecord(Strict):
 
 
 class CodeRecord(Strict):
-    """The Python functions that a graph was captured from; see `compiler.code_record`.
+    """The Python functions that a graph was captured from; see `compiler.code.code_record`.
 
     Attributes:
         python: version whose bytecode was digested, e.g. `3.10`.

@@ -25,7 +25,9 @@ class OneGraphExtension(ComfyExtension):
 
     @override
     async def on_load(self) -> None:
-        from ..host import contract, families, options, routes
+        from ..host import families
+        from ..host.comfyui import contract, options
+        from ..host.page import routes
 
         contract.check((family.feature, family.uses) for family in families.known())
         options.follow()

@@ -7,9 +7,10 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host.controlnet_hook import compile_controlnet
-from ..host.model_hook import Options, Shapes
-from ..host.progress import show_intro
+from ..host.calls.controlnet_hook import compile_controlnet
+from ..host.comfyui.options import Options
+from ..host.show.progress import show_intro
+from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
 from . import inputs
 

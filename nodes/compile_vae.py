@@ -7,9 +7,9 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host.progress import show_intro
-from ..host.vae.hook import Options, Parts, compile_vae
-from ..host.vae.resolutions import DynamicResolution
+from ..host.calls.vae.hook import Options, Parts, compile_vae
+from ..host.calls.vae.resolutions import DynamicResolution
+from ..host.show.progress import show_intro
 from ..runtime.request import WhenMissing
 from . import inputs
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host import loader, model_hook
-from ..host.progress import show_intro
-from ..host.vae import hook as vae_hook
-from ..host.vae.resolutions import DynamicResolution
+from ..host.calls import model_hook
+from ..host.calls.vae import hook as vae_hook
+from ..host.calls.vae.resolutions import DynamicResolution
+from ..host.comfyui import loader
+from ..host.comfyui.options import Options
+from ..host.show.progress import show_intro
+from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
 from . import inputs
 
@@ -44,7 +47,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         cls,
         ckpt_name: str,
         backend: str,
-        shapes: model_hook.Shapes,
+        shapes: Shapes,
         when_missing: WhenMissing,
         parts: vae_hook.Parts,
         dynamic_resolution: DynamicResolution,
@@ -53,7 +56,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         model, clip, plain_vae = loader.load_checkpoint(ckpt_name)
         compiled, about_model = model_hook.compile_model(
-            model, model_hook.Options(backend, shapes, when_missing), node_id, dynprompt
+            model, Options(backend, shapes, when_missing), node_id, dynprompt
         )
         options = vae_hook.Options(backend, parts, dynamic_resolution, when_missing)
         compiled_vae, about_vae = vae_hook.compile_vae(plain_vae, options, node_id, dynprompt)

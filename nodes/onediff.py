@@ -18,7 +18,7 @@ from comfy_api.latest import io
 from typing_extensions import override
 
 from ..common import reasons
-from ..host import loader, other_packs
+from ..host.comfyui import comfyui_nodes, loader
 from . import onediff_actions as actions
 
 log = logging.getLogger("onegraph.nodes")
@@ -258,7 +258,7 @@ def free_nodes() -> list[type[OneDiffNode]]:
     """Those whose ids no other custom node pack has registered; a pack that loads later replaces ours."""
     free = []
     for node in nodes():
-        if other_packs.has_node(node.row.node_id):
+        if comfyui_nodes.has_node(node.row.node_id):
             log.info("OneGraph: %s", reasons.NodeIdTaken(node.row.node_id).text)
         else:
             free.append(node)

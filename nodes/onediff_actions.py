@@ -8,9 +8,11 @@ from typing import Any
 
 from ..common import reasons
 from ..common.reasons import Reason
-from ..host import controlnet_hook, loader, model_hook
-from ..host.progress import show_intro
-from ..host.vae import hook as vae_hook
+from ..host.calls import controlnet_hook, model_hook
+from ..host.calls.vae import hook as vae_hook
+from ..host.comfyui import loader
+from ..host.comfyui.options import Options
+from ..host.show.progress import show_intro
 
 Inputs = Mapping[str, Any]
 
@@ -51,7 +53,7 @@ def _text(first: str, lost: tuple[Reason, ...]) -> str:
 
 def _compiled(model: Any, lost: tuple[Reason, ...], inputs: Inputs, node: ExecutedNode) -> tuple[Any, str]:
     booster = _given(inputs)
-    compiled, text = model_hook.compile_model(model, model_hook.Options(booster.backend), node.node_id, node.dynprompt)
+    compiled, text = model_hook.compile_model(model, Options(booster.backend), node.node_id, node.dynprompt)
     return compiled, _text(text, (*lost, *booster.lost))
 
 
@@ -96,7 +98,7 @@ def load_checkpoint(*lost: Reason) -> Run:
 def compile_control_net(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """Compile ControlNet (OneGraph) on `control_net`."""
     booster = _given(inputs)
-    options = model_hook.Options(booster.backend)
+    options = Options(booster.backend)
     compiled, text = controlnet_hook.compile_controlnet(inputs["control_net"], options, node.node_id, node.dynprompt)
     show_intro(node.node_id, text=_text(text, booster.lost))
     return (compiled,)

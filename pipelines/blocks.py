@@ -15,14 +15,14 @@ from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..compiler.blocks.attention import Attention
-from ..compiler.fingerprint import Rules
-from ..compiler.progress import Progress
-from ..runtime.blocks.routing import Place
-from ..runtime.blocks.session import BlockRun
-from ..runtime.blocks.weight_source import WeightSource
-from ..runtime.dispatch import count_eager
-from ..runtime.module_guard import ModuleGuard
-from ..runtime.registry import registry
+from ..compiler.code.fingerprint import Rules
+from ..compiler.process.progress import Progress
+from ..runtime.calls.dispatch import count_eager
+from ..runtime.calls.routing import ForwardSlot
+from ..runtime.calls.session import BlockRun
+from ..runtime.calls.weight_source import WeightSource
+from ..runtime.guards.module_guard import ModuleGuard
+from ..runtime.obtain.registry import registry
 from ..runtime.request import Request, RequestContext
 from . import adapters, callers, library_weights, module_facts, offloading
 from .component import Component
@@ -148,8 +148,8 @@ class _Client:
             return Refused(refusal)
         return facts.bare  # another one when the facts change: an attention processor may, and no guard sees that
 
-    def place(self, block: torch.nn.Module) -> Place:
-        return offloading.place(block)
+    def slot(self, block: torch.nn.Module) -> ForwardSlot:
+        return offloading.slot(block)
 
     def before_call(self, run: PipeRun, block: torch.nn.Module) -> None:
         """The scale of a call's LoRAs is set within the model's forward."""

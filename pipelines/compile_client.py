@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ..compiler.blocks.capture import Settings
-from ..compiler.fingerprint import Rules
-from ..compiler.job import Client
+from ..compiler.code.fingerprint import Rules
+from ..compiler.process.job import Client
 from ..runtime.family import ModuleCall, modules_of
 from . import capturing, module_facts
 from .families import FAMILIES, family_of

@@ -18,16 +18,16 @@ import torch
 from ..common import reasons
 from ..common.outputs import Output, is_finite, tensors_of
 from ..common.shapes import Refused
-from ..compiler.progress import Progress
+from ..compiler.process.progress import Progress
 from ..graph_cache.model_hash import ModelSource
-from ..runtime import component
-from ..runtime.component import Plan, plan_of
-from ..runtime.dispatch import Accepted, Call, Substituted
+from ..runtime.calls import component
+from ..runtime.calls.component import Plan, plan_of
+from ..runtime.calls.dispatch import Accepted, Call, Substituted
+from ..runtime.calls.run import Run
+from ..runtime.calls.run_report import RunReport
 from ..runtime.family import Shapes, Tensors
-from ..runtime.registry import registry
+from ..runtime.obtain.registry import registry
 from ..runtime.request import Request, RequestContext, WhenMissing
-from ..runtime.run import Run
-from ..runtime.run_report import RunReport
 from ..runtime.weights_digest import weights_digest
 from . import callers, compile_client
 from .callers import Caller

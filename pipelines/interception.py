@@ -18,7 +18,7 @@ import torch
 
 from ..common import reasons
 from ..common.reasons import Reason
-from ..runtime import code_guard
+from ..runtime.guards import code_guard
 from . import offloading
 
 Serve = Callable[[torch.nn.Module, tuple[Any, ...], Mapping[str, Any], Callable[..., Any]], Any]

@@ -9,8 +9,8 @@ import torch
 from ..common import reasons
 from ..common.reasons import Reason
 from ..common.torch_private import tables
-from ..compiler.composite import PLAIN, Composites, WeightParts
-from ..compiler.exchange import ExactLinear, in_float32, with_layers
+from ..compiler.composite_weights import PLAIN, Composites, WeightParts
+from ..compiler.layer_swap import ExactLinear, in_float32, with_layers
 from .weight_formats import FORMATS, LibraryFormat
 
 

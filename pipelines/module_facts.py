@@ -12,7 +12,7 @@ import torch
 from ..common import config_text, reasons
 from ..common.reasons import Reason
 from ..common.torch_private import COMPILED_CALL, Tables, drop_hooks, set_tables, tables
-from ..compiler.fingerprint import Rules
+from ..compiler.code.fingerprint import Rules
 from . import adapters, attention_backends, library_weights
 
 # Where a module's weights are, and what its libraries note on it; none of it is computed with.

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 
 from ..common.shapes import Refused
-from ..runtime.blocks.routing import Place, own_place
-from ..runtime.blocks.weight_source import Brought
+from ..runtime.calls.routing import ForwardSlot, own_slot
+from ..runtime.calls.weight_source import Brought
 
 _MODULE = "diffusers.hooks.group_offloading"
 # The second one is there during a first call, the third one on a whole model then.
 _HOOKS = {"GroupOffloadingHook", "LayerExecutionTrackerHook", "LazyPrefetchGroupOffloadingHook"}
 
 
-def place(module: torch.nn.Module) -> Place:
+def slot(module: torch.nn.Module) -> ForwardSlot:
     """Where a module's own forward is called: behind the hooks of group offloading where it has nothing but these."""
     inner = inner_of(module)
-    return own_place(module) if inner is None else Place(vars(inner), type(module).forward.__get__(module))
+    return own_slot(module) if inner is None else ForwardSlot(vars(inner), type(module).forward.__get__(module))
 
 
 def inner_of(module: torch.nn.Module) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ..compiler.progress import Progress
+from ..compiler.process.progress import Progress
 
 log = logging.getLogger("onegraph.pipelines")
 

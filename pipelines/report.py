@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.reasons import Reason
-from ..runtime.run_report import RunReport
+from ..runtime.calls.run_report import RunReport
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
-from ..runtime.module_guard import GuardCache, ModuleGuard
-from ..runtime.registry import registry
-from ..runtime.run import Run
+from ..runtime.calls.run import Run
+from ..runtime.guards.module_guard import GuardCache, ModuleGuard
+from ..runtime.obtain.registry import registry
 from . import module_facts
 from .families import Family
 from .module_facts import ModuleFacts

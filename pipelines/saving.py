@@ -21,7 +21,7 @@ from ..graph_cache.key import difference
 from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.lookup import Hit
 from ..graph_cache.sharing import bundle, importing
-from ..runtime.registry import registry
+from ..runtime.obtain.registry import registry
 from ..runtime.request import Request
 from .component import Component
 from .first_calls import first_calls

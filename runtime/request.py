@@ -16,9 +16,9 @@ from ..common.shapes import Refused, ShapeRange
 from ..compiler import export
 from ..compiler.blocks.kind import KindCalls
 from ..compiler.blocks.signature import BlockSignature
-from ..compiler.composite import NONE, Composites
-from ..compiler.job import Client
-from ..compiler.progress import Progress
+from ..compiler.composite_weights import NONE, Composites
+from ..compiler.process.job import Client
+from ..compiler.process.progress import Progress
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
 from . import admission

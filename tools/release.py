@@ -49,8 +49,8 @@ def troubles(tag: str, root: Path = ROOT) -> list[str]:
     found = []
     if tag != f"v{number}":
         found.append(f"The tag {tag} is not v{number}, the version in pyproject.toml.")
-    if f'__version__ = "{number}"' not in (root / "__init__.py").read_text():
-        found.append(f"__version__ in __init__.py is not {number}.")
+    if f'__version__ = "{number}"' not in (root / "common" / "version.py").read_text():
+        found.append(f"__version__ in common/version.py is not {number}.")
     dated = rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d$"
     if not re.search(dated, (root / "CHANGELOG.md").read_text(), re.MULTILINE):
         found.append(f"CHANGELOG.md has no section for {number} with a date.")

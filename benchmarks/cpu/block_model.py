@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from onegraph.compiler import job
 from onegraph.compiler.blocks.capture import Settings
-from onegraph.compiler.fingerprint import Rules
+from onegraph.compiler.code.fingerprint import Rules
+from onegraph.compiler.process import job
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.runtime.request import RequestContext
 

@@ -52,13 +52,13 @@ def of_blocks(rounds: int) -> dict[str, Any]:
     import torch
 
     from onegraph.graph_cache.store import Store
-    from onegraph.runtime import registry as registries
-    from onegraph.runtime.binding import Held
-    from onegraph.runtime.blocks.session import BlockRun
-    from onegraph.runtime.module_guard import GuardCache
+    from onegraph.runtime.calls.run import Run
+    from onegraph.runtime.calls.session import BlockRun
+    from onegraph.runtime.graphs.binding import Held
+    from onegraph.runtime.guards.module_guard import GuardCache
+    from onegraph.runtime.obtain import registry as registries
+    from onegraph.runtime.obtain.registry import Registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import Registry
-    from onegraph.runtime.run import Run
 
     torch.set_num_threads(1)
     model, found = block_model.model(), {}

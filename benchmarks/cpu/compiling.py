@@ -66,7 +66,7 @@ class PeakMemory:
 
 def followed() -> dict[str, list[float]]:
     """When each stage of the compiles from now on was first and last heard of."""
-    from onegraph.host import progress
+    from onegraph.host.show import progress
 
     stages: dict[str, list[float]] = {}
     watch = progress.CompileProgress.__call__
@@ -86,9 +86,10 @@ def measure(part: str, work: Path) -> dict[str, Any]:
     host.boot()
     import torch
 
-    from onegraph.host import model_hook, status
-    from onegraph.host.vae import hook as vae_hook
-    from onegraph.runtime.registry import registry
+    from onegraph.host.calls import model_hook
+    from onegraph.host.calls.vae import hook as vae_hook
+    from onegraph.host.show import status
+    from onegraph.runtime.obtain.registry import registry
 
     is_unet = part in models.UNETS
     name = part if is_unet else VAE_OF
@@ -149,8 +150,8 @@ def beside(part: str, work: Path) -> dict[str, Any]:
     from headless import host, models
 
     host.boot()
-    from onegraph.host import model_hook
-    from onegraph.runtime.registry import registry
+    from onegraph.host.calls import model_hook
+    from onegraph.runtime.obtain.registry import registry
 
     path = models.write_checkpoint(part, work / f"{part}.safetensors", vae="none")
     plain = host.load(path)

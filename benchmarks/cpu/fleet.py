@@ -30,14 +30,14 @@ from typing import Any
 
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.key import GraphKey
-from onegraph.graph_cache.lookup import no_objection
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.remote import address, layers, records, transport
-from onegraph.graph_cache.remote.layers import Kept, Layers
+from onegraph.graph_cache.remote.layers import Layers
 from onegraph.graph_cache.remote.pushing import Pusher
 from onegraph.graph_cache.remote.transport import MissingError, Patience, Remote, StoreError
 from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file, trust_list
 from onegraph.graph_cache.trust.publishers import Publishers
@@ -227,13 +227,13 @@ class Worker:
         self._mine.acquire()
         try:
             store = Store(self.home)
-            store.remotes = Layers(self.home, store.signer, [address.parse("http://store")], self.wait)
+            store.remotes = Layers(self.home, [address.parse("http://store")], self.wait)
             for layer in store.remotes._layers:
                 assert layer.remote is not None
                 layer.remote = _SimulatedRemote(layer.remote, self)
             for number, key in enumerate(self.wanted):
-                found = store.fetch(key, ModelSource(None, f"{number:012x}"), no_objection)
-                if not isinstance(found, Kept):
+                found = store.take(key, ModelSource(None, f"{number:012x}"))
+                if not isinstance(found, Taken):
                     self.missed.append(getattr(found, "code", "no_graph"))
             self.ready = self.source.link.network.now
         finally:
@@ -306,10 +306,10 @@ def publish(folder: Path, remote: Path) -> tuple[str, list[GraphKey]]:
     store, keys = Store(folder), []
     for component, size in GRAPHS.items():
         key = GraphKey(component, "a" * 32, {"dims": {}}, "float16", "inductor", {"device": "cuda", "cpu": "sm_90"})
-        with store.staging(ModelSource(None, "0123456789ab")) as staged:
+        with store.staging() as staged:
             (staged / "graph.aoti").write_bytes(random.Random(component).randbytes(size // SCALE))
             new = NewEntry("any size", ("graph.aoti",), _CONSTANTS, 60.0, "0.1.0")
-            store.publish(key, staged, new, ModelSource(None, "0123456789ab"))
+            store.publish(key, staged, new)
         keys.append(key)
     private = key_file.obtain(folder / "publisher.key")
     where = address.parse(f"file://{remote}")

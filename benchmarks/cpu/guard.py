@@ -38,10 +38,10 @@ def main() -> None:
     import torch
 
     from onegraph.backends.inductor import InductorRunner
-    from onegraph.host import model_hook as hook
-    from onegraph.host import status
+    from onegraph.host.calls import model_hook as hook
+    from onegraph.host.show import status
+    from onegraph.runtime.obtain.registry import registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import registry
 
     arrivals: list[float] = []
     launches: list[float] = []
@@ -65,7 +65,7 @@ def main() -> None:
 
     checks: list[float] = []
     with contextlib.suppress(ImportError):  # older versions check nothing after the first use
-        from onegraph.runtime.spot_check import Schedule
+        from onegraph.runtime.graphs.spot_check import Schedule
 
         checked = Schedule.checked
 

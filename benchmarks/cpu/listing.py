@@ -25,14 +25,12 @@ import store as stores
 COMMANDS = (["ls"], ["ls", "--sort", "used"], ["ls", "--json"], ["stats"], ["prune", "--dry-run"])
 
 
-def timed(arguments: list[str], home: Path, checkpoints: Path) -> tuple[float, float]:
+def timed(arguments: list[str], home: Path) -> tuple[float, float]:
     """Wall and CPU seconds of a command."""
     environment = {**os.environ, "PYTHONPATH": str(stores.OUT / "listing" / "checkout"), "ONEGRAPH_HOME": str(home)}
     program = "from onegraph.cli import main; main()"
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments, str(checkpoints)], env=environment, stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -41,19 +39,17 @@ def timed(arguments: list[str], home: Path, checkpoints: Path) -> tuple[float, f
     return seconds, usage.ru_utime + usage.ru_stime
 
 
-def publish_one(home: Path, checkpoints: Path) -> float:
-    """Seconds of a publish in a store that knows all its graphs."""
-    from onegraph.graph_cache.model_hash import ModelSource
+def publish_one(home: Path) -> float:
+    """Seconds of a publish."""
     from onegraph.graph_cache.publish import NewEntry
     from onegraph.graph_cache.store import Store
 
-    cache, source = Store(home), ModelSource(None, "f" * 12)
+    cache = Store(home)
     new = NewEntry("512x512", ("graph.aoti",), (), 40.0, "0.1.0")
-    cache.disk.know(checkpoints / "model_00.safetensors")
-    with cache.staging(source) as staged:
+    with cache.staging() as staged:
         (staged / "graph.aoti").write_bytes(bytes(4096))
         began = time.perf_counter()
-        cache.publish(stores.key(10**6, "unet"), staged, new, source)
+        cache.publish(stores.key(10**6, "unet"), staged, new)
     return time.perf_counter() - began
 
 
@@ -68,18 +64,16 @@ def main() -> None:
     (work / "checkout").mkdir(parents=True)
     (work / "checkout" / "onegraph").symlink_to(stores.ROOT, target_is_directory=True)
     sys.path.insert(0, str(work / "checkout"))
-    filled = stores.Filled(work / "store", options.entries, 50, 3, options.weights)
+    filled = stores.Filled(work / "store", options.entries, 3, options.weights)
     stores.fill(filled)
-    for model in range(filled.models):
-        (filled.checkpoints / f"model_{model:02}.safetensors").touch()
     rows = []
-    seconds, cpu = timed(["ls"], filled.home, filled.checkpoints)
+    seconds, cpu = timed(["ls"], filled.home)
     rows.append({"command": "ls, the first", "seconds": round(seconds, 2), "cpu": round(cpu, 2)})
     for command in COMMANDS:
-        found = [timed(command, filled.home, filled.checkpoints) for _ in range(options.rounds)]
+        found = [timed(command, filled.home) for _ in range(options.rounds)]
         wall, used = (round(statistics.median(column), 2) for column in zip(*found, strict=True))
         rows.append({"command": " ".join(command), "seconds": wall, "cpu": used})
-    rows.append({"command": "a publish", "seconds": round(publish_one(filled.home, filled.checkpoints), 2), "cpu": 0})
+    rows.append({"command": "a publish", "seconds": round(publish_one(filled.home), 2), "cpu": 0})
     shutil.rmtree(work)
     for row in rows:
         print(f"{row['command']:20} {row['seconds']:6.2f} s, CPU {row['cpu']:.2f} s")

@@ -55,7 +55,7 @@ def main() -> None:
 
     from onegraph.backends import get
     from onegraph.compiler import export
-    from onegraph.host import compile_client
+    from onegraph.host.capture import compile_client
 
     backend, cpu, rows = get("oneflow"), torch.device("cpu"), []
     for name, family, module, given in components():

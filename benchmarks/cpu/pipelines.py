@@ -43,8 +43,8 @@ def load(kind: str, folder: Path) -> dict[str, Any]:
 
     from onegraph.graph_cache.store import Store
     from onegraph.pipelines import load_pipe
+    from onegraph.runtime.obtain.registry import Registry, using
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import Registry, using
 
     found: dict[str, Any] = {"compiles": 0}
     for name, size in (("saved", 64), ("another", 96)):
@@ -63,8 +63,8 @@ def watch_memory(kind: str, folder: Path, runs: int) -> dict[str, Any]:
     from support.models import pipes
 
     from onegraph.pipelines import load_pipe
+    from onegraph.runtime.obtain.registry import registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import registry
 
     registry().policy = ANY_SPEED
     pipe = load_pipe(getattr(pipes, kind)(), folder)

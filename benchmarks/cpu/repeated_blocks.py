@@ -42,8 +42,8 @@ def measure(name: str) -> dict[str, Any]:
     from support.models.diffusers_blocks import CASES, Sizes, result_of
 
     from onegraph.pipelines import compile_module
+    from onegraph.runtime.obtain.registry import registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import registry
 
     registry().policy = ANY_SPEED
     torch.set_num_threads(1)

@@ -1,10 +1,9 @@
-"""Time a store of many graphs, before and after: `.venv/bin/python benchmarks/cpu/store.py --before ../old`.
+"""Time a store of many graphs: `.venv/bin/python benchmarks/cpu/store.py`.
 
-Fills a store with signed entries whose manifests are as large as those of SDXL's UNet, by each checkout as it writes
-them, and measures look-ups (hit, miss, another model's entry, sibling) in a new process (`cold`: its first look-up;
-`process`: from its start to its end) and again in the same one (`warm`, median), `onegraph ls` and `onegraph verify`.
-`50x3` is 50 models with 3 components each; `1x1` has all entries in one folder. The checkout `after` also measures the
-store that `before` wrote. Files are in the page cache. Prints a table and writes build/benchmarks/store.json.
+Fills a home with signed entries whose manifests are as large as those of SDXL's UNet, and measures look-ups (hit, miss,
+sibling) in a new process (`cold`: its first look-up; `process`: from its start to its end) and again in the same one
+(`warm`, median), `onegraph ls` and `onegraph verify`. Files are in the page cache. Prints a table and writes
+build/benchmarks/store.json.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "benchmarks"
 COMPONENTS = ("unet", "vae_decoder", "vae_encoder")
-LOOKUPS = ("hit", "miss", "foreign", "sibling")
+LOOKUPS = ("hit", "miss", "sibling")
 PATIENCE = 10.0  # seconds, after which nothing is measured once more
 
 
@@ -35,14 +34,13 @@ class Filled:
     """A store.
 
     Attributes:
-        folder: holds the user's folder and that of the checkpoints.
-        models, components: among which the entries are spread evenly, one after the other.
+        folder: holds the user's folder.
+        components: among which the entries are spread evenly, one after the other.
         weights: that each manifest describes; SDXL's UNet has 1,680.
     """
 
     folder: Path
     entries: int
-    models: int
     components: int
     weights: int
 
@@ -50,13 +48,9 @@ class Filled:
     def home(self) -> Path:
         return self.folder / "home"
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "models"
-
-    def at(self, number: int) -> tuple[int, str]:
-        """The model and component of an entry."""
-        return number % self.models, COMPONENTS[number // self.models % self.components]
+    def component(self, number: int) -> str:
+        """The component of an entry."""
+        return COMPONENTS[number % self.components]
 
     @staticmethod
     def read(text: str) -> Filled:
@@ -65,12 +59,6 @@ class Filled:
 
 
 # In children, by the package of either checkout -----------------------------------------------------------------
-
-
-def source(store: Filled, model: int) -> Any:
-    from onegraph.graph_cache.model_hash import ModelSource
-
-    return ModelSource(store.checkpoints / f"model_{model:02}.safetensors", f"{model:012x}")
 
 
 def key(number: int, component: str, **changed: Any) -> Any:
@@ -101,7 +89,6 @@ def fill(store: Filled) -> None:
     from onegraph.graph_cache.publish import NewEntry
     from onegraph.graph_cache.store import Store
 
-    store.checkpoints.mkdir(parents=True)
     names = [f"unet.output_blocks.{i % 9}.1.transformer_blocks.{i}.attn1.to_q.weight" for i in range(store.weights)]
     code = CodeRecord(
         python="3.10",
@@ -113,25 +100,25 @@ def fill(store: Filled) -> None:
     weights = tuple(TensorMeta(name, (640, 640), (640, 1), "float16") for name in names)
     new = NewEntry("@label@", ("graph.aoti",), weights, 40.0, "0.1.0", code)
     first = key(0, "@component@", architecture="@architecture@", shapes={"@shapes@": 0})
-    with cache.staging(source(store, 0)) as staged:
+    with cache.staging() as staged:
         (staged / "graph.aoti").write_bytes(bytes(4096))
-        template = cache.publish(first, staged, new, source(store, 0))
+        template = cache.publish(first, staged, new)
     cache.remember(template, FirstUse(checked={"1": 1e-3, "n": 1e-3}, eager_ms=58.4, compiled_ms=31.7))
     text = (template.folder / "manifest.json").read_text()
     start = text.index("{", text.index('"shapes"'))
     shapes = text[start : text.index("}", start) + 1]
     others = [p for p in template.folder.iterdir() if p.name not in ("manifest.json", "signature.json")]
     for number in range(store.entries):
-        model, component = store.at(number)
+        component = store.component(number)
         wanted, label = key(number, component), f"{8 * (64 + 8 * number)}x{8 * (64 + 8 * number)}"
         manifest = text.replace(shapes, json.dumps(wanted.shapes), 1).replace("@architecture@", wanted.architecture, 1)
         manifest = manifest.replace("@component@", component, 1).replace("@label@", label, 1)
         name = entry_name(wanted, template.manifest).replace("label", label)
-        folder = cache.locations(source(store, model))[0] / component / name
+        folder = cache.graphs / component / name
         folder.mkdir(parents=True)
         for file in others:
             os.link(file, folder / file.name)
-        signature = cache._signer.sign(manifest.encode())  # by its module an older checkout would not be found
+        signature = cache.signer.sign(manifest.encode())
         (folder / "signature.json").write_text(signature.model_dump_json(indent=1))
         (folder / "manifest.json").write_text(manifest)
     shutil.rmtree(template.folder.parent)
@@ -142,13 +129,12 @@ def measure_lookup(store: Filled, which: str, most: int) -> dict[str, Any]:
     from onegraph.graph_cache.store import Store
 
     number = store.entries // 2
-    model, component = store.at(number)
+    component = store.component(number)
     cache = Store(store.home)
     calls: dict[str, Callable[[], Any]] = {
-        "hit": lambda: cache.lookup(key(number, component), source(store, model)),
-        "miss": lambda: cache.lookup(key(number, component, shapes={}), source(store, model)),
-        "foreign": lambda: cache.lookup(key(number, component), source(store, store.models)),
-        "sibling": lambda: cache.sibling(key(number, component, shapes={}), source(store, store.models)),
+        "hit": lambda: cache.find(key(number, component)),
+        "miss": lambda: cache.find(key(number, component, shapes={})),
+        "sibling": lambda: cache.sibling(key(number, component, shapes={})),
     }
     times: list[float] = []
     found = None
@@ -179,11 +165,11 @@ def child(checkout: Path, arguments: list[str], home: Path) -> tuple[str, float,
 
 
 def measure(checkout: Path, store: Filled, rounds: int) -> dict[str, Any]:
-    """One row of the table. Commands run first: `ls` twice, for it may leave what later processes use."""
+    """One row of the table."""
     row: dict[str, Any] = {}
-    for name, command in (("ls_first", "ls"), ("ls", "ls"), ("verify", "verify")):
+    for name, command in (("ls", "ls"), ("verify", "verify")):
         program = "from onegraph.cli import main; main()"
-        text, seconds, peak = child(checkout, ["-c", program, command, str(store.checkpoints)], store.home)
+        text, seconds, peak = child(checkout, ["-c", program, command], store.home)
         counted = sum(line.startswith("sound") for line in text.splitlines())
         if (f"{store.entries} graphs" not in text) if command == "ls" else (counted != store.entries):
             raise SystemExit(f"{command} found something else: {text[-300:]}")
@@ -205,9 +191,9 @@ def spec(store: Filled) -> str:
     return json.dumps({**asdict(store), "folder": str(store.folder)})
 
 
-def linked(checkout: Path, name: str, work: Path) -> Path:
+def linked(checkout: Path, work: Path) -> Path:
     """A folder in which a checkout has the name of its package."""
-    folder = work / f"checkout-{name}"
+    folder = work / "checkout"
     folder.mkdir(parents=True)
     (folder / "onegraph").symlink_to(checkout.resolve(), target_is_directory=True)
     return folder
@@ -215,9 +201,8 @@ def linked(checkout: Path, name: str, work: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time look-ups and commands in a store of many graphs.")
-    parser.add_argument("--before", type=Path, help="another checkout, measured first")
     parser.add_argument("--entries", type=int, default=500)
-    parser.add_argument("--layouts", nargs="+", default=["50x3", "1x1"], help="models x components")
+    parser.add_argument("--components", type=int, nargs="+", default=[3, 1])
     parser.add_argument("--weights", type=int, default=1680, help="that each manifest describes")
     parser.add_argument("--rounds", type=int, default=5, help="processes for each look-up")
     parser.add_argument("--work", type=Path, default=OUT / "store")
@@ -233,21 +218,14 @@ def main() -> None:
         return
     shutil.rmtree(options.work, ignore_errors=True)
     OUT.mkdir(parents=True, exist_ok=True)
-    checkouts = {"before": options.before} if options.before else {}
-    links = {n: linked(path, n, options.work) for n, path in {**checkouts, "after": ROOT}.items()}
+    link = linked(ROOT, options.work)
     rows: list[dict[str, Any]] = []
-    for layout in options.layouts:
-        models, components = map(int, layout.split("x"))
-        for writer, link in links.items():
-            store = Filled(options.work / "store", options.entries, models, components, options.weights)
-            child(link, [__file__, "--fill", spec(store)], store.home)
-            time.sleep(5)  # files of the last seconds are an exception
-            for reader in links:
-                if reader == "after" or reader == writer:
-                    row = measure(links[reader], store, options.rounds)
-                    rows.append({"layout": layout, "written_by": writer, "read_by": reader, **row})
-                    print(rows[-1], file=sys.stderr)
-            shutil.rmtree(store.folder)
+    for components in options.components:
+        store = Filled(options.work / "store", options.entries, components, options.weights)
+        child(link, [__file__, "--fill", spec(store)], store.home)
+        rows.append({"components": components, **measure(link, store, options.rounds)})
+        print(rows[-1], file=sys.stderr)
+        shutil.rmtree(store.folder)
     shutil.rmtree(options.work)
     show(rows)
     report = {"machine": platform.processor() or platform.machine(), "python": platform.python_version(), "rows": rows}
@@ -259,11 +237,11 @@ def show(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     times = [f"{which}, ms" for which in LOOKUPS]
-    table = Table("store", "written", "read", *times, "first ls", "ls", "verify", caption="warm / cold / process")
+    table = Table("components", *times, "ls", "verify", caption="warm / cold / process")
     for row in rows:
         lookups = ["{warm_ms} / {cold_ms} / {process_ms:.0f}".format(**row[which]) for which in LOOKUPS]
-        commands = [f"{row[f'{c}_s']} s, {row[f'{c}_mb']} MB" for c in ("ls_first", "ls", "verify")]
-        table.add_row(row["layout"], row["written_by"], row["read_by"], *lookups, *commands)
+        commands = [f"{row[f'{c}_s']} s, {row[f'{c}_mb']} MB" for c in ("ls", "verify")]
+        table.add_row(str(row["components"]), *lookups, *commands)
     Console(width=200).print(table)
 
 

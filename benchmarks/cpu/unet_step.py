@@ -48,12 +48,12 @@ def main() -> None:
 
     from onegraph.common.shapes import Refused
     from onegraph.graph_cache.store import Store
-    from onegraph.host import model_hook as hook
-    from onegraph.host.model_source import source_of
-    from onegraph.host.run import start_run
-    from onegraph.runtime.faithfulness import relative_l2
-    from onegraph.runtime.loaded_graph import LoadedGraph
-    from onegraph.runtime.registry import Registry
+    from onegraph.host.calls import model_hook as hook
+    from onegraph.host.calls.run import start_run
+    from onegraph.host.comfyui.model_source import source_of
+    from onegraph.runtime.graphs.faithfulness import relative_l2
+    from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+    from onegraph.runtime.obtain.registry import Registry
 
     path = models.write_checkpoint(options.model, OUT / f"{options.model}.safetensors")
     patcher = host.load(path)

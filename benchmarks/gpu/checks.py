@@ -51,8 +51,8 @@ def measure(name: str, layers: str, rounds: int, work: Path) -> list[dict[str, A
     import comfy.sample
     import torch
 
-    from onegraph.host import model_hook
-    from onegraph.runtime.registry import registry
+    from onegraph.host.calls import model_hook
+    from onegraph.runtime.obtain.registry import registry
 
     model, text, channels, cfg = load(name, layers, work)
     fast = model_hook.compile_model(model, model_hook.Options(backend="inductor"), "7")[0]

@@ -119,8 +119,8 @@ def boot(device: str, work: Path) -> None:
     host.import_pack()
     host.boot(cpu=device == "cpu")
 
+    from onegraph.runtime.obtain.registry import registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import registry
 
     # A graph slower than eager is measured like any other; the table shows that it is. Nothing is preloaded beside what
     # is measured, and preloads are measured by themselves.

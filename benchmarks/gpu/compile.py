@@ -25,7 +25,7 @@ def recorded(run: Callable[[], Any]) -> Any:
 
     asked: list[Any] = []
 
-    from onegraph.runtime.registry import Registry, using
+    from onegraph.runtime.obtain.registry import Registry, using
 
     class Recorder(Registry):
         def obtain(self, request: Any, when_missing: Any, watch: Any) -> Any:
@@ -88,10 +88,10 @@ class Compile:
 
     def _keep_log(self, log: Path) -> None:
         """The worker's output lies in its private folder, which goes with it."""
-        from onegraph.graph_cache.layout import COMPILING_FOLDER
+        from onegraph.graph_cache.layout import STAGING_FOLDER
 
         wanted = (self.request.key.component, self.request.shapes.to_json())
-        for found in (self.engine.store.home / COMPILING_FOLDER).glob("*/job.json"):
+        for found in (self.engine.store.private.folder / STAGING_FOLDER).glob("*/job.json"):
             with contextlib.suppress(OSError, ValueError):
                 job = json.loads(found.read_text())
                 if (job["component"], job["shapes"]) == wanted:
@@ -104,7 +104,7 @@ class Compile:
     @property
     def refused(self) -> str | None:
         """Why there is no graph, or None."""
-        from onegraph.runtime.loaded_graph import LoadedGraph
+        from onegraph.runtime.graphs.loaded_graph import LoadedGraph
 
         return None if isinstance(self.graph, LoadedGraph) else getattr(self.graph, "text", "never started")
 

@@ -49,7 +49,7 @@ class Component(ABC):
     """
 
     def __init__(self, bench: Bench, name: str, key: str, module: Any, main: Call, grid: tuple[Call, ...]) -> None:
-        from onegraph.runtime.faithfulness import relative_l2
+        from onegraph.runtime.graphs.faithfulness import relative_l2
 
         self.bench = bench
         self.name = name
@@ -84,9 +84,9 @@ class Component(ABC):
     def ask(self, name: str, run: Callable[[], Any], report: str) -> None:
         """Keep the request that the pack makes in `run`; `report` is the run's in the pack's own records."""
         from onegraph.graph_cache.store import Store
-        from onegraph.host import status
+        from onegraph.host.show import status
+        from onegraph.runtime.obtain.registry import Registry
         from onegraph.runtime.policy import ANY_SPEED
-        from onegraph.runtime.registry import Registry
 
         request = recorded(run)
         if request is None:

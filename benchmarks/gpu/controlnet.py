@@ -22,10 +22,10 @@ def run(bench: Bench) -> None:
     from headless import host, models
     from support.comfyui import controlnet
 
-    from onegraph.host import controlnet_hook as net_hook
-    from onegraph.host import model_hook as hook
-    from onegraph.runtime.faithfulness import relative_l2
-    from onegraph.runtime.registry import registry
+    from onegraph.host.calls import controlnet_hook as net_hook
+    from onegraph.host.calls import model_hook as hook
+    from onegraph.runtime.graphs.faithfulness import relative_l2
+    from onegraph.runtime.obtain.registry import registry
 
     file = bench.work / "base" / "models" / "controlnet" / f"bench_{bench.model}.safetensors"
     controlnet.write_controlnet(bench.model, file, device="cuda" if bench.device == "cuda" else "cpu")
@@ -75,8 +75,8 @@ def run(bench: Bench) -> None:
 def _compile(bench: Bench, runs: dict[str, Any]) -> None:
     """Compile what these runs ask for into the store that the registry restores from."""
     from onegraph.graph_cache.store import Store
+    from onegraph.runtime.obtain.registry import Registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import Registry
 
     compiles = {}
     for name, run_one in runs.items():

@@ -74,7 +74,7 @@ def latent_of(name: str, side: int) -> Any:
 def compiled_by(way: str, model: Any) -> Any:
     """The MODEL as the node of a way makes it."""
     if way.startswith("ours"):
-        from onegraph.host.model_hook import Options, compile_model
+        from onegraph.host.calls.model_hook import Options, compile_model
 
         return compile_model(model, Options(backend="inductor"), "7")[0]
     if way == "eager":
@@ -157,8 +157,8 @@ def measure(name: str, way: str, side: int, steps: int, layers: str, prompt_s: f
         sample(chosen, 4, reference_latents=[reference])
         row["reference_ms"] = [round(gap, 1) for gap in gaps()]
     if way.startswith("ours"):
-        from onegraph.host import status
-        from onegraph.runtime.registry import registry
+        from onegraph.host.show import status
+        from onegraph.runtime.obtain.registry import registry
 
         report = status.last_runs["7"].to_json()
         row |= {"text": report["text"], "compiles": registry().counters.compiles}

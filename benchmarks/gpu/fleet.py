@@ -65,8 +65,8 @@ def _first_step(bench: Bench, way: str, prompt: Any, public: str, store: Any) ->
     from onegraph.graph_cache.remote.address import STORES
     from onegraph.graph_cache.trust import trust_list
     from onegraph.graph_cache.trust.publishers import Publishers
-    from onegraph.host import warm_up
-    from onegraph.runtime import published_use
+    from onegraph.host.page import warm_up
+    from onegraph.runtime.obtain import published_use
 
     machine = "store" if way == "kept" else way
     base = bench.work / f"machine-{machine.replace(', ', '-').replace(' ', '-')}"

@@ -23,8 +23,8 @@ class Unet(Component):
         import comfy.model_management
         from headless import host, models
 
-        from onegraph.host import model_hook as hook
-        from onegraph.host import run
+        from onegraph.host.calls import model_hook as hook
+        from onegraph.host.calls import run
 
         started = time.perf_counter()
         self.patcher = host.load(bench.checkpoint(model))
@@ -85,8 +85,8 @@ class Vae(Component):
         import comfy.model_management
         from headless import host
 
-        from onegraph.host.run import start_run
-        from onegraph.host.vae import hook as hook
+        from onegraph.host.calls.run import start_run
+        from onegraph.host.calls.vae import hook
 
         self.vae = host.load_vae(bench.checkpoint(bench.model))
         comfy.model_management.load_models_gpu([self.vae.patcher], force_full_load=True)
@@ -124,8 +124,8 @@ class Vae(Component):
         """Pixels or latents compared."""
         import torch
 
-        from onegraph.host import status
-        from onegraph.host.vae import hook as hook
+        from onegraph.host.calls.vae import hook
+        from onegraph.host.show import status
 
         options = hook.Options(parts="both", when_missing="eager")
         compiled, said = hook.compile_vae(self.vae, options, "bench_vae")

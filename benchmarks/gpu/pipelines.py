@@ -181,7 +181,7 @@ def comfyui_child(model: str, side: int, device: str, work: Path) -> dict[str, A
     boot(device, work)
     from headless import host, models
 
-    from onegraph.host import model_hook as hook
+    from onegraph.host.calls import model_hook as hook
 
     name = MODELS[model].in_comfyui
     file = models.write_checkpoint(name, work / f"{name}.safetensors", vae="none", device=device)
@@ -219,7 +219,7 @@ def _step_ms(sample: Callable[[int], Any]) -> float:
 
 
 def _counts() -> dict[str, Any]:
-    from onegraph.runtime.registry import registry
+    from onegraph.runtime.obtain.registry import registry
 
     counters = registry().counters
     names = ("compiles", "restores", "compiled_calls", "eager_calls")

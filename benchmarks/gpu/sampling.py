@@ -37,9 +37,9 @@ def compare(component: Component, patcher: Any, settings: dict[str, Any]) -> Non
     """
     from headless import host
 
-    from onegraph.host import model_hook as hook
-    from onegraph.host import status
-    from onegraph.runtime.registry import registry
+    from onegraph.host.calls import model_hook as hook
+    from onegraph.host.show import status
+    from onegraph.runtime.obtain.registry import registry
 
     plain = host.sample(patcher, steps=SHORT, **settings)
     other = host.sample(patcher, seed=2, steps=SHORT, **settings)

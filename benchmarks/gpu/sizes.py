@@ -23,7 +23,7 @@ def run(bench: Bench) -> None:
     import torch
     from headless import host
 
-    from onegraph.host import model_hook as hook
+    from onegraph.host.calls import model_hook as hook
 
     from .graphs import TOKENS, Unet
 

@@ -170,8 +170,8 @@ def measure(name: str, way: str, layers: str, room: float, steps: int) -> dict[s
 
 
 def _reported() -> dict[str, Any]:
-    from onegraph.host import status
-    from onegraph.runtime.registry import registry
+    from onegraph.host.show import status
+    from onegraph.runtime.obtain.registry import registry
 
     report = status.last_runs["7"].to_json()
     blocks = report["blocks"]

@@ -4,7 +4,7 @@ The pack is asked once for what it would compile (base, refiner, the VAE's halve
 of each checkout does that, in turns, with empty caches (`cold`) or with those that its last compile left (`warm`), and
 graphs of both are called in turns with the same random weights. Memory is what all compiling processes take together
 (proportional set size). `COMFYUI_PATH` names ComfyUI. Prints each row as it comes and writes `--out`. The
-other checkout must read jobs as this one writes them (`compiler/job.py`).
+other checkout must read jobs as this one writes them (`compiler/process/job.py`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Copied(BaseException):
 
 def write_jobs(bench: Bench, folder: Path) -> None:
     """What compiling processes read, a folder for each component. In a process of its own, for it keeps the GPU."""
-    from onegraph.compiler.job import JOB_FILE, SKELETON_FILE
-    from onegraph.graph_cache.layout import COMPILING_FOLDER
+    from onegraph.compiler.process.job import JOB_FILE, SKELETON_FILE
+    from onegraph.graph_cache.layout import STAGING_FOLDER
 
     from .graphs import components
 
@@ -46,7 +46,7 @@ def write_jobs(bench: Bench, folder: Path) -> None:
 
         def keep(progress: Any, compile_: Compile = compile_, target: Path = folder / component.key) -> None:
             """Copy what the compiling process was given, and end that process."""
-            for found in (compile_.engine.store.home / COMPILING_FOLDER).glob(f"*/{JOB_FILE}"):
+            for found in (compile_.engine.store.private.folder / STAGING_FOLDER).glob(f"*/{JOB_FILE}"):
                 target.mkdir(parents=True, exist_ok=True)
                 for name in (JOB_FILE, SKELETON_FILE):
                     shutil.copy(found.with_name(name), target)
@@ -93,7 +93,7 @@ def compile_once(package: Path, job: Path, folder: Path, caches: Path, workers: 
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(caches), "TMPDIR": str(caches / "tmp")}
     began = time.perf_counter()
     worker = subprocess.Popen(
-        [sys.executable, str(package / "compiler" / "worker.py"), str(folder)],
+        [sys.executable, str(package / "compiler" / "process" / "worker.py"), str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -125,7 +125,7 @@ def calls(job: Path, folders: dict[str, Path], rounds: int) -> dict[str, Any]:
     from headless import host
 
     host.import_pack()
-    from onegraph.compiler.job import read_job
+    from onegraph.compiler.process.job import read_job
 
     description, import_path = read_job(job)
     sys.path += [path for path in import_path if path not in sys.path]
@@ -135,7 +135,7 @@ def calls(job: Path, folders: dict[str, Path], rounds: int) -> dict[str, Any]:
 
     from onegraph import backends
     from onegraph.compiler import skeleton
-    from onegraph.runtime import faithfulness
+    from onegraph.runtime.graphs import faithfulness
 
     device = torch.device(description.device)
     module = skeleton.load(description.skeleton, device)

@@ -36,7 +36,7 @@ def page_of(checkpoint: str, size: str, results: dict[str, Any], command: str) -
     """The page of what was measured.
 
     Args:
-        results: by backend, `first` and `again`: Figures of host/bench.py as a dictionary, or {"failed": why}.
+        results: by backend, `first` and `again`: Figures of host/jobs/bench.py as a dictionary, or {"failed": why}.
     """
     measured, failed = _apart(results)
 

@@ -21,7 +21,7 @@ def facts() -> tuple[tuple[str, str], ...]:
     """Names and values for the end of a page; imports torch."""
     import torch
 
-    from ... import __version__
+    from ...common.version import __version__
 
     gpu = [("GPU", torch.cuda.get_device_name())] if torch.cuda.is_available() else []
     return (

@@ -80,7 +80,7 @@ class CapturedBlock:
         return sum(node.op == "call_function" for node in self.program.graph.nodes)
 
 
-class BlockCall(torch.nn.Module):
+class BlockToCapture(torch.nn.Module):
     """A block as a function of tensors: see `BlockSignature` for what it takes and gives.
 
     Attributes:
@@ -220,7 +220,7 @@ def capture_block(
     inputs, dims = _examples(calls, sizes, device)
     mutated: tuple[int, ...] = ()
     for _ in range(2):
-        call = BlockCall(block, calls, settings, sizes, mutated, watching)
+        call = BlockToCapture(block, calls, settings, sizes, mutated, watching)
         try:
             with torch.no_grad(), settings.rewrites(), contiguous_where_asked():
                 program = torch.export.export(

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from ...common.errors import CaptureError
-from ..fingerprint import Rules
+from ..code.fingerprint import Rules
 from . import call_tree, outer_call
 from .attention import Attention
 from .call_tree import JSON, Form
 from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_block
-from .ones import Ones
 from .outer_call import OuterCall
 from .records import recording
 from .repeated import repeated_blocks
+from .size_one_dims import Ones
 from .size_rules import Sizes
 
 log = logging.getLogger("onegraph.compiler")

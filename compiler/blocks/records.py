@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..fingerprint import Rules
+from ..code.fingerprint import Rules
 from .call_tree import Form, UnknownArgumentError, flatten
 from .parameters import options_of, parameters_of
 from .repeated import structures

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ..fingerprint import Rules, digest
+from ..code.fingerprint import Rules, digest
 
 
 def repeated_blocks(model: torch.nn.Module) -> dict[str, torch.nn.Module]:

@@ -21,8 +21,8 @@ _MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
-Place: TypeAlias = tuple[int, int]  # leaf, dimension
-Kind: TypeAlias = Literal["fixed", "symbol", "multiple", "offset", "sum", "product"]
+LeafDim: TypeAlias = tuple[int, int]  # leaf, dimension
+RuleKind: TypeAlias = Literal["fixed", "symbol", "multiple", "offset", "sum", "product"]
 
 
 def sizes_of(leaves: Sequence[torch.Tensor | int]) -> tuple[tuple[int, ...], ...]:
@@ -39,7 +39,7 @@ class Rule:
         symbols: by their numbers.
     """
 
-    kind: Kind
+    kind: RuleKind
     number: int = 0
     symbols: tuple[int, ...] = ()
 
@@ -72,8 +72,8 @@ class SizeRules:
         example: the symbols' values in one of the records; code may rely on more than the rules say. Empty: unknown.
     """
 
-    symbols: tuple[Place, ...]
-    rules: dict[Place, Rule]
+    symbols: tuple[LeafDim, ...]
+    rules: dict[LeafDim, Rule]
     ranges: tuple[tuple[int, int], ...] = field(default=())
     example: tuple[int, ...] = ()
 
@@ -91,7 +91,7 @@ class SizeRules:
             for leaf, shape in enumerate(records[0])
             for dim in range(len(shape))
         }
-        symbols: list[Place] = []
+        symbols: list[LeafDim] = []
         for place, column in columns.items():
             if _rule(column, [columns[one] for one in symbols]) is None:
                 symbols.append(place)

@@ -24,7 +24,7 @@ from ..sources.folder import remove_copy
 from ..trust.signing import Signer
 from . import budget, leases, marks
 from .facts import KnownFacts
-from .listing import Listed, Scan, bytes_on_disk
+from .listing import Listed, Scan, bytes_below, bytes_on_disk
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -174,6 +174,8 @@ class Inventory:
 
     def _make_room(self, staged: Path, final: Path, limit: int) -> None:
         new = sum(one.lstat().st_size for one in staged.iterdir() if one.name != leftovers.OWNER_FILE)
+        if bytes_below(self._home.graphs) + new <= limit:  # which takes no manifest
+            return
         others = [one for one in self.entries() if one.folder != str(final)]
         done = _prune(others, over(limit - new), self._remove)
         for one in done.removed:

@@ -79,6 +79,11 @@ def bytes_on_disk(listed: Iterable[Listed]) -> int:
     return sum(one.bytes for one in listed)
 
 
+def bytes_below(folder: Path) -> int:
+    """Bytes of all files below a folder, as far as they can be seen."""
+    return sum(os.lstat(os.path.join(base, name)).st_size for base, _, names in os.walk(folder) for name in names)  # noqa: PTH118
+
+
 class Scan:
     """One reading of folders.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...common import reasons
 from ...common.reasons import Reason
-from .. import contract
+from ..comfyui import contract
 from . import controlnet, unet, unet_video, vae, vae_hunyuan, vae_wan
 from .family import Family
 from .vae import Half, VaeHalf

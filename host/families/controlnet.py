@@ -15,10 +15,10 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...runtime import latent_ranges
+from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name
-from ..contract import Use
-from ..prompt_size import FIRST, Size
+from ..comfyui.contract import Use
+from ..comfyui.prompt_size import FIRST, Size
 from ..weights.products import products
 from .family import FIRST_SIDE, FIRST_TOKENS, Family, one_path, torch_attention
 

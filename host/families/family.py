@@ -12,8 +12,8 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ...runtime import family
 from ...runtime.family import Arguments
-from ..contract import Feature, Use
-from ..prompt_size import FIRST, Size, prompt_size
+from ..comfyui.contract import Feature, Use
+from ..comfyui.prompt_size import FIRST, Size, prompt_size
 
 FIRST_SIDE, FIRST_TOKENS = 32, 77  # latent units and tokens of a usual call
 PIXELS = 8  # of a side of an image, for each latent unit of SD

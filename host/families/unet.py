@@ -12,11 +12,11 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...runtime import latent_ranges
+from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
-from .. import model_source
-from ..contract import Use, uses
-from ..prompt_size import FIRST, Size, prompt_size
+from ..comfyui import model_source
+from ..comfyui.contract import Use, uses
+from ..comfyui.prompt_size import FIRST, Size, prompt_size
 from ..weights.products import products
 from . import residuals
 from .family import FIRST_TOKENS, PIXELS, Family, attention, of_steps, one_path

@@ -11,10 +11,10 @@ from torch.overrides import TorchFunctionMode
 
 from ...common import reasons
 from ...common.shapes import Refused
-from ...runtime import latent_ranges
+from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
-from ..contract import Use, uses
-from ..prompt_size import FIRST, Size
+from ..comfyui.contract import Use, uses
+from ..comfyui.prompt_size import FIRST, Size
 from .family import FIRST_SIDE
 from .unet import MODULE, Unet, is_video, options_refusal
 

@@ -16,8 +16,8 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...runtime.family import Arguments, Axis, Input, Tensors
-from ..contract import Use, uses
-from ..prompt_size import FIRST, Size
+from ..comfyui.contract import Use, uses
+from ..comfyui.prompt_size import FIRST, Size
 from .family import Family, one_path
 
 Half = Literal["decoder", "encoder"]

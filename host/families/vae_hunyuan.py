@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..contract import uses
+from ..comfyui.contract import uses
 from .vae import Autoencoder, Decoder, Encoder, Layout
 
 

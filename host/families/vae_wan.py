@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...common.reasons import Reason
-from ..contract import uses
+from ..comfyui.contract import uses
 from .vae import DecoderHalf, EncoderHalf, Layout, VaeHalf
 
 _PATCH = 2  # pixels of an image per unit of what Wan 2.2's VAE convolves

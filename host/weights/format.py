@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...compiler.exchange import Parts
+from ...compiler.layer_swap import Parts
 from .quantised import parts
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # of dtypes, to comfy-kitchen's operations

@@ -12,9 +12,9 @@ from ...common import reasons
 from ...common.errors import CaptureError
 from ...common.reasons import Reason
 from ...common.torch_private import tables
-from ...compiler.composite import PLAIN, class_name
-from ...compiler.exchange import with_layers
-from ...runtime.code_guard import custom_node
+from ...compiler.composite_weights import PLAIN, class_name
+from ...compiler.layer_swap import with_layers
+from ...runtime.guards.code_guard import custom_node
 from .formats import FORMATS
 from .quantised import LINEAR, computes_as_usual, is_quantised, products_in_place
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...common.torch_private import scaled_product
-from .. import contract
+from ..comfyui import contract
 from .formats.int8 import Int8Linear
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
-from ...compiler.composite import Composites, WeightParts, class_name
-from ...runtime.code_guard import is_defined_in
-from .. import contract
+from ...common.torch_private import tables
+from ...compiler.composite_weights import Composites, WeightParts, class_name
+from ...compiler.layer_swap import ExactLinear, in_float32
+from ...runtime.guards.code_guard import is_defined_in
+from ..comfyui import contract
 
 _LOCAL = "comfy.ops:mixed_precision_ops.<locals>.MixedPrecisionOps"
 LINEAR = f"{_LOCAL}.Linear"
@@ -20,8 +22,6 @@ _CLASSES = frozenset({_LOCAL, LINEAR, f"{_LOCAL}.Embedding", f"{_LOCAL}.MoEExper
 
 def composites() -> Composites:
     """How quantised weights are read. They are those of comfy-kitchen, which ComfyUI may be without."""
-    from .exact import exact_block
-
     return Composites(parts, _arguments, exact_block, _CLASSES)
 
 
@@ -83,6 +83,23 @@ def without_values(weight: torch.Tensor) -> torch.Tensor | None:
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def exact_block(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a block in float32 with dequantised weights: what eager and a graph are both rounded from.
+
+    Weights that are not float32 already are copied.
+    """
+    return in_float32(module, _exact_layer)
+
+
+def _exact_layer(module: torch.nn.Module) -> torch.nn.Module | None:
+    return ExactLinear(module, _dequantised) if is_quantised(tables(module).parameters.get("weight")) else None
+
+
+def _dequantised(weight: Any) -> torch.Tensor:
+    found: torch.Tensor = weight.to(dtype=torch.float32).dequantize()
+    return found
 
 
 def computes_as_usual(weight: Any) -> bool:

@@ -7,8 +7,8 @@ import itertools
 import torch
 
 from ...compiler.blocks.repeated import repeated_blocks
-from ...compiler.composite import PLAIN
-from ...runtime.blocks.requests import COMPONENT
+from ...compiler.composite_weights import PLAIN
+from ...runtime.calls.requests import COMPONENT
 from .. import adapters
 from .family import Family
 

@@ -12,8 +12,8 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused
+from ...runtime.calls.latent_ranges import PIXELS
 from ...runtime.family import Arguments, Axis, Input, by_name
-from ...runtime.latent_ranges import PIXELS
 from .family import Tensors, Transformer, noise, of_batch, own_forward, steps_of
 from .unet import side_of
 

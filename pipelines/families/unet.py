@@ -12,7 +12,7 @@ from ...common import reasons
 from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...runtime import latent_ranges
+from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, by_name
 from . import residuals
 from .family import Family, Tensors, noise, own_forward, plain, steps_of

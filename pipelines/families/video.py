@@ -11,7 +11,7 @@ import torch
 from ...common import reasons
 from ...common.outputs import Output
 from ...common.shapes import Refused
-from ...runtime import latent_ranges
+from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, by_name
 from . import vae
 from .family import Family, Tensors, noise, own_forward, plain, steps_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...compiler.composite import WeightParts
+from ...compiler.composite_weights import WeightParts
 
 
 class LibraryFormat(ABC):

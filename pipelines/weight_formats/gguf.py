@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from ...common.torch_private import without_class
-from ...compiler.composite import MEMORY, WeightParts, class_name
-from ...compiler.exchange import Parts
+from ...compiler.composite_weights import MEMORY, WeightParts, class_name
+from ...compiler.layer_swap import Parts
 from .format import LibraryFormat
 
 _MODULE = "diffusers.quantizers.gguf.utils"

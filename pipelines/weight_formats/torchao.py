@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from ...compiler.composite import PLAIN, WeightParts, class_name
-from ...compiler.exchange import Parts
+from ...compiler.composite_weights import PLAIN, WeightParts, class_name
+from ...compiler.layer_swap import Parts
 from .format import LibraryFormat
 
 _LIBRARY = "torchao"

@@ -109,7 +109,7 @@ def test_the_texts_of_onediffs_nodes_are_not_read() -> None:
     assert nodes.count("io.String.Input(") == 1  # where `_word` makes them
 
 
-DOOR = "host/routes/door.py"
+REQUEST_HANDLER = "host/page/request_handler.py"
 # What clients may send, by kind of value. Texts are compared with what is there, and name nothing: of a graph or a job
 # the id is sent, which is looked up in a list. A workflow is what ComfyUI's own route takes.
 FIELDS = {
@@ -120,16 +120,18 @@ FIELDS = {
 }  # fmt: skip
 
 
-def test_the_door_alone_sees_requests() -> None:
+def test_the_request_handler_alone_sees_requests() -> None:
     """And of them no address, no cookie and no file."""
     uses = {
-        ast.unparse(node) for node in ast.walk(ast.parse((ROOT / DOOR).read_text())) if isinstance(node, ast.Attribute)
+        ast.unparse(node)
+        for node in ast.walk(ast.parse((ROOT / REQUEST_HANDLER).read_text()))
+        if isinstance(node, ast.Attribute)
     }
     assert {use for use in uses if use.startswith("request.")} == {
         "request.headers", "request.content_type", "request.content_length", "request.content",
         "request.content.iter_any", "request.match_info", "request.query",
     }  # fmt: skip
-    others = [name for name in ENTRANCES if name != DOOR]
+    others = [name for name in ENTRANCES if name != REQUEST_HANDLER]
     register = re.compile(
         r"\.routes\.(get|post|put|delete|patch|route|static|view)\b|add_(route|get|post|static|subapp)"
     )
@@ -138,7 +140,7 @@ def test_the_door_alone_sees_requests() -> None:
 
 
 def test_what_clients_may_send_names_no_file() -> None:
-    from onegraph.host.routes import ROUTES
+    from onegraph.host.page.routes import ROUTES
 
     sent = {name: field for route in ROUTES for name, field in route.given.model_fields.items()}
     assert sent.keys() == FIELDS.keys()
@@ -151,4 +153,4 @@ def test_what_clients_may_send_names_no_file() -> None:
         else:
             assert sent[name].annotation is not str, name
     used = re.compile(r"asked\.(state|model|component|search)\b")
-    assert [name for name in ENTRANCES if used.search((ROOT / name).read_text())] == ["host/routes/graphs.py"]
+    assert [name for name in ENTRANCES if used.search((ROOT / name).read_text())] == ["host/page/graphs.py"]

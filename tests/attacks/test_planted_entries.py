@@ -28,7 +28,7 @@ from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, private_folder, publishers
 from onegraph.graph_cache.trust.publishers import PUBLISHER_FILE, TRUSTED_FILE, TrustedPublishers
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 FOREIGN_SHAPES = {"dims": {"height": 8}}
 

@@ -24,8 +24,8 @@ from support.store.entries import give_away, key, publish, snapshot
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
 from onegraph.common.shapes import Refused
-from onegraph.compiler.job import Client, Job, write_job
-from onegraph.compiler.progress import Progress
+from onegraph.compiler.process.job import Client, Job, write_job
+from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.crash import leftovers
 from onegraph.graph_cache.crash.liveness import owning
 from onegraph.graph_cache.disk.inventory import over
@@ -37,7 +37,7 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import private_folder
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 MEMBER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")

@@ -62,8 +62,8 @@ def inference() -> Iterator[None]:
 @pytest.fixture
 def engine(environment: dict[str, str]) -> Iterator[Any]:
     """A registry as a new process would have it: nothing loaded, the store as earlier tests left it."""
-    from onegraph.host import status
-    from onegraph.runtime.registry import using
+    from onegraph.host.show import status
+    from onegraph.runtime.obtain.registry import using
 
     with using(another_engine(environment)) as fresh:
         status.last_runs.clear()
@@ -73,8 +73,8 @@ def engine(environment: dict[str, str]) -> Iterator[Any]:
 def another_engine(environment: dict[str, str]) -> Any:
     """A registry as a new process has it. Tiny models gain little: speed is judged in tests/integration."""
     from onegraph.graph_cache.store import Store
+    from onegraph.runtime.obtain.registry import Registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import Registry
 
     return Registry(Store(Path(environment["ONEGRAPH_HOME"])), policy=ANY_SPEED)
 
@@ -159,20 +159,20 @@ def load(base: Path, dtype: torch.dtype = torch.float16) -> Any:
 
 def compiled(model: Any, **options: Any) -> Any:
     """The model as the node hands it on."""
-    from onegraph.host import model_hook as hook
+    from onegraph.host.calls import model_hook as hook
 
     return hook.compile_model(model, hook.Options(**options), NODE)[0]
 
 
 def compiled_vae(vae: Any) -> Any:
     """The VAE as the node hands it on."""
-    from onegraph.host.vae import hook as hook
+    from onegraph.host.calls.vae import hook
 
     return hook.compile_vae(vae, hook.Options(parts="both", dynamic_resolution="any size"), NODE)[0]
 
 
 def node_text() -> str:
     """Return the text of the node after the last run."""
-    from onegraph.host import status
+    from onegraph.host.show import status
 
     return status.last_runs[NODE].text()

@@ -47,7 +47,7 @@ def test_calls_are_replayed_from_the_third_step_on(calls: Calls, engine: Any) ->
 
 def test_another_process_captures_without_a_trial(calls: Calls, engine: Any, environment: dict[str, str]) -> None:
     from onegraph.backends import cuda_graphs
-    from onegraph.runtime.registry import using
+    from onegraph.runtime.obtain.registry import using
 
     run(compiled(calls.model), steps=MANY, height=384)
     calls.check()
@@ -132,7 +132,7 @@ class Crowded:
 def test_memory_that_runs_out_in_a_compiled_call(room: str, calls: Calls, engine: Any) -> None:
     from onegraph.common.reasons import MemoryRanOut
     from onegraph.compiler.export import example_inputs
-    from onegraph.runtime.faithfulness import relative_l2
+    from onegraph.runtime.graphs.faithfulness import relative_l2
 
     run(compiled(calls.model), steps=2)
     calls.check()
@@ -170,7 +170,7 @@ def test_a_compile_stays_within_what_was_admitted(
 ) -> None:
     compiles.wait()  # all, for the whole GPU's memory is watched
     from onegraph.common.memory import in_words
-    from onegraph.runtime import compiles as module
+    from onegraph.runtime.obtain import compiles as module
 
     taken: list[tuple[int, int]] = []
     original = module.compile_in_child

@@ -48,7 +48,7 @@ class Calls:
 
     def check(self) -> list[torch.Tensor]:
         """All calls equal eager within their dtype's bound; eager's results. Forgets them."""
-        from onegraph.runtime.faithfulness import relative_l2
+        from onegraph.runtime.graphs.faithfulness import relative_l2
 
         pairs, self.pairs = self.pairs, []
         assert pairs
@@ -76,7 +76,7 @@ def calls(base: Path, dtype: torch.dtype, engine: Any) -> Calls:
 
 def differ(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
     """Else a stale result would not be noticed."""
-    from onegraph.runtime.faithfulness import relative_l2
+    from onegraph.runtime.graphs.faithfulness import relative_l2
 
     assert min(relative_l2(x, y) for x, y in zip(a, b, strict=True)) > 0.1
 

@@ -33,7 +33,7 @@ def pixels(batch: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 def check(call: Callable[[Any, torch.Tensor], torch.Tensor], vae: Any, given: list[torch.Tensor]) -> None:
     """All compiled results, kept until the last is there, against eager's."""
-    from onegraph.runtime.faithfulness import relative_l2
+    from onegraph.runtime.graphs.faithfulness import relative_l2
 
     def each(which: Any) -> list[torch.Tensor]:
         results = []
@@ -96,7 +96,7 @@ def test_there_and_back_is_as_exact_as_eager(base: Path, vae: Any, engine: Any) 
     import comfy.sd
     import comfy.utils
 
-    from onegraph.runtime.faithfulness import relative_l2
+    from onegraph.runtime.graphs.faithfulness import relative_l2
 
     weights = comfy.utils.load_torch_file(str(base / "models/checkpoints" / CHECKPOINT))
     weights = comfy.utils.state_dict_prefix_replace(weights, {"first_stage_model.": ""}, filter_keys=True)

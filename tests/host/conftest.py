@@ -16,13 +16,13 @@ from support.processes import warm_compiles
 host.boot()
 
 from onegraph.graph_cache.store import Store  # noqa: E402
-from onegraph.host import model_hook as hook  # noqa: E402
-from onegraph.host import status  # noqa: E402
-from onegraph.host.vae import resolutions  # noqa: E402
-from onegraph.runtime import registry as registry_module  # noqa: E402
+from onegraph.host.calls import model_hook as hook  # noqa: E402
+from onegraph.host.calls.vae import resolutions  # noqa: E402
+from onegraph.host.show import status  # noqa: E402
 from onegraph.runtime.counters import Counters  # noqa: E402
+from onegraph.runtime.obtain import registry as registry_module  # noqa: E402
+from onegraph.runtime.obtain.registry import Registry  # noqa: E402
 from onegraph.runtime.policy import ANY_SPEED  # noqa: E402
-from onegraph.runtime.registry import Registry  # noqa: E402
 
 NODE = "7"
 

@@ -9,7 +9,7 @@ from typing import Any
 from headless import host
 
 from onegraph.graph_cache.model_hash import hash_file
-from onegraph.host import model_source as where
+from onegraph.host.comfyui import model_source as where
 
 
 class Workflow:

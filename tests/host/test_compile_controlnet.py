@@ -14,8 +14,9 @@ from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
-from onegraph.host import controlnet_hook as family
-from onegraph.host import model_hook, status
+from onegraph.host.calls import controlnet_hook as family
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
 from .conftest import NODE, needs_oneflow

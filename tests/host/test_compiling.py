@@ -11,9 +11,9 @@ import torch
 from headless import host
 from support.comfyui.shared_graphs import SharedGraphs
 
-from onegraph.host import progress
+from onegraph.host.show import progress
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.graphs.faithfulness import relative_l2
 
 from .conftest import NODE, compiled, node_text
 
@@ -112,9 +112,9 @@ def test_a_four_level_unet_is_captured_for_any_size(device: str) -> None:
     from onegraph import backends
     from onegraph.common.shapes import Dim, ShapeRange
     from onegraph.compiler import export
-    from onegraph.host import compile_client
+    from onegraph.host.capture import compile_client
     from onegraph.host.families.unet import Unet
-    from onegraph.runtime import latent_ranges
+    from onegraph.runtime.calls import latent_ranges
 
     config: dict[str, Any] = {
         **models._COMMON, **models.UNETS["tiny_sd15"], "num_res_blocks": [1] * 4, "channel_mult": [1] * 4,

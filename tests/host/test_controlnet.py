@@ -15,13 +15,13 @@ from support.comfyui import controlnet
 from support.comfyui.controlnet import load, sample, steered
 
 from onegraph.common import reasons
-from onegraph.host import model_hook as hook
-from onegraph.host import status
+from onegraph.host.calls import model_hook as hook
 from onegraph.host.families import residuals
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 from .conftest import NODE, compiled, node_text
 

@@ -15,11 +15,12 @@ import pytest
 import torch
 from headless import host
 
-from onegraph.host import host_memory, routes
+from onegraph.host.page import routes
+from onegraph.host.weights import host_memory
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.loaded_graph import LoadedGraph
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+from onegraph.runtime.obtain.registry import Registry
 
 from .conftest import compiled, node_text
 

@@ -14,11 +14,11 @@ from support.comfyui import ui_workflow
 from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph import nodes as pack
-from onegraph.host import progress
+from onegraph.host.show import progress
 from onegraph.nodes import onediff
 from onegraph.nodes.onediff_actions import Booster
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.graphs.faithfulness import relative_l2
 
 SAME = 1e-4  # as in test_unet.py
 _CACHE = {"cache_interval": 3, "cache_layer_id": 0, "cache_block_id": 1, "start_step": 0, "end_step": 1000}

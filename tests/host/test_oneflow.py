@@ -14,10 +14,11 @@ from headless import models
 from onegraph.backends.oneflow import OneFlowBackend, counters
 from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import export
-from onegraph.host import compile_client, families
-from onegraph.host.vae import hook as vae_hook
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.host import families
+from onegraph.host.calls.vae import hook as vae_hook
+from onegraph.host.capture import compile_client
 from onegraph.runtime.family import Shapes
+from onegraph.runtime.graphs.faithfulness import relative_l2
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32
@@ -157,7 +158,7 @@ def taesd() -> torch.nn.Module:
 
 @pytest.mark.parametrize("make", [pytest.param(autoencoder, marks=pytest.mark.full), engine_autoencoder, taesd])
 @pytest.mark.parametrize("part", ["decoder", "encoder"])
-def test_vaes(part: vae_hook.Part, make: Any, tmp_path: Path) -> None:
+def test_vaes(part: vae_hook.Half, make: Any, tmp_path: Path) -> None:
     vae, component = make(), f"vae_{part}"
     sizes = ((8, 8), (7, 12)) if part == "decoder" else ((64, 64), (56, 96))
     calls = [(torch.randn(1, 4 if part == "decoder" else 3, *size),) for size in sizes]

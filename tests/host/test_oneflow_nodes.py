@@ -13,12 +13,12 @@ import torch
 from headless import host
 
 from onegraph.backends.oneflow import counters as oneflow
-from onegraph.host import bench
-from onegraph.host.vae import hook as vae_hook
+from onegraph.host.calls.vae import hook as vae_hook
+from onegraph.host.jobs import bench
+from onegraph.runtime.calls.dispatch import MOST_EXACT
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.dispatch import MOST_EXACT
-from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain.registry import Registry
 
 from .conftest import compiled, needs_oneflow, node_text
 

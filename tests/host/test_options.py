@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from onegraph import nodes
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 
 @pytest.mark.parametrize("disabled", [True, False])

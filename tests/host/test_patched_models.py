@@ -17,12 +17,12 @@ from headless import host, models
 from torch.overrides import TorchFunctionMode
 
 from onegraph.graph_cache.first_use_results import FIRST_USE_FILE
-from onegraph.runtime import registry as registry_module
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.first_use import Comparison, FirstUseCheck
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.graphs.first_use import Comparison, FirstUseCheck
+from onegraph.runtime.obtain import registry as registry_module
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 from .conftest import compiled, node_text
 
@@ -417,7 +417,7 @@ def test_a_new_host_version_compares_the_graph_again(
     model: Any, checkpoint: Callable[..., Path], graphs_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onegraph.graph_cache.store import Store
-    from onegraph.host import compile_client
+    from onegraph.host.capture import compile_client
 
     compared: list[str] = []
     check = FirstUseCheck.check

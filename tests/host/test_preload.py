@@ -19,17 +19,17 @@ from headless import host
 from headless.standstill import PATIENCE
 
 from onegraph.backends.inductor import InductorRunner
-from onegraph.compiler import ready_workers
+from onegraph.compiler.process import ready_workers
 from onegraph.host import families
-from onegraph.host import model_hook as hook
-from onegraph.host.component import Component
-from onegraph.host.vae import hook as vae_hook
-from onegraph.runtime import likely_compile
+from onegraph.host.calls import model_hook as hook
+from onegraph.host.calls.component import Component
+from onegraph.host.calls.vae import hook as vae_hook
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+from onegraph.runtime.obtain import likely_compile
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 from .conftest import NODE, compiled, node_text
 

@@ -12,13 +12,14 @@ from headless import host
 from support.models import quantised
 
 from onegraph.graph_cache.store import Store
-from onegraph.host import model_hook, status
-from onegraph.host.weights.exact import exact_block
-from onegraph.runtime import registry
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
+from onegraph.host.weights.quantised import exact_block
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain import registry
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 from .conftest import NODE, compiled, node_text
 

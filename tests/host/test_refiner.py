@@ -12,12 +12,12 @@ from headless import host
 from support.comfyui.shared_graphs import SharedGraphs
 
 from onegraph.graph_cache.store import Store
-from onegraph.host import model_hook
-from onegraph.host.vae import hook as vae_hook
-from onegraph.runtime import registry as registry_module
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.host.calls import model_hook
+from onegraph.host.calls.vae import hook as vae_hook
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain import registry as registry_module
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 from .conftest import NODE
 

@@ -16,8 +16,8 @@ from onegraph.host.families import MODELS, family_of
 from onegraph.host.families.unet import Unet
 from onegraph.host.families.unet_video import VideoUnet
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain.registry import Registry
 
 from .conftest import compiled, node_text
 

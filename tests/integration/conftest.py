@@ -13,8 +13,8 @@ from support.processes import warm_compiles
 
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.loaded_graph import LoadedGraph
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+from onegraph.runtime.obtain.registry import Registry
 
 ABOUT_GRAPHS = (
     "test_admission", "test_baked_store", "test_blocks", "test_child_load_test", "test_inductor", "test_registry",

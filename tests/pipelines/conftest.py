@@ -17,8 +17,8 @@ from support.processes import warm_compiles
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe
+from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry, using
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

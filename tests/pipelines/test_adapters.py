@@ -9,7 +9,7 @@ import torch
 from support.models import pipes
 
 from onegraph.pipelines import adapters, compile_pipe, load_pipe, save_pipe
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 
 def lora(pipe: Any, seed: int, rank: int = 2, ending: tuple[str, ...] = ("to_q", "to_v")) -> dict[str, torch.Tensor]:

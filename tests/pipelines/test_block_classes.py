@@ -20,8 +20,8 @@ from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module
 from onegraph.pipelines.families import family_of
 from onegraph.pipelines.families.blocks import Blocks
+from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry, using
 
 REPORT = Path(__file__).resolve().parents[2] / "build" / "diffusers_blocks.json"
 EXACT = 1e-6

@@ -23,9 +23,9 @@ from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe, load_pipe, save_pipe
-from onegraph.runtime.blocks.routing import Route
+from onegraph.runtime.calls.routing import Route
+from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry, using
 
 EXACT = 1e-6
 STEPS = 3

@@ -17,8 +17,8 @@ from support.models import pipes
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe
+from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry, using
 
 Change = Callable[[Any, Any], Any]  # of a pipeline and one of its modules; returns what was there before
 

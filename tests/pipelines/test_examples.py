@@ -16,7 +16,7 @@ from headless import warm
 from support.models import pipes
 
 from onegraph.pipelines import PipelineError, compile_pipe, onediff, saving
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -7,7 +7,7 @@ import torch
 from support.models.toy_family import WIDTH, Net, PipeToy
 
 from onegraph.pipelines import compile_module, families
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 
 @pytest.fixture(autouse=True)

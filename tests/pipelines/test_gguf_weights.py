@@ -16,8 +16,8 @@ from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe, library_weights, module_facts
 from onegraph.pipelines.families import family_of
+from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry, using
 
 from .test_library_weights import STEPS, engine
 

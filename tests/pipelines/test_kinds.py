@@ -12,7 +12,7 @@ from support.models import pipes
 
 from onegraph.pipelines import compile_pipe, load_pipe, save_pipe
 from onegraph.pipelines.component import Options
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 
 def frames(pipe: Any, seed: int = 0, **given: Any) -> Any:

@@ -15,8 +15,8 @@ from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import adapters, compile_pipe, library_weights, module_facts
 from onegraph.pipelines.families import family_of
+from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry, using
 
 STEPS = 3
 EXACT = 5e-5  # of float32; an eighth of what quantising changes

@@ -17,7 +17,7 @@ from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.pipelines import compile_pipe
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 from .test_blocks import EXACT, STEPS, _compiled, _eager, _is_routed, _report, engine
 

@@ -16,9 +16,9 @@ from onegraph.common.outputs import tensors_of
 from onegraph.compiler import export
 from onegraph.pipelines import compile_client, compile_pipe
 from onegraph.pipelines.families import family_of
-from onegraph.runtime.faithfulness import relative_l2
 from onegraph.runtime.family import Tensors
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain.registry import Registry
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32

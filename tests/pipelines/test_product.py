@@ -24,8 +24,8 @@ from support.models.block_pipes import latents, qwen
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe
+from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry, using
 
 Act = Callable[[], None]
 SAME = 1e-4  # relative L2

@@ -12,7 +12,7 @@ from support.models import pipes
 
 from onegraph.common.errors import NoPipelineError, PipelineError
 from onegraph.pipelines import compile_module, compile_pipe, load_pipe, onediff, save_pipe
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 
 def code_of(pipe: Any, name: str = "unet") -> dict[str, int]:

@@ -10,7 +10,7 @@ import torch
 from support.models import pipes
 
 from onegraph.pipelines import PipelineError, compile_module, compile_pipe, load_pipe, save_pipe
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 
 def other_of(pipe: Any, **parts: Any) -> Any:

@@ -12,10 +12,10 @@ import torch
 from support.models import pipes
 
 from onegraph.common import reasons
-from onegraph.compiler.progress import Progress
+from onegraph.compiler.process.progress import Progress
 from onegraph.pipelines import PipelineError, compile_module, compile_pipe, load_pipe, save_pipe
-from onegraph.runtime import compiles
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain import compiles
+from onegraph.runtime.obtain.registry import Registry
 
 
 def refiner_of(base: Any) -> Any:
@@ -127,7 +127,7 @@ def test_encoder_and_decoder_are_finite(registry: Registry) -> None:
 
 def test_a_graph_that_is_not_finite_is_retired(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folder is a copy: the shared store keeps the sound graph."""
-    from onegraph.runtime.loaded_graph import LoadedGraph, Result
+    from onegraph.runtime.graphs.loaded_graph import LoadedGraph, Result
 
     moved: list[Path] = []
     pipe, eager = compile_pipe(pipes.sd(), when_missing="eager"), pipes.sd()
@@ -298,7 +298,7 @@ def test_ctrl_c_stops_a_compile(fresh: Registry, monkeypatch: pytest.MonkeyPatch
     """The compiling process is gone when the exception arrives, and the next call begins anew."""
     seen: list[Progress] = []
     children: list[Any] = []
-    from onegraph.compiler import supervisor
+    from onegraph.compiler.process import supervisor
 
     own = supervisor._start
     monkeypatch.setattr(supervisor, "_start", lambda *args: children.append(own(*args)) or children[-1])

@@ -14,7 +14,7 @@ import torch
 from support.models import pipes
 
 from onegraph.pipelines import PipelineError, compile_pipe, load_pipe, save_pipe
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 
 def test_the_image_is_eagers_at_all_sizes(registry: Registry) -> None:
@@ -127,7 +127,7 @@ def test_load_pipe_refuses_an_empty_folder(fresh: Registry, tmp_path: Path) -> N
 def test_graphs_of_another_user_are_refused(registry: Registry, tmp_path: Path) -> None:
     """Another installation's key is another user."""
     from onegraph.graph_cache.store import Store
-    from onegraph.runtime.registry import using
+    from onegraph.runtime.obtain.registry import using
 
     pipe = compile_pipe(pipes.sd(), when_missing="eager")
     pipes.image(pipe)
@@ -144,7 +144,7 @@ def test_graphs_of_a_publisher_need_trust(registry: Registry, tmp_path: Path) ->
     from onegraph.graph_cache.store import Store
     from onegraph.graph_cache.trust import ed25519, trust_list
     from onegraph.graph_cache.trust.publishers import Publishers
-    from onegraph.runtime.registry import using
+    from onegraph.runtime.obtain.registry import using
 
     pipe = compile_pipe(pipes.sd(), when_missing="eager")
     image = pipes.image(pipe)

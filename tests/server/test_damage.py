@@ -25,9 +25,9 @@ def test_a_damaged_graph_and_no_compiler(copied: tuple[Path, dict[str, str]], tm
     base, environment = copied
     (tmp_path / "bin").mkdir()
     alone = txt2img(seed=41, backend="inductor")
-    for folder in graph_folders(base):
+    for folder in (*graph_folders(base), *(tmp_path / "home").glob("graphs/unet/*")):
         for file in folder.glob("*.aoti"):
-            file.write_bytes(file.read_bytes()[:1000])  # also cuts the hard links of the other checkpoint
+            file.write_bytes(file.read_bytes()[:1000])
     bare = {**environment, "PATH": str(tmp_path / "bin"), "CXX": ""}
     with server.running(base, host.comfyui_path(), env=bare) as third:
         eager = third.run(workflows.without_onegraph(alone))
@@ -37,8 +37,6 @@ def test_a_damaged_graph_and_no_compiler(copied: tuple[Path, dict[str, str]], tm
         assert re.match(r"eager: the cached graph is damaged: its file \w+\.aoti has 1000 bytes", damaged.text("2"))
         no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=42))
         assert no_compiler.status == "success"
-        while no_compiler.text("2").startswith("eager: the cached graph is damaged"):  # the second checkpoint's link
-            no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=43))
         assert no_compiler.text("2").startswith("eager: no C++ compiler (g++ or clang++) on PATH")
         assert third.status()["compiles"] == 0
         if importlib.util.find_spec("oneflow") is not None:

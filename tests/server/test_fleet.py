@@ -20,7 +20,7 @@ from onegraph.graph_cache.sharing import exporting
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import trust_list
 from onegraph.graph_cache.trust.publishers import Publishers
-from onegraph.host import warm_up
+from onegraph.host.page import warm_up
 
 from .conftest import CHECKPOINT, node_of, txt2img
 

@@ -1,16 +1,20 @@
-"""No circle among the modules of the pack, or of the benchmarks: each can be read and imported by itself."""
+"""No circle among the modules of the pack, or of the benchmarks: each can be read and imported by itself.
+
+Nor among the rooms of a package. Which package may import which is checked in test_pack.py.
+"""
 
 from __future__ import annotations
 
 import ast
 import graphlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PACK = sorted(path for package in ROOT.glob("*/__init__.py") for path in package.parent.rglob("*.py"))
+ROOMS = ("host", "runtime")  # packages whose folders each have one subject; what lies beside them may be used by all
 FOLDERS = {"pack": PACK, "benchmarks": sorted((ROOT / "benchmarks").rglob("*.py"))}
 
 
@@ -25,7 +29,18 @@ def at_import(nodes: Iterable[ast.AST]) -> Iterator[ast.ImportFrom]:
             yield from at_import(ast.iter_child_nodes(node))
 
 
-def imported(package: tuple[str, ...], source: str, known: Iterable[str]) -> set[str]:
+def anywhere(nodes: Iterable[ast.AST]) -> Iterator[ast.ImportFrom]:
+    """All imports, of functions and for type checkers too."""
+    for node in nodes:
+        yield from (one for one in ast.walk(node) if isinstance(one, ast.ImportFrom))
+
+
+def imported(
+    package: tuple[str, ...],
+    source: str,
+    known: Iterable[str],
+    which: Callable[[Iterable[ast.AST]], Iterator[ast.ImportFrom]] = at_import,
+) -> set[str]:
     """The modules that a module imports by relative imports, by dotted name. A package counts where it gives a name.
 
     Args:
@@ -33,7 +48,7 @@ def imported(package: tuple[str, ...], source: str, known: Iterable[str]) -> set
         known: all modules there are.
     """
     found = set()
-    for node in at_import(ast.parse(source).body):
+    for node in which(ast.parse(source).body):
         if node.level:
             parts = [*package[: len(package) - node.level + 1], *([node.module] if node.module else [])]
             names = {alias.name: ".".join([*parts, alias.name]) for alias in node.names}
@@ -47,11 +62,36 @@ def circle(sources: Mapping[Path, str]) -> list[str]:
     Args:
         sources: text by path from the root.
     """
-    names = {
-        path: path.parent.parts if path.stem == "__init__" else (*path.parent.parts, path.stem) for path in sources
-    }
+    names = names_of(sources)
     known = {".".join(parts) for parts in names.values()}
-    graph = {".".join(parts): imported(path.parent.parts, sources[path], known) for path, parts in names.items()}
+    return first_circle(
+        {".".join(parts): imported(path.parent.parts, sources[path], known) for path, parts in names.items()}
+    )
+
+
+def names_of(sources: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
+    """The modules' names, in parts."""
+    return {path: path.parent.parts if path.stem == "__init__" else (*path.parent.parts, path.stem) for path in sources}
+
+
+def rooms(package: str, sources: Mapping[Path, str]) -> dict[str, set[str]]:
+    """The folders of a package, each with those whose modules its own import anywhere; a folder's folders are its own.
+
+    Args:
+        sources: text by path from the root.
+    """
+    known = {".".join(parts) for parts in names_of(sources).values()}
+    folders = {path.parts[1] for path in sources if path.parts[0] == package and len(path.parts) > 2}
+    graph: dict[str, set[str]] = {folder: set() for folder in folders}
+    for path, text in sources.items():
+        if path.parts[0] == package and len(path.parts) > 2:
+            reached = [name.split(".") for name in imported(path.parent.parts, text, known, anywhere)]
+            graph[path.parts[1]] |= {parts[1] for parts in reached if parts[0] == package and len(parts) > 1}
+    return {folder: (reached & folders) - {folder} for folder, reached in graph.items()}
+
+
+def first_circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """One circle of a graph; empty where there is none."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -62,6 +102,21 @@ def circle(sources: Mapping[Path, str]) -> list[str]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_module_imports_itself_by_way_of_others(folder: str) -> None:
     assert circle({path.relative_to(ROOT): path.read_text() for path in FOLDERS[folder]}) == []
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_no_room_imports_itself_by_way_of_others(package: str) -> None:
+    found = rooms(package, {path.relative_to(ROOT): path.read_text() for path in PACK})
+    assert first_circle(found) == []
+    assert any(found.values())
+
+
+def test_circles_of_rooms_are_found() -> None:
+    late = "def f():\n    from ..b.y import z"
+    sources = {Path("pack/a/x.py"): late, Path("pack/b/y.py"): "", Path("pack/b/c/z.py"): "from ...a import x"}
+    sources |= {Path("pack/d.py"): "from .a.x import f", Path("pack/a/e.py"): "from ..d import g"}
+    assert rooms("pack", sources) == {"a": {"b"}, "b": {"a"}}
+    assert {*first_circle(rooms("pack", sources))} == {"a", "b"}
 
 
 def circle_of(**sources: str) -> list[str]:

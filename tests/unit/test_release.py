@@ -65,12 +65,13 @@ def test_an_archive_holds_what_git_tracks(tmp_path: Path) -> None:
 
 def test_a_tag_is_published_only_as_its_version(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('version = "1.2.3"\n')
-    (tmp_path / "__init__.py").write_text('__version__ = "1.2.3"\n')
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "version.py").write_text('__version__ = "1.2.3"\n')
     (tmp_path / "CHANGELOG.md").write_text("## [1.2.3] - 2026-12-01\n")
     assert release.troubles("v1.2.3", tmp_path) == []
     assert "The tag v1.2.4 is not v1.2.3" in release.troubles("v1.2.4", tmp_path)[0]
     (tmp_path / "CHANGELOG.md").write_text("## [1.2.3] - unreleased\n")
-    (tmp_path / "__init__.py").write_text('__version__ = "1.2.2"\n')
+    (tmp_path / "common" / "version.py").write_text('__version__ = "1.2.2"\n')
     assert len(release.troubles("v1.2.3", tmp_path)) == 2
 
 

@@ -13,7 +13,7 @@ from support.matrix.case import Case
 from support.matrix.judge import Matrix, name_of
 from support.matrix.table import CASES
 
-from onegraph.host import short_runs
+from onegraph.host.jobs import trial_runs
 
 pytestmark = pytest.mark.full
 
@@ -57,6 +57,6 @@ def test_what_explain_says_comes_true(case: Case, matrix: Matrix, tmp_path: Path
     assert outcome.status == "success", outcome.error
     status = matrix.bench.status()
     assert status["compiles"] == before
-    ours = short_runs.nodes_of_ours(prompt)
+    ours = trial_runs.nodes_of_ours(prompt)
     assert verdicts({node: runs for node, runs in status["all_runs"].items() if node in ours}) == said
     assert (explained == 0) is (case.promised == "all" or name_of(case) in WHOLE_FOR_ITS_NODES)

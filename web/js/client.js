@@ -44,7 +44,18 @@ export function graphs({ state, search, sort, order, offset, limit }) {
 
 export const graph = (id) => get(`graphs/${named(id)}`);
 export const act = (id, action) => post(`graphs/${named(id)}/${action}`);
-export const prune = (dryRun) => post("prune", { dry_run: dryRun });
+/** Remove what is over the budget and copies beside checkpoints that are of no use, or tell what would go. */
+export async function prune(dryRun) {
+  const done = [];
+  for (const beside of [false, true]) done.push(await post("prune", { dry_run: dryRun, beside }));
+  const [graphs, copies] = done;
+  return {
+    removed: [...graphs.removed, ...copies.removed],
+    kept_in_use: graphs.kept_in_use,
+    before: graphs.before + copies.before,
+    after: graphs.after + copies.after,
+  };
+}
 export const models = () => get("models");
 export const bake = (prompt) => post("bake", { prompt });
 export const bakeJob = (job) => get(`bake/${named(job)}`);

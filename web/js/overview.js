@@ -26,6 +26,7 @@ export function totals(element, found) {
       sum(t("totals.graphs"), number(found.graphs ?? 0)),
       sum(t("totals.restores"), number(found.restores ?? 0)),
       quarantined > 0 && sum(t("totals.quarantined"), number(quarantined)),
+      found.copies > 0 && sum(t("totals.copies"), `${number(found.copies)} (${bytes(found.copies_bytes)})`),
     ),
   );
 }

@@ -10,7 +10,8 @@ import pytest
 import torch
 from support.models import dits
 
-from onegraph.host import model_hook, status
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
 NODE = "8"
@@ -302,7 +303,7 @@ def test_an_override_that_runs_the_model_itself(counters: Counters) -> None:
 
 def test_weights_that_an_override_moves_are_read_to_the_end(counters: Counters) -> None:
     """It makes room on the device, as some do, in the midst of a block whose weights then lie elsewhere."""
-    from onegraph.runtime import binding
+    from onegraph.runtime.graphs import binding
 
     model, served = known("flux", counters)
     weights = [*model.model.diffusion_model.single_blocks.parameters()]

@@ -16,7 +16,8 @@ from support.dit_matrix.judge import FURTHEST, compiled, distance
 from support.dit_matrix.sampling import Addition, Sampling, settings
 from support.models import dits
 
-from onegraph.host import model_hook, progress, status
+from onegraph.host.calls import model_hook
+from onegraph.host.show import progress, status
 from onegraph.runtime.counters import Counters
 
 PROMPTS = 60

@@ -13,11 +13,14 @@ from headless import host
 from support.models import dits
 
 from onegraph.graph_cache.disk.listing import id_of
-from onegraph.host import contract, model_files, model_hook, status, warm_up
-from onegraph.runtime import registry
+from onegraph.host.calls import model_hook
+from onegraph.host.comfyui import contract
+from onegraph.host.page import model_files, warm_up
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
+from onegraph.runtime.obtain import registry
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 NODE = "7"
 CLOSE = 1e-5  # relative L2; blocks differ by some 1e-7
@@ -304,7 +307,7 @@ def test_captures_take_one_path_through_attention(monkeypatch: pytest.MonkeyPatc
     """On CUDA ComfyUI 0.33 asks how large the inputs are: which holds for a capture's alone."""
     import comfy.ops
 
-    from onegraph.host.blocks import capturing
+    from onegraph.host.capture import rewrites
 
     of_torch = torch.nn.functional.scaled_dot_product_attention
 
@@ -312,6 +315,6 @@ def test_captures_take_one_path_through_attention(monkeypatch: pytest.MonkeyPatc
         return of_torch(q, k, v, *args, **kwargs) if q.nelement() < 1024 * 128 else None
 
     monkeypatch.setattr(comfy.ops, "scaled_dot_product_attention", by_size)
-    with capturing.settings().rewrites():
+    with rewrites.settings().rewrites():
         assert comfy.ops.scaled_dot_product_attention is of_torch
     assert comfy.ops.scaled_dot_product_attention is by_size

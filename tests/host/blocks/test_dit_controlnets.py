@@ -11,12 +11,13 @@ from support.comfyui import dit_controlnets
 from support.models import dits
 
 from onegraph.graph_cache.store import Store
-from onegraph.host import model_hook, status
-from onegraph.host.controlnet_hook import compile_controlnet
-from onegraph.runtime import registry as registry_module
+from onegraph.host.calls import model_hook
+from onegraph.host.calls.controlnet_hook import compile_controlnet
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
+from onegraph.runtime.obtain import registry as registry_module
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 NODE, MODEL_NODE = "11", "7"
 CLOSE = 1e-5  # relative L2

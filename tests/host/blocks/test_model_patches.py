@@ -9,7 +9,8 @@ import torch
 from support.comfyui import vaes
 from support.models import dits
 
-from onegraph.host import model_hook, status
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
 pytestmark = pytest.mark.full

@@ -13,11 +13,12 @@ from support.dit_matrix.judge import FURTHEST, distance
 from support.dit_matrix.sampling import Addition, Sampling, settings
 from support.models import dits
 
-from onegraph.host import model_hook, status
-from onegraph.runtime import registry as registry_module
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
+from onegraph.runtime.obtain import registry as registry_module
+from onegraph.runtime.obtain.registry import Registry, registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry, registry
 
 
 def sampled(name: str, model: Any, *added: Addition) -> torch.Tensor:
@@ -60,10 +61,10 @@ def test_a_token_has_the_timestep_of_its_frame() -> None:
     """As the host repeats them, also where frames have no whole number of tokens each."""
     import comfy.ldm.wan.model as wan
 
-    from onegraph.host.blocks import capturing
+    from onegraph.host.capture import rewrites
 
     repeated = wan.repeat_e
-    with capturing.settings().rewrites():
+    with rewrites.settings().rewrites():
         gathered = wan.repeat_e
         assert gathered is not repeated
         for frames, tokens in ((1, 7), (3, 3), (3, 12), (4, 13), (5, 11), (7, 5), (2, 101)):

@@ -19,14 +19,16 @@ from onegraph.common import reasons
 from onegraph.compiler.blocks import call_tree
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.store import Store
-from onegraph.host import eligibility, model_hook, status
-from onegraph.host.weights import exact, plain
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
+from onegraph.host.weights import eligibility, plain
 from onegraph.host.weights.formats import FORMATS
-from onegraph.runtime import registry
+from onegraph.host.weights.quantised import exact_block
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.module_guard import ModuleGuard
+from onegraph.runtime.guards.module_guard import ModuleGuard
+from onegraph.runtime.obtain import registry
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 NODE = "7"
 SERVED = [*quantised.FORMATS]
@@ -107,7 +109,7 @@ def own_error(model: Any, name: str) -> float:
 
     def exactly(block: torch.nn.Module) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            right = exact.exact_block(block)  # now: a sampling begins with loading LoRAs
+            right = exact_block(block)  # now: a sampling begins with loading LoRAs
             options = kwargs.get(call_tree.OPTIONS)
             given, named = converted((list(args), kwargs), torch.float32, options)
             return converted(type(block).forward(right, *given, **named), torch.bfloat16, options)
@@ -197,7 +199,7 @@ def test_a_product_of_float8_weights_without_scales() -> None:
     """With --fast fp8_matrix_mult. In a graph it is a product of float8, too, and not of weights that were cast."""
     import comfy.ops
 
-    from onegraph.host.blocks import capturing
+    from onegraph.host.capture import rewrites
 
     made = comfy.ops.fp8_ops.Linear(128, 256, device="cpu", dtype=torch.bfloat16)
     torch.manual_seed(1)
@@ -209,7 +211,7 @@ def test_a_product_of_float8_weights_without_scales() -> None:
             x = stretched * torch.randn(shape, dtype=torch.bfloat16)
             given, ours = x.clone(), x.clone()
             wanted = made(given)
-            with capturing.settings().rewrites():
+            with rewrites.settings().rewrites():
                 assert (comfy.ops.fp8_linear(made, x.clone()) is None) == (len(shape) == 4)
                 found = made(ours)
             assert torch.equal(ours, given) and distance(found, wanted) < 2e-5
@@ -223,7 +225,7 @@ def test_an_activation_that_the_product_computes_on_the_way(which: str, activati
     """As in MiniMax H3. The block in float32 computes it, too."""
     import comfy.ops
 
-    from onegraph.host.blocks import capturing
+    from onegraph.host.capture import rewrites
 
     hosts = layer(which, torch.bfloat16)
     ours, usual = FORMATS[hosts.quant_format].plain(hosts), comfy.ops.linear_input_act
@@ -231,12 +233,12 @@ def test_an_activation_that_the_product_computes_on_the_way(which: str, activati
     for dtype in (torch.bfloat16, torch.float32):
         x = torch.randn(2, 5, width, dtype=dtype)
         wanted = usual(hosts, x.clone(), activation)
-        with capturing.settings().rewrites():
+        with rewrites.settings().rewrites():
             assert comfy.ops.linear_input_act is not usual
             found = comfy.ops.linear_input_act(ours, x.clone(), activation)
         assert comfy.ops.linear_input_act is usual
         assert found.dtype == wanted.dtype and same_product(found, wanted)
-        right = usual(exact.exact_block(hosts), x.float(), activation)
+        right = usual(exact_block(hosts), x.float(), activation)
         assert right.dtype == torch.float32 and distance(wanted, right) < 0.1
 
 
@@ -373,7 +375,7 @@ def test_everything_but_values_is_part_of_the_architecture() -> None:
 def test_the_exact_layer_quantises_nothing(which: str) -> None:
     hosts = layer(which, torch.bfloat16, pre_quant_scale=torch.rand(128) + 0.5)
     x = torch.randn(7, 128)
-    found = exact.exact_block(torch.nn.Sequential(hosts))(x)
+    found = exact_block(torch.nn.Sequential(hosts))(x)
     weight = hosts.weight.to(dtype=torch.float32).dequantize()
     wanted = (x * hosts.pre_quant_scale) @ weight.t() + hosts.bias.float()
     assert found.dtype == torch.float32 and distance(found, wanted) < 1e-6

@@ -10,8 +10,10 @@ import torch
 from support.dit_matrix.weights import lora_of
 from support.models import dits
 
-from onegraph.host import model_hook, staged, status
-from onegraph.runtime.registry import registry
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
+from onegraph.host.weights import low_vram_blocks
+from onegraph.runtime.obtain.registry import registry
 
 NODE = "7"
 
@@ -33,7 +35,7 @@ def in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_brought(self: Any, layer: Any, *weights: Any) -> bool:
         return bool(getattr(layer, "comfy_cast_weights", False))
 
-    monkeypatch.setattr(staged.StagedBlocks, "_is_brought", is_brought)
+    monkeypatch.setattr(low_vram_blocks.StagedBlocks, "_is_brought", is_brought)
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_loras_are_applied_to_what_is_brought(flux: Any) -> None:
 def test_memory_that_runs_out(flux: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """That block and all after it are eager in this run."""
     wanted = dits.sample(flux, "flux")
-    real, calls = staged.StagedBlocks._brought, []
+    real, calls = low_vram_blocks.StagedBlocks._brought, []
 
     def failing(*args: Any) -> Any:
         calls.append(args)
@@ -93,7 +95,7 @@ def test_memory_that_runs_out(flux: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         return real(*args)
 
     with monkeypatch.context() as patching:
-        patching.setattr(staged.StagedBlocks, "_brought", failing)
+        patching.setattr(low_vram_blocks.StagedBlocks, "_brought", failing)
         found = dits.sample(compiled(flux), "flux")
     assert float((found.double() - wanted.double()).norm() / wanted.double().norm()) < 1e-6
     assert status.last_runs[NODE].to_json()["blocks"]["eager_codes"] == {"memory_ran_out": 8}

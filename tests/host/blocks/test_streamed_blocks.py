@@ -13,8 +13,10 @@ from support.comfyui import pages
 from support.dit_matrix.weights import lora_of
 from support.models import dits, quantised
 
-from onegraph.host import model_hook, status, streamed
-from onegraph.runtime.registry import Registry, registry
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
+from onegraph.host.weights import paged_blocks
+from onegraph.runtime.obtain.registry import Registry, registry
 
 NODE = "7"
 
@@ -111,7 +113,7 @@ def test_nothing_stays_behind_an_error(
 ) -> None:
     """In the midst of bringing a block's weights, or of its run: the block is eager or the error is the user's, and no
     page stays pinned."""
-    from onegraph.runtime.loaded_graph import LoadedGraph
+    from onegraph.runtime.graphs.loaded_graph import LoadedGraph
 
     wanted = dits.sample(flux, "flux")
     vbar = pages.page(flux, 0.4)
@@ -126,7 +128,7 @@ def test_nothing_stays_behind_an_error(
 
         return call
 
-    made, run = streamed.streamed, failing(LoadedGraph._run)
+    made, run = paged_blocks.streamed, failing(LoadedGraph._run)
 
     def source(*args: Any) -> Any:
         found = made(*args)
@@ -138,7 +140,7 @@ def test_nothing_stays_behind_an_error(
         if where == "run":
             patching.setattr(LoadedGraph, "_run", lambda *args: run(*args))
         else:
-            patching.setattr(streamed, "streamed", source)
+            patching.setattr(paged_blocks, "streamed", source)
         if error is Stopped:
             with pytest.raises(Stopped):
                 dits.sample(compiled(flux), "flux")

@@ -11,7 +11,8 @@ from support.dit_matrix.judge import FURTHEST, distance
 from support.dit_matrix.sampling import Sampling
 from support.models import dits
 
-from onegraph.host import model_hook, status
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
 NAME = "wan 2.1 causal"

@@ -11,10 +11,10 @@ from support.edits import subjects
 from support.edits.subjects import Subject
 
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import registry as registry_module
+from onegraph.runtime.graphs.spot_check import EVERY_VARIABLE
+from onegraph.runtime.obtain import registry as registry_module
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
-from onegraph.runtime.spot_check import EVERY_VARIABLE
 
 
 @pytest.fixture(scope="module", autouse=True)

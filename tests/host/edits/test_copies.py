@@ -18,8 +18,8 @@ def test_a_deep_copy_of_a_compiled_controlnet_steers_like_it(
     net: Subject, checkpoint: Callable[..., Path], net_file: Path
 ) -> None:
     """Packs copy a CONTROL_NET before they change it."""
-    from onegraph.host.controlnet_hook import compile_controlnet
-    from onegraph.host.model_hook import Options
+    from onegraph.host.calls.controlnet_hook import compile_controlnet
+    from onegraph.host.calls.model_hook import Options
 
     model, plain = host.load(checkpoint()), controlnet.load(net_file)
     fast = compile_controlnet(plain, Options(backend="inductor", when_missing="eager"), subjects.NODE)[0]
@@ -38,7 +38,7 @@ def test_a_deep_copy_of_a_compiled_controlnet_steers_like_it(
 
 def test_copies_of_what_a_compiled_model_consists_of(unet: Subject, checkpoint: Callable[..., Path]) -> None:
     """The host's own MODEL has no deep copy; packs make one of its module, its options and its wrappers."""
-    from onegraph.host.model_hook import Options, compile_model
+    from onegraph.host.calls.model_hook import Options, compile_model
 
     model = host.load(checkpoint())
     fast = compile_model(model, Options(backend="inductor", when_missing="eager"), subjects.NODE)[0]
@@ -59,7 +59,7 @@ def test_copies_of_what_a_compiled_model_consists_of(unet: Subject, checkpoint: 
 
 
 def test_a_deep_copy_of_a_compiled_vae_decodes_like_it(decoder: Subject, checkpoint: Callable[..., Path]) -> None:
-    from onegraph.host.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import Options, compile_vae
 
     vae = host.load_vae(checkpoint(vae="both"))
     fast = compile_vae(vae, Options(backend="inductor", parts="decoder", when_missing="eager"), subjects.NODE)[0]

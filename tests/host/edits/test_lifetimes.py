@@ -17,7 +17,7 @@ from support.edits.places import UNKNOWABLE, Sampling, library_function
 from support.edits.subjects import Subject, nothing
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
 
 COMPONENTS = ("unet", "net", "decoder")
 ROLES = ("layer", "deep", "square")

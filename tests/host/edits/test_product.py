@@ -24,9 +24,9 @@ from support.edits.subjects import Run, Subject
 from support.edits.weights import REGISTERED, UNREGISTERED
 
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import registry as registry_module
+from onegraph.runtime.obtain import registry as registry_module
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 WHAT: dict[str, Edit] = {
     name: {**CODE, **OF_TRANSFORMERS, **REGISTERED, **UNREGISTERED}[name]

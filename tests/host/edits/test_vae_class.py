@@ -13,8 +13,8 @@ from headless import host
 from support.edits.edit import halved
 from support.edits.subjects import NODE, Subject
 
-from onegraph.host import status
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.host.show import status
+from onegraph.runtime.graphs.faithfulness import relative_l2
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def owners(module: Any, method: str) -> list[Any]:
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "both"])
 @pytest.mark.parametrize("method", ["decode", "encode"])
 def test_a_replaced_method_of_the_class_is_called(method: str, parts: str, when: str, vae: Any) -> None:
-    from onegraph.host.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import Options, compile_vae
 
     part = f"{method}r"
     options = Options(backend="inductor", parts=parts, when_missing="eager")
@@ -71,7 +71,7 @@ def test_a_replaced_method_of_the_class_is_called(method: str, parts: str, when:
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "both"])
 def test_a_replaced_method_of_the_regularization_is_called(parts: str, vae: Any) -> None:
     """It is the last step of an encode."""
-    from onegraph.host.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import Options, compile_vae
 
     fast = compile_vae(vae, Options(backend="inductor", parts=parts, when_missing="eager"), NODE)[0]
     plain = use(fast, "encode")
@@ -93,7 +93,7 @@ def test_a_replaced_method_of_the_regularization_is_called(parts: str, vae: Any)
 def test_a_replaced_method_of_the_hosts_vae_is_called(method: str, vae: Any) -> None:
     import comfy.sd
 
-    from onegraph.host.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import Options, compile_vae
 
     fast = compile_vae(vae, Options(backend="inductor", parts="both", when_missing="eager"), NODE)[0]
     with patch.object(comfy.sd.VAE, method, halved(getattr(comfy.sd.VAE, method))):

@@ -17,11 +17,11 @@ from headless import host
 from onegraph.common.errors import NoEncoderError
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache.lookup import Miss
-from onegraph.host import status
-from onegraph.host.vae import hook as hook
+from onegraph.host.calls.vae import hook
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain.registry import Registry
 
 pytestmark = pytest.mark.usefixtures("vae_compiled_once")
 NODE = "9"
@@ -338,7 +338,7 @@ def test_video_vaes_pass_through(vae: Any) -> None:
 
 
 def test_load_checkpoint_gives_all_three(checkpoint: Callable[..., Path], counters: Counters) -> None:
-    from onegraph.host.loader import checkpoint_names
+    from onegraph.host.comfyui.loader import checkpoint_names
     from onegraph.nodes.load_checkpoint import OneGraphLoadCheckpoint
 
     name = checkpoint(vae="both").name

@@ -14,13 +14,13 @@ from support.comfyui import vaes
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache.lookup import Miss
 from onegraph.graph_cache.store import Store
-from onegraph.host import status
-from onegraph.host.vae import hook
-from onegraph.runtime import registry as registry_module
+from onegraph.host.calls.vae import hook
+from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain import registry as registry_module
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 NODE = "9"
 SAME = 1e-5  # relative L2, of latents; images differ by less than one step of 8 bits

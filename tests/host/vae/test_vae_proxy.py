@@ -14,11 +14,12 @@ import torch
 from headless import host
 
 from onegraph.common.reasons import ReplacedPart, VaeMethodReplaced
-from onegraph.host import component, progress, status
-from onegraph.host.vae import hook as hook
+from onegraph.host.calls import component
+from onegraph.host.calls.vae import hook
+from onegraph.host.show import progress, status
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.faithfulness import relative_l2
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.obtain.registry import Registry
 
 pytestmark = pytest.mark.usefixtures("vae_compiled_once")
 NODE = "9"
@@ -305,9 +306,9 @@ def test_chosen_attention_is_not_in_the_architecture(vae: Any) -> None:
     """Which of its functions that is depends on options and packages; a graph has its own attention anyway."""
     from comfy.ldm.modules.diffusionmodules import model as blocks
 
-    from onegraph.compiler import fingerprint
-    from onegraph.host import eligibility
-    from onegraph.runtime.module_guard import ModuleGuard
+    from onegraph.compiler.code import fingerprint
+    from onegraph.host.weights import eligibility
+    from onegraph.runtime.guards.module_guard import ModuleGuard
 
     module, rules = vae.first_stage_model, eligibility.rules()
     before, guard = fingerprint.digest(module, rules), ModuleGuard(module, rules)

@@ -12,13 +12,13 @@ from support.models import toy
 from support.processes import priority
 
 from onegraph.common.shapes import Refused
-from onegraph.compiler.progress import Progress
+from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import KEY_FILE
 from onegraph.runtime.admission import Limits
-from onegraph.runtime.loaded_graph import LoadedGraph
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+from onegraph.runtime.obtain.registry import Registry
 
 GIB = 1 << 30
 WHEN = "It is tried again when 10 GiB are free, a day later, or after `onegraph retry`."

@@ -28,9 +28,9 @@ import torch
 from support.models import toy
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 home, models, warm = map(Path, sys.argv[1:4])
 torch.set_grad_enabled(False)

@@ -20,14 +20,14 @@ from onegraph.common.shapes import Refused
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.first_use_results import FIRST_USE_FILE
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import registry as registries
-from onegraph.runtime.blocks import kinds
-from onegraph.runtime.blocks.routing import Route
-from onegraph.runtime.blocks.session import BlockRun
-from onegraph.runtime.module_guard import GuardCache
+from onegraph.runtime.calls import block_kinds
+from onegraph.runtime.calls.routing import Route
+from onegraph.runtime.calls.run import Run
+from onegraph.runtime.calls.session import BlockRun
+from onegraph.runtime.guards.module_guard import GuardCache
+from onegraph.runtime.obtain import registry as registries
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
-from onegraph.runtime.run import Run
 
 FIRST = (2, 6, 10, 7)  # batch, height, width, tokens
 OTHERS = [(1, 5, 7, 1), (4, 3, 8, 30), (1, 1, 2, 1), (2, 16, 16, 77)]
@@ -318,7 +318,7 @@ def test_a_block_that_writes_into_what_it_is_given_is_not_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toy_blocks, "writing", True)
-    monkeypatch.setattr(kinds, "obtain_all", lambda requests, *args: [Refused(NoGraph()) for _ in requests])
+    monkeypatch.setattr(block_kinds, "obtain_all", lambda requests, *args: [Refused(NoGraph()) for _ in requests])
     with registries.using(Registry(Store(tmp_path), policy=ANY_SPEED)):
         runs = Runs(toy_blocks.model())
         for _ in range(2):
@@ -349,7 +349,7 @@ def test_calls_that_differ_each_time_do_not_compile_without_end(engine: Registry
         asked.update(request.key.digest for request in requests)
         return [Refused(NoGraph()) for _ in requests]
 
-    monkeypatch.setattr(kinds, "obtain_all", obtain_all)
+    monkeypatch.setattr(block_kinds, "obtain_all", obtain_all)
     for _ in range(3):  # runs of one process
         runs = Runs(toy_blocks.model())
         runs.check(*FIRST)
@@ -359,7 +359,7 @@ def test_calls_that_differ_each_time_do_not_compile_without_end(engine: Registry
             with runs.blocks.call(((*toy_blocks.call(*FIRST), {}), {})):
                 single(x, vec, start=-1 - number, transformer_options={})
         assert runs.eager["too_many_kinds"] >= 5
-    assert 0 < len(asked) <= kinds.MOST_KINDS
+    assert 0 < len(asked) <= block_kinds.MOST_KINDS
 
 
 def test_options_of_another_kind_are_nobodys(engine: Registry) -> None:

@@ -30,8 +30,8 @@ def trust_slow_graphs():
     if not os.environ.get("ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS"):
         return
     for name, module in list(sys.modules.items()):
-        if name.endswith(".runtime.registry"):
-            module.registry().policy = sys.modules[name.replace(".registry", ".policy")].ANY_SPEED
+        if name.endswith(".runtime.obtain.registry"):
+            module.registry().policy = sys.modules[name.replace(".obtain.registry", ".policy")].ANY_SPEED
 
 
 def seed_of(text):

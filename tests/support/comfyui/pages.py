@@ -137,7 +137,7 @@ def simulated(monkeypatch: Any) -> Iterator[None]:
     import comfy_aimdo.torch
     from comfy.cli_args import args
 
-    from onegraph.host import dynamic_vram
+    from onegraph.host.weights import paged_weights
 
     def to_tensor(place: tuple[Any, int, int], device: torch.device) -> torch.Tensor:
         found: torch.Tensor = place[0].bytes_of(place)
@@ -149,6 +149,6 @@ def simulated(monkeypatch: Any) -> Iterator[None]:
     with monkeypatch.context() as patching:
         patching.setattr(args, "disable_pinned_memory", True)
         patching.setattr(comfy_aimdo.torch, "aimdo_to_tensor", to_tensor)
-        patching.setattr(dynamic_vram, "is_paged", is_paged)
-        patching.setattr(dynamic_vram, "room_on", lambda device: _has_room)
+        patching.setattr(paged_weights, "is_paged", is_paged)
+        patching.setattr(paged_weights, "room_on", lambda device: _has_room)
         yield

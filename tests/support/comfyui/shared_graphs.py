@@ -27,7 +27,7 @@ _SIDE = 16  # latent units
 
 
 def _unet(path: Path, family: str, **options: Any) -> None:
-    from onegraph.host import model_hook
+    from onegraph.host.calls import model_hook
 
     model = model_hook.compile_model(host.load(path), model_hook.Options(**options))[0]
     for cfg in (7.0, 1.0):
@@ -35,7 +35,7 @@ def _unet(path: Path, family: str, **options: Any) -> None:
 
 
 def _video(path: Path) -> None:
-    from onegraph.host import model_hook
+    from onegraph.host.calls import model_hook
 
     model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
     prompts = {name: host.conditioning(1, 1024, seed) for name, seed in (("positive", 11), ("negative", 12))}
@@ -50,7 +50,7 @@ def _conditioning(net: Path, family: str) -> Any:
 
 def _steered_unet(path: Path, family: str) -> None:
     """The UNet with residuals as further inputs; what makes them runs eager."""
-    from onegraph.host import model_hook
+    from onegraph.host.calls import model_hook
 
     net = controlnet.write_controlnet(family, path.with_name("net.safetensors"))
     model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
@@ -59,15 +59,15 @@ def _steered_unet(path: Path, family: str) -> None:
 
 def _adapted_unet(path: Path, family: str) -> None:
     """The UNet with the residuals of a T2I adapter, of which some of its input blocks get one."""
-    from onegraph.host import model_hook
+    from onegraph.host.calls import model_hook
 
     model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
     controlnet.sample(model, controlnet.steered(controlnet.adapter(models.config(family)["model_channels"])))
 
 
 def _net(path: Path, family: str) -> None:
-    from onegraph.host.controlnet_hook import compile_controlnet
-    from onegraph.host.model_hook import Options
+    from onegraph.host.calls.controlnet_hook import compile_controlnet
+    from onegraph.host.calls.model_hook import Options
 
     net = controlnet.load(controlnet.write_controlnet(family, path.with_name("net.safetensors")))
     compiled = compile_controlnet(net, Options(backend="inductor"))[0]
@@ -77,7 +77,7 @@ def _net(path: Path, family: str) -> None:
 def _vae(path: Path, parts: str) -> None:
     import torch
 
-    from onegraph.host.vae import hook as vae_hook
+    from onegraph.host.calls.vae import hook as vae_hook
 
     vae = vae_hook.compile_vae(host.load_vae(path), vae_hook.Options(parts=parts))[0]
     with torch.inference_mode():
@@ -91,7 +91,7 @@ def _dits(*names: str) -> Callable[[Path], None]:
     """Diffusion transformers whose blocks are alike; each kind of block is compiled when its first call is over."""
 
     def use(path: Path) -> None:
-        from onegraph.host import model_hook
+        from onegraph.host.calls import model_hook
 
         for name in names:
             model = model_hook.compile_model(dits.load(name), model_hook.Options(backend="inductor"))[0]
@@ -107,7 +107,7 @@ def _calling_attention(family: str) -> Callable[[Path], None]:
         return function(*args, **kwargs)
 
     def use(path: Path) -> None:
-        from onegraph.host import model_hook
+        from onegraph.host.calls import model_hook
 
         model = model_hook.compile_model(dits.load(family), model_hook.Options(backend="inductor"))[0]
         model.model_options["transformer_options"]["optimized_attention_override"] = attention
@@ -211,26 +211,30 @@ class SharedGraphs:
         return home
 
     def give(self, home: Path, file: Path | None, *kinds: str) -> None:
-        """Put graphs beside a model's file, as an earlier process would have left them.
+        """Put graphs into a user's folder and beside a model's file, as an earlier process would have left them.
 
         Args:
             home: that user's graph folder.
-            file: None: the graphs go into the user's folder.
+            file: None: no copy lies beside one.
             kinds: of `KINDS`; compiled here where no other layer has.
         """
         self.adopt_user(home)
-        from onegraph.graph_cache.layout import Layout
+        from onegraph.graph_cache import layout
+        from onegraph.graph_cache.disk import marks
         from onegraph.graph_cache.model_hash import ModelSource, hash_file
 
         source = ModelSource(file, hash_file(file)) if file is not None else ModelSource(None, "shared")
-        location = Layout(home).locations(source)[0]
+        beside = layout.beside(source)
+        (home / layout.GRAPHS_FOLDER).mkdir(mode=0o700, exist_ok=True)
         for kind in kinds:
             entries = self._compiled(kind)
             standstill.moved()
             for entry in entries:
-                target = location / entry.parent.name / entry.name
-                if not target.exists():
-                    shutil.copytree(entry, target)
+                for location in (home / layout.GRAPHS_FOLDER, *([beside] if beside is not None else [])):
+                    target = location / entry.parent.name / entry.name
+                    if not target.exists():
+                        shutil.copytree(entry, target)
+                marks.note_use(home / layout.GRAPHS_FOLDER / entry.parent.name / entry.name, "compiled", source)
 
     def _compiled(self, name: str) -> list[Path]:
         """The entries of a kind, each in the folder of its component."""
@@ -242,15 +246,14 @@ class SharedGraphs:
             if not (folder / _COMPILED).exists():
                 self._compile(KINDS[name], folder)
                 (folder / _COMPILED).touch()
-        found = [*folder.glob("models/*.graphs/*/*/*/manifest.json"), *folder.glob("home/*/*/*/manifest.json")]
-        return [manifest.parent for manifest in found]
+        return [manifest.parent for manifest in folder.glob("home/graphs/*/*/manifest.json")]
 
     def _compile(self, kind: Kind, folder: Path) -> None:
         host.boot()
         from onegraph.graph_cache.store import Store
-        from onegraph.runtime import registry as registry_module
+        from onegraph.runtime.obtain import registry as registry_module
+        from onegraph.runtime.obtain.registry import Registry
         from onegraph.runtime.policy import ANY_SPEED
-        from onegraph.runtime.registry import Registry
 
         shutil.rmtree(folder / "models", ignore_errors=True)  # of a layer that was ended meanwhile
         path = folder / "models" / f"{kind.family}.safetensors"

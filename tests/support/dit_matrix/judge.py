@@ -86,8 +86,8 @@ class Families:
 
     def run(self, case: Case) -> Row:
         """Sample a case; the row is kept."""
-        from onegraph.host import status
-        from onegraph.runtime.registry import registry
+        from onegraph.host.show import status
+        from onegraph.runtime.obtain.registry import registry
 
         apart, furthest, kinds, calls = 0, 0.0, 0, 0
         before: Counter[Any] = Counter(registry().counters.reasons)
@@ -156,6 +156,6 @@ class Families:
 
 def compiled(model: Any, node: str = NODES[0]) -> Any:
     """The MODEL as Compile Model hands it on."""
-    from onegraph.host import model_hook
+    from onegraph.host.calls import model_hook
 
     return model_hook.compile_model(model, model_hook.Options(backend="inductor", when_missing="eager"), node)[0]

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from onegraph.compiler import code_record
-from onegraph.compiler.fingerprint import Rules
+from onegraph.compiler.code import code_record
+from onegraph.compiler.code.fingerprint import Rules
 from onegraph.graph_cache.manifest import CodeRecord
 
 SOURCE = """

@@ -23,7 +23,7 @@ def close(result: torch.Tensor, reference: torch.Tensor) -> bool:
 
 
 def _distance(result: torch.Tensor, reference: torch.Tensor) -> float:
-    from onegraph.runtime.faithfulness import relative_l2
+    from onegraph.runtime.graphs.faithfulness import relative_l2
 
     return relative_l2(result, reference)
 
@@ -52,8 +52,8 @@ class _Reports(dict[str, Any]):
 @contextlib.contextmanager
 def counted(subject: Subject, calls: int) -> Iterator[None]:
     """The calls in here are all counted, in the reports of their runs as in the process's counters."""
-    from onegraph.host import status
-    from onegraph.runtime.registry import registry
+    from onegraph.host.show import status
+    from onegraph.runtime.obtain.registry import registry
 
     counters, known = registry().counters, _Reports(status.last_runs)
     before = counters.compiled_calls, counters.eager_calls
@@ -89,7 +89,7 @@ class Case:
     """
 
     def __init__(self, subject: Subject, edit: Edit, keeps: bool, prepared: Edit | None = None) -> None:
-        from onegraph.runtime.registry import registry
+        from onegraph.runtime.obtain.registry import registry
 
         for graph in registry().graphs():
             graph.start_run(torch.nn.Module(), None)  # bound anew, also where a case before this one failed

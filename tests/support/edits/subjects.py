@@ -104,7 +104,7 @@ def nothing() -> None:
 
 def _report(part: str) -> Callable[[], Any]:
     def report() -> Any:
-        from onegraph.host import status
+        from onegraph.host.show import status
 
         return status.last_runs[f"{NODE}:{part}" if part else NODE]
 
@@ -122,7 +122,7 @@ def _sigmas() -> torch.Tensor:
 
 def unet(path: Path) -> Subject:
     """The UNet of a checkpoint."""
-    from onegraph.host.model_hook import Options, compile_model
+    from onegraph.host.calls.model_hook import Options, compile_model
 
     patcher = host.load(path)
     sigmas, noise = _sigmas(), _noise()
@@ -149,7 +149,7 @@ def transformer(room: float | None = None) -> Subject:
     Args:
         room: the part of its weights for which pages of DynamicVRAM have room; None: they are where they belong.
     """
-    from onegraph.host.model_hook import Options, compile_model
+    from onegraph.host.calls.model_hook import Options, compile_model
 
     patcher = dits.load("flux")
     for name, weight in patcher.model.diffusion_model.named_parameters():
@@ -187,8 +187,8 @@ def transformer(room: float | None = None) -> Subject:
 
 def net(path: Path, file: Path) -> Subject:
     """A ControlNet that steers a checkpoint's UNet, which runs eager."""
-    from onegraph.host.controlnet_hook import compile_controlnet
-    from onegraph.host.model_hook import Options
+    from onegraph.host.calls.controlnet_hook import compile_controlnet
+    from onegraph.host.calls.model_hook import Options
 
     patcher, plain = host.load(path), controlnet.load(file)
     sigmas, noise = _sigmas(), _noise()
@@ -211,7 +211,7 @@ def net(path: Path, file: Path) -> Subject:
 
 def vae(path: Path, part: str) -> Subject:
     """One half of a checkpoint's VAE. The host works on a batch of two image by image; places do not matter here."""
-    from onegraph.host.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import Options, compile_vae
 
     loaded = host.load_vae(path)
     loaded.patcher.get_free_memory = lambda device: 1

@@ -21,9 +21,9 @@ def toy(number: int, log: str, gate: str = "", first: int = 0) -> None:
     """
     import torch
 
-    from onegraph.runtime.loaded_graph import LoadedGraph
+    from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+    from onegraph.runtime.obtain.registry import Registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import Registry
     from support.models import toy as model
 
     torch.set_grad_enabled(False)

@@ -12,6 +12,7 @@ from onegraph.common.reasons import Reason, StoreBadAddress
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Differs, no_objection
+from onegraph.graph_cache.manifest import CodeRecord
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.remote import address
 from onegraph.graph_cache.remote.layers import Layers
@@ -21,7 +22,7 @@ from onegraph.graph_cache.sharing import remote_stores
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file
-from support.store.entries import key, publish, trust
+from support.store.entries import key, new_entry, publish, trust
 
 WAIT = 60.0  # seconds, which no test waits out
 
@@ -47,9 +48,11 @@ class Publisher:
     def public(self) -> str:
         return ed25519.public_key(self.private)
 
-    def make(self, wanted: GraphKey | None = None, content: bytes = b"code", model: str = "666666666666") -> Entry:
-        """A graph of a few bytes in the publisher's own store."""
-        return publish(self.store, ModelSource(None, model), wanted, content)
+    def make(self, wanted: GraphKey | None = None, content: bytes = b"code", version: str = "") -> Entry:
+        """A graph of a few bytes in the publisher's own store, captured from some version of the host's code."""
+        code = CodeRecord(python="3.10", functions={"host:f": (version, version)}, references={}, methods={})
+        new = new_entry(code=code if version else None)
+        return publish(self.store, ModelSource(None, "666666666666"), wanted, content, new)
 
     def pusher(self, url: str) -> Pusher:
         return Pusher(remote_of(url), self.private)
@@ -80,7 +83,7 @@ class Worker:
 
     def fetch(self, wanted: GraphKey | None = None, differs: Differs = no_objection) -> Taken | Reason | None:
         """Ask the stores as a run does whose look-up missed."""
-        return self.store.take(wanted or key(), ModelSource(None, "0123456789ab"), differs)
+        return self.store.take(wanted or key(), ModelSource(None, "0123456789ab"), (), differs)
 
     def files(self) -> Iterator[str]:
         """What is below the graph folder."""

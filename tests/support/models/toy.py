@@ -10,8 +10,8 @@ import torch
 
 from onegraph.backends import get, rebuilder
 from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
-from onegraph.compiler import fingerprint
-from onegraph.compiler.job import Client
+from onegraph.compiler.code import fingerprint
+from onegraph.compiler.process.job import Client
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.runtime.request import Request

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from onegraph.common.reasons import Reason
-from onegraph.compiler import job
 from onegraph.compiler.blocks.attention import Attention
 from onegraph.compiler.blocks.capture import Settings
-from onegraph.compiler.fingerprint import Rules
-from onegraph.compiler.progress import Progress
+from onegraph.compiler.code.fingerprint import Rules
+from onegraph.compiler.process import job
+from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.runtime.blocks.routing import Place, own_place
+from onegraph.runtime.calls.routing import ForwardSlot, own_slot
 from onegraph.runtime.request import Request, RequestContext, WhenMissing
 
 
@@ -159,8 +159,8 @@ class Client:
     def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: Any) -> torch.nn.Module:
         return block
 
-    def place(self, block: torch.nn.Module) -> Place:
-        return own_place(block)
+    def slot(self, block: torch.nn.Module) -> ForwardSlot:
+        return own_slot(block)
 
     def before_call(self, run: Any, block: torch.nn.Module) -> None:
         pass

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from onegraph.compiler.composite import Composites, WeightParts
+from onegraph.compiler.composite_weights import Composites, WeightParts
 
 
 @dataclass(frozen=True)

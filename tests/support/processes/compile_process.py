@@ -19,9 +19,10 @@ def main(component: str, checkpoint: Path, dtype: str | None, height: int) -> No
 
     host.import_pack()
     host.boot(cpu=not torch.cuda.is_available())
-    from onegraph.host import model_hook, status
-    from onegraph.host.vae import hook as vae_hook
-    from onegraph.runtime import registry as registry_module
+    from onegraph.host.calls import model_hook
+    from onegraph.host.calls.vae import hook as vae_hook
+    from onegraph.host.show import status
+    from onegraph.runtime.obtain import registry as registry_module
     from onegraph.runtime.policy import ANY_SPEED
 
     registry_module.registry().policy = ANY_SPEED

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 
 from onegraph.backends.inductor import InductorBackend
-from onegraph.compiler.job import Compiled
+from onegraph.compiler.process.job import Compiled
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.runtime import compiles
-from onegraph.runtime.dispatch import Call, Dispatcher
-from onegraph.runtime.registry import registry
-from onegraph.runtime.run import Run
+from onegraph.runtime.calls.dispatch import Call, Dispatcher
+from onegraph.runtime.calls.run import Run
+from onegraph.runtime.obtain import compiles
+from onegraph.runtime.obtain.registry import registry
 from support.models import toy
 
 SETTINGS = ("HOME", "ONEGRAPH_HOME", "ONEGRAPH_SIGNING_KEY", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "TMPDIR")

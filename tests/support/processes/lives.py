@@ -326,7 +326,7 @@ def containers_work() -> bool:
 def _runs(script: Script) -> Report:
     import torch
 
-    from onegraph.runtime import registry
+    from onegraph.runtime.obtain import registry
     from onegraph.runtime.policy import ANY_SPEED
     from support.models import toy
 
@@ -360,9 +360,9 @@ def _runs(script: Script) -> Report:
 
 def _call(script: Script, module: Any, inputs: Any) -> tuple[float, list[Reason]]:
     """One run with one call; the distance from eager, and why it ran eager."""
-    from onegraph.runtime.dispatch import Call, Dispatcher
-    from onegraph.runtime.faithfulness import relative_l2
-    from onegraph.runtime.run import Run
+    from onegraph.runtime.calls.dispatch import Call, Dispatcher
+    from onegraph.runtime.calls.run import Run
+    from onegraph.runtime.graphs.faithfulness import relative_l2
     from support.models import toy
 
     run = Run()
@@ -387,7 +387,7 @@ class _Host:
 @contextlib.contextmanager
 def _counted(case: Case) -> Iterator[None]:
     """Count compiles over all lives. Where the case has a finished graph, that is what they give."""
-    from onegraph.runtime import compiles
+    from onegraph.runtime.obtain import compiles
 
     really = compiles.compile_in_child
     give = really if case.golden is None else functools.partial(_copied, case.golden)
@@ -406,7 +406,7 @@ def _counted(case: Case) -> Iterator[None]:
 
 def _copied(golden: Path, job: Any, staging: Path, *args: object) -> Any:
     """Compile as fast as files are copied: what a real compile of the same gave before."""
-    from onegraph.compiler.job import Compiled, write_job
+    from onegraph.compiler.process.job import Compiled, write_job
     from onegraph.graph_cache import constants
     from onegraph.graph_cache.entry import read
     from onegraph.graph_cache.manifest import CONSTANTS_FILE

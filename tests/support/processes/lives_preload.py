@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch  # noqa: F401
 
 import onegraph.backends.inductor.backend
-import onegraph.runtime.dispatch  # noqa: F401
+import onegraph.runtime.calls.dispatch  # noqa: F401
 from support.models import toy  # noqa: F401
 from support.processes import faults, lives  # noqa: F401
 

@@ -16,8 +16,8 @@ from support.models import block_pipes
 
 def main(folder: Path) -> None:
     from onegraph.pipelines import load_pipe
+    from onegraph.runtime.obtain.registry import registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import registry
 
     registry().policy = ANY_SPEED
     wanted = block_pipes.latents(block_pipes.qwen())

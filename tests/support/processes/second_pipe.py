@@ -16,8 +16,8 @@ from support.models import pipes
 
 def main(folder: Path) -> None:
     from onegraph.pipelines import load_pipe
+    from onegraph.runtime.obtain.registry import registry
     from onegraph.runtime.policy import ANY_SPEED
-    from onegraph.runtime.registry import registry
 
     registry().policy = ANY_SPEED
     sizes = ({"height": 64, "width": 64}, {"height": 72, "width": 96})

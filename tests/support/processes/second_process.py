@@ -20,10 +20,10 @@ def main(checkpoint: Path, dtype: str) -> None:
 
     host.import_pack()
     host.boot(cpu=not torch.cuda.is_available())
-    from onegraph.host import model_hook as hook
-    from onegraph.host import status
-    from onegraph.runtime import registry as registry_module
-    from onegraph.runtime.faithfulness import relative_l2
+    from onegraph.host.calls import model_hook as hook
+    from onegraph.host.show import status
+    from onegraph.runtime.graphs.faithfulness import relative_l2
+    from onegraph.runtime.obtain import registry as registry_module
     from onegraph.runtime.policy import ANY_SPEED
 
     registry_module.registry().policy = ANY_SPEED

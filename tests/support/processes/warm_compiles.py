@@ -13,7 +13,7 @@ from headless import warm
 
 def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have compiling processes start as copies of the run's process that has imported torch, where there is one."""
-    from onegraph.compiler import supervisor
+    from onegraph.compiler.process import supervisor
 
     def start(staging: Path, scratch: str) -> Any:
         command = [sys.executable, str(Path(supervisor.__file__).with_name("worker.py")), str(staging)]

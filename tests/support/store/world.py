@@ -10,13 +10,13 @@ import torch
 
 from onegraph.common import reasons
 from onegraph.common.shapes import Refused
-from onegraph.compiler.job import Compiled
+from onegraph.compiler.process.job import Compiled
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.admission import Limits
-from onegraph.runtime.loaded_graph import LoadedGraph, Result
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph, Result
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 from onegraph.runtime.request import Request
 from support.models import toy
 

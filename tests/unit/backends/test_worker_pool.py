@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onegraph.backends.worker_pool import WorkerPool
-from onegraph.compiler import worker
+from onegraph.compiler.process import worker
 
 DONE: Counter[str] = Counter()
 

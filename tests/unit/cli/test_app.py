@@ -55,13 +55,15 @@ def test_ls_of_an_empty_store(store: Store) -> None:
 
 
 def test_ls_shows_what_is_known_of_a_graph(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
-    publish(store, checkpoint, key(dtype="float16"), content=bytes(1_500_000))
+    unused = publish(store, checkpoint, key(dtype="float16"), content=bytes(1_500_000))
+    store.note_use(unused, "compiled", checkpoint)
     used = publish(store, ModelSource(None, "fedcba987654"))
+    store.note_use(used, "compiled", ModelSource(None, "fedcba987654"))
     store.remember(used, FirstUse(checked={"1": 1e-6, "n": 2e-6}, eager_ms=3.0, compiled_ms=2.0))
-    done = onegraph(store, "ls", tmp_path / "models")
+    done = onegraph(store, "ls")
     lines = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in done.stdout.splitlines()]
     shapes, measured, unmeasured = "any size 512-2048", ("2.0e-06", "1.50x"), ("not used yet", "")
-    assert ["home/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MB", *measured, "signed"] in lines
+    assert ["unknown/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MB", *measured, "signed"] in lines
     assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.5 MB", *unmeasured, "signed"] in lines
     assert done.stdout.splitlines()[-1].startswith("2 graphs, 1.5 MB; graph folder ")
 
@@ -69,7 +71,8 @@ def test_ls_shows_what_is_known_of_a_graph(store: Store, checkpoint: ModelSource
 @pytest.mark.parametrize("label", ["[/red] 64", "[bold]64[/bold]", "64\\"])
 def test_ls_shows_markup_as_it_is(label: str, store: Store, tmp_path: Path) -> None:
     (tmp_path / "[b]").mkdir()
-    publish(store, ModelSource(tmp_path / "[b]" / "my [model].safetensors", "0123456789ab"), new=new_entry(label))
+    source = ModelSource(tmp_path / "[b]" / "my [model].safetensors", "0123456789ab")
+    store.note_use(publish(store, source, new=new_entry(label)), "compiled", source)
     done = onegraph(store, "ls", tmp_path / "[b]")
     assert done.exit_code == 0
     assert f" {label} " in done.stdout

@@ -15,11 +15,10 @@ from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
 from onegraph.graph_cache.lookup import Hit
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.remote import records
-from onegraph.graph_cache.remote.layers import Kept
 from onegraph.graph_cache.remote.transport import Remote, StoreError
 from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -61,8 +60,7 @@ def test_push_pull_and_use(alice: Publisher, bob: Store, tmp_path: Path) -> None
     assert (done.exit_code, last(done)) == (0, "3 graphs pulled, 0 there already, 0 for other machines, 0.0 MB")
     done = onegraph(bob, "pull", url, "--all", "--trust", "fleet")
     assert last(done) == "0 graphs pulled, 3 there already, 0 for other machines, 0.0 MB"
-    found = bob.lookup(key(), ModelSource(None, "0123456789ab"))
-    assert isinstance(found, Hit) and found.foreign
+    assert isinstance(bob.find(key()), Hit)
     again = onegraph(bob, "pull", url)  # the target of these graphs is no machine's
     assert last(again).endswith("3 for other machines, 0.0 MB")
 
@@ -85,18 +83,18 @@ def test_a_push_that_was_stopped_goes_on(alice: Publisher, tmp_path: Path, monke
         with pytest.raises(KeyboardInterrupt):
             alice.push(url, *entries)
         worker = Worker.at(tmp_path / f"early-{stop}", url, trusts=[alice])
-        assert isinstance(worker.fetch(), Kept if stop > 4 else type(None))
+        assert isinstance(worker.fetch(), Taken if stop > 4 else type(None))
         left = 100
         alice.push(url, *entries)
         assert left == 100 - (10 - stop)
         worker = Worker.at(tmp_path / f"late-{stop}", url, trusts=[alice])
-        assert [isinstance(worker.fetch(key(dtype=dtype)), Kept) for dtype in DTYPES[:2]] == [True, True]
+        assert [isinstance(worker.fetch(key(dtype=dtype)), Taken) for dtype in DTYPES[:2]] == [True, True]
 
 
 def test_pushers_at_the_same_time_lose_nothing(alice: Publisher, tmp_path: Path) -> None:
     """Twelve graphs of one key, as for twelve versions of the host, by twelve machines of the publisher's."""
     url = f"file://{tmp_path}/remote"
-    entries = [alice.make(content=f"{number}".encode(), model=f"{number:012x}") for number in range(12)]
+    entries = [alice.make(content=f"{number}".encode(), version=f"{number}") for number in range(12)]
     threads = [threading.Thread(target=alice.push, args=(url, entry)) for entry in entries]
     for thread in threads:
         thread.start()
@@ -118,7 +116,7 @@ def test_a_mirror_is_whole_and_goes_on(alice: Publisher, tmp_path: Path) -> None
     lost.unlink()
     assert last(onegraph(alice.store, "mirror", url, copy)).startswith("1 files copied")
     worker = Worker.at(tmp_path / "home", copy, trusts=[alice])
-    assert isinstance(worker.fetch(), Kept)
+    assert isinstance(worker.fetch(), Taken)
 
 
 def test_garbage_is_what_nobody_names(alice: Publisher, tmp_path: Path) -> None:
@@ -142,7 +140,7 @@ def test_garbage_is_what_nobody_names(alice: Publisher, tmp_path: Path) -> None:
     assert last(done).startswith("2 files removed")
     assert not any((folder / path).exists() for path in dry["files"])
     worker = Worker.at(tmp_path / "home", url, trusts=[alice])
-    assert isinstance(worker.fetch(key(dtype="float16")), Kept)
+    assert isinstance(worker.fetch(key(dtype="float16")), Taken)
     assert worker.fetch() is None
     assert len(before) - len([path for path in before if path.exists()]) == 3  # and the graph's own statement
 

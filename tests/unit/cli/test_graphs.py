@@ -38,7 +38,7 @@ def graphs(store: Store) -> dict[str, Entry]:
         "old": publish(store, source, key(), bytes(50_000)),
     }
     for number, entry in enumerate(found.values()):
-        note_use(entry.folder, "restored")
+        note_use(entry.folder, "restored", source)
         for path in entry.folder.iterdir():
             os.utime(path, (1e9 + number, 1e9 + number))
     store.remember(found["large"], FirstUse(checked={"1": 1e-6}, eager_ms=3.0, compiled_ms=2.0))
@@ -69,7 +69,7 @@ def folders(rows: list[dict[str, Any]]) -> list[Path]:
     ("pattern", "found"),
     [
         ("component=unet", ["small", "old"]), ("dtype=float16", ["large"]), ("state=stale", ["old"]),
-        ("model=home*", ["small", "large", "old"]), ("model=photo", []), ("shapes=any*", ["small", "large", "old"]),
+        ("model=unknown*", ["small", "large", "old"]), ("model=photo", []), ("shapes=any*", ["small", "large", "old"]),
         ("state=pinned", ["large"]), ("backend=oneflow", []),
     ],
 )  # fmt: skip
@@ -143,10 +143,10 @@ def test_prune_tells_and_then_does(store: Store, graphs: dict[str, Entry]) -> No
 
 
 def test_prune_keeps_what_is_pinned_or_in_use(store: Store, graphs: dict[str, Entry]) -> None:
-    pinned = as_json(store, "pin", "home")["pinned"]
+    pinned = as_json(store, "pin", "unknown")["pinned"]
     assert len(pinned) == 3
     assert as_json(store, "prune", "--budget", "1B", code=1)["removed"] == []
-    assert len(as_json(store, "unpin", "home/fedcba987654")["unpinned"]) == 3
+    assert len(as_json(store, "unpin", "unknown/fedcba987654")["unpinned"]) == 3
     lease = store.lease(graphs["old"])
     done = onegraph(store, "prune", "--budget", "1B")
     assert done.exit_code == 1
@@ -164,7 +164,7 @@ def test_prune_unusable_leaves_the_rest(store: Store, graphs: dict[str, Entry]) 
 def test_a_name_of_no_graph_is_told(store: Store, graphs: dict[str, Entry]) -> None:
     done = onegraph(store, "pin", "nothing")
     assert (done.exit_code, done.stdout.partition(" is ")[0]) == (1, "nothing")
-    assert len(as_json(store, "pin", "nothing", "home", code=1)["failed"]) == 1
+    assert len(as_json(store, "pin", "nothing", "unknown", code=1)["failed"]) == 1
 
 
 @pytest.mark.parametrize("text", ["x", "10 XB", "-1", "1,5GiB"])
@@ -264,41 +264,55 @@ def test_an_empty_file_is_named(command: str, store: Store, tmp_path: Path) -> N
 
 @pytest.fixture
 def beside(store: Store, tmp_path: Path) -> dict[str, Entry]:
-    """Graphs beside two checkpoints of one name, in two folders that are known, and one in the graph folder."""
-    found = {"home": publish(store, ModelSource(None, "fedcba987654"), content=bytes(3000))}
-    for name, count in (("one", 50_000), ("two", 900_000)):
-        (tmp_path / name).mkdir()
-        checkpoint = tmp_path / name / "photo.safetensors"
-        checkpoint.touch()
-        found[name] = publish(store, ModelSource(checkpoint, "0123456789ab"), content=bytes(count))
-    return found
+    """Graphs of two checkpoints of one name in two folders, beside which copies lie, and one of no known checkpoint."""
+    entries = {}
+    for name, digest in (("one", "0123456789ab"), ("two", "0123456789ab"), ("", "fedcba987654")):
+        checkpoint = tmp_path / name / "photo.safetensors" if name else None
+        if checkpoint is not None:
+            checkpoint.parent.mkdir()
+            checkpoint.touch()
+        source = ModelSource(checkpoint, digest)
+        entries[name] = publish(store, source, key(dtype=name or "float32"), content=bytes(50_000))
+        store.note_use(entries[name], "compiled", source)
+    return entries
 
 
-def test_stats_and_prune_look_at_the_folders_that_are_named(
+def test_copies_beside_checkpoints_are_listed_and_pruned_where_they_are_asked_for(
     store: Store, beside: dict[str, Entry], tmp_path: Path
 ) -> None:
-    assert as_json(store, "stats")["graphs"] == 3
+    found = as_json(store, "stats")
+    assert (found["graphs"], found["copies"], len(found["folders"])) == (3, 2, 2)
+    assert (found["bytes"] > 150_000, found["copies_bytes"] > 100_000) == (True, True)
     found = as_json(store, "stats", tmp_path / "one")
-    assert (found["graphs"], found["folders"]) == (2, [str(tmp_path / "one")])
-    assert 50_000 < found["bytes"] < 100_000
-    done = as_json(store, "prune", "--unusable", tmp_path / "one")
-    assert {*folders(done["removed"])} == {beside["home"].folder, beside["one"].folder}
-    assert beside["two"].folder.exists()
+    assert (found["graphs"], found["copies"], found["folders"]) == (3, 1, [str(tmp_path / "one")])
+    assert len(as_json(store, "ls")["graphs"]) == 3
+    assert len(as_json(store, "ls", "--all")["graphs"]) == 5
+    (row,) = [row for row in as_json(store, "ls", tmp_path / "one")["graphs"] if row["beside"]]
+    assert row["model"] == "photo/0123456789ab" and row["folder"].startswith(str(tmp_path / "one"))
+    assert "copy beside the checkpoint" in onegraph(store, "ls", "--long", tmp_path / "one").stdout
+    (tmp_path / "two" / "photo.safetensors").unlink()  # of no use without it, perhaps
+    store.disk.changed()
+    assert as_json(store, "prune", "--beside", tmp_path / "one", "--budget", "1GiB")["removed"] == []
+    (tmp_path / "one" / "photo.safetensors").unlink()
+    for arguments in (["--dry-run"], []):
+        done = as_json(store, "prune", "--beside", tmp_path / "one", *arguments)
+        assert [Path(row["folder"]).is_relative_to(tmp_path / "one") for row in done["removed"]] == [True]
+    done = as_json(store, "prune", "--beside", "--budget", "1B", code=0)
+    assert len(done["removed"]) == 1 and not [*tmp_path.glob("*/photo.graphs")]
+    assert len(as_json(store, "ls", "--all")["graphs"]) == 3
 
 
 @pytest.mark.parametrize("name", ["photo", "photo/0123456789ab"])
-def test_pin_and_unpin_change_the_folders_that_are_named(
+def test_pin_and_unpin_change_the_graphs_of_a_folders_models(
     name: str, store: Store, beside: dict[str, Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert as_json(store, "pin", name, "--in", "two")["pinned"] == [str(beside["two"].folder)]
     assert len(as_json(store, "pin", name)["pinned"]) == 2
     assert as_json(store, "unpin", name, "--in", tmp_path / "one")["unpinned"] == [str(beside["one"].folder)]
-    assert as_json(store, "pin", "home", "--in", "one", code=1)["pinned"] == []
-    assert as_json(store, "pin", "home", "--in", store.home)["pinned"] == [str(beside["home"].folder)]
-    assert [one.path for one in store.disk.all_entries() if one.pinned] == [
-        beside["home"].folder, beside["two"].folder,
-    ]  # fmt: skip
+    assert as_json(store, "pin", "unknown", "--in", "one", code=1)["pinned"] == []
+    assert as_json(store, "pin", "unknown")["pinned"] == [str(beside[""].folder)]
+    assert {one.path for one in store.disk.entries() if one.pinned} == {beside[""].folder, beside["two"].folder}
 
 
 def test_ids_are_the_same_however_a_folder_is_named(

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from onegraph.cli import bake_task, on_ray, plans
 from onegraph.cli.app import app
 from onegraph.common import reasons
-from onegraph.graph_cache.remote.layers import Kept
 from onegraph.graph_cache.sharing import unsigned
 from onegraph.graph_cache.sharing.unsigned import Unsigned
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
 PROMPT = {
@@ -119,7 +119,7 @@ def test_a_task_returns_unsigned_graphs_that_the_driver_signs(alice: Publisher, 
     row = on_ray._published(one, baked, pusher, alice.store.home)
     assert (row.did, len(row.keys), row.why) == ("baked", 1, "")
     worker = Worker.at(tmp_path / "home", url, trusts=[alice])
-    assert isinstance(worker.fetch(key(architecture="toy 3")), Kept)
+    assert isinstance(worker.fetch(key(architecture="toy 3")), Taken)
     assert on_ray.split([one], alice.pusher(url)) == ([one], [])
     again = bake_task.run(one, url, alice.public)  # without the note it is found in the store
     assert (again.graphs, again.fetched) == ((), 1)

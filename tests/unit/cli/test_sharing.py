@@ -75,7 +75,9 @@ def test_a_graph_goes_from_one_user_to_another(target: str, alice: Store, bob: S
 
 def test_export_takes_what_it_is_told(alice: Store, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
-    beside = publish(alice, ModelSource(tmp_path / "models" / "photo.safetensors", "aaaaaaaaaaaa"))
+    (tmp_path / "models" / "photo.safetensors").touch()
+    publish(alice, ModelSource(tmp_path / "models" / "photo.safetensors", "aaaaaaaaaaaa"))
+    beside = next(alice.saved(tmp_path / "models"))
     at_home = publish(alice, ModelSource(None, "bbbbbbbbbbbb"), key(dtype="float16"))
     done = onegraph(alice, "export", tmp_path / "models", "--to", tmp_path / "x.tar")
     assert lines(done)[0] == f"exported  {beside.folder}" and lines(done)[-1].startswith("1 graphs exported")
@@ -86,7 +88,7 @@ def test_export_takes_what_it_is_told(alice: Store, tmp_path: Path) -> None:
 def test_export_tells_what_it_leaves_out(alice: Store, tmp_path: Path) -> None:
     damaged = publish(alice, ModelSource(None, "aaaaaaaaaaaa")).folder
     (damaged / "graph.aoti").write_bytes(b"")
-    unsigned = publish(alice, ModelSource(None, "bbbbbbbbbbbb")).folder
+    unsigned = publish(alice, ModelSource(None, "bbbbbbbbbbbb"), key(dtype="float64")).folder
     (unsigned / "signature.json").unlink()
     done = onegraph(alice, "export", "--to", tmp_path / "x.tar")
     assert (done.exit_code, (tmp_path / "x.tar").exists()) == (1, False)
@@ -180,7 +182,7 @@ def test_a_list_that_all_may_write(bob: Store) -> None:
 def test_import_refuses_in_one_sentence(alice: Store, bob: Store, tmp_path: Path) -> None:
     entry = publish(alice, ModelSource(None, "aaaaaaaaaaaa"))
     public = public_key(onegraph(alice, "export", "--to", tmp_path / "x"))
-    (tmp_path / "x" / entry.folder.relative_to(alice.home) / "graph.aoti").write_bytes(b"evil")
+    (tmp_path / "x" / "unknown" / "unet" / entry.folder.name / "graph.aoti").write_bytes(b"evil")
     onegraph(bob, "trust", "add", "alice", public)
     before = snapshot(bob.home)
     for publisher, path, sentence in (
@@ -195,7 +197,8 @@ def test_import_refuses_in_one_sentence(alice: Store, bob: Store, tmp_path: Path
     ):  # fmt: skip
         done = onegraph(bob, "import", "--trust", publisher, tmp_path / path)
         assert (done.exit_code, done.stdout) == (1, f"{sentence}\n")
-    assert snapshot(bob.home).keys() - before.keys() <= {str(bob.home / "signing.key")}
+    made = {str(bob.home / name) for name in ("signing.key", "graphs", ".staging")}
+    assert snapshot(bob.home).keys() - before.keys() <= made
     assert list(bob.entries()) == []
 
 

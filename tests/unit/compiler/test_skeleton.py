@@ -5,7 +5,8 @@ import torch
 from support.models import toy
 
 from onegraph.common.errors import CaptureError
-from onegraph.compiler import fingerprint, skeleton
+from onegraph.compiler import skeleton
+from onegraph.compiler.code import fingerprint
 
 
 def test_a_skeleton_travels_without_weights() -> None:

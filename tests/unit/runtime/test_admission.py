@@ -17,7 +17,7 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission
 from onegraph.runtime.admission import CONTEXT_BYTES, Admitted, Limits, MemoryNeed, TooLittle, admit
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.obtain.registry import Registry
 
 GIB = 1 << 30
 NO_ROOM = Limits(poll_seconds=0.02, applies=lambda device: True, free=lambda device: 0)

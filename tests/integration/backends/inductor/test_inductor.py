@@ -28,9 +28,9 @@ from onegraph.graph_cache.constants import read as read_constants
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime import binding
-from onegraph.runtime.loaded_graph import LoadedGraph
-from onegraph.runtime.registry import Registry
+from onegraph.runtime.graphs import binding
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+from onegraph.runtime.obtain.registry import Registry
 
 
 @pytest.fixture

@@ -17,15 +17,16 @@ from onegraph.backends.inductor import PLAN_FILE, InductorBackend, settings
 from onegraph.backends.inductor.toolchain import Toolchain
 from onegraph.backends.worker_pool import WorkerPool
 from onegraph.common.shapes import Refused
-from onegraph.compiler import export, worker
-from onegraph.compiler.job import Client, Job, write_job
-from onegraph.compiler.progress import Progress
+from onegraph.compiler import export
+from onegraph.compiler.process import worker
+from onegraph.compiler.process.job import Client, Job, write_job
+from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.manifest import CONSTANTS_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 SOURCE = ModelSource(None, "0123456789ab")
 

@@ -16,9 +16,9 @@ from onegraph.common.shapes import Refused
 from onegraph.compiler import export
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.loaded_graph import LoadedGraph
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.registry import Registry
 
 SOURCE = ModelSource(None, "0123456789ab")
 

@@ -19,7 +19,7 @@ from onegraph.backends.oneflow.graph import DESCRIPTION_FILE, JOB_FILE, Descript
 from onegraph.common.errors import BindError, CompileError, LoadError
 from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
 from onegraph.compiler import export
-from onegraph.runtime.faithfulness import relative_l2
+from onegraph.runtime.graphs.faithfulness import relative_l2
 
 from .conftest import CPU, Block, Built, Call, exported, inputs, needs_oneflow, weights
 

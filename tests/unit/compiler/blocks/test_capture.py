@@ -20,7 +20,7 @@ from onegraph.compiler.blocks.records import Kind, Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.compiler.blocks.signature import BlockSignature
 from onegraph.compiler.blocks.size_rules import MOST
-from onegraph.compiler.fingerprint import Rules
+from onegraph.compiler.code.fingerprint import Rules
 
 PACKAGES = ("support",)
 SEEN = [(2, 6, 10, 7), (1, 4, 7, 3), (3, 9, 5, 12), (2, 11, 8, 4)]  # batch, height, width, tokens

@@ -13,11 +13,11 @@ from support.models import toy_blocks
 from onegraph.common.errors import CaptureError
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.blocks.kind import KindCalls, capture_kind
-from onegraph.compiler.blocks.ones import Ones
 from onegraph.compiler.blocks.other_sizes import Batches
 from onegraph.compiler.blocks.outer_call import OuterCall, repeat
 from onegraph.compiler.blocks.records import Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
+from onegraph.compiler.blocks.size_one_dims import Ones
 
 CPU = torch.device("cpu")
 CALL = (2, 6, 10, 7)  # batch, height, width, tokens

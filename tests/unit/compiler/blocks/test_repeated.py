@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from onegraph.compiler.blocks.repeated import repeated_blocks, structures
-from onegraph.compiler.fingerprint import Rules
+from onegraph.compiler.code.fingerprint import Rules
 
 
 class Attention(torch.nn.Module):

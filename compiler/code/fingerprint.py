@@ -1,0 +1,174 @@
+"""Digest a module's architecture: what compiled code depends on besides shapes and functions.
+
+One graph serves all checkpoints with the same digest. Two modules that differ in anything that could change the code (a
+head count, which no weight shows, or a padding mode) have different digests. The functions that the modules call are
+not part of it: a graph records those that it was captured from (`code_record`).
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from blake3 import blake3
+
+from ...common.config_text import describe
+from ..composite_weights import NONE, PLAIN, Composites
+
+# Every module has these; they hold its weights, children and hooks, or say what it is used for.
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a host's modules hold that is no architecture of theirs.
+
+    Attributes:
+        placement: tells whether an attribute of that name places a module's weights and computes nothing.
+        interchangeable: attributes, and global names as `module:name`, that hold one of several functions of the
+            host which compute the same. A graph has its own.
+        options: settings of the host that change what its modules compute, e.g. `upcast=True`.
+        roots: packages whose functions the modules call, besides those that define the modules.
+        chosen_among: packages whose packages have functions of the same names, of which a library looks one up and
+            calls it.
+        intercepted: methods of the model itself, not of its children, that the client takes calls by. It knows what
+            stands there, and calls the class's own.
+        numbers: attributes by which modules of one kind are numbered. They are no architecture as long as no code in
+            the Python modules of the model's classes reads them.
+        describe: the text of an attribute's value where that is configuration, else None. Empty: the same as if the
+            attribute were not there.
+        composites: weights that consist of several plain tensors.
+    """
+
+    placement: Callable[[str], bool] = lambda name: False
+    interchangeable: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    chosen_among: frozenset[str] = frozenset()
+    intercepted: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
+    describe: Callable[[Any], str | None] = describe
+    composites: Composites = NONE
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute that belongs to the architecture, with its value as text."""
+
+    name: str
+    text: str
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names and strings in a function's code and in the functions inside."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)
+        elif isinstance(constant, str):
+            yield constant
+
+
+@functools.cache
+def _names_of(module_name: str) -> frozenset[str]:
+    """Return all names and strings in the code of a Python module's functions and methods."""
+    found: set[str] = set()
+
+    def walk(space: Any, depth: int) -> None:
+        for value in list(space.values()):
+            value = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(value, FunctionType) and value.__module__ == module_name:
+                found.update(names_in(inspect.unwrap(value).__code__))
+            elif isinstance(value, type) and value.__module__ == module_name and depth < 3:
+                walk(vars(value), depth + 1)
+
+    walk(vars(sys.modules[module_name]) if module_name in sys.modules else {}, 0)
+    return frozenset(found)
+
+
+@functools.cache
+def _written_only(module_name: str, names: frozenset[str]) -> frozenset[str]:
+    """Return those names that a Python module's code does nothing with but set them as attributes."""
+    read: set[str] = set()
+
+    def look(code: CodeType) -> None:
+        for instruction in dis.get_instructions(code):
+            if instruction.argval in names and instruction.opname != "STORE_ATTR" and "FAST" not in instruction.opname:
+                read.add(instruction.argval)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                look(constant)
+
+    try:
+        source = inspect.getsource(sys.modules[module_name])
+        look(compile(source, module_name, "exec"))
+    except (OSError, KeyError, TypeError, SyntaxError):  # nobody can tell
+        return frozenset()
+    return names - read
+
+
+def referenced_names(module: torch.nn.Module, numbers: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the names of attributes that the code of a model's classes can read.
+
+    An attribute that a custom node left behind on a module, and that no such code names, changes nothing.
+
+    Args:
+        numbers: names that count only where they are read.
+    """
+    classes = {base for child in module.modules() for base in type(child).__mro__}
+    modules = {cls.__module__ for cls in classes if cls not in (object, torch.nn.Module)}
+    found = frozenset[str]().union(*(_names_of(name) for name in modules))
+    own = [name for name in modules if not name.startswith("torch.")] if numbers else []
+    return found - numbers.intersection(*(_written_only(name, numbers) for name in own)) if own else found
+
+
+def attributes(module: torch.nn.Module, referenced: frozenset[str], rules: Rules) -> Iterator[Attribute]:
+    """Yield the attributes of one module (not of its children) that belong to its architecture, in order.
+
+    Args:
+        referenced: from `referenced_names`, of the whole model.
+    """
+    for name, value in sorted(vars(module).items()):
+        if name in OF_EVERY_MODULE or name not in referenced or name in rules.interchangeable or rules.placement(name):
+            continue
+        if is_own_method(module, name, value):
+            continue
+        text = rules.describe(value)
+        if text:
+            yield Attribute(name, text)
+
+
+def is_own_method(module: torch.nn.Module, name: str, value: Any) -> bool:
+    """Tell whether an instance attribute is the class's own method, bound to the module: it changes nothing."""
+    function = getattr(value, "__func__", None)
+    return (
+        function is not None and value.__self__ is module and function is inspect.getattr_static(type(module), name, 0)
+    )
+
+
+def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:
+    """Digest a module's classes, configuration and weights' metadata: 64 hex digits."""
+    rules = rules or Rules()
+    referenced = referenced_names(module, rules.numbers)
+    h = blake3()
+    for option in rules.options:
+        h.update(f"\noption {option}".encode())
+    for name, child in module.named_modules():
+        cls = type(child)
+        h.update(f"\nmodule {name} {cls.__module__}.{cls.__qualname__}".encode())
+        for attribute in attributes(child, referenced, rules):
+            h.update(f"\n {attribute.name}={attribute.text}".encode())
+    # By name: not all that fill a module register its weights in one order.
+    for name, tensor in sorted([*module.named_parameters(), *module.named_buffers()], key=lambda one: one[0]):
+        h.update(f"\ntensor {name} {list(tensor.shape)} {list(tensor.stride())} {tensor.dtype}".encode())
+        parts = rules.composites.parts(tensor) if type(tensor) not in PLAIN else None
+        if parts is not None:
+            h.update(f"\n {parts.metadata()}".encode())
+    return h.hexdigest()

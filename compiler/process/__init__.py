@@ -1,0 +1,1 @@
+"""The compiling process, from both sides: job, supervisor, processes that stand ready, worker, progress."""

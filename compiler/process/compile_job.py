@@ -1,0 +1,203 @@
+"""The steps of a compile in the main worker: rebuild the module, export, compile, check."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ... import backends
+from ...backends import Backend, Rebuilds, Runner
+from ...backends.worker_pool import WorkerPool
+from ...common.errors import CompileError, LoadError
+from ...common.outputs import is_finite, tensors_of
+from ...common.tensor_meta import TensorMeta
+from ...common.zeros import zeros
+from ...graph_cache.manifest import CodeRecord
+from .. import export, skeleton
+from ..blocks import attention
+from ..blocks.capture import Settings
+from ..blocks.kind import KindCalls, capture_kind
+from ..blocks.signature import BlockSignature
+from ..code import code_record
+from .job import Checked, Client, Done, Job, Message, Stage
+
+Inputs = tuple[torch.Tensor, ...]
+Report = Callable[[Message], None]
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A compiled graph that nothing has checked yet.
+
+    Attributes:
+        weights: zeros in place of all weights of the module, by name.
+        used: names of the weights that the exported graph uses.
+        code: the functions that were captured; None where the graph was rebuilt from another one.
+        signature: of a block's graph.
+    """
+
+    files: list[str]
+    weights: Mapping[str, torch.Tensor]
+    used: frozenset[str] = frozenset()
+    code: CodeRecord | None = None
+    signature: BlockSignature | None = None
+
+
+def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
+    """Compile a job into the staging folder and check the graph.
+
+    Args:
+        pool: the processes that share the work.
+
+    Raises:
+        OneGraphError: the model cannot be captured, or its graph cannot be compiled, loaded or trusted.
+    """
+    torch.set_grad_enabled(False)
+    backend = backends.get(job.backend)
+    device = torch.device(job.device)
+    if job.rebuild_from is None and not job.check_only:
+        backend.prepare(device, job.workers)
+    if job.check_only:
+        report(Stage("checking"))
+        return _check_only(job, staging, backend, _trial_inputs(job, None, device))
+    if job.rebuild_from is None:
+        gc.disable()  # a seventh of a compile's time; nearly everything it visits lives until the end
+        built = _compile(job, staging, backend, device, pool, report)
+        inputs = _trial_inputs(job, built.signature, device)
+    else:
+        report(Stage("compiling"))
+        inputs = _trial_inputs(job, None, device)
+        weights = {
+            w.name: torch.empty_strided(w.shape, w.stride, dtype=w.torch_dtype, device=device).zero_()
+            for w in job.constants
+        }
+        assert isinstance(backend, Rebuilds)
+        built = _Built(backend.rebuild(job.rebuild_from, inputs, staging), weights)
+    report(Stage("checking"))
+    runner = backend.load(staging, device)
+    constants, outputs = _check(built, runner, inputs)
+    # From here on nothing that goes wrong makes the graph worse than it is.
+    signature = None if built.signature is None else built.signature.to_json()
+    checked = Checked(tuple(built.files), constants, built.code, outputs, signature)
+    report(checked)
+    # A block is given other memory at each call.
+    capturable = built.signature is None and runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
+    return Done(**vars(checked), cuda_graphs=capturable)
+
+
+def _trial_inputs(job: Job, signature: BlockSignature | None, device: torch.device) -> Inputs:
+    """A call of the graph."""
+    if signature is None and job.block is not None:
+        signature = BlockSignature.from_json(job.block["signature"], job.block["packages"])
+    if signature is not None:
+        return tuple(signature.trial_inputs(device))
+    return export.example_inputs(job.shapes, job.example_sizes, device)
+
+
+def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Done:
+    """Load and call a graph that was compiled before."""
+    try:
+        if job.block is not None:  # blocks call operations that the client's modules register
+            _prepared(job.client).block_settings()
+        runner = backend.load(staging, inputs[0].device)
+    except (LoadError, ImportError) as error:  # its files are right: what it lacks is here
+        raise CompileError(str(error), lasting=False) from error
+    built = _Built([*job.check_only], zeros(job.constants, inputs[0].device))
+    constants, outputs = _check(built, runner, inputs)
+    return Done(job.check_only, constants, outputs=outputs)
+
+
+def _compile(
+    job: Job, staging: Path, backend: Backend, device: torch.device, pool: WorkerPool, report: Report
+) -> _Built:
+    """Rebuild the module, capture and compile it."""
+    client = _prepared(job.client)
+    module = skeleton.load(job.skeleton, device, getattr(client, "class_of", skeleton.no_class))
+    report(Stage("capturing"))
+    with backend.capture_settings():
+        with _stand_ins(job, client):
+            seen: set[CodeType] = set()
+            exported, signature, wrapped = _captured(job, client, module, device, seen)
+            code = code_record.record(seen, module, client.rules())
+        report(Stage("compiling"))
+        files = backend.compile(exported, _trial_inputs(job, signature, device), staging, pool)
+    weights = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
+    return _Built(files, dict(weights), _used_weights(exported), code, signature)
+
+
+def _stand_ins(job: Job, client: Any) -> contextlib.AbstractContextManager[Any]:
+    """What stands in place of attention functions, for a graph that calls them."""
+    if job.block is None or job.block["attention"] != "called":
+        return contextlib.nullcontext()
+    settings: Settings = client.block_settings()
+    return settings.standing_in()
+
+
+def _captured(
+    job: Job, client: Any, module: torch.nn.Module, device: torch.device, seen: set[CodeType]
+) -> tuple[torch.export.ExportedProgram, BlockSignature | None, torch.nn.Module]:
+    """Capture the module for all calls that the job names; the graph, and what holds the weights by its names.
+
+    Args:
+        seen: gets the code of what runs inside of the graph.
+    """
+    watching = functools.partial(code_record.watched, seen)
+    if job.block is not None:
+        kind = KindCalls.from_json(job.block)
+        captured = capture_kind(module, kind, device, client.block_settings(), client.rules(), watching)
+        return captured.program, captured.signature, captured.module
+    wrapped: torch.nn.Module = client.wrap(job.component, module, [spec.name for spec in job.export_shapes.inputs])
+    with watching():
+        return export.capture(wrapped, job.export_shapes, job.example_sizes, device), None, wrapped
+
+
+def _prepared(client: Client) -> Any:
+    module = importlib.import_module(client.module, __package__.partition(".")[0])
+    module.prepare(client.state)
+    return module
+
+
+def _used_weights(exported: torch.export.ExportedProgram) -> frozenset[str]:
+    """Return the names of the weights that an exported graph uses."""
+    signature = exported.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    return frozenset(
+        names[n.name] for n in exported.graph.nodes if n.op == "placeholder" and n.name in names and n.users
+    )
+
+
+def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorMeta, ...], int]:
+    """Run the finished graph once, here where a crash costs nothing.
+
+    Returns:
+        The weights that it reads, and how many tensors it returns.
+
+    Raises:
+        CompileError: the graph does not read exactly the weights that it uses, or computes no finite values.
+    """
+    names = runner.constant_names()
+    unknown = set(names) - set(built.weights)
+    if unknown:
+        raise CompileError(f"The graph wants {sorted(unknown)[0]}, which is no weight of the model.")
+    # A weight that the code never reads may be left out of the graph; one that it reads but does not list has
+    # been compiled in by value, and other checkpoints would run with this one's. The exported graph tells.
+    inlined = sorted((set(built.weights) - set(names)) & built.used)
+    if inlined:
+        raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
+    # Models divide by numbers such as a VAE's scale.
+    values = ((name, built.weights[name]) for name in names)
+    runner.bind({name: torch.ones_like(value) if value.numel() == 1 else value for name, value in values})
+    with attention.attending(attention.Zeros()):
+        output = runner(*inputs)
+    if not is_finite(output):
+        raise CompileError("The finished graph returned values that are not finite for zero weights.")
+    return tuple(TensorMeta.of(name, built.weights[name]) for name in names), len(tensors_of(output))

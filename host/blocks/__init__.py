@@ -1,1 +1,0 @@
-"""Models whose repeated blocks are compiled one by one, inside the forward that ComfyUI wrote."""

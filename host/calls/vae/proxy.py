@@ -1,0 +1,119 @@
+"""The proxy that stands where a VAE's `first_stage_model` stood; only `decode` and `encode` go through the hook."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+
+from ....common import reasons
+from ....common.reasons import Reason
+from ...families import Half
+from ..module_proxy import ModuleProxy
+from .call import Served
+
+
+class Hook(Protocol):
+    """What serves the calls."""
+
+    def serve(self, part: Half, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
+        """A decode or encode, through a graph where one serves the call, else by the class's `own`."""
+
+    def count_bypassed(self, part: Half, module: torch.nn.Module, reason: Reason) -> None:
+        """Count a call that only the module itself knows how to make."""
+
+    def regularization(self, module: torch.nn.Module) -> Any:
+        """What follows an encoder's graph; None: nothing does."""
+
+    def run(self, part: Half, vae: Any, tiles: Literal["whole", "tiles"], function: Callable[[], Any]) -> Any:
+        """A decode or encode of the VAE from outside: `function` calls the proxy."""
+
+    def check_encoder(self) -> None:
+        """Refuse to encode by a VAE without an encoder."""
+
+
+class VaeProxy(ModuleProxy):
+    """A VAE's module whose decode and encode a hook serves."""
+
+    __slots__ = ()
+    onegraph_hook: Hook
+
+    def decode(self, z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The module's decode: latents -> images, through a graph where one serves the call."""
+        module = self.onegraph_module
+        # The class's own: the module may hold a replacement that ends up here again.
+        own = functools.partial(_own(self).decode, module)
+        if args or kwargs:
+            self.onegraph_hook.count_bypassed("decoder", module, reasons.VaeOptions("decode"))
+            return own(z, *args, **kwargs)
+        return self.onegraph_hook.serve("decoder", module, z, own).tensor
+
+    def encode(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The module's encode: images -> latents, through a graph where one serves the call."""
+        module = self.onegraph_module
+        own = functools.partial(_own(self).encode, module)
+        if args or kwargs:
+            self.onegraph_hook.count_bypassed("encoder", module, reasons.VaeOptions("encode"))
+            return own(x, *args, **kwargs)
+        served = self.onegraph_hook.serve("encoder", module, x, own)
+        regularization = None if served.whole else self.onegraph_hook.regularization(module)
+        return served.tensor if regularization is None else regularization(served.tensor)[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
+        # The memo makes this the very module that a copied patcher holds.
+        return self.onegraph_like(copy.deepcopy(self.onegraph_module, memo))
+
+
+def _own(proxy: VaeProxy) -> Any:
+    """The class of the module behind a proxy."""
+    return type(proxy.onegraph_module)
+
+
+class Calls:
+    """Mixed into the VAE's class: tells the hook which call the proxy is in."""
+
+    onegraph: Hook
+
+    def decode(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().decode, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("decoder", self, "whole", function)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        self.onegraph.check_encoder()
+        function = functools.partial(super().encode, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("encoder", self, "whole", function)
+
+    def decode_tiled(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().decode_tiled, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("decoder", self, "tiles", function)
+
+    def encode_tiled(self, *args: Any, **kwargs: Any) -> Any:
+        self.onegraph.check_encoder()
+        function = functools.partial(super().encode_tiled, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("encoder", self, "tiles", function)
+
+    def decode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().decode_tiled_, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("decoder", self, "tiles", function)
+
+    def encode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().encode_tiled_, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("encoder", self, "tiles", function)
+
+    def decode_tiled_3d(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(super().decode_tiled_3d, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("decoder", self, "tiles", function)
+
+    def encode_tiled_3d(self, *args: Any, **kwargs: Any) -> Any:
+        self.onegraph.check_encoder()
+        function = functools.partial(super().encode_tiled_3d, *args, **kwargs)  # type: ignore[misc]
+        return self.onegraph.run("encoder", self, "tiles", function)
+
+
+@functools.cache
+def vae_class_for(vae_class: Any) -> Any:
+    """The class of a VAE that came through our node."""
+    return type(vae_class.__name__, (Calls, vae_class), {"__module__": vae_class.__module__})

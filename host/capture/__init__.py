@@ -1,0 +1,1 @@
+"""What is rewritten in the compiling process, where ComfyUI's code is one that no capture can follow."""

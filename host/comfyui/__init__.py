@@ -1,0 +1,1 @@
+"""ComfyUI itself: what is used of it, its nodes, loaders and options, and where a model came from."""

@@ -1,0 +1,192 @@
+"""Would a checkpoint's graphs be found here? Asked in a process of its own: `python -m onegraph.host.jobs.explain JOB`.
+
+JOB is JSON with the fields of `Job`; the last line printed is JSON, a list of `Finding`. Requests are made as a node
+makes them before a run, so what is looked up is what a run looks up. Nothing is compiled, sampled or written.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .bench import boot
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to explain.
+
+    Attributes:
+        comfyui: ComfyUI's folder.
+        checkpoint: the checkpoint's file.
+        backend: `auto` or the name of a backend, as on the node.
+        cpu: for the CPU although there is a GPU.
+        custom_node: a custom node pack to import first, for model families that ComfyUI does not know by itself.
+    """
+
+    comfyui: str
+    checkpoint: str
+    backend: str
+    cpu: bool
+    custom_node: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is known of one graph that the checkpoint's nodes would ask for.
+
+    Attributes:
+        component: of the model.
+        verdict: `hit`; `miss`: it would be compiled; `refused`: it would run eager; `recorded`: calls must be seen
+            first.
+        code, text: of the reason.
+        folder: of the graph that is found, or of the nearest one.
+        fields: of the key: name, what is wanted, what the nearest graph has, and whether these are equal.
+    """
+
+    component: str
+    verdict: str
+    shapes: str = ""
+    code: str = ""
+    text: str = ""
+    folder: str = ""
+    fields: tuple[dict[str, Any], ...] = ()
+
+
+def explain(job: Job) -> list[Finding]:
+    """Look up the graphs of a checkpoint's model and VAE. ComfyUI must be booted."""
+    import comfy.sd
+    import folder_paths
+
+    path = Path(job.checkpoint)
+    known, kinds = folder_paths.folder_names_and_paths["checkpoints"]
+    folder_paths.folder_names_and_paths["checkpoints"] = ([*dict.fromkeys([*known, str(path.parent)])], kinds)
+    loaded = comfy.sd.load_checkpoint_guess_config(str(path), output_vae=True, output_clip=False)
+    model, vae = loaded[0], loaded[2]
+    return [*_model(model, path, job.backend), *(_vae(vae, path, job.backend) if vae is not None else ())]
+
+
+def _model(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
+    from ...common.reasons import Reason
+    from ...compiler.blocks.repeated import repeated_blocks
+    from ...graph_cache.model_hash import ModelSource, hash_file
+    from ...runtime.guards.module_guard import GuardCache
+    from ..calls.component import Component
+    from ..families import MODELS, family_of
+
+    module, source = patcher.model.diffusion_model, ModelSource(path, hash_file(path))
+    family = family_of(module, MODELS)
+    if isinstance(family, Reason):
+        if repeated_blocks(module):
+            yield from _blocks(patcher, module, backend, source)
+        else:
+            yield Finding("model", "refused", code=family.code, text=family.text)
+        return
+    refusal = family.refusal(module)
+    if refusal is not None:
+        yield Finding(family.component, "refused", code=refusal.code, text=refusal.text)
+        return
+    component = Component(family, None, source)
+    examples = functools.partial(family.examples, module, patcher, None)
+    for request in component.expected(patcher, module, backend, examples, GuardCache()):
+        yield _judge(family.component, request)
+
+
+def _vae(vae: Any, path: Path, backend: str) -> Iterator[Finding]:
+    from ...common.reasons import Reason
+    from ...graph_cache.model_hash import ModelSource, hash_file
+    from ...runtime.guards.module_guard import GuardCache
+    from ..calls.component import Component
+    from ..calls.vae.eligibility import halves_of
+
+    halves = halves_of(vae)
+    if isinstance(halves, Reason):
+        yield Finding("vae", "refused", code=halves.code, text=halves.text)
+        return
+    module, source = vae.first_stage_model, ModelSource(path, hash_file(path))
+    for part, family in halves.items():
+        refusal = family.refusal(module)
+        if refusal is not None:
+            yield Finding(family.component, "refused", code=refusal.code, text=refusal.text)
+            continue
+        component = Component(family, None, source, part)
+        examples = functools.partial(family.examples, module, vae, None)
+        for request in component.expected(vae.patcher, module, backend, examples, GuardCache()):
+            yield _judge(family.component, request)
+
+
+def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Finding]:
+    """Graphs of blocks that the store has: which others a run needs only its calls tell."""
+    from ...runtime.calls.requests import COMPONENT, stored_requests
+    from ...runtime.guards.module_guard import GuardCache
+    from ..calls.block_hook import BlockClient, Blocks
+    from ..calls.component import Component
+    from ..comfyui.options import Options
+
+    options = Options(backend, "any size", "eager")
+    client = BlockClient(Component(Blocks(), None, source), options, module, "diffusion_model.", patcher.load_device)
+    found = [*stored_requests(client, module, patcher.load_device, GuardCache())]
+    yield from (_judge(COMPONENT, request) for request, _ in found)
+    if not found:
+        text = (
+            "no graph of these blocks is cached; a run records its first calls, and compiles one for each kind of block"
+        )
+        yield Finding(COMPONENT, "recorded", code="no_graph", text=text)
+
+
+def _judge(component: str, request: Any) -> Finding:
+    from ...common.reasons import Reason
+    from ...common.shapes import Refused
+    from ...graph_cache.lookup import Hit, Miss
+    from ...runtime.guards import code_guard
+    from ...runtime.obtain.registry import registry
+
+    if isinstance(request, Refused):
+        return Finding(component, "refused", code=request.reason.code, text=request.reason.text)
+    store = registry().store
+    unable = request.backend.can_run(request.device).reason
+    if unable is not None:
+        return Finding(component, "refused", request.label, unable.code, unable.text)
+    found = store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
+    nearest = found.entry if isinstance(found, Hit) else store.nearest(request.key)
+    fields = _fields(request.key.fields(), nearest.manifest.key if nearest is not None else {})
+    folder = str(nearest.folder) if nearest is not None else ""
+    if isinstance(found, Hit):
+        text = "it is copied to the graph folder and verified first" if found.source is not None else ""
+        return Finding(component, "hit", request.label, "", text, folder, fields)
+    reason: Reason = found.reason
+    failed = registry().compiles.failures.why_not(request)
+    waits = failed.reason if failed is not None else request.backend.can_compile(request.device).reason
+    if isinstance(found, Miss) and waits is None:
+        return Finding(component, "miss", request.label, reason.code, reason.text, folder, fields)
+    why: Reason = waits or reason
+    return Finding(component, "refused", request.label, why.code, why.text, folder, fields)
+
+
+def _fields(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The fields of a key beside those of the nearest graph; those of the target one by one."""
+    rows = []
+    for name, value in wanted.items():
+        there = found.get(name)
+        if name == "target" and isinstance(value, dict):
+            other = there if isinstance(there, dict) else {}
+            names = sorted({*value, *other})
+            rows += [(f"target.{one}", value.get(one), other.get(one)) for one in names]
+        else:
+            rows.append((name, value, there))
+    return tuple({"field": n, "wanted": w, "found": f, "equal": bool(found) and w == f} for n, w, f in rows)
+
+
+def main() -> None:
+    job = Job(**json.loads(sys.argv[1]))
+    boot(Path(job.comfyui), job.cpu, job.custom_node)
+    sys.stdout.write(json.dumps([asdict(one) for one in explain(job)]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""An API workflow run in a short form on a ComfyUI server: `python -m onegraph.host.jobs.workflow_job JOB`.
+
+JOB is JSON with the fields of `Job`. Nothing is rendered: `trial_runs` says what is run in place of the workflow. Each
+line printed is JSON, an event; the last one is `done` or `failed`. Imports neither torch nor ComfyUI: the server does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .trial_runs import JobError, Mode, Prompt, checked, nodes_of_ours, refusal_text, run_until_nothing_compiles
+
+_START_SECONDS = 600
+_PAUSE = 0.3
+_SIZE = re.compile(r"(\d+)x(\d+)")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        workflow: file of the workflow in ComfyUI's API format.
+        mode: `bake` compiles what is missing; `explain` compiles nothing.
+        sizes: `WIDTHxHEIGHT` each; none: as in the workflow.
+        comfyui: ComfyUI's folder, from which a server is started.
+        server: address of a running one, in place of that.
+        options: for the server that is started.
+    """
+
+    workflow: str
+    mode: Mode
+    sizes: tuple[str, ...] = ()
+    comfyui: str = ""
+    server: str = ""
+    options: tuple[str, ...] = ()
+
+
+def read(path: Path) -> Prompt:
+    """Read a workflow in the API format. Raises JobError."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise JobError(f"{path.name} cannot be read as JSON ({error}).") from error
+    return checked(data, path.name)
+
+
+# The server -----------------------------------------------------------------------------------------------------
+
+
+class HttpServer:
+    """A ComfyUI server, spoken to over HTTP."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address.rstrip("/")
+
+    def ask(self, path: str, data: Any = None) -> Any:
+        """GET, or POST of JSON. Raises OSError, ValueError."""
+        body = None if data is None else json.dumps(data).encode()
+        request = urllib.request.Request(self._address + path, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def status(self) -> dict[str, Any]:
+        """What OneGraph did there. Raises OSError, ValueError."""
+        found: dict[str, Any] = self.ask("/onegraph/status")
+        return found
+
+    def queue(self, prompt: Prompt) -> str:
+        """Queue a workflow; its id. Raises JobError, OSError."""
+        try:
+            return str(self.ask("/prompt", {"prompt": prompt})["prompt_id"])
+        except urllib.error.HTTPError as error:
+            raise JobError(f"ComfyUI refuses the workflow: {_refusal(error)}") from error
+
+    def result(self, prompt_id: str) -> dict[str, Any] | None:
+        """The status of a workflow that has ended."""
+        found = self.ask(f"/history/{prompt_id}").get(prompt_id)
+        return None if found is None else dict(found.get("status") or {})
+
+    def stop(self, prompt_id: str) -> None:
+        """Interrupt what runs. Never raises."""
+        with contextlib.suppress(OSError, ValueError):
+            self.ask("/interrupt", {})
+
+
+def _refusal(error: urllib.error.HTTPError) -> str:
+    with contextlib.suppress(OSError):
+        return refusal_text(error.read(), error.code)
+    return f"HTTP {error.code}"
+
+
+@contextlib.contextmanager
+def started(job: Job) -> Iterator[HttpServer]:
+    """Give a running server: the one that the job names, or a new one, which ends with the block. Raises JobError."""
+    if job.server:
+        server = HttpServer(job.server)
+        with contextlib.suppress(OSError, ValueError):
+            server.ask("/system_stats")
+            yield server
+            return
+        raise JobError(f"No ComfyUI answers at {job.server}.")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="onegraph-workflow-") as folder:
+        command = [
+            sys.executable, str(Path(job.comfyui) / "main.py"), "--port", str(port), "--disable-auto-launch",
+            "--output-directory", folder, "--temp-directory", folder, "--database-url", "sqlite:///:memory:",
+            *_front_end(Path(folder)), *job.options,
+        ]  # fmt: skip
+        log = Path(folder) / "log.txt"
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            yield _wait(HttpServer(f"http://127.0.0.1:{port}"), process, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _front_end(folder: Path) -> list[str]:
+    """ComfyUI does not start without a front end, at which nobody looks here."""
+    if importlib.util.find_spec("comfyui_frontend_package") is not None:
+        return []
+    (folder / "front-end").mkdir()
+    (folder / "front-end" / "index.html").write_text("")
+    return ["--front-end-root", str(folder / "front-end")]
+
+
+def _wait(server: HttpServer, process: subprocess.Popen[bytes], log: Path) -> HttpServer:
+    until = time.monotonic() + _START_SECONDS
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+            raise JobError(f"ComfyUI ended with code {process.returncode}: {last}")
+        with contextlib.suppress(OSError, ValueError):
+            server.ask("/system_stats")
+            return server
+        time.sleep(_PAUSE)
+    raise JobError(f"ComfyUI did not answer within {_START_SECONDS} s.")
+
+
+# Running --------------------------------------------------------------------------------------------------------
+
+
+def tell(event: str, **more: Any) -> None:
+    """Print an event."""
+    sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
+    sys.stdout.flush()
+
+
+def run(job: Job) -> None:
+    """Run a job, and tell of each run what its nodes did. Raises JobError, OSError."""
+    prompt = read(Path(job.workflow))
+    ours = nodes_of_ours(prompt)
+    if not ours:
+        raise JobError("The workflow has no node of OneGraph. Put Compile Model (OneGraph) behind its loader.")
+    old = [n for n in ours if not prompt[n]["class_type"].startswith("OneGraph")]
+    if job.mode == "explain" and old:
+        raise JobError(f"Node {old[0]} is one of OneDiff's, which always compiles. Use the nodes of OneGraph.")
+    for size in job.sizes:
+        if _SIZE.fullmatch(size) is None:
+            raise JobError(f"{size} is not a size; write it like 1024x1024.")
+    tell("starting")
+    with started(job) as server:
+        with contextlib.suppress(urllib.error.HTTPError):
+            server.ask("/onegraph/status")
+        for size in job.sizes or ("",):
+            run_until_nothing_compiles(server, job.mode, prompt, size, tell)
+    tell("done")
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a server that was started ends, too
+    fields = json.loads(sys.argv[1])
+    job = Job(**{**fields, "sizes": tuple(fields["sizes"]), "options": tuple(fields["options"])})
+    try:
+        run(job)
+    except JobError as error:
+        tell("failed", text=str(error))
+        sys.exit(1)
+    except (OSError, ValueError, KeyError) as error:
+        tell("failed", text=f"ComfyUI does not answer as expected ({type(error).__name__}: {error}).")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the server answers below /onegraph/: one module for each subject."""

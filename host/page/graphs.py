@@ -1,0 +1,198 @@
+"""Graphs on the disk: listed, looked into, checked, pinned, removed. Clients name them by their ids alone."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from ...common import reasons
+from ...common.plain_text import plain
+from ...graph_cache.disk import budget, inventory, report
+from ...graph_cache.disk.listing import Listed
+from ...graph_cache.disk.snapshot import Snapshot, Snapshots
+from ...graph_cache.entry import Entry as Stored
+from ...graph_cache.entry import read
+from ...graph_cache.integrity import Sound, describe
+from ...graph_cache.store import Store
+from ...runtime.obtain.registry import registry
+from . import model_files
+from .answers import OfGraph, Refusal
+from .models import Details, Done, Entry, File, Graph, Graphs, ListOfGraphs, Prune, Pruned, Totals
+
+_PATIENCE = 0.5  # seconds until a list is shown as far as it is known; the first one of thousands takes some seconds
+_UNKNOWN = Refusal(404, reasons.UnknownGraph())
+# What becomes of an entry that is to be removed.
+_REMOVED = {
+    "removed": "The graph is deleted.",
+    "used": "A process has the graph loaded, so it stays. Free models or end that process, then delete it.",
+    "gone": "The graph was gone already.",
+    "kept": "The graph stays, since it is not this user's to remove or its folder cannot be written.",
+}
+
+
+@functools.cache
+def _snapshots(store: Store) -> Snapshots:
+    return Snapshots(store.disk)
+
+
+def scans() -> int:
+    """How often this process has read all folders for a list."""
+    return _snapshots(registry().store).scans
+
+
+def snapshot() -> Snapshot:
+    """The list of all graphs now, also of the copies beside checkpoints of ComfyUI's folders."""
+    return _snapshots(registry().store).get(model_files.folders())
+
+
+def entry(one: Listed) -> Entry:
+    """Describe an entry for clients."""
+    return _described([one])[0]
+
+
+def _described(entries: Iterable[Listed]) -> list[Entry]:
+    seconds = {**registry().store.notes.read().restore_seconds, **registry().counters.restore_times.last}
+    return [Entry(**report.describe(one), restore_seconds=seconds.get(one.path.name)) for one in entries]
+
+
+def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
+    """GET graphs."""
+    refused = report.state_refusal(asked.state)
+    if refused is not None:
+        return Refusal(400, refused)
+    known = _snapshots(registry().store)
+    found = known.soon(model_files.folders(), _PATIENCE) if asked.partial else snapshot()
+    wanted = {name: value for name in ("state", "model", "component") if (value := getattr(asked, name))}
+    listed = [one for one in found.entries if asked.beside or not one.beside]
+    chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, asked.search.casefold())]
+    backwards = asked.sort in report.LARGEST_FIRST if not asked.order else asked.order == "desc"
+    order = report.state_of if asked.sort == "state" else report.ORDERS[asked.sort]
+    chosen.sort(key=order, reverse=backwards)
+    return Graphs(
+        entries=_described(chosen[asked.offset : asked.offset + asked.limit]),
+        total=len(chosen),
+        totals=Totals(**report.totals(registry().store.disk, found.entries)),
+        revision=found.revision,
+        complete=found.complete,
+    )
+
+
+def _holds(one: Listed, text: str) -> bool:
+    facts = one.facts
+    models = [model.name for model in one.models]
+    texts = (*models, facts.component, facts.label, facts.dtype, facts.backend, report.state_of(one), one.id)
+    return not text or any(text in found.casefold() for found in (*texts, facts.digest, *facts.target.values()))
+
+
+def details(asked: OfGraph) -> Graph | Refusal:
+    """GET graphs/{id}."""
+    one = snapshot().by_id.get(asked.id)
+    if one is None:
+        return _UNKNOWN
+    stored = read(one.path)
+    key = stored.manifest.key if isinstance(stored, Stored) else {}
+    files = []
+    with contextlib.suppress(OSError):
+        for path in sorted(one.path.iterdir()):
+            files.append(File(name=plain(path.name), bytes=path.lstat().st_size))
+    code = report.remedy(one)
+    remedy = None if code is None else report.REMEDIES[code]
+    return Graph(entry=entry(one), details=Details(key=_texts(key), files=files, remedy=remedy, remedy_code=code))
+
+
+def _texts(key: dict[str, Any]) -> dict[str, str]:
+    """The fields of a key as texts, those of its target one by one."""
+    found: dict[str, str] = {}
+    for name, value in key.items():
+        if name == "target" and isinstance(value, dict):
+            found |= {f"target.{plain(str(n))}": plain(str(v)) for n, v in sorted(value.items())}
+        else:
+            found[plain(str(name))] = plain(value if isinstance(value, str) else json.dumps(value))
+    return found
+
+
+# Changing ---------------------------------------------------------------------------------------------------
+
+
+def verify(asked: OfGraph) -> Done | Refusal:
+    """POST graphs/{id}/verify: check owner, signature and files."""
+    one = snapshot().by_id.get(asked.id)
+    if one is None:
+        return _UNKNOWN
+    state = registry().store.check(one.path)
+    sound = isinstance(state, Sound)
+    return _done(asked, "sound" if isinstance(state, Sound) else state.code, describe(state), sound)
+
+
+def pin(asked: OfGraph) -> Done | Refusal:
+    """POST graphs/{id}/pin: keep it whatever the budget says."""
+    return _mark(asked, "pinned", "The budget leaves the graph alone.")
+
+
+def unpin(asked: OfGraph) -> Done | Refusal:
+    """POST graphs/{id}/unpin."""
+    return _mark(asked, "unpinned", "The budget decides about the graph again.")
+
+
+def _mark(asked: OfGraph, how: str, text: str) -> Done | Refusal:
+    one, disk = snapshot().by_id.get(asked.id), registry().store.disk
+    if one is None:
+        return _UNKNOWN
+    if one.quarantined:
+        return _done(asked, "quarantined", "A graph that was quarantined cannot be pinned.", False)
+    if one.beside:
+        return _done(asked, "beside", "The budget leaves copies beside checkpoints alone.", False)
+    try:
+        (disk.pin if how == "pinned" else disk.unpin)(one)
+    except OSError as error:
+        return _done(asked, "not_written", f"The graph's folder cannot be written ({error.strerror}).", False)
+    return _done(asked, how, text, True)
+
+
+def delete(asked: OfGraph) -> Done | Refusal:
+    """POST graphs/{id}/delete: also a pinned one, unless a process uses it."""
+    one = snapshot().by_id.get(asked.id)
+    if one is None:
+        return _UNKNOWN
+    how = registry().store.disk.delete(one)
+    return _done(asked, how, _REMOVED[how], how in ("removed", "gone"))
+
+
+def retry(asked: OfGraph) -> Done | Refusal:
+    """POST graphs/{id}/retry: forget what compiles of the same graph failed with."""
+    one = snapshot().by_id.get(asked.id)
+    if one is None:
+        return _UNKNOWN
+    try:
+        forgotten = [*registry().store.failures.forget(one.facts.digest)]
+    except OSError as error:
+        return _done(asked, "not_written", f"What failed cannot be forgotten ({error.strerror}).", False)
+    if not forgotten:
+        return _done(asked, "nothing_failed", "No failure of this graph is remembered; the next run asks for it.", True)
+    return _done(asked, "forgotten", "The next run tries to compile the graph again.", True)
+
+
+def prune(asked: Prune) -> Pruned:
+    """POST prune: remove what is over the budget, or tell what would be removed."""
+    disk = registry().store.disk
+    if asked.beside:
+        done = disk.prune_copies(inventory.unusable(), model_files.folders(), asked.dry_run)
+    else:
+        due = inventory.over(budget.limit(registry().store.home))
+        done = (disk.would_prune if asked.dry_run else disk.prune)(due)
+    return Pruned(
+        removed=_described(done.removed),
+        kept_in_use=len(done.used),
+        before=done.before,
+        after=done.after,
+        dry_run=asked.dry_run,
+    )
+
+
+def _done(asked: OfGraph, code: str, text: str, done: bool) -> Done:
+    """Tell what became of an entry, and how it is now."""
+    now = snapshot().by_id.get(asked.id)
+    return Done(done=done, text=text, code=code, entry=None if now is None else entry(now))

@@ -1,0 +1,246 @@
+"""What clients send and what they are answered, field by field. Times are ISO 8601 in UTC, sizes are bytes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from ..show.badges import BadgeOf
+from .answers import Given, Told
+from .baking import JobState
+
+ModelState = Literal["ready", "partly", "would_compile", "unknown"]
+
+_TEXT = Field(default="", max_length=200)
+_MOST_BUDGET = 1 << 60
+
+
+class Nothing(Given):
+    """No field at all: what a client sends is not looked at."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+# Graphs -----------------------------------------------------------------------------------------------------
+
+
+class ListOfGraphs(Given):
+    """Which graphs, and in what order; by default the latest used first.
+
+    Attributes:
+        state, model, component: patterns as of `onegraph ls --filter`; empty: all.
+        search: what one of the texts of an entry holds.
+        order: empty: numbers and times from the largest, texts from the first.
+        beside: whether to list the copies beside checkpoints, too.
+        partial: whether to answer with what is known so far while the folders are read for the first time.
+    """
+
+    state: str = _TEXT
+    model: str = _TEXT
+    component: str = _TEXT
+    search: str = _TEXT
+    sort: Literal["used", "bytes", "model", "state", "restores"] = "used"
+    order: Literal["", "asc", "desc"] = ""
+    offset: int = Field(default=0, ge=0)
+    limit: int = Field(default=100, ge=0, le=500)
+    partial: bool = False
+    beside: bool = False
+
+
+class Entry(Told):
+    """A graph, as `onegraph ls --json` describes it.
+
+    Attributes:
+        models: that it served, the first one first, which `model` is.
+        beside: whether it is a copy beside a checkpoint, which nothing loads from there and the budget does not count.
+        restore_seconds: what its last restore on this machine took; null: not known.
+    """
+
+    id: str
+    key: str
+    model: str
+    models: list[str]
+    component: str
+    shapes: str
+    dtype: str
+    backend: str
+    target: dict[str, str]
+    state: str
+    reason: dict[str, Any] | None
+    signed: str
+    bytes: int
+    graph_bytes: int
+    to_eager: float | None
+    speedup: float | None
+    compile_seconds: float
+    created: str
+    made_by: str
+    used: str
+    restores: int
+    pinned: bool
+    in_use: bool
+    beside: bool
+    restore_seconds: float | None = None
+
+
+class Totals(Told):
+    """All graphs, whatever is asked for. `copies` lie beside checkpoints, and are in no other number."""
+
+    graphs: int
+    copies: int
+    copies_bytes: int
+    states: dict[str, int]
+    pinned: int
+    bytes: int
+    counted_bytes: int
+    budget_bytes: int | None
+    compile_seconds: float
+    restores: int
+    saved_seconds: float
+
+
+class Graphs(Told):
+    """Some of those that were asked for; `total`: how many these are.
+
+    Attributes:
+        complete: false: a partial list, of what was found so far.
+    """
+
+    entries: list[Entry]
+    total: int
+    totals: Totals
+    revision: str
+    complete: bool
+
+
+class File(Told):
+    name: str
+    bytes: int
+
+
+class Details(Told):
+    """More of a graph.
+
+    Attributes:
+        key: fields of its key as texts, those of its target one by one.
+        remedy: what to do where it is of no use here, and `remedy_code` its name for programs and translations.
+    """
+
+    key: dict[str, str]
+    files: list[File]
+    remedy: str | None
+    remedy_code: str | None
+
+
+class Graph(Told):
+    entry: Entry
+    details: Details
+
+
+class Done(Told):
+    """What became of a graph: `code` for programs, `text` for people."""
+
+    done: bool
+    text: str
+    code: str
+    entry: Entry | None
+
+
+class Prune(Given):
+    """Attributes: `beside`: remove the copies beside checkpoints that nothing here can use, instead of the budget's."""
+
+    dry_run: bool = Field(strict=True)
+    beside: bool = Field(default=False, strict=True)
+
+
+class Pruned(Told):
+    """Bytes are those that count for the budget."""
+
+    removed: list[Entry]
+    kept_in_use: int
+    before: int
+    after: int
+    dry_run: bool
+
+
+# Model files ------------------------------------------------------------------------------------------------
+
+
+class ModelFile(Told):
+    """A file in ComfyUI's folders.
+
+    Attributes:
+        graphs, bytes: of graphs beside it that can be used here.
+    """
+
+    name: str
+    folder: str
+    state: ModelState
+    graphs: int
+    bytes: int
+    last_used: str | None
+
+
+class ModelFiles(Told):
+    models: list[ModelFile]
+
+
+# Settings ---------------------------------------------------------------------------------------------------
+
+
+class ChangedSettings(Given):
+    disk_budget_bytes: int | None = Field(strict=True, ge=1, le=_MOST_BUDGET)
+
+
+class Settings(Told):
+    """`disk_budget_bytes`: null: no limit."""
+
+    disk_budget_bytes: int | None
+    disk_budget_from: Literal["default", "environment", "setting"]
+
+
+# Nodes ------------------------------------------------------------------------------------------------------
+
+
+class Badges(Told):
+    """As the event `onegraph.badge` tells them."""
+
+    badges: list[BadgeOf]
+
+
+# Jobs -------------------------------------------------------------------------------------------------------
+
+
+class Workflow(Given):
+    """A workflow in ComfyUI's API format."""
+
+    prompt: dict[str, Any]
+
+
+class QueuedJob(Told):
+    job: str
+
+
+class BakeJob(Told):
+    """A workflow whose graphs are compiled; `done` and `of` count its nodes of OneGraph.
+
+    Attributes:
+        prompt_id: the prompt that runs the workflow now; empty before the first.
+    """
+
+    job: str
+    state: JobState
+    done: int
+    of: int
+    text: str
+    compiled: int
+    restored: int
+    prompt_id: str
+
+
+class Readiness(Told):
+    """`waiting_for`: lines of the warm-up list whose graphs are not restored."""
+
+    ready: bool
+    waiting_for: list[str]

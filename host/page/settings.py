@@ -1,0 +1,25 @@
+"""GET and POST /onegraph/settings: the disk budget."""
+
+from __future__ import annotations
+
+from ...common import reasons
+from ...common.errors import in_brief
+from ...graph_cache.disk import budget
+from ...runtime.obtain.registry import registry
+from .answers import Refusal
+from .models import ChangedSettings, Nothing, Settings
+
+
+def read(asked: Nothing) -> Settings:
+    """GET settings."""
+    found = registry().store.disk.allowance
+    return Settings(disk_budget_bytes=found.bytes, disk_budget_from=found.origin)
+
+
+def change(asked: ChangedSettings) -> Settings | Refusal:
+    """POST settings. What the environment says stays in force. Nothing is removed before the next graph comes."""
+    try:
+        budget.change(registry().store.home, asked.disk_budget_bytes)
+    except OSError as error:
+        return Refusal(500, reasons.SettingsNotSaved(error.strerror or in_brief(error)))
+    return read(Nothing())

@@ -1,0 +1,216 @@
+"""The badge on a node: what its last prompt's runs were, or what compiles now. Told to open pages as it changes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ...common import remedies
+from ...common.errors import without_paths
+from ...common.reasons import Reason
+from ...compiler.process.progress import Progress
+from ...runtime.calls.run_report import RunReport
+from . import events, status
+from .status import Origin
+
+log = logging.getLogger("onegraph.host")
+
+State = Literal["waiting", "not_run", "compiling", "restored", "compiled", "eager", "partly"]
+_EVERY = 0.5  # seconds between two events of one compile
+_MOST_REASONS = 20
+
+
+class Why(BaseModel):
+    """Calls that ran eager for one reason.
+
+    Attributes:
+        remedy: names what to do (`common.remedies`); None: `text` says it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    code: str
+    text: str
+    calls: int
+    remedy: str | None = None
+
+
+class Badge(BaseModel):
+    """What a node did in its last prompt, or does now.
+
+    Attributes:
+        text: in English, a few words.
+        progress: of a compile, 0 to 1; None: nothing compiles.
+        seconds: of the last compile or restore.
+        speedup: how many times as fast as eager a call of the model was at its graph's first use; None: not measured.
+        blocks_speedup: of the blocks alone, where blocks are compiled. No call of the whole model is timed there.
+        calls, eager_calls: of the model. Where blocks are compiled, an eager call is one without any graph, while
+            `reasons` counts calls of blocks, too.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    state: State
+    text: str
+    progress: float | None = None
+    seconds: float | None = None
+    speedup: float | None = None
+    blocks_speedup: float | None = None
+    eager_calls: int = 0
+    calls: int = 0
+    reasons: tuple[Why, ...] = ()
+
+
+class BadgeOf(BaseModel):
+    """Whose a badge is. The ids of nodes are the same in many workflows: the prompt tells them apart.
+
+    Attributes:
+        prompt_id, client_id: see `status.Origin`.
+        badge: None: there is none any more.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    node: str
+    prompt_id: str | None
+    client_id: str | None
+    badge: Badge | None
+
+
+# By node and whose it is, how far a compile is: it may go on in the background while the node runs in other prompts.
+_compiles: dict[tuple[str, Origin], float] = {}
+_sent: dict[tuple[str, Origin], float] = {}  # when the last progress was
+_lock = threading.Lock()
+
+
+def compiling(node_id: str | None, origin: Origin, progress: Progress | None) -> None:
+    """Follow a compile for a node, which a prompt needs; None: it has ended. Never raises."""
+    if node_id is None:
+        return
+    key = node_id, origin
+    with _lock:
+        if progress is None:
+            _compiles.pop(key, None)
+            _sent.pop(key, None)
+        else:
+            _compiles[key] = progress.share
+            now = time.monotonic()
+            if now - _sent.get(key, 0.0) < _EVERY:
+                return
+            _sent[key] = now
+    _send(node_id, origin)
+
+
+def send(node_id: str) -> None:
+    """Tell open pages of the badge of a node's last prompt. Never raises."""
+    _send(node_id, status.origin_of(node_id))
+
+
+def _send(node_id: str, origin: Origin) -> None:
+    try:
+        told = BadgeOf(node=node_id, **vars(origin), badge=of(node_id, origin))
+        events.send("onegraph.badge", told.model_dump(mode="json"))
+    except Exception:  # a lost badge must never end a sampling run
+        log.debug("no badge of node %s", node_id, exc_info=True)
+
+
+def all_badges() -> list[BadgeOf]:
+    """For pages that were just opened: of each node the last prompt's badge, and those of other prompts' compiles."""
+    known = dict.fromkeys([*((node, status.origin_of(node)) for node in status.node_ids()), *_compiles.copy()])
+    return [
+        BadgeOf(node=node, **vars(origin), badge=badge)
+        for node, origin in known
+        if (badge := of(node, origin)) is not None
+    ]
+
+
+def of(node_id: str, origin: Origin) -> Badge | None:
+    """The badge of a node for a prompt now; None: another prompt ran through it since."""
+    share = _compiles.get((node_id, origin))
+    if origin == status.origin_of(node_id):
+        reports = status.reports_of(node_id)
+        badge = _after(reports, status.refusals_of(node_id))
+        if badge.state == "waiting" and (reports or status.has_ended(origin.prompt_id)):
+            badge = badge.model_copy(update={"state": "not_run", "text": "not run"})
+    elif share is None:
+        return None
+    else:
+        badge = Badge(state="waiting", text="waiting")
+    if share is None:
+        return badge
+    share = round(share, 3)
+    return badge.model_copy(update={"state": "compiling", "text": f"compiling {share:.0%}", "progress": share})
+
+
+def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
+    """The badge after some runs; `refusals`: why there are none that could be compiled."""
+    compiled = sum(report.compiled_calls for report in reports)
+    whole: Counter[Reason] = Counter()
+    why: Counter[Reason] = Counter()
+    for report in reports:
+        whole += report.eager.copy()
+        why += report.blocks.eager.copy()
+    why += whole
+    eager = sum(whole.values())
+    known = [one for one in map(_times, reports) if one is not None]
+    state: State = known[-1][0] if known else "compiled"
+    seconds = known[-1][1] if known else None
+    speedup = _last(None if report.blocks.of else report.speedup for report in reports)
+    blocks_speedup = _last(report.blocks.speedup for report in reports)
+    reasons = why or Counter(dict.fromkeys(refusals, 0))
+    if not compiled:
+        state = "eager" if reasons else "waiting"
+    elif why:
+        state = "partly"
+    return Badge(
+        state=state,
+        text=_text(state, eager, compiled + eager, sum(why.values()), seconds, speedup, blocks_speedup),
+        seconds=None if seconds is None else round(seconds, 3),
+        speedup=speedup,
+        blocks_speedup=blocks_speedup,
+        eager_calls=eager,
+        calls=compiled + eager,
+        reasons=tuple(
+            Why(code=reason.code, text=without_paths(reason.text), calls=calls, remedy=remedies.remedy(reason))
+            for reason, calls in reasons.most_common(_MOST_REASONS)
+        ),
+    )
+
+
+def _times(report: RunReport) -> tuple[Literal["compiled", "restored"], float] | None:
+    """How a run got its graph, and in how many seconds; None: it was loaded before."""
+    found = report.blocks if report.blocks.of else report
+    if found.compile_s is not None:
+        return "compiled", found.compile_s
+    return None if found.restore_s is None else ("restored", found.restore_s)
+
+
+def _last(speedups: Iterable[float | None]) -> float | None:
+    known = [speedup for speedup in speedups if speedup]
+    return round(known[-1], 2) if known else None
+
+
+def _text(
+    state: State,
+    eager: int,
+    calls: int,
+    whys: int,
+    seconds: float | None,
+    speedup: float | None,
+    blocks_speedup: float | None,
+) -> str:
+    if state == "partly":
+        return f"{eager} of {calls} calls eager" if eager else f"{whys} block calls eager"
+    if state not in ("compiled", "restored"):
+        return state
+    parts = []
+    if seconds is not None:
+        parts.append(f"{state} {seconds:.1f} s" if seconds < 10 else f"{state} {seconds:.0f} s")
+    if speedup is not None:
+        parts.append(f"{speedup:.1f}x")
+    if blocks_speedup is not None:
+        parts.append(f"blocks {blocks_speedup:.1f}x at first use")
+    return ", ".join(parts) or state

@@ -1,0 +1,73 @@
+"""Saying things to the user through ComfyUI: text on a node, progress in the queue, and hearing an interrupt."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from ...compiler.process.progress import Progress
+from ...runtime.calls.run_report import RunReport
+from . import badges, events, status
+
+log = logging.getLogger("onegraph.host")
+
+_TEXT_EVERY = 0.5
+_LOG_EVERY = 10.0
+
+# What each node shows, for the status route: a headless client has no node to look at.
+texts: dict[str, str] = {}
+
+
+def show_intro(node_id: str | None, **intros: str) -> None:
+    """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only."""
+    if node_id is not None:
+        show(node_id, status.intro(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
+        badges.send(node_id)
+
+
+def report_run(node_id: str | None, part: str, report: RunReport) -> None:
+    """Show a run that is over, below the others of the same prompt. `part` is empty for a model's."""
+    if node_id is not None:
+        show(node_id, status.added(node_id, part, report))
+        badges.send(node_id)
+
+
+def show(node_id: str, text: str) -> None:
+    """Show `text` on a node in place of what is there. Without a server (in-process use) it is only remembered."""
+    texts[node_id] = text
+    events.send("onegraph.text", {"node": node_id, **vars(status.origin_of(node_id)), "text": text})
+
+
+def raise_if_interrupted() -> None:
+    """Raise ComfyUI's InterruptProcessingException (a BaseException) when the user asked to stop."""
+    import comfy.model_management
+
+    comfy.model_management.throw_exception_if_processing_interrupted()
+
+
+class CompileProgress:
+    """Follows one compile: the queue's progress bar, a line on the node, and the user's interrupt."""
+
+    def __init__(self, node_id: str | None, label: str) -> None:
+        import comfy.utils
+
+        self._node_id = node_id
+        self._label = label
+        self._bar: Any = comfy.utils.ProgressBar(1000)
+        self._shown, self._logged = 0.0, time.perf_counter()
+
+    def __call__(self, progress: Progress) -> None:
+        raise_if_interrupted()
+        self._bar.update_absolute(int(1000 * progress.share))
+        now = time.perf_counter()
+        if now - self._shown < _TEXT_EVERY:
+            return
+        self._shown = now
+        left = f"about {progress.remaining:.0f} s left" if progress.remaining >= 1 else "almost done"
+        text = f"compiling {self._label}: {progress.share:.0%}, {left} ({progress.stage}, {progress.seconds:.0f} s)"
+        if self._node_id is not None:
+            show(self._node_id, status.with_progress(self._node_id, text))
+        if now - self._logged >= _LOG_EVERY:
+            self._logged = now
+            log.info("OneGraph: %s", text)

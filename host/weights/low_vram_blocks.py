@@ -1,0 +1,129 @@
+"""Blocks of a model that ComfyUI loaded in part (`--lowvram`, or no room, without DynamicVRAM): the weights of each one
+come from system memory while it runs.
+
+By the host's own function, the one that each uncompiled layer calls for its weights, LoRAs applied. It runs on one of
+two streams of ours, so that a block's weights are copied while the block before computes; their memory is given back
+when the device is done with the block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...common import reasons
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...common.torch_private import Tables, set_tables, tables
+from ...runtime.calls.weight_source import Brought
+from .paged_weights import cast_arguments
+from .quantised import is_quantised, tensors_of_weight
+from .skeletons import copies_of, fill
+
+_STREAMS = 2  # one block computes while the next one's weights are copied
+
+
+def is_partly_loaded(patcher: Any) -> bool:
+    """Whether some weights of a patcher's model stay in system memory, and DynamicVRAM does not look after them."""
+    return bool(getattr(patcher.model, "model_lowvram", False))
+
+
+def refusal(block: torch.nn.Module) -> Reason | None:
+    """Why the weights of a block cannot be brought as its layers have them, or None.
+
+    A layer applies a LoRA to what it has cast its weight to; a graph casts afterwards.
+    """
+    for name, layer in block.named_modules():
+        for key in ("weight", "bias"):
+            if not getattr(layer, f"{key}_function", None):
+                continue
+            weight = tables(layer).parameters.get(key)
+            if getattr(type(layer), "comfy_cast_weights", False) or weight is None or is_quantised(weight):
+                return reasons.WeightComputed(f"{name} ({type(layer).__name__})")
+    return None
+
+
+@dataclass(eq=False)
+class StagedBlocks:
+    """Access to the weights of blocks, one block at a time, during one run.
+
+    Attributes:
+        versions: of each block as it is now, by names.
+        cast: the host's function that gives a layer its weights.
+        refusal: why no further block's weights are brought in this run, or None.
+    """
+
+    model: torch.nn.Module
+    versions: Mapping[str, int]
+    device: torch.device
+    cast: Callable[..., Any]
+    refusal: Reason | None = None
+    _streams: Iterator[Any] | None = None
+
+    @contextlib.contextmanager
+    def weights(self, name: str) -> Iterator[Brought | Refused]:
+        """See `WeightSource`."""
+        block = self.model.get_submodule(name)
+        copies = copies_of(block, self.versions[name]).filled
+        stream = self._stream()
+        try:
+            found: Brought | Refused
+            try:
+                found = self._brought(block, copies, stream) if self.refusal is None else Refused(self.refusal)
+            except torch.OutOfMemoryError:
+                self.refusal = reasons.MemoryRanOut()
+                found = Refused(self.refusal)
+            yield found
+        finally:
+            for copied in copies:
+                set_tables(copied, Tables({}, {}, tables(copied).children))
+            if stream is not None:  # what the stream allocates next is for after this block
+                stream.wait_stream(torch.get_device_module(self.device).current_stream(self.device))
+
+    def _stream(self) -> Any:
+        """The stream for the next block's weights; None: the device has none."""
+        if self.device.type == "cpu":
+            return None
+        if self._streams is None:
+            module = torch.get_device_module(self.device)
+            self._streams = itertools.cycle([module.Stream(self.device) for _ in range(_STREAMS)])
+        return next(self._streams)
+
+    def _brought(self, block: torch.nn.Module, copies: tuple[torch.nn.Module, ...], stream: Any) -> Brought:
+        """Put the weights into the copy of a block: those that are elsewhere or computed at each use, brought."""
+        module = torch.get_device_module(self.device) if stream is not None else None
+        found: dict[tuple[int, str], torch.Tensor] = {}
+        streamed = 0
+        with contextlib.nullcontext() if module is None else module.stream(stream):
+            for layer in block.modules():
+                weight, bias = (tables(layer).parameters.get(key) for key in ("weight", "bias"))
+                if weight is None or not self._is_brought(layer, weight, bias):
+                    continue
+                got = self.cast(layer, device=self.device, **cast_arguments(layer, weight, bias))
+                for key, tensor in zip(("weight", "bias"), got, strict=True):
+                    if tensor is not None:
+                        found[id(layer), key] = torch.nn.Parameter(tensor, requires_grad=False)
+                        streamed += sum(one.nbytes for one in tensors_of_weight(tensor))
+        if module is not None:
+            module.current_stream(self.device).wait_stream(stream)
+        fill(copies, block, lambda owner, name, tensor: found.get((id(owner), name), tensor))
+        return Brought(copies[0], streamed)
+
+    def _is_brought(self, layer: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+        """Whether a layer asks the host for its weights at each use, and gets others than it has."""
+        if not getattr(layer, "comfy_cast_weights", False):
+            return False
+        elsewhere = any(one is not None and one.device != self.device for one in (weight, bias))
+        return elsewhere or bool(layer.weight_function) or bool(layer.bias_function)
+
+
+def staged(model: torch.nn.Module, versions: Mapping[str, int], device: torch.device) -> StagedBlocks:
+    """Access block by block to the weights of a model that is loaded in part."""
+    import comfy.ops
+
+    return StagedBlocks(model, versions, device, comfy.ops.cast_bias_weight)

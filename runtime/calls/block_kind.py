@@ -1,0 +1,308 @@
+"""A kind of block in this process: whether a call is one of it, and its graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.outputs import Output, output_of, tensors_of
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...compiler.blocks import attention, call_tree, matching
+from ...compiler.blocks.attention import Attention
+from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
+from ...compiler.blocks.parameters import as_call
+from ...compiler.blocks.signature import BlockSignature
+from ...compiler.blocks.size_one_dims import Ones, ones_apart
+from ...compiler.blocks.size_rules import sizes_of
+from ..counters import Counters
+from ..graphs.binding import Held
+from ..graphs.first_use import QuantisingEager
+from ..graphs.loaded_graph import Changed, LoadedGraph, Result
+from .seen_calls import Seen, plain
+
+_MOST_SEEN = 8  # looks of calls that are remembered
+
+
+class Matched(NamedTuple):
+    """A call that is of a kind, taken apart.
+
+    Attributes:
+        tensors: among the leaves.
+        seen: what it looks like.
+    """
+
+    leaves: Sequence[Leaf]
+    tensors: Sequence[torch.Tensor]
+    seen: Seen
+
+
+class BlockCall(NamedTuple):
+    """One call of a block.
+
+    Attributes:
+        block: what a graph is compared with: the block, or a copy of it that has all weights.
+        module: the block with all its weights where a graph can read them.
+        named: its arguments by name.
+        options: the model's.
+        held, unchanged: see `LoadedGraph.call`.
+        exact: gives a copy of the block in float32, where its weights are quantised.
+    """
+
+    block: torch.nn.Module
+    module: torch.nn.Module
+    named: Mapping[str, Any]
+    options: Any
+    held: Held | None
+    exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
+    unchanged: Callable[[], bool] | None = None
+
+
+class _WritesError(Exception):
+    """A block wrote into a container that it was given."""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What a function of the user's choice raised in the midst of a call, which eager would have raised, too."""
+
+    error: BaseException
+
+
+class KindGraph:
+    """A kind of block: one structure, called in one form.
+
+    Args:
+        name: of the blocks' class, for reasons.
+        found: its graph, or why there is none.
+        attends: how calls of the kind do.
+        ones: by which they differ from calls of an earlier kind of the same form; None: there is none.
+
+    Attributes:
+        refusal: why no call of the kind is served, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        form: Form,
+        found: LoadedGraph | Refused,
+        packages: Sequence[str],
+        attends: Attention = "captured",
+        ones: Ones | None = None,
+    ) -> None:
+        self.name = name
+        self.attention = attends
+        self.form = form
+        self.ones = ones
+        self._leaves_of = matching.structured(form)
+        self._is_of_form = matching.of_form(form)
+        self.graph = found if isinstance(found, LoadedGraph) else None
+        self.refusal: Reason | None = found.reason if isinstance(found, Refused) else None
+        self._numbers = [n for n, one in enumerate(leaf_forms(form)) if isinstance(one, NumberForm)]
+        self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]
+        self._packages = tuple(packages)
+        self._seen: list[Seen] = []
+        if self.graph is not None:
+            try:
+                self.signature = BlockSignature.from_json(self.graph.entry.manifest.call_rules, packages)
+                if self.signature.arguments != form:
+                    self.refusal = reasons.OtherKey("form of the arguments")
+                elif attends == "captured" != self.signature.attention:
+                    self.refusal = reasons.OtherKey("attention")
+                self._changed = [self._tensors.index(number) for number in self.signature.mutated]
+                self._finish = self.signature.finisher()
+            except ValueError as error:  # it returns objects of a package that this client does not take apart
+                self.refusal = reasons.CallFailed("ValueError", in_brief(error, 120))
+
+    def match(self, named: Mapping[str, Any]) -> Matched | None:
+        """Take a call apart; None: it is of another kind."""
+        leaves = self._leaves_of(named)
+        if leaves is None:
+            return None
+        if not self._numbers:
+            tensors, numbers = leaves, []
+        else:
+            tensors = [leaves[number] for number in self._tensors]
+            numbers = [leaves[number] for number in self._numbers]
+        for seen in self._seen:
+            if seen.looks.same_as(*tensors) and seen.numbers == numbers:
+                return Matched(leaves, tensors, seen)  # type: ignore[arg-type]
+        if not self._is_of_form(leaves):
+            return None
+        if self.ones is not None and not self.ones.fit(sizes_of(leaves)):
+            return None
+        return Matched(leaves, tensors, self._look(leaves, tensors, numbers))  # type: ignore[arg-type]
+
+    def _look(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], numbers: list[int]) -> Seen:
+        """Look at a call of the kind, and remember what was seen."""
+        graph, sizes, elsewhere, ones = self.graph, None, None, None
+        if graph is not None and self.refusal is None:
+            rules, by_leaf = self.signature.sizes, sizes_of(leaves)
+            if rules.fits(by_leaf):
+                sizes = {f"size {n}": by_leaf[leaf][dim] for n, (leaf, dim) in enumerate(rules.symbols)}
+            elif self.ones is None:
+                ones = ones_apart(rules, by_leaf, self._tensors)
+            elsewhere = next((one.device for one in tensors if one.device != graph.device), None)
+        seen = Seen.of(tensors, numbers, sizes, elsewhere, ones)
+        self._seen = [seen, *self._seen[: _MOST_SEEN - 1]]
+        return seen
+
+    def serve(
+        self, call: BlockCall, matched: Matched, counters: Counters, compared: Callable[[Any], Any]
+    ) -> tuple[Any] | Raised | Refused | Changed:
+        """What a block returns for a call, computed by the graph; or why not, and then nothing was changed.
+
+        Args:
+            compared: see `Client.compared`.
+        """
+        graph = self.graph
+        if self.refusal is not None or graph is None:
+            return Refused(self.refusal or reasons.NoGraph())
+        if attention.is_attending():  # its graph may be this one, which runs once at a time
+            return Refused(reasons.AttentionCallsModel(self.name))
+        if call.options is not None and type(call.options) is not dict:
+            return Refused(reasons.BlockArgument(f"options of type {type(call.options).__name__}"))
+        signature, seen = self.signature, matched.seen
+        path = signature.options.refused(call.options)
+        if path is not None:
+            return Refused(reasons.BlockOption(".".join(path)))
+        if seen.sizes is None:
+            return Refused(reasons.BlockSizes(self.name))
+        if seen.elsewhere is not None:
+            return Refused(reasons.BlockElsewhere(self.name, str(seen.elsewhere)))
+        memory = seen.memory_of(matched.tensors, self._changed)
+        if memory.shared:
+            return Refused(reasons.BlockShared(self.name))
+        inputs: list[Any] = [*matched.leaves]
+        if not memory.as_expected:
+            for number in self._tensors:
+                inputs[number] = plain(inputs[number])
+        for number in self._numbers:
+            inputs[number] = torch.empty(inputs[number], 0, device=graph.device)
+        try:
+            if signature.attention == "called":
+                result = self._attending(call, tuple(inputs), seen.sizes, counters, compared)
+            else:
+
+                def eager(*given: torch.Tensor) -> Output:
+                    return self._eager(call, given, call.options)
+
+                reference = self._judged(call, eager, call.options)
+                copied = not memory.as_expected
+                result = graph.call(
+                    call.module,
+                    tuple(inputs),
+                    seen.sizes,
+                    reference,
+                    counters,
+                    call.held,
+                    copied=copied,
+                    unchanged=call.unchanged,
+                )
+        except _WritesError:
+            self.refusal = reasons.FirstUseFailed(reasons.BlockWrites(self.name))
+            graph.quarantine(self.refusal)
+            return Refused(self.refusal)
+        if not isinstance(result, Result):
+            return result
+        # A result that is eager's after all is right, too: of the same tensors.
+        if result.refusal is not None:
+            self.refusal = result.refusal
+        return (self._finish(matched.leaves, tensors_of(result.output)),)
+
+    def _attending(
+        self,
+        call: BlockCall,
+        inputs: tuple[torch.Tensor, ...],
+        sizes: Mapping[str, int],
+        counters: Counters,
+        compared: Callable[[Any], Any],
+    ) -> Result | Raised | Refused | Changed:
+        """The call of a graph that calls attention functions."""
+        assert self.graph is not None
+        if not attention.can_be_called():
+            return Refused(reasons.ChosenAttention("another attention"))
+        options = compared(call.options)
+
+        def eager(*given: torch.Tensor) -> Output:
+            return self._eager(call, given, options)
+
+        def comparing() -> contextlib.AbstractContextManager[None]:
+            return attention.attending(attention.Call(options, self._packages))
+
+        own = attention.Call(call.options, self._packages)
+        reference = self._judged(call, eager, options)
+        try:
+            with attention.attending(own):
+                result = self.graph.call(
+                    call.module,
+                    inputs,
+                    sizes,
+                    reference,
+                    counters,
+                    call.held,
+                    comparing,
+                    unchanged=call.unchanged,
+                )
+        except Exception:
+            if own.error is None:
+                raise
+            return self._failed(own.error)
+        if isinstance(result, Result) and result.refusal is not None:  # its output is that of a comparison
+            self.refusal = result.refusal
+            return Refused(result.refusal)
+        return result
+
+    def _failed(self, error: BaseException) -> Raised | Refused:
+        """What follows from what an attention function raised, or returned."""
+        if isinstance(error, torch.OutOfMemoryError):  # eager may need less
+            return Refused(reasons.MemoryRanOut())
+        if isinstance(error, attention.OtherResultError):
+            self.refusal = reasons.AttentionResult(str(error), self.name)
+            return Refused(self.refusal)
+        return Raised(error)
+
+    def _eager(self, call: BlockCall, given: Sequence[torch.Tensor], options: Any) -> Output:
+        """The block's own forward as a function of a graph's inputs, which it leaves as they are."""
+        form, output = self._computed(call.block, given, options)
+        if form != self.signature.results:
+            raise ValueError("a block returned something else than its graph")
+        return output
+
+    def _judged(self, call: BlockCall, eager: Callable[..., Output], options: Any) -> Callable[..., Output]:
+        """What a graph is compared with: where weights are quantised, with the exact result, too."""
+        copied = call.exact
+        if copied is None:
+            return eager
+
+        def exact(*given: torch.Tensor) -> Output:
+            floats = [one.float() if one.is_floating_point() else one for one in given]
+            with torch.no_grad():
+                return self._computed(copied(call.module), floats, options)[1]
+
+        return QuantisingEager(eager, exact)
+
+    def _computed(self, block: torch.nn.Module, given: Sequence[torch.Tensor], options: Any) -> tuple[Form, Output]:
+        """What a block returns: its form, and what a graph of it would return."""
+        signature = self.signature
+        leaves: list[Any] = [*given]
+        for number in self._numbers:
+            leaves[number] = given[number].shape[0]
+        for number in signature.mutated:
+            leaves[number] = given[number].clone()
+        named = call_tree.rebuild(self.form, leaves, options)
+        written = call_tree.watched(named, self._packages)
+        args, kwargs = as_call(named)
+        result = type(block).forward(block, *args, **kwargs)
+        if written():
+            raise _WritesError
+        form, found = call_tree.flatten(result, self._packages)
+        fresh = [one for one, alias in zip(found, signature.aliases, strict=True) if alias is None]
+        return form, output_of([*fresh, *(leaves[number] for number in signature.mutated)])  # type: ignore[list-item]

@@ -1,0 +1,221 @@
+"""The kinds of blocks that a run meets: their graphs are restored at their first calls, or compiled after the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...compiler.blocks.attention import Attention
+from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to_json, watched
+from ...compiler.blocks.kind import KindCalls
+from ...compiler.blocks.outer_call import OuterCall, plain_options
+from ...compiler.blocks.parameters import options_of
+from ...compiler.blocks.size_one_dims import Ones
+from ...compiler.blocks.size_rules import Sizes, sizes_of
+from ..graphs.loaded_graph import LoadedGraph
+from ..obtain.registry import registry
+from ..request import Request
+from .block_kind import KindGraph, Matched
+from .client import Client
+from .obtaining import obtain_all
+from .requests import block_request
+from .run import Run
+
+log = logging.getLogger("onegraph.runtime")
+
+MOST_KINDS = 8  # of blocks of one architecture, so that calls that differ each time cannot compile without end
+_MOST_SEEN = 8  # sizes of one kind that its compile is told
+
+
+@dataclass
+class _Pending:
+    """A kind that is to be compiled when the call is over.
+
+    Attributes:
+        among: the kinds of its structure.
+        block: the name of one of its blocks.
+        like: a tensor of a call.
+        options: plain values among the model's options.
+        written: whether the block of the call under way wrote into a container that it is given; None: no call is.
+    """
+
+    request: Request
+    kind: KindGraph
+    among: list[KindGraph]
+    block: str
+    like: torch.Tensor
+    options: Mapping[str, Any]
+    seen: list[Sizes] = field(default_factory=list)
+    written: Callable[[], bool] | None = None
+
+
+class Kinds:
+    """The kinds of one run, by the architecture digests of their blocks."""
+
+    def __init__(self, client: Client, run: Run) -> None:
+        self._client = client
+        self._run_of = weakref.ref(run)
+        self._kinds: dict[str, list[KindGraph]] = {}
+        self._pending: list[_Pending] = []
+
+    @property
+    def _run(self) -> Run:
+        run = self._run_of()
+        assert run is not None  # whoever calls has it
+        return run
+
+    def of(self, architecture: str) -> list[KindGraph]:
+        """The kinds of blocks of an architecture: whoever asks may put them in another order."""
+        return self._kinds.setdefault(architecture, [])
+
+    def __iter__(self) -> Iterator[KindGraph]:
+        for kinds in self._kinds.values():
+            yield from kinds
+
+    def note(self, kind: KindGraph, named: Mapping[str, Any], leaves: Sequence[Leaf]) -> None:
+        """Note one more call of a kind that is to be compiled; `settle` is to be called after it."""
+        for one in self._pending:
+            if one.kind is kind:
+                one.written = watched(named, self._client.packages)
+                if len(one.seen) < _MOST_SEEN:
+                    one.seen.append(sizes_of(leaves))
+
+    def settle(self) -> None:
+        """Refuse a kind whose block wrote into what it was given: its graph would not."""
+        for one in [*self._pending]:
+            if one.written is not None and one.written():
+                one.kind.refusal = reasons.BlockWrites(one.kind.name)
+                self._pending.remove(one)
+            one.written = None
+
+    def find(
+        self,
+        among: list[KindGraph],
+        name: str,
+        block: torch.nn.Module,
+        architecture: str,
+        named: Mapping[str, Any],
+        attention: Attention,
+        ones: Ones | None = None,
+    ) -> tuple[KindGraph, Matched] | Refused:
+        """Make the kind of a call that is none of the known ones; its graph is restored, if there is one.
+
+        Args:
+            among: the known ones, to which it is added.
+            name: the block's.
+            named: its arguments.
+            attention: how the call attends.
+            ones: by which the call differs from those of a known kind of its form; None: there is none.
+        """
+        try:
+            form, leaves = flatten(named, self._client.packages)
+        except UnknownArgumentError as error:
+            return Refused(reasons.BlockArgument(str(error)))
+        if len(among) >= MOST_KINDS:
+            return Refused(reasons.TooManyKinds(MOST_KINDS))
+        like = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
+        if like is None:
+            return Refused(reasons.NotPlainInputs())
+        started = time.perf_counter()
+        shapes = {"form": to_json(form), **({"attention": attention} if attention == "called" else {})}
+        if ones is not None:
+            shapes["ones"] = ones.to_json()
+        dtype = str(like.dtype).removeprefix("torch.")
+        request = block_request(self._client, block, architecture, shapes, dtype, like.device)
+        found: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
+        kind = KindGraph(type(block).__name__, form, found, self._client.packages, attention, ones)
+        among.insert(0, kind)
+        if isinstance(found, LoadedGraph):
+            self._run.report.blocks.found(found, time.perf_counter() - started)
+        elif isinstance(request, Request) and found.reason == reasons.BlockRecorded():
+            self._pending.append(_Pending(request, kind, among, name, like, plain_options(options_of(named))))
+        matched = kind.match(named)
+        return (kind, matched) if matched is not None else Refused(reasons.UnusualInputs())
+
+    def _obtained(self, request: Request) -> LoadedGraph | Refused:
+        """The graph, if there is one; `BlockRecorded` where one is to be compiled after this call."""
+        self._client.requested(request)
+        found = registry().obtain(request, "eager", self._client.follow(request.label))
+        if isinstance(found, LoadedGraph) or self._client.when_missing == "eager":
+            return found
+        compiles = registry().compiles
+        known = compiles.known(request.slot) or compiles.failures.why_not(request)
+        return known or Refused(reasons.BlockRecorded())
+
+    def compile_pending(self, model: torch.nn.Module, outer: tuple[Sequence[Any], Mapping[str, Any]] | None) -> None:
+        """Compile the kinds that a call has shown and nobody has. Raises the user's interrupt alone.
+
+        Args:
+            outer: what the model was called with; None: nobody knows.
+        """
+        pending, self._pending = [one for one in self._pending if not self._one_too_many(one)], []
+        if not pending:
+            return
+        requests = self._requests(pending, model, outer)
+        if isinstance(requests, Reason):
+            for one in pending:
+                one.kind.refusal = requests
+            return
+        started = time.perf_counter()
+        client, run = self._client, self._run
+        names = ", ".join(sorted({one.kind.name for one in pending}))
+        found = obtain_all(requests, client.when_missing, client.follow(f"{len(pending)} kinds of blocks ({names})"))
+        seconds = time.perf_counter() - started
+        for one, graph in zip(pending, found, strict=True):
+            kind = one.kind
+            made = KindGraph(kind.name, kind.form, graph, client.packages, kind.attention, kind.ones)
+            one.among[one.among.index(one.kind)] = made
+            if isinstance(graph, LoadedGraph):
+                run.report.blocks.found(graph, seconds)
+
+    def _requests(
+        self,
+        pending: Sequence[_Pending],
+        model: torch.nn.Module,
+        outer: tuple[Sequence[Any], Mapping[str, Any]] | None,
+    ) -> list[Request] | Reason:
+        """What to compile, or why nothing can be. Never raises."""
+        client, run = self._client, self._run
+        if outer is None:
+            return reasons.OuterReplaced(type(model).__name__)
+        try:
+            described = OuterCall.of(model, *outer)
+            skeleton = run.skeleton(model)
+            requests: list[Request] = []
+            for one in pending:
+                calls = KindCalls(
+                    one.block,
+                    one.kind.form,
+                    tuple(one.seen),
+                    described,
+                    one.options,
+                    client.packages,
+                    one.kind.attention,
+                    one.kind.ones,
+                )
+                asked = dataclasses.replace(one.request, calls=calls, model=skeleton)
+                requests.append(client.with_memory(run, asked, one.like))
+            return requests
+        except Exception as error:  # of whatever the model is given
+            log.debug("a model's call cannot be described", exc_info=True)
+            return reasons.BlockArgument(in_brief(error))
+
+    def _one_too_many(self, one: _Pending) -> bool:
+        """Whether this process has compiled as many kinds of a block as it may; the kind is refused then."""
+        compiled = registry().exact_compiles.setdefault(one.request.key.architecture, set())
+        if one.request.key.digest not in compiled and len(compiled) >= MOST_KINDS:
+            one.kind.refusal = reasons.TooManyKinds(MOST_KINDS)
+            return True
+        compiled.add(one.request.key.digest)
+        return False

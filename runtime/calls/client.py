@@ -1,0 +1,72 @@
+"""Whoever calls a model whose blocks are compiled: ComfyUI's host, diffusers' pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...compiler.blocks.attention import Attention
+from ...compiler.code.fingerprint import Rules
+from ...compiler.process.progress import Progress
+from ..guards.module_guard import ModuleGuard
+from ..request import Request, RequestContext, WhenMissing
+from .routing import ForwardSlot
+
+
+class Client(Protocol):
+    """What a run of blocks needs to know of whoever calls the model.
+
+    Attributes:
+        packages: whose objects blocks' arguments are taken apart by.
+        backend: its name, or `auto`.
+    """
+
+    packages: tuple[str, ...]
+    backend: str
+    when_missing: WhenMissing
+
+    def context(self) -> RequestContext:
+        """Who asks for graphs."""
+
+    def rules(self) -> Rules:
+        """How the model's modules are to be read."""
+
+    def refusal(self, run: Any) -> Reason | None:
+        """Why no block of the model can be served by a graph now, or None."""
+
+    def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: ModuleGuard) -> torch.nn.Module | Refused:
+        """One of the blocks as graphs are compiled for it, with the weights that they read.
+
+        The block itself, or another module that computes the same: the same one as long as nothing changes. Or why no
+        graph serves the block now.
+        """
+
+    def slot(self, block: torch.nn.Module) -> ForwardSlot:
+        """Where a block's forward is looked up when it is called, behind whatever brings its weights."""
+
+    def before_call(self, run: Any, block: torch.nn.Module) -> None:
+        """Told of each call of a block that a graph is about to serve: what it reads besides weights may be stale."""
+
+    def requested(self, request: Request) -> None:
+        """Told of each graph that is asked for."""
+
+    def call_refusal(self) -> Reason | None:
+        """Why no graph may run just now, or None. Asked at each call of a block."""
+
+    def attention(self, options: Any) -> Attention:
+        """How a call with these options attends: as graphs that have torch's attention in them, or by a function of the
+        user's choice, which a graph calls. Asked at each call of a block."""
+
+    def compared(self, options: Any) -> Any:
+        """The options with torch's attention in them, for comparisons of a graph that calls functions with eager: these
+        functions are called for the result alone, as often as eager would."""
+
+    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
+        """The request with what is known of memory, for a graph that may have to be compiled."""
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        """What follows a compile that the user waits for; it may raise the user's interrupt."""

@@ -1,0 +1,116 @@
+"""A component of a model as a client compiles it: the one place that builds requests and calls, for all families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...backends import Backend, ServesBlocks
+from ...common import reasons
+from ...common.outputs import Output
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...compiler.process.progress import Progress
+from ..family import Family, Shapes, Tensors
+from ..graphs.first_use import QuantisingEager
+from ..request import Request, RequestContext, WhenMissing, make_request
+from . import backend_choice
+from .dispatch import Call, Dispatcher
+from .run import Run
+
+# Which sizes a graph is to serve, or why there is to be none, given whether the backend has graphs for any size.
+Plan = Callable[[bool], Shapes | Reason]
+
+
+def plan_of(shapes: Shapes) -> Plan:
+    """The plan of a user who has chosen for which sizes graphs are: any size, where the backend has such graphs."""
+    return lambda any_size: "any size" if any_size and shapes == "any size" else "exact"
+
+
+class Component:
+    """The calls of one family for one client. A subclass tells who asks, and what else the client knows."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.dispatcher = Dispatcher(self)
+
+    def context(self, module: torch.nn.Module) -> RequestContext:
+        """Who asks for graphs of a module."""
+        raise NotImplementedError
+
+    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
+        """The request with what is known of memory, for a graph that may have to be compiled."""
+        return request
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        """What follows a compile that the user waits for; it may raise the user's interrupt."""
+        raise NotImplementedError
+
+    def call(
+        self,
+        run: Run,
+        module: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        backend: str,
+        plan: Plan,
+        when_missing: WhenMissing,
+    ) -> Call | Refused:
+        """What to run through a graph for one call of a module that the run has inspected, or why not."""
+        given = self.family.read(module, args, kwargs)
+        if isinstance(given, Refused):
+            return given
+        request = self.request(run, module, given, backend, plan)
+        if isinstance(request, Refused):
+            return request
+        names = [spec.name for spec in request.shapes.inputs]
+
+        def of(computing: torch.nn.Module) -> Callable[..., Output]:
+            return lambda *tensors: self.family.run(computing, dict(zip(names, tensors, strict=True)))
+
+        eager = of(module)
+        assert run.guard is not None
+        exact = request.composites.exact
+        if run.guard.composite and exact is not None:
+
+            def exactly(*tensors: torch.Tensor) -> Output:
+                floats = [one.float() if one.is_floating_point() else one for one in tensors]
+                with torch.no_grad():
+                    return of(exact(module))(*floats)
+
+            eager = QuantisingEager(eager, exactly)
+        chunk = self.family.chunk if self.family.chunk == 1 or not request.shapes.exact else 0
+        return Call(request, [given[name] for name in names], eager, when_missing, chunk)
+
+    def request(self, run: Run, module: torch.nn.Module, given: Tensors, backend: str, plan: Plan) -> Request | Refused:
+        """What to ask the registry for, given a graph's inputs.
+
+        Args:
+            module: that runs; a graph is compiled for the run's skeleton of it.
+            backend: its name, or `auto`.
+        """
+        key = tuple((name, tuple(t.shape), t.dtype, t.device) for name, t in given.items())
+        known = run.requests.get(key)
+        if known is not None:
+            return known
+        main = next(iter(given.values()))
+        widest, exact = (self.family.ranged(module, given, shapes) for shapes in ("any size", "exact"))
+
+        def build(candidate: Backend) -> Request | Refused:
+            shapes = plan(candidate.supports(widest.shapes))
+            if isinstance(shapes, Reason):
+                return Refused(shapes)
+            assert run.guard is not None
+            if run.guard.composite and not isinstance(candidate, ServesBlocks):
+                return Refused(reasons.BackendCannotServe(candidate.name, "quantised weights"))
+            skeleton = run.skeleton(module)
+            architecture = run.guard.architecture(skeleton)
+            chosen = widest if shapes == "any size" else exact
+            return make_request(self.context(module), skeleton, architecture, candidate, chosen, widest.shapes, main)
+
+        request = backend_choice.choose(backend, main.device, build)
+        if isinstance(request, Request):
+            run.requests[key] = request
+        return request

@@ -1,0 +1,268 @@
+"""The call protocol: how any client runs a call of a component through a graph, or eager with the reason.
+
+A client prepares a `Call`: the request for a graph, the inputs, the same function without a graph; or it refuses with a
+reason. Everything else is done here: admission,
+finding or compiling the graph, splitting batches, binding, counting, reporting, and falling back to eager.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.outputs import Output, mapped
+from ...common.reasons import Reason
+from ...common.shapes import Refused, TensorCall
+from ...compiler.process.progress import Progress
+from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
+from ..guards import ambient_modes
+from ..obtain.registry import registry
+from ..request import Request, WhenMissing
+from .run import Run
+
+log = logging.getLogger("onegraph.runtime")
+
+MOST_EXACT = 8  # exact compiles per architecture and process, so that changing sizes cannot compile without end
+_PIXEL_DIMS = ("height", "width")
+
+
+@dataclass(frozen=True)
+class Substituted:
+    """An output that is right but not the graph's, and why."""
+
+    output: Output
+    reason: Reason
+
+
+Accepted = Output | Substituted | Refused
+
+
+def _as_it_is(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
+    return output
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a component, as a client prepares it.
+
+    Attributes:
+        request: for the graph.
+        inputs: of the request's shape range, in order; the batch is the first dimension, or that is 1.
+        eager: the same function of such inputs without a graph, at any size: to compare with at times.
+        when_missing: what to do where there is no graph.
+        chunk: elements of the batch that a graph takes at once; 0: all. Then the batch comes first in each output, too.
+        accept: judges the output of each chunk before it leaves.
+    """
+
+    request: Request
+    inputs: Sequence[torch.Tensor]
+    eager: Callable[..., Output]
+    when_missing: WhenMissing
+    chunk: int = 0
+    accept: Callable[[Sequence[torch.Tensor], Output], Accepted] = _as_it_is
+
+    def chunks(self) -> list[list[torch.Tensor]]:
+        """The inputs in pieces that a graph takes; one that is the same for the whole batch is in all of them."""
+        batch = self.inputs[0].shape[0]
+        if not self.chunk or batch <= self.chunk:
+            return [[*self.inputs]]
+        batched = [spec.dims[0] == self.request.shapes.inputs[0].dims[0] for spec in self.request.shapes.inputs]
+        given = [*zip(self.inputs, batched, strict=True)]
+        starts = range(0, batch, self.chunk)
+        return [[t[start : start + self.chunk] if sliced else t for t, sliced in given] for start in starts]
+
+
+class Client(Protocol):
+    """What dispatching needs to know of whoever makes the calls."""
+
+    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
+        """The request with what is known of memory, for a graph that may have to be compiled."""
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        """What follows a compile that the user waits for; it may raise the user's interrupt."""
+
+
+class Dispatcher:
+    """Runs the calls of one component."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._served: weakref.WeakSet[LoadedGraph] = weakref.WeakSet()
+
+    def call(
+        self, run: Run, module: torch.nn.Module, prepare: Callable[[], Call | Refused], original: Callable[[], Any]
+    ) -> Any:
+        """Run one call: by a graph where one serves it, else by `original`. Never raises for the graph's sake.
+
+        Args:
+            module: that is called, which the run checks.
+            prepare: what the client wants of a module that was checked, or why it refuses.
+            original: the call as the host makes it.
+
+        Returns:
+            The output, one tensor or a tuple of them, shaped as eager's; or what `original` returns.
+        """
+        run.report.call_starts()
+        try:
+            served = self._serve(run, module, prepare)
+        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
+            log.exception("a compiled call failed, eager takes over")
+            run.refusal = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
+            served = Refused(run.refusal)
+        run.served = not isinstance(served, Substituted | Refused)
+        if not isinstance(served, Substituted | Refused):
+            run.report.compiled_calls += 1
+            return served
+        count_eager(run, served.reason)
+        return served.output if isinstance(served, Substituted) else original()
+
+    def _serve(self, run: Run, module: torch.nn.Module, prepare: Callable[[], Call | Refused]) -> Accepted:
+        """One call by a graph: by what the run knows of the module from its last call, if that still holds."""
+        if run.served and run.may_check_later:
+            served = self._attempt(run, prepare, functools.partial(run.unchanged, module))
+            if not isinstance(served, Changed):
+                return served
+        refusal = run.inspect(module)
+        if refusal is not None:
+            return Refused(refusal)
+        served = self._attempt(run, prepare, None)
+        assert not isinstance(served, Changed)  # it was asked nothing
+        return served
+
+    def _attempt(
+        self, run: Run, prepare: Callable[[], Call | Refused], unchanged: Callable[[], bool] | None
+    ) -> Accepted | Changed:
+        """One call by a graph, chunk by chunk. `unchanged`: see `LoadedGraph.call`."""
+        started = time.perf_counter()
+        call = prepare()
+        if isinstance(call, Refused):
+            return call
+        outputs: list[Output] = []
+        instead: Reason | None = None
+        for given in call.chunks():
+            ready = self._ready(run, call, given, unchanged is None)
+            if isinstance(ready, Refused | Changed):
+                return ready
+            graph, sizes = ready
+            still = None if unchanged is None else functools.partial(_still, graph, unchanged)
+            first, inputs = graph.fresh, tuple(_plain(t) for t in given)
+            with run.weights(call.request.module) as module:
+                if isinstance(module, Refused):
+                    return module
+                counters = registry().counters
+                result = graph.call(module, inputs, sizes, call.eager, counters, run.held, unchanged=still)
+            if isinstance(result, Changed):
+                return result
+            if isinstance(result, Refused):
+                if isinstance(result.reason, reasons.MemoryRanOut):  # in this run: the next one may have more memory
+                    run.refused[call.request.key.digest] = result.reason
+                return result
+            self._served.add(graph)
+            if result.refusal is not None:
+                return Refused(result.refusal)
+            _report(run, call.request, graph, time.perf_counter() - started if first else None)
+            accepted = call.accept(given, result.output)
+            if isinstance(accepted, Refused):
+                return accepted
+            if isinstance(accepted, Substituted):
+                instead = accepted.reason
+            outputs.append(accepted.output if isinstance(accepted, Substituted) else accepted)
+        output = outputs[0] if len(outputs) == 1 else mapped(lambda *chunks: torch.cat(chunks), *outputs)
+        return output if instead is None else Substituted(output, instead)
+
+    def _ready(
+        self, run: Run, call: Call, given: list[torch.Tensor], checked: bool
+    ) -> tuple[LoadedGraph, Any] | Refused | Changed:
+        """The graph that may serve these inputs now, with their sizes. `checked`: whether the module just was."""
+        request = call.request
+        around = ambient_modes.refusal(request.module, given)  # first: autocast changes inputs' dtypes, too
+        if around is not None:
+            return Refused(around)
+        calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
+        admitted = request.shapes.admits(calls, str(request.device))
+        if isinstance(admitted, Refused):
+            return Refused(reasons.NotAdmitted(_in_pixels(admitted.reason, request.pixels), request.label))
+        if request.key.digest in run.refused:
+            return Refused(run.refused[request.key.digest])
+        graph = registry().loaded(request.key, request.device)
+        if not checked and (graph is None or id(graph) not in run.bound):
+            return CHANGED
+        if graph is None or graph.retired is not None:
+            obtained = self._obtain(run, self._client.with_memory(run, request, given[0]), call.when_missing)
+            if isinstance(obtained, Refused):
+                return obtained
+            graph = obtained
+        replaced = graph.replaced() if checked else None
+        if replaced is not None:
+            return Refused(replaced)
+        if id(graph) not in run.bound:
+            graph.start_run(request.module, run.weights_version)
+        run.bound.add(id(graph))
+        return graph, admitted.sizes
+
+    def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:
+        digest = request.key.digest
+        compiled = registry().exact_compiles.setdefault(request.key.architecture, set())
+        exact = request.shapes.exact
+        full = exact and digest not in compiled and len(compiled) >= MOST_EXACT
+        graph = registry().obtain(request, "eager" if full else when_missing, self._client.follow(request.label))
+        if exact and not full and not (isinstance(graph, LoadedGraph) and graph.origin == "restored"):
+            compiled.add(digest)
+        if isinstance(graph, Refused):
+            if full:
+                graph = Refused(reasons.TooManyExactSizes(MOST_EXACT, request.label))
+            if not graph.passing:
+                run.refused[digest] = graph.reason
+        return graph
+
+    def release_captures(self) -> None:
+        """Release the CUDA graphs of what served here: its model leaves the device. Never raises."""
+        for graph in list(self._served):
+            try:
+                graph.release_captures("freed")
+            except Exception:  # the host is about to unload the model, which must go on
+                log.exception("CUDA graphs could not be released")
+
+
+def _still(graph: LoadedGraph, unchanged: Callable[[], bool]) -> bool:
+    return graph.replaced() is None and unchanged()
+
+
+def count_eager(run: Run, reason: Reason, calls: int = 1) -> None:
+    """Count calls of a run that ran without a graph."""
+    run.report.eager[reason] += calls
+    registry().counters.count_eager(reason, calls)
+
+
+def _report(run: Run, request: Request, graph: LoadedGraph, first_s: float | None) -> None:
+    """Note what served a call. `first_s`: seconds so far, at a graph's first call in this process."""
+    report = run.report
+    report.label, report.speedup = request.label, graph.first_use.result.speedup
+    if first_s is not None and graph.origin == "compiled":
+        report.compile_s, report.instead_of = graph.entry.manifest.compile_seconds, graph.instead_of
+    elif first_s is not None:
+        report.restore_s = first_s - run.filling_s
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, aligned and with its values in memory, as compiled code expects (it checks none of these)."""
+    tensor = tensor.resolve_neg().contiguous()
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+def _in_pixels(reason: Reason, pixels: int) -> Reason:
+    """Heights and widths are in units of some pixels inside; users think in pixels."""
+    sized = isinstance(reason, reasons.OutOfRange | reasons.OtherSize | reasons.NotAMultiple)
+    if sized and reason.dim in _PIXEL_DIMS:  # type: ignore[attr-defined]
+        return dataclasses.replace(reason, unit=pixels)  # type: ignore[call-arg]
+    return reason

@@ -1,0 +1,243 @@
+"""What happened in a run, as text and as numbers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...common import memory
+from ...common.reasons import Reason
+
+if TYPE_CHECKING:
+    from ..graphs.first_use import FirstUseCheck
+    from ..graphs.loaded_graph import LoadedGraph
+
+
+@dataclass
+class BlockReport:
+    """The blocks of one run; nothing where the model is compiled as a whole.
+
+    Attributes:
+        of: how many blocks the model has.
+        compiled: names of those that a graph served at least once.
+        calls: of blocks by graphs.
+        eager: calls of blocks that ran eager, by why.
+        streamed: by names of blocks, the bytes of weights that each call of them has to bring, as the device has no
+            room for all; nothing where all weights stay.
+        compile_s, restore_s: seconds, when this run compiled or restored graphs.
+    """
+
+    of: int = 0
+    compiled: set[str] = field(default_factory=set)
+    calls: int = 0
+    eager: Counter[Reason] = field(default_factory=Counter)
+    streamed: dict[str, int] = field(default_factory=dict)
+    compile_s: float | None = None
+    restore_s: float | None = None
+    _first_uses: dict[int, FirstUseCheck] = field(default_factory=dict)  # by the ids of graphs, which are not kept
+    _served: Counter[int] = field(default_factory=Counter)  # calls by the ids of graphs
+
+    def found(self, graph: LoadedGraph, seconds: float) -> None:
+        """Note that this run obtained a graph, which took so long; those that are compiled at once take as long."""
+        if id(graph) in self._first_uses:
+            return
+        if graph.fresh and graph.origin == "compiled":
+            self.compile_s = max(self.compile_s or 0.0, seconds)
+        elif graph.fresh:
+            self.restore_s = (self.restore_s or 0.0) + seconds
+        self._first_uses[id(graph)] = graph.first_use
+
+    def served(self, graph: LoadedGraph, name: str, streamed: int = 0) -> None:
+        """Count a call of a block by a graph. `streamed`: bytes of weights that were brought for it alone."""
+        self.compiled.add(name)
+        if streamed:
+            self.streamed[name] = streamed
+        else:
+            self.streamed.pop(name, None)
+        self.calls += 1
+        self._served[id(graph)] += 1
+
+    @property
+    def kinds(self) -> int:
+        """How many graphs served."""
+        return len(self._served)
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as eager the blocks are that graphs serve, by their first uses; None: not known.
+
+        What a step does beside its blocks is in no first use, nor is bringing weights that have no room.
+        """
+        if self.streamed:
+            return None
+        eager = compiled = 0.0
+        for number, calls in self._served.items():
+            result = self._first_uses[number].result if number in self._first_uses else None
+            if result is None or result.eager_ms is None or result.compiled_ms is None:
+                return None
+            eager, compiled = eager + calls * result.eager_ms, compiled + calls * result.compiled_ms
+        return eager / compiled if compiled else None
+
+    def text(self) -> str:
+        """Say what ran compiled.
+
+        `block graphs: 57 of 57 blocks compiled, 3 kinds, restored in 0.4 s, blocks 1.3x eager at first use`. Where not
+        all weights have room, `22 resident, 38 streamed` comes after the number of blocks.
+        """
+        kinds = f"{self.kinds} kind" if self.kinds == 1 else f"{self.kinds} kinds"
+        parts = [f"block graphs: {len(self.compiled)} of {self.of} blocks compiled", kinds]
+        if self.streamed:
+            resident = len(self.compiled) - len(self.streamed)
+            parts[1:1] = [f"{resident} resident", f"{len(self.streamed)} streamed"]
+        if self.compile_s is not None:
+            parts.append(f"compiled in {self.compile_s:.0f} s")
+        elif self.restore_s is not None:
+            parts.append(f"restored in {self.restore_s:.1f} s")
+        if self.speedup is not None:
+            parts.append(f"blocks {self.speedup:.1f}x eager at first use")
+        return ", ".join(parts) + self.eager_text()
+
+    def eager_text(self) -> str:
+        """Say which calls of blocks ran eager and why; empty where none did."""
+        if not self.eager:
+            return ""
+        clauses = (f"{calls} block calls: {text}" for text, calls in _texts(self.eager).items())
+        return f"; eager: {'; '.join(clauses)}"
+
+    def to_json(self) -> dict[str, Any] | None:
+        if not self.of:
+            return None
+        codes: Counter[str] = Counter()
+        for reason, calls in self.eager.copy().items():
+            codes[reason.code] += calls
+        return {
+            "of": self.of,
+            "compiled": len(self.compiled),
+            "kinds": self.kinds,
+            "calls": self.calls,
+            "speedup": self.speedup,
+            "streamed": len(self.streamed),
+            "streamed_bytes": sum(self.streamed.values()),
+            "eager_calls": dict(_texts(self.eager)),
+            "eager_codes": dict(codes),
+        }
+
+
+@dataclass
+class RunReport:
+    """One sampling run of one node.
+
+    Attributes:
+        label: the shapes of the graph in use, e.g. `any size 64-2048`.
+        compile_s, restore_s: seconds, when this run compiled or restored a graph. `restore_s` is find, check, load,
+            bind and the first call.
+        speedup: how many times as fast as eager a call was at the graph's first use.
+        step_ms: mean of all calls after the first, milliseconds.
+        call_ms: the last call alone, milliseconds; None for tiles, for which nothing waits one by one.
+        captured_bytes: that captured CUDA graphs hold on the device after the run.
+        instead_of: why a graph that was there could not be loaded, so that this run compiled another.
+        rule: of a VAE, the rule for changing resolutions that applied, and why.
+        blocks: of a model whose blocks are compiled. A call of such a model is compiled if one of its blocks is.
+    """
+
+    label: str = ""
+    speedup: float | None = None
+    compile_s: float | None = None
+    restore_s: float | None = None
+    compiled_calls: int = 0
+    eager: Counter[Reason] = field(default_factory=Counter)
+    step_ms: float | None = None
+    call_ms: float | None = None
+    captured_bytes: int = 0
+    instead_of: Reason | None = None
+    rule: str = ""
+    blocks: BlockReport = field(default_factory=BlockReport)
+    _second_start: float = 0.0
+
+    @property
+    def eager_texts(self) -> dict[str, int]:
+        """Eager calls by the sentence that says why."""
+        found: Counter[str] = Counter()
+        for reason, calls in self.eager.copy().items():
+            found[reason.text] += calls
+        return dict(found)
+
+    @property
+    def eager_codes(self) -> dict[str, int]:
+        """Eager calls by the code of the reason, for programs."""
+        found: Counter[str] = Counter()
+        for reason, calls in self.eager.copy().items():
+            found[reason.code] += calls
+        return dict(found)
+
+    @property
+    def calls(self) -> int:
+        """Compiled and eager ones."""
+        return self.compiled_calls + sum(self.eager.values())
+
+    def call_starts(self) -> None:
+        if self.calls == 1:
+            self._second_start = time.perf_counter()
+
+    def restart(self) -> None:
+        """Count from the beginning: the calls so far are done once more in another way."""
+        self.compiled_calls, self._second_start = 0, 0.0
+        self.eager.clear()
+
+    def finish(self) -> None:
+        """To be called when the device is idle: closes the measurement of `step_ms`."""
+        if self.calls > 1 and self._second_start:
+            self.step_ms = 1e3 * (time.perf_counter() - self._second_start) / (self.calls - 1)
+
+    def text(self) -> str:
+        """What the node shows."""
+        if not self.compiled_calls:
+            return "eager: " + "; ".join(self.eager_texts) if self.eager else "stopped before the first step was done"
+        if self.blocks.of:
+            return self.blocks.text()
+        if self.compile_s is not None:
+            how = f"compiled in {self.compile_s:.0f} s"
+        elif self.restore_s is not None:
+            how = f"restored in {self.restore_s:.1f} s"
+        else:
+            how = "compiled"
+        parts = [how, self.label]
+        if self.speedup is not None:
+            parts.append(f"{self.speedup:.1f}x eager")
+        text = ", ".join(parts)
+        if self.rule:
+            text += f" ({self.rule})"
+        if self.captured_bytes:
+            text += f", CUDA graphs hold {memory.in_words(self.captured_bytes)}"
+        if self.instead_of is not None:
+            text += f"; compiled anew: {self.instead_of.text}"
+        if self.eager:
+            text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager_texts)
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text(),
+            "compile_s": self.blocks.compile_s if self.blocks.of else self.compile_s,
+            "restore_s": self.blocks.restore_s if self.blocks.of else self.restore_s,
+            "compiled_calls": self.compiled_calls,
+            "eager_calls": self.eager_texts,
+            "eager_codes": self.eager_codes,
+            "step_ms": self.step_ms,
+            "call_ms": self.call_ms,
+            "captured_bytes": self.captured_bytes,
+            "rule": self.rule,
+            "instead_of": None if self.instead_of is None else self.instead_of.code,
+            "speedup": None if self.blocks.of else self.speedup,
+            "blocks": self.blocks.to_json(),
+        }
+
+
+def _texts(eager: Mapping[Reason, int]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for reason, calls in {**eager}.items():
+        found[reason.text] += calls
+    return found

@@ -1,0 +1,365 @@
+"""A run of a model whose blocks are compiled, and each of its calls."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...common.torch_private import hook_tables, is_compiled_by_torch
+from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
+from ...compiler.blocks.repeated import repeated_blocks
+from ...compiler.blocks.size_one_dims import Ones
+from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
+from ..guards import ambient_modes, code_guard
+from ..guards.module_guard import GuardCache, ModuleGuard
+from ..obtain.registry import registry
+from .block_kind import BlockCall, KindGraph, Matched, Raised
+from .block_kinds import Kinds
+from .client import Client
+from .routing import ForwardSlot, own_slot, routed
+from .run import Run
+from .weight_source import Brought, WeightSource
+
+log = logging.getLogger("onegraph.runtime")
+
+
+@dataclass(eq=False)
+class _Block:
+    """One block in a run.
+
+    Attributes:
+        skeleton: the block as graphs are compiled for it.
+        kinds: of its structure, the one that was called last first.
+        refusal: why no graph serves it now, or None.
+        failure: why none does for the rest of the run, or None.
+        served: whether a graph served its last call: the next one is launched by what is known, and checked later.
+        started: ids of the graphs that began a run of it.
+    """
+
+    name: str
+    block: torch.nn.Module
+    guard: ModuleGuard
+    parameters: Parameters
+    skeleton: torch.nn.Module
+    version: int = 0
+    kinds: list[KindGraph] = field(default_factory=list)
+    refusal: Reason | None = None
+    failure: Reason | None = None
+    served: bool = False
+    started: set[int] = field(default_factory=set)
+
+
+class BlockRun:
+    """A run of one model: what its blocks are, and by what they are served. A call is served within `call`.
+
+    It does not keep the model alive.
+
+    Args:
+        run: the client's, which keeps what is checked and what is reported.
+        guards: of earlier runs.
+        lock: held while blocks are inspected, where several threads may call the model.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        run: Run,
+        model: torch.nn.Module,
+        guards: GuardCache,
+        lock: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self._client = client
+        self._run_of = weakref.ref(run)  # which has this: nothing waits for a collector that holds weights
+        self._model = weakref.ref(model)
+        self._held: torch.nn.Module | None = None  # in a call, what has all weights, where that is not the model
+        self._source: WeightSource | None = None  # of weights that have no room together
+        self._by_block = False  # whether a call has its weights from there
+        self._crowded = False  # a call ran out of memory with all weights in place
+        self._lock = threading.RLock() if lock is None else lock
+        self._kinds = Kinds(client, run)
+        self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._unheld: Reason | None = None  # why a call has no weights
+        self._counters = registry().counters
+        self._moment = object()  # of a call of the model
+        self._served = 0
+        self._eager: Counter[Reason] = Counter()
+        rules = client.rules()
+        self._exact = rules.composites.exact
+        self._blocks: dict[int, _Block] = {}
+        for name, block in repeated_blocks(model).items():
+            guard = guards.of(block, rules)
+            cls: Any = type(block)
+            made = _Block(name, block, guard, parameters_of(cls), block)
+            self._blocks[id(block)] = made
+            self._look_at(made)
+        run.report.blocks.of = len(self._blocks)
+
+    @property
+    def _run(self) -> Run:
+        run = self._run_of()
+        assert run is not None  # whoever calls has it
+        return run
+
+    # A call of the model ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def call(self, outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Iterator[None]:
+        """While this lasts, a call of the model is served. Never raises of itself, but for the user's interrupt.
+
+        Args:
+            outer: what the model is called with; None: to be seen when it is called.
+        """
+        run, report = self._run, self._run.report
+        report.call_starts()
+        self._counters, self._moment = registry().counters, object()
+        refusal = self._refusal()
+        if refusal is not None:
+            report.eager[refusal] += 1
+            registry().counters.count_eager(refusal)
+            run.served = False
+            yield
+            return
+        self._served, self._eager, self._outer = 0, Counter(), outer
+        lasting = contextlib.ExitStack()
+        try:
+            with self._reported():
+                self._prepare(lasting)
+            try:
+                yield
+            finally:
+                with self._reported():
+                    lasting.close()
+            with self._reported():
+                model = self._model()
+                if model is not None:
+                    self._kinds.compile_pending(model, self._outer)
+        finally:
+            self._outer, self._held = None, None  # the tensors of a call are not kept until the next one
+        run.served = bool(self._served)
+        if self._served:
+            report.compiled_calls += 1
+        elif self._eager:
+            report.eager[self._eager.most_common(1)[0][0]] += 1
+        report.blocks.eager += self._eager
+
+    def _prepare(self, lasting: contextlib.ExitStack) -> None:
+        """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
+        model = self._model()
+        assert model is not None  # it is called
+        self._by_block = self._crowded
+        if not self._crowded:
+            held = lasting.enter_context(self._run.weights(model))
+            if isinstance(held, Refused):
+                self._source = self._source or self._run.weight_source(model, held.reason)
+                self._by_block = self._source is not None
+                if not self._by_block:
+                    self._unheld = held.reason
+            elif held is not model:
+                self._held = held
+        own: list[tuple[torch.nn.Module, ForwardSlot]] = []
+        for one in self._blocks.values():  # some calls do not come here
+            slot = self._client.slot(one.block)
+            if is_compiled_by_torch(one.block):  # it would trace through a route
+                self._eager[reasons.TorchCompiled()] += 1
+            elif any(hook_tables(one.block)):  # torch looks a forward up before it runs hooks, which may replace it
+                hooked = reasons.ForwardHook(f"{one.name} ({type(one.block).__name__})")
+                self._eager[hooked] += 1
+                self._counters.count_eager(hooked)
+            else:
+                own.append((one.block, slot))
+                if slot.is_taken:
+                    source = code_guard.custom_node(slot.table["forward"])
+                    self._eager[reasons.BlockReplaced(one.name, source)] += 1
+        lasting.enter_context(routed([*own, (model, own_slot(model))], self))
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Whatever goes wrong goes into the log and the report, never into the queue: the rest of the run is eager."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("the blocks of a model cannot be served")
+            reason = reasons.NotInspected("model", type(error).__name__, in_brief(error))
+            self._run.refusal = reason
+            self._run.report.eager[reason] += 1
+            registry().counters.count_eager(reason)
+
+    def _refusal(self) -> Reason | None:
+        """Why no block is served in this call of the model, or None."""
+        run = self._run
+        self._unheld = None
+        try:
+            return run.refusal or self._client.refusal(run)
+        except Exception as error:  # never into the queue
+            log.exception("the blocks of a model could not be inspected")
+            run.refusal = reasons.NotInspected("model", type(error).__name__, in_brief(error))
+        return run.refusal
+
+    def _look_at(self, one: _Block) -> None:
+        """Take down what a block is now."""
+        with self._lock:
+            one.guard.refresh(one.block)
+            found = self._client.skeleton(self._run, one.name, one.block, one.guard)
+            one.refusal = found.reason if isinstance(found, Refused) else one.guard.patched
+            skeleton = one.block if isinstance(found, Refused) else found
+            if one.guard.version != one.version or skeleton is not one.skeleton:
+                one.version, one.skeleton, one.started = one.guard.version, skeleton, set()
+                one.kinds = self._kinds.of(one.guard.architecture(skeleton))
+
+    # A call of a block --------------------------------------------------------------------------------------
+
+    def call_of(self, block: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a block or of the model: by a graph, or by the class's own forward."""
+        one = self._blocks.get(id(block))
+        if one is None:
+            if self._outer is None and block is self._model():
+                self._outer = args, kwargs
+            return type(block).forward(block, *args, **kwargs)
+        try:
+            served = self._serve(one, args, kwargs, checked=self._by_block or not one.served)
+            if isinstance(served, Changed):
+                served = self._serve(one, args, kwargs, checked=True)
+        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
+            log.exception("a block's graph failed, eager takes over")
+            one.failure = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
+            served = Refused(one.failure)
+        one.served = isinstance(served, tuple)
+        if isinstance(served, tuple):
+            self._served += 1
+            return served[0]
+        if isinstance(served, Raised):
+            raise served.error
+        assert isinstance(served, Refused)  # it was checked
+        self._eager[served.reason] += 1
+        self._counters.count_eager(served.reason)
+        found = type(block).forward(block, *args, **kwargs)
+        self._kinds.settle()
+        return found
+
+    def _serve(
+        self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool
+    ) -> tuple[Any] | Raised | Refused | Changed:
+        """A call of a block by a graph. `checked`: the block is checked first, else by the graph's call."""
+        if checked:
+            self._look_at(one)
+        refusal = one.failure or one.refusal
+        if refusal is not None:
+            return Refused(refusal)
+        try:
+            named = one.parameters.bind(args, kwargs)
+        except TypeError:  # the class's own forward says what is wrong
+            return Refused(reasons.UnusualInputs())
+        given = [value for value in named.values() if isinstance(value, torch.Tensor)]
+        around = ambient_modes.refusal(one.block, given) if given else None
+        if around is not None:  # first: autocast changes arguments' dtypes, too
+            return Refused(around)
+        options = options_of(named)
+        attention = self._client.attention(options)
+        ones: Ones | None = None
+        for number, kind in enumerate(one.kinds):
+            matched = kind.match(named) if kind.attention == attention else None
+            if matched is None:
+                continue
+            if matched.seen.ones is not None:  # of this form, and of another kind
+                ones = matched.seen.ones
+                continue
+            if number:
+                one.kinds.insert(0, one.kinds.pop(number))
+            return self._serve_by(kind, one, named, options, matched, checked)
+        if not checked:
+            return CHANGED
+        with self._lock:
+            architecture = one.guard.architecture(one.skeleton)
+        found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
+        if not isinstance(found, Refused) and found[1].seen.ones is not None:  # it was restored
+            ones = found[1].seen.ones
+            found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
+        return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, options, found[1], True)
+
+    def _serve_by(
+        self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched, checked: bool
+    ) -> tuple[Any] | Raised | Refused | Changed:
+        graph = kind.graph
+        if graph is not None and (not checked and id(graph) not in one.started):
+            return CHANGED
+        replaced = graph.replaced() if checked and graph is not None else None
+        if replaced is not None:
+            return Refused(replaced)
+        if graph is None or kind.refusal is not None:
+            self._kinds.note(kind, named, matched.leaves)
+            return Refused(kind.refusal or reasons.NoGraph())
+        now = self._unheld or self._client.call_refusal()
+        if now is not None:
+            return Refused(now)
+        source = self._source
+        if source is None or not self._by_block:
+            module = one.skeleton if self._held is None else self._held.get_submodule(one.name)
+            return self._run_graph(kind, one, named, options, matched, Brought(module, 0), checked)
+        slower = graph.first_use.slower()
+        if slower is not None:  # no weights are brought for it
+            return Refused(slower)
+        with source.weights(one.name) as brought:
+            if isinstance(brought, Refused):
+                return brought
+            return self._run_graph(kind, one, named, options, matched, brought, checked)
+
+    def _run_graph(
+        self,
+        kind: KindGraph,
+        one: _Block,
+        named: Mapping[str, Any],
+        options: Any,
+        matched: Matched,
+        brought: Brought,
+        checked: bool,
+    ) -> tuple[Any] | Raised | Refused | Changed:
+        """Run the graph of a kind for a block whose weights are on the device."""
+        run, graph, by_block = self._run, kind.graph, self._by_block
+        assert graph is not None
+        if id(graph) not in one.started:
+            # The run's version is of no block: a layer that was exchanged is another version of its block alone.
+            graph.start_run(brought.module, None if run.weights_version is None else one.version)
+        one.started.add(id(graph))
+        self._client.before_call(run, one.block)
+        exact = self._exact if one.guard.composite else None
+        # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
+        held, block = (None, brought.eager or brought.module) if by_block else (run.held, one.block)
+        unchanged = None if checked else functools.partial(self._is_unchanged, one, graph)
+        call = BlockCall(block, brought.module, named, options, held, exact, unchanged)
+        served = kind.serve(call, matched, self._counters, self._client.compared)
+        if isinstance(served, tuple):
+            run.report.blocks.served(graph, one.name, brought.streamed)
+        elif not isinstance(served, Refused):
+            return served  # raised, or changed
+        elif isinstance(served.reason, reasons.MemoryRanOut):
+            self._no_memory(kind, served.reason)
+        return served
+
+    def _is_unchanged(self, one: _Block, graph: LoadedGraph) -> bool:
+        """Whether a block is what it was when it was last checked, and its functions are those of the graph."""
+        version, skeleton = one.version, one.skeleton
+        self._look_at(one)
+        same = one.version == version and one.skeleton is skeleton and one.refusal is None
+        return same and graph.replaced(self._moment) is None
+
+    def _no_memory(self, kind: KindGraph, reason: Reason) -> None:
+        """Memory ran out in a call: no more of this in this run. The next one may have more."""
+        model = self._model()
+        if self._held is not None and model is not None:  # without all of its weights, there may be room
+            self._source = self._source or self._run.weight_source(model, reasons.NoRoomForWeights())
+            self._crowded = self._source is not None
+        if not self._crowded or self._by_block:
+            kind.refusal = reason

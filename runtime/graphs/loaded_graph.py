@@ -1,0 +1,391 @@
+"""A graph loaded into this process: its binding, its first use, its CUDA graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import torch
+
+from ...backends import Runner
+from ...backends.cuda_graphs import CudaGraphs, Release
+from ...common import reasons
+from ...common.errors import BindError
+from ...common.outputs import Output, tensors_of
+from ...common.reasons import Reason
+from ...common.shapes import Refused
+from ...common.zeros import zeros
+from ...graph_cache.entry import Entry
+from ...graph_cache.first_use_results import FirstUse
+from ...graph_cache.lookup import Broken
+from ...graph_cache.store import Store
+from ..counters import Counters
+from ..guards import code_guard
+from ..request import Request
+from . import binding, call_thread, out_of_memory
+from .bound_runners import BoundRunner, BoundRunners
+from .first_use import CheckFailed, Comparison, FirstUseCheck
+from .graph_options import GraphOptions
+from .spot_check import SpotChecks
+
+log = logging.getLogger("onegraph.runtime")
+
+Origin = Literal["compiled", "restored"]
+
+
+class Result(NamedTuple):
+    """What a call of a graph gave. `refusal` is set when the output is eager's after all."""
+
+    output: Output
+    refusal: Reason | None = None
+
+
+class Changed:
+    """In place of a result: what the caller last checked has changed, so it checks again and calls once more.
+
+    Nothing of such a call was handed out or written to an argument.
+    """
+
+
+CHANGED = Changed()
+_UNMARKED = contextlib.nullcontext()
+
+
+class LoadedGraph:
+    """A loaded graph with its entry, its bindings and its first-use result.
+
+    Args:
+        entry: where it came from.
+        runner: the backend's, which this object owns.
+        request: for which it was loaded. Its module is not kept.
+        store: the entry's.
+        origin: whether this process compiled it.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        runner: Runner,
+        request: Request,
+        store: Store,
+        origin: Origin,
+        options: GraphOptions,
+    ) -> None:
+        self.entry = entry
+        self.origin = origin
+        self.shapes = request.shapes
+        self.device = request.device
+        self.retired: Reason | None = None
+        self.fresh = True  # not called yet in this process
+        self.instead_of: Reason | None = None  # why one that was there could not be loaded
+        code = entry.manifest.code
+        self.code = code_guard.CodeGuard(code) if code is not None else None
+        self.used = time.monotonic()
+        in_one = options.another is None and request.device.type in options.policy.one_thread_on
+        if in_one and runner.cuda_graphs is not None:  # OneFlow keeps its own account of threads
+            runner = call_thread.InOneThread(runner, request.device)
+        self._runners = BoundRunners(runner, options.another)
+        self._prefix = request.prefix
+        self._store = store
+        self._make_room = options.make_room
+        self._remember_wrong = options.remember_wrong
+        self._constants = options.constants
+        self._lease = options.lease
+        self._lock = threading.Lock()
+        worked = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
+        may_capture = options.policy.captures and worked and options.another is None
+        self._may_capture = runner.cuda_graphs is not None and may_capture
+        if runner.cuda_graphs is not None and not may_capture:
+            runner.cuda_graphs.forbid()
+        self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
+        if options.compare_anew:
+            self.first_use.result = FirstUse(environment=request.environment)
+        if runner.cuda_graphs is not None:
+            runner.cuda_graphs.trials = self.first_use
+        self._checks_behind = request.device.type in options.policy.checks_behind_on
+        self._checks = SpotChecks(self.shapes, self.device, self.first_use, options.policy.checks_share)
+
+    # Memory -------------------------------------------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes it keeps besides the weights, also after `close` where they do not come back."""
+        return self._runners.held_bytes
+
+    @property
+    def captured_bytes(self) -> int:
+        """Bytes that the CUDA graphs of its calls hold."""
+        return 0 if self._cuda_graphs is None else self._cuda_graphs.held_bytes
+
+    def close(self) -> None:
+        """Release the memory; the graph cannot be called any more."""
+        with self._lock:
+            self.retired = self.retired or reasons.GraphClosed()
+            self._runners.close()
+            self._lease.release()
+
+    def release_captures(self, why: Release) -> int:
+        """Release the memory of captured calls, unless a call is under way just now; the bytes.
+
+        Never waits: the host may ask for memory in the midst of a call of this very graph.
+        """
+        if self._cuda_graphs is None or not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            return self._cuda_graphs.release(why)
+        finally:
+            self._lock.release()
+
+    def release_orphan(self) -> None:
+        """Release the weights of a model that is gone, for backends whose runners hold what they are bound to.
+
+        Never waits: a graph that is called or warmed up just now is nobody's orphan.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._runners.release_orphans()
+        finally:
+            self._lock.release()
+
+    def quarantine(self, reason: Reason) -> None:
+        """Close it for good: a comparison showed what its result cannot be told by."""
+        with self._lock:
+            self._retire(CheckFailed(reason, ()))
+
+    def trim(self, available: int) -> None:
+        """Release what only makes calls faster, if it is much beside the bytes that are free."""
+        with self._lock:
+            if self._cuda_graphs is not None:
+                self._cuda_graphs.trim(available)
+
+    @property
+    def _cuda_graphs(self) -> CudaGraphs | None:
+        """What captures its calls: those of the only runner, as none of several captures any."""
+        return self._runners.first.runner.cuda_graphs
+
+    # Calls --------------------------------------------------------------------------------------------------
+
+    def replaced(self, moment: object = None) -> Reason | None:
+        """Why the functions in place now are not those that the graph was captured from, or None.
+
+        `moment`: see `CodeGuard.difference`.
+        """
+        return self.code.difference(moment) if self.code is not None else None
+
+    def start_run(self, module: torch.nn.Module, version: int | None) -> None:
+        """Begin a run of a module, whose weights are checked in full unless they are known to be like those before.
+
+        Args:
+            version: a number by the metadata of the module's weights; None: nobody knows.
+        """
+        with self._lock:
+            bound = self._runners.of(module)
+            if version is None or version != bound.version or not bound.runner.reads_in_place:
+                bound.binding = None
+            bound.version = version
+
+    def call(
+        self,
+        module: torch.nn.Module,
+        inputs: tuple[torch.Tensor, ...],
+        sizes: Mapping[str, int],
+        eager: Callable[..., Output],
+        counters: Counters,
+        held: binding.Held | None = None,
+        compared: Callable[[], contextlib.AbstractContextManager[object]] | None = None,
+        copied: bool = False,
+        unchanged: Callable[[], bool] | None = None,
+    ) -> Result | Refused | Changed:
+        """Run an admitted call with the weights `module` has right now.
+
+        Args:
+            inputs: as in the shape range, contiguous, on the graph's device.
+            sizes: from `ShapeRange.admits`.
+            eager: the same function of the inputs without a graph, at any size: to compare with at the very first
+                use on this machine and now and then later.
+            held: keeps what the graph reads; None: until this call returns.
+            compared: for a graph that calls functions of others: in what it is run for comparisons, and `eager` as
+                well. Its result is then of another run.
+            copied: whether `inputs` hold copies, which eager's own call would not.
+            unchanged: whether all that the caller has checked is as it was; the weights are checked here. Asked after
+                the launch, while the device computes, where the policy says so and nothing but the device sees the
+                call; else before. None: the caller has just checked.
+        """
+        held = held or binding.Held()
+        with self._lock:
+            refusal = self.retired or self.first_use.slower()
+            if refusal is not None:
+                return Refused(refusal)
+            self.used = time.monotonic()
+            try:
+                with self._marked(inputs):
+                    bound = self._runners.of(module)
+                    due = self.first_use.due(sizes)
+                    spot = not due and self._checks.due(copied)
+                    behind = self._checks_behind and not (due or spot or self.fresh or compared is not None)
+                    if unchanged is not None and not behind and not unchanged():
+                        return CHANGED
+                    known = bound.binding
+                    # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call:
+                    # the host lets go of it for room in another thread, or in a function that the graph calls.
+                    kept = None if known is None else held.hold(id(bound), known)
+                    if unchanged is not None and behind:
+                        if known is None or kept is None or known.module() is not module or not known.is_in(kept):
+                            return CHANGED
+                        return self._checked_behind(bound.runner, known, module, inputs, unchanged, counters)
+                    if known is None or kept is None or not known.holds(module):
+                        made = self._bind(bound, module)
+                        if isinstance(made, Refused):
+                            return made
+                        counters.binds += 1
+                        held.put(id(bound), *made)
+                        kept = made[1]
+                        del made
+                    if due:
+                        comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
+                        with self._comparing(compared):
+                            checked = self.first_use.check(comparison)
+                        result = self._retire(checked) if isinstance(checked, CheckFailed) else Result(checked)
+                        if compared is not None and result.refusal is None:
+                            result = Result(self._run(bound.runner, inputs))
+                    elif spot:
+                        counters.spot_checks += 1
+                        comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
+                        comparing = functools.partial(self._comparing, compared)
+                        output, failed = self._checks.checked(
+                            comparison, bound.runner, comparing, apart=compared is not None
+                        )
+                        result = Result(output) if failed is None else self._retire(failed)
+                    else:
+                        result = Result(self._run(bound.runner, inputs))
+                    del kept
+            except torch.OutOfMemoryError as error:
+                log.info("a compiled call ran out of memory: %s", str(error).partition("\n")[0])
+                return Refused(reasons.MemoryRanOut())
+            if self.fresh:
+                self.fresh = False
+                with self._comparing(compared):
+                    result = self._with_all_outputs(inputs, eager, result)
+                if self.retired is None:
+                    self._store.note_success(self.entry)
+            if due:
+                slower = self.first_use.slower()
+                if slower is not None and self.held_bytes:
+                    self.retired = slower  # not used in this process, so its memory goes back as far as it does
+                    self._runners.close()
+            if result.refusal is None:
+                counters.compiled_calls += 1
+            return result
+
+    def _checked_behind(
+        self,
+        runner: Runner,
+        known: binding.Binding,
+        module: torch.nn.Module,
+        inputs: tuple[torch.Tensor, ...],
+        unchanged: Callable[[], bool],
+        counters: Counters,
+    ) -> Result | Changed:
+        """A call that is launched first and checked while the device computes; its memory is held by the caller."""
+        output = self._run(runner, inputs)
+        if known.holds(module) and unchanged():
+            counters.compiled_calls += 1
+            return Result(output)
+        counters.dropped_calls += 1
+        return CHANGED
+
+    def _run(self, runner: Runner, inputs: tuple[torch.Tensor, ...]) -> Output:
+        """The runner's call, once more with more room where memory ran out."""
+        try:
+            return runner(*inputs)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            if not out_of_memory.suspicious(error, self.device):
+                raise
+
+        def make_room() -> None:
+            if self._cuda_graphs is not None:
+                self._cuda_graphs.release("needed")
+            self._make_room()
+
+        return out_of_memory.retried(lambda: runner(*inputs), make_room, self.device)
+
+    def warm(self, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
+        """Run on weights of zeros, so that kernels and libraries are on the device before the first calls need them.
+
+        Args:
+            modules: that will be served, where each has a runner of its own.
+        """
+        weights = None
+        for number in range(modules):
+            with self._lock:  # a call that comes meanwhile waits for one runner only, and ends this
+                if not self.fresh or self._runners.first.binding is not None or self.retired is not None:
+                    return
+                runner = self._runners.ahead() if number else self._runners.first.runner
+                if runner is None:
+                    return
+                with self._store.loading(self.entry):
+                    weights = weights or zeros(self._constants, self.device)
+                    try:
+                        runner.bind(weights)
+                        runner(*inputs)
+                        if self.device.type == "cuda":
+                            torch.cuda.current_stream(self.device).synchronize()
+                    finally:
+                        runner.close()
+                if number:
+                    self._runners.keep(runner)
+
+    def _marked(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
+        """A crash marker around the calls that could take the process down."""
+        if self.fresh:
+            return self._store.loading(self.entry)
+        if self._may_capture and self._cuda_graphs is not None and self._cuda_graphs.due(inputs):
+            return self._store.capturing(self.entry)
+        return _UNMARKED
+
+    @contextlib.contextmanager
+    def _comparing(self, compared: Callable[[], contextlib.AbstractContextManager[object]] | None) -> Iterator[None]:
+        """In what a graph is compared with eager."""
+        with self._uncaptured(), contextlib.nullcontext() if compared is None else compared():
+            yield
+
+    def _uncaptured(self) -> contextlib.AbstractContextManager[None]:
+        """While this lasts calls are only made: a capture would spoil what is measured."""
+        return contextlib.nullcontext() if self._cuda_graphs is None else self._cuda_graphs.paused()
+
+    def _bind(
+        self, bound: BoundRunner, module: torch.nn.Module
+    ) -> tuple[binding.Binding, list[torch.UntypedStorage]] | Refused:
+        bound.binding = None
+        try:
+            made = binding.bind(bound.runner, module, self._constants, self.device, self._prefix)
+        except BindError as error:
+            return Refused(reasons.BindFailed(str(error)))
+        if not isinstance(made, Refused):
+            bound.binding = made[0]
+        return made
+
+    def _with_all_outputs(
+        self, inputs: tuple[torch.Tensor, ...], eager: Callable[..., Output], result: Result
+    ) -> Result:
+        """The result of a graph that returns as many tensors as its manifest says, else eager's."""
+        found, wanted = len(tensors_of(result.output)), self.entry.manifest.outputs
+        if result.refusal is not None or found == wanted:
+            return result
+        other = reasons.OtherResult(f"{found} tensors", f"{wanted} tensors")
+        return self._retire(CheckFailed(reasons.FirstUseFailed(other), eager(*inputs)))
+
+    def _retire(self, failed: CheckFailed) -> Result:
+        self.retired = failed.reason
+        self._runners.close()
+        self._lease.release()
+        log.warning("%s: %s", self.entry.folder.name, Refused(failed.reason).text)
+        self._store.quarantine(Broken.of(self.entry, failed.reason))
+        self._remember_wrong(failed.reason)
+        return Result(failed.reference, failed.reason)

@@ -1,0 +1,350 @@
+"""Compare the functions of this process with those that a graph was captured from.
+
+Custom nodes replace functions of the host: on a class, in a module, on one object. A graph's manifest records which
+functions its capture ran (`compiler.code.code_record`). Here the record is resolved in the live modules: in full when a
+graph is loaded, by identity at calls that are checked in full (some 0.1 ms for SDXL).
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import Any, TypeAlias
+
+import torch
+
+from ...common.reasons import FunctionReplaced, OtherHostVersion
+from ...common.torch_private import dict_writes
+from ...compiler.code.code_digest import (
+    PYTHON,
+    bytecode_digest,
+    cells,
+    describe_target,
+    home_of,
+    is_at_home,
+    is_function,
+    qualified_name,
+    source_digest,
+    underlying_function,
+    unwrap_chain,
+)
+from ...compiler.code.code_record import MISSING, describe_value, resolve
+from ...compiler.code.fingerprint import names_in
+from ...graph_cache.manifest import CodeRecord, Manifest
+
+# A function that is not the one that the graph was captured from. One that was replaced at run time may be put back,
+# another version of the host stays.
+Difference: TypeAlias = FunctionReplaced | OtherHostVersion
+
+
+def is_defined_in(function: Any, package: str) -> bool:
+    """Tell whether a function stands in a file of the package, whatever its `__module__` claims.
+
+    What it wraps must be the package's, too, or torch's; so must what wraps it.
+    """
+    chain = [*unwrap_chain(function)]
+    return bool(chain) and _is_of(chain[0], package) and all(_is_of(one, package, "torch") for one in chain)
+
+
+def _is_of(function: FunctionType, *packages: str) -> bool:
+    home = home_of(function)
+    if home.partition(".")[0] not in packages:
+        return False
+    return function.__code__.co_filename == getattr(sys.modules.get(home), "__file__", None)
+
+
+def is_what_its_name_says(cls: type) -> bool:
+    """Tell whether no other class has the name of this one, as a subclass that poses as what it is derived from."""
+    if "<" in cls.__qualname__ or cls.__module__ not in sys.modules:
+        return True  # of a function, or of nobody
+    found, _ = resolve(vars(sys.modules[cls.__module__]), cls.__qualname__.split("."))
+    return found is cls or not isinstance(found, type) or qualified_name(found) != qualified_name(cls)
+
+
+def foreign_method(module: torch.nn.Module) -> FunctionReplaced | None:
+    """Find a method of a model's class that stands in another file than the class: put there at run time."""
+    for cls in {base for child in module.modules() for base in type(child).__mro__}:
+        home = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        if cls in (object, torch.nn.Module) or home is None:
+            continue
+        for name, value in list(vars(cls).items()):
+            function = underlying_function(value)
+            chain = [*unwrap_chain(function)] if isinstance(function, FunctionType) else []
+            files = {one.__code__.co_filename for one in chain}
+            known = home in files or any(file.startswith("<") for file in files)
+            if chain and not known and not is_defined_in(function, cls.__module__.partition(".")[0]):
+                return FunctionReplaced(f"{cls.__name__}.{name}", custom_node(function))
+    return None
+
+
+def custom_node(function: Any) -> str:
+    """Name the custom node pack that a function comes from, else its file or folder; empty where nobody can tell."""
+    chain = [*unwrap_chain(function)]
+    if not chain:
+        return ""
+    parts = chain[0].__code__.co_filename.replace("\\", "/").split("/")
+    if "custom_nodes" in parts[:-1]:
+        return parts[parts.index("custom_nodes") + 1].removesuffix(".py")
+    return parts[-1].removesuffix(".py") if parts[-1] != "__init__.py" else "".join(parts[-2:-1])
+
+
+def short_name(full: str) -> str:
+    """Shorten `comfy.ldm.modules.attention:CrossAttention.forward` to what users know: `CrossAttention.forward`."""
+    module, _, path = full.partition(":")
+    return path if "." in path else f"{module.rpartition('.')[2]}.{path}"
+
+
+_OPERATORS = [
+    *("__getitem__", "__setitem__", "__neg__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+    *(
+        f"__{side}{name}__"
+        for side in ("", "r", "i")
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+    ),
+]  # of tensors, which code does not name
+
+
+_CHANGEABLE = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+
+
+def _parts(functions: Sequence[FunctionType], closures: Sequence[FunctionType]) -> list[Any]:
+    """List what may be changed in functions themselves. `closures`: those that close over something."""
+    found = [*itertools.chain.from_iterable(map(_CHANGEABLE, functions))]
+    for named in filter(None, found[2::3]):
+        found += (*named, *named.values())
+    for function in closures:
+        found += cells(function)
+    return found
+
+
+def _table_of(owner: ModuleType | type) -> Any:
+    """Where a module or a class has its names. A class shows a view of it, which refers to nothing else."""
+    space = vars(owner)
+    return space if isinstance(space, dict) else gc.get_referents(space)[0]
+
+
+class _Names:
+    """What names of modules and classes refer to, compared by identity: 0.06 us a name.
+
+    Holds what they refer to, so that nothing else gets its identity.
+    """
+
+    def __init__(self) -> None:
+        self._writes = dict_writes()
+        self._tables: list[Any] = []  # of modules and classes, what is written to
+        self._then: list[Any] = []
+        self._names: dict[int, tuple[ModuleType | type, set[str]]] = {}
+        self._known: list[tuple[Mapping[str, Any], Callable[[Any], tuple[Any, ...]], list[int]]] = []
+        self._unknown: list[tuple[Mapping[str, Any], list[str]]] = []
+        self._held: list[Any] = []
+
+    def watch(self, owner: ModuleType | type, name: str) -> Any:
+        """Watch what a name refers to from the next `note` on; what it does now, or `MISSING`."""
+        self._names.setdefault(id(owner), (owner, set()))[1].add(name)
+        return vars(owner).get(name, MISSING)
+
+    def note(self) -> None:
+        """Take down what the names refer to now."""
+        self._known, self._unknown, self._held = [], [], []
+        self._tables = [_table_of(owner) for owner, _ in self._names.values()]
+        self._then = list(map(self._writes, self._tables))  # first: what is written meanwhile is found by the next look
+        for owner, names in self._names.values():
+            space = vars(owner)
+            found = {name: space.get(name, MISSING) for name in sorted(names)}  # once: others may delete it meanwhile
+            known = {name: value for name, value in found.items() if value is not MISSING}
+            if known:
+                # One name more than needed: of a single one it gives no tuple.
+                first = next(iter(known))
+                ids = [id(known[first]), *map(id, known.values())]
+                self._known.append((space, operator.itemgetter(first, *known), ids))
+            if len(known) < len(found):
+                self._unknown.append((space, [name for name in found if name not in known]))
+            self._held += known.values()
+
+    def same(self) -> bool:
+        """Tell whether they refer to the same objects still, and the others to nothing; not before `note`."""
+        if not self._names:
+            return False
+        writes = list(map(self._writes, self._tables))
+        if writes == self._then:
+            return True
+        try:
+            known = all(list(map(id, values_of(space))) == ids for space, values_of, ids in self._known)
+        except KeyError:  # a name is gone
+            return False
+        if not known or any(any(map(space.__contains__, names)) for space, names in self._unknown):
+            return False
+        self._then = writes
+        return True
+
+    def release(self) -> None:
+        """Hold nothing any more: a custom node's function may hold a model."""
+        self._held = []
+
+
+class CodeGuard:
+    """Compare a record with the modules of this process, again and again.
+
+    Args:
+        record: from the graph's manifest.
+    """
+
+    def __init__(self, record: CodeRecord) -> None:
+        self._record = record
+        self._digest = bytecode_digest if record.python == PYTHON else source_digest
+        self._which_digest = 0 if record.python == PYTHON else 1
+        self._packages = {name.partition(":")[0].partition(".")[0] for name in record.functions}
+        self._names = _Names()
+        self._functions: list[FunctionType] = []  # the host's own, which may be changed in place
+        self._closures: list[FunctionType] = []
+        self._parts: list[Any] = []  # what makes these functions up
+        self._part_ids: list[int] = []
+        self._difference: Difference | None = None
+        self._moment: object = None
+
+    def difference(self, moment: object = None) -> Difference | None:
+        """Return a function that differs, one that was replaced at run time first, or None.
+
+        Cheap as long as nothing was touched since the last call.
+
+        Args:
+            moment: for which what is in functions themselves is compared once, and what names refer to each time.
+        """
+        if not self._untouched(moment):
+            self._difference = self._compare()
+            if self._difference is not None:
+                self._names.release()
+        return self._difference
+
+    def _untouched(self, moment: object) -> bool:
+        if not self._names.same():
+            return False
+        if moment is not None and moment is self._moment:
+            return True
+        self._moment = moment
+        return list(map(id, _parts(self._functions, self._closures))) == self._part_ids
+
+    def _compare(self) -> Difference | None:
+        self._names, self._functions = _Names(), []
+        try:
+            return self._first_difference()
+        finally:
+            self._names.note()
+            self._functions = [*dict.fromkeys(self._functions)]
+            self._closures = [function for function in self._functions if function.__closure__]
+            self._parts = _parts(self._functions, self._closures)
+            self._part_ids = list(map(id, self._parts))
+
+    def _first_difference(self) -> Difference | None:
+        # All names are watched, whichever differs: a difference may go away again.
+        found: list[Difference] = []
+        for full, digests in self._record.functions.items():
+            value = underlying_function(self._find(full))
+            self._compare_function(found, full, value, f"function {digests[self._which_digest]}")
+        for full, text in self._record.references.items():
+            value = self._find(full)
+            if text.startswith("function "):
+                digest, package = text.split(" ")[1 + self._which_digest], text.split(" ")[3]
+                self._compare_function(found, full, value, f"function {digest}", package)
+            elif text.startswith("one of "):
+                if not self._is_one_of(text.split(" ")[2:], full, value):
+                    found.append(self._difference_of(full, value))
+            elif text.startswith("value "):
+                if describe_value(value) != text:
+                    found.append(OtherHostVersion(short_name(full)))
+            elif describe_target(value, self._digest) != text:
+                found.append(self._difference_of(full, value))
+        for full, definer in self._record.methods.items():
+            found += self._definer_differences(full, definer)
+        found += self._tensor_differences()
+        return min(found, key=lambda one: not isinstance(one, FunctionReplaced)) if found else None
+
+    def _is_one_of(self, digests: Sequence[str], full: str, value: Any) -> bool:
+        """Tell whether a name refers to one of several functions of the host; for another Python by its file alone."""
+        if not is_function(value):
+            return False
+        if self._which_digest == 1:
+            return is_defined_in(value, full.partition(".")[0])
+        return bytecode_digest(value) in digests and is_at_home(value)
+
+    def _compare_function(self, found: list[Difference], full: str, value: Any, wanted: str, package: str = "") -> None:
+        """Add a difference where a function is another one. `package`: that it came from, besides the model's own."""
+        self._functions += (one for one in unwrap_chain(value) if is_at_home(one))
+        if not is_function(value) or describe_target(value, self._digest) != wanted or not is_at_home(value):
+            found.append(self._difference_of(full, value, package))
+
+    def _difference_of(self, full: str, value: Any, library: str = "") -> Difference:
+        """Tell a function that was put there at run time from the host's own in another version."""
+        value = underlying_function(value)
+        if value is MISSING or any(is_defined_in(value, package) for package in {*self._packages, library}):
+            return OtherHostVersion(short_name(full))
+        return FunctionReplaced(short_name(full), custom_node(value))
+
+    def _find(self, full: str) -> Any:
+        """Follow a recorded name in the live modules and watch every step."""
+        module_name, _, path = full.partition(":")
+        module = sys.modules.get(module_name)
+        if module is None:
+            return MISSING
+        owner: ModuleType | type = module
+        value: Any = MISSING
+        for name in path.split("."):
+            value = self._names.watch(owner, name)
+            if value is MISSING:
+                return MISSING
+            if isinstance(value, ModuleType | type):
+                owner = value
+        return value
+
+    def _tensor_differences(self) -> Iterator[Difference]:
+        """Yield a difference for each method of tensors that the recorded functions name and somebody replaced."""
+        names = {*_OPERATORS, *(name for function in self._functions for name in names_in(function.__code__))}
+        for cls in (torch.Tensor, torch.nn.Parameter):
+            for name in sorted(names):
+                value = underlying_function(self._names.watch(cls, name))
+                if is_function(value) and not is_defined_in(value, "torch"):
+                    yield FunctionReplaced(f"{cls.__name__}.{name}", custom_node(value))
+
+    def _definer_differences(self, full: str, definer: str) -> Iterator[Difference]:
+        """Yield a difference where another class defines a name now; a method's function is compared there.
+
+        A weight's name must stay undefined: what a class defines comes before what a module holds.
+        """
+        owner, _, name = full.rpartition(".")
+        module_name, _, path = owner.partition(":")
+        module = sys.modules.get(module_name)
+        cls = resolve(vars(module), path.split("."))[0] if module is not None else None
+        if not isinstance(cls, type):
+            return
+        for base in cls.__mro__:
+            found = self._names.watch(base, name)
+            if found is not MISSING:
+                if qualified_name(base) != definer:
+                    yield self._difference_of(f"{qualified_name(cls)}.{name}", found)
+                return
+
+
+def difference(manifest: Manifest) -> Difference | None:
+    """Say what differs between the functions in place and those that a graph was captured from."""
+    return CodeGuard(manifest.code).difference() if manifest.code is not None else None
+
+
+class Differences:
+    """The same of one manifest after another.
+
+    Attributes:
+        replaced: the first that was put there at run time, and may be taken away again; None: there is none so far.
+    """
+
+    def __init__(self) -> None:
+        self.replaced: FunctionReplaced | None = None
+
+    def __call__(self, manifest: Manifest) -> Difference | None:
+        found = difference(manifest)
+        if isinstance(found, FunctionReplaced):
+            self.replaced = self.replaced or found
+        return found

@@ -1,0 +1,351 @@
+"""Noticing that a live module is no longer what its architecture digest was taken of.
+
+Custom nodes change models in place: a padding mode, a swapped activation, a method put over the class's own, a hook.
+Weights are the binding's business; everything else is checked here, over flat lists.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import operator
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import torch
+
+from ...common.config_text import is_empty, may_change_in_place
+from ...common.reasons import ForwardHook, ReplacedPart
+from ...common.torch_private import (
+    COMPILED_CALL,
+    TABLES,
+    TensorLooks,
+    attribute_writes,
+    dict_writes,
+    every_modules_hooks,
+    hook_tables,
+    tables,
+)
+from ...compiler.code import fingerprint
+from ...compiler.code.fingerprint import Rules
+from ...compiler.composite_weights import PLAIN, WeightParts
+from .code_guard import custom_node, is_defined_in, is_what_its_name_says
+
+_MISSING: Any = object()
+_OWN_DICT = operator.attrgetter("__dict__")
+_VALUES = operator.methodcaller("values")
+_PLAIN = (torch.Tensor, torch.nn.Module, type)
+_FEW = 4  # modules, up to which looking at one after the other is faster than at all
+
+_trees: weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[weakref.ref[torch.nn.Module]], int]] = (
+    weakref.WeakKeyDictionary()
+)
+_tree_numbers = itertools.count(1)
+
+Patch: TypeAlias = ForwardHook | ReplacedPart  # what takes the place of a class's own code
+
+
+def _tree_number(module: torch.nn.Module, children: list[torch.nn.Module]) -> int:
+    """A number by which objects a module consists of: the same for every guard, another when one is exchanged."""
+    known = _trees.get(module)
+    if known is None or [child() for child in known[0]] != children:  # modules are equal when they are the same
+        known = _trees[module] = [weakref.ref(child) for child in children], next(_tree_numbers)
+    return known[1]
+
+
+def _differs(value: Any, known: Any) -> bool:
+    """Whether a container is no longer what it was; one that holds tensors by now may not be comparable."""
+    try:
+        return bool(value != known)
+    except Exception:
+        return True
+
+
+class ModuleGuard:
+    """The state of one module and its children, as it was when it was last checked.
+
+    Holds the children, their classes and their own tables, never the module itself and no weight.
+
+    Attributes:
+        version: a number by what compiled code depends on, weights' values apart, and by which objects the children
+            are; another one when that has changed, the same one when it is as it was.
+        patched: why no graph can serve the module now, or None.
+        composite: whether some weights consisted of several tensors when they were last read.
+    """
+
+    _state_ids: list[int]
+    _hooks_of_every: list[int]
+    _containers: list[tuple[dict[str, Any], str, list[Any]]]
+    _writes_then: list[Any]
+    _lengths: list[int]
+    _missing: list[str]
+    _spaces: list[dict[str, Any]]
+    _names: list[str]
+    _values: list[Any]
+    _table_ids: list[int]
+    _tables: list[dict[str, Any]]
+    _children: list[str]
+    _child_ids: list[int]
+    _child_names: list[tuple[str, ...]]
+
+    def __init__(self, module: torch.nn.Module, rules: Rules) -> None:
+        self._rules = rules
+        self._writes, self._attribute_writes = dict_writes(), attribute_writes()
+        self.version = 0
+        self.patched: Patch | None = None
+        self.composite = False
+        self._signature = 0
+        self._metadata = 0
+        self._looks: TensorLooks | None = None  # of all weights when the metadata was computed
+        self._composite = 0  # of those that consist of several tensors
+        self._part_writes: list[Any] = []
+        self._between: list[tuple[int, operator.attrgetter[Any]]] = []
+        self._keys: list[tuple[str, ...]] = []
+        self._values_of: dict[str, tuple[list[Any], list[Any]]] = {}
+        self._digest: tuple[weakref.ref[torch.nn.Module], int, str] | None = None
+        self._rebuild(module)
+
+    def refresh(self, module: torch.nn.Module) -> int:
+        """Notice what has changed since the last look; the version."""
+        if self._same(module):
+            self._read_weights()
+        else:
+            self._rebuild(module)
+        return self.version
+
+    def classes(self) -> set[type]:
+        """Those of the module's children."""
+        return self._classes
+
+    def _read_weights(self) -> None:
+        found = [t for t in itertools.chain.from_iterable(map(_VALUES, self._weights)) if t is not None]
+        if self._looks is None or not self._looks.same(found):
+            self._looks = TensorLooks(found)
+            self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in found))
+            self.composite, self._part_writes = any(type(t) not in PLAIN for t in found), []
+        if self.composite:
+            self._read_parts([t for t in found if type(t) not in PLAIN])
+        self.version = hash((self._signature, self._metadata, self._tree, self._composite if self.composite else 0))
+
+    def _read_parts(self, weights: list[torch.Tensor]) -> None:
+        """Take down what is known of weights that consist of several tensors, their values apart."""
+        writes = self._writes_to(weights)
+        if writes == self._part_writes:
+            return
+        parts_of = self._rules.composites.parts
+        parts: list[WeightParts | None] = [parts_of(weight) for weight in weights]
+        self._between = [
+            (number, operator.attrgetter(path.rpartition(".")[0]))
+            for number, one in enumerate(parts)
+            for path in ({} if one is None else one.tensors)
+            if "." in path
+        ]
+        self._part_writes = self._writes_to(weights)
+        self._composite = hash(tuple(one.metadata() for one in parts if one is not None))
+
+    def _writes_to(self, weights: list[torch.Tensor]) -> list[Any]:
+        """Numbers that every write changes to a weight, or to what is between it and its tensors."""
+        owners = [*weights, *(get(weights[number]) for number, get in self._between)]
+        return [self._attribute_writes(vars(one)) if hasattr(one, "__dict__") else object() for one in owners]
+
+    def where_set(self, attribute: str) -> str | None:
+        """The first module on which an attribute is set to something, looked up on the modules themselves."""
+        known = self._values_of.get(attribute)
+        if known is None or known[0] is not self._writes_then:  # else the same objects: lists may be written to
+            values = list(map(dict.get, self._states, itertools.repeat(attribute)))
+            known = self._values_of[attribute] = self._writes_then, values
+        values = known[1]
+        return next((self._where[n] for n, value in enumerate(values) if value), None) if any(values) else None
+
+    def where_class_set(self, attribute: str) -> str | None:
+        """The first module whose class sets an attribute to something."""
+        classes = {cls for cls in self._classes if getattr(cls, attribute, False)}
+        if not classes:
+            return None
+        return next((w for w, cls in zip(self._where[1:], self._types, strict=True) if cls in classes), None)
+
+    def architecture(self, module: torch.nn.Module) -> str:
+        """The architecture digest of the module, or of a skeleton of it, computed once for each version of either."""
+        known = self._digest
+        if known is None or known[0]() is not module or known[1] != self.version:
+            known = weakref.ref(module), self.version, fingerprint.digest(module, self._rules)
+            self._digest = known
+        return known[2]
+
+    def _same(self, module: torch.nn.Module) -> bool:
+        if (
+            vars(module) is not self._states[0]
+            or list(map(type, self._modules)) != self._types
+            or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
+            or list(map(len, every_modules_hooks())) != self._hooks_of_every
+            or any(_differs(space.get(name), known) for space, name, known in self._containers)
+        ):
+            return False
+        # Read first: what is written meanwhile is then found by the next look.
+        writes = self._all_writes()
+        if list(map(len, self._written)) != self._lengths:
+            return False
+        if writes == self._writes_then:
+            return True
+        count = len(self._states)
+        tables_same = writes[count:] == self._writes_then[count:]
+        written = [n for n in range(count) if writes[n] != self._writes_then[n]] if tables_same else []
+        few = tables_same and len(written) <= _FEW
+        if not (all(map(self._attributes_same, written)) if few else self._all_same()):
+            return False
+        self._writes_then = writes
+        return True
+
+    def _all_same(self) -> bool:
+        """Whether all that is taken down of all modules is as before."""
+        return (
+            all(map(operator.is_, map(dict.get, self._missing_of, self._missing), itertools.repeat(None)))
+            and list(map(dict.get, self._spaces, self._names)) == self._values
+            and self._ids_of_tables() == self._table_ids
+            and list(map(id, map(dict.get, self._tables, self._children))) == self._child_ids
+            and list(map(tuple, self._child_tables)) == self._child_names
+            and self._only_placed()
+        )
+
+    def _attributes_same(self, number: int) -> bool:
+        """Whether a module that was written to has its attributes as before: the route to a block is written there."""
+        state = self._states[number]
+        keys, ids = tuple(state), self._table_ids[number :: len(self._states)]
+        facts = [n for n, space in enumerate(self._spaces) if space is state]
+        if (
+            [id(state.get(name)) for name in TABLES] != ids
+            or [state.get(self._names[n]) for n in facts] != [self._values[n] for n in facts]
+            or (keys != self._keys[number] and self._telling(keys, number) != self._telling(self._keys[number], number))
+        ):
+            return False
+        self._keys[number] = keys
+        return True
+
+    def _all_writes(self) -> list[Any]:
+        """Numbers that every write changes to the modules' attributes and tables."""
+        return [*map(self._attribute_writes, self._states), *map(self._writes, self._written)]
+
+    def _only_placed(self) -> bool:
+        """Whether attributes came or went by which the host places weights, and nothing else."""
+        found = list(map(tuple, self._states))
+        for number, (before, now) in enumerate(zip(self._keys, found, strict=True)):
+            if before != now and self._telling(before, number) != self._telling(now, number):
+                return False
+        self._keys = found
+        return True
+
+    def _ids_of_tables(self) -> list[int]:
+        """Of the tables that each module has: whoever gives it another one changes all that is in it."""
+        return [id(state.get(name)) for name in TABLES for state in self._states]
+
+    def _telling(self, keys: Iterable[str], number: int) -> frozenset[str]:
+        """Those of a module's attributes that may say what it computes. `number`: 0 is the model itself."""
+        found = (k for k in keys if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
+        return frozenset(found) - (self._rules.intercepted if number == 0 else frozenset())
+
+    def _rebuild(self, module: torch.nn.Module) -> None:
+        """Take everything down as it is now."""
+        named = [*module.named_modules()]
+        referenced = fingerprint.referenced_names(module, self._rules.numbers)
+        self._modules = [child for _, child in named[1:]]
+        self._types = [type(child) for child in self._modules]
+        self._classes = {*self._types}
+        self._states = [vars(child) for _, child in named]
+        self._child_tables = children = [tables(child).children for _, child in named]
+        self._weights = [table for _, child in named for table in tables(child)[:2]]
+        hooks = [table for _, child in named for table in hook_tables(child)]
+        # Before all else that is read: what is written meanwhile is then found by the next look.
+        self._written: list[Any] = [*children, *self._weights, *hooks]
+        self._writes_then = self._all_writes()
+        self._table_ids = self._ids_of_tables()
+        self._where = [f"{name or 'the model'} ({type(child).__name__})" for name, child in named]
+        self._state_ids = list(map(id, self._states[1:]))
+        self._keys = list(map(tuple, self._states))
+        self._tree = _tree_number(module, self._modules)
+        missing = [(table, name) for table in self._weights for name, tensor in table.items() if tensor is None]
+        self._missing_of: list[dict[str, Any]] = [table for table, _ in missing]
+        self._missing = [name for _, name in missing]
+        self._hooks_of_every = list(map(len, every_modules_hooks()))
+        self._lengths = list(map(len, self._written))
+        self._child_names = list(map(tuple, children))
+        pairs = [(table, name) for table in children for name in table]
+        self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]
+        self._child_ids = list(map(id, map(dict.get, self._tables, self._children)))
+        facts: list[tuple[dict[str, Any], str]] = []
+        signature: list[Any] = []
+        self.patched = ForwardHook("every module") if any(every_modules_hooks()) else None
+        signature.append(self.patched)
+        posing = {cls for cls in {*self._types, type(module)} if not is_what_its_name_says(cls)}
+        for (name, child), where in zip(named, self._where, strict=True):
+            signature.append((name, type(child), *fingerprint.attributes(child, referenced, self._rules)))
+            facts.append((vars(child), COMPILED_CALL))
+            if vars(child).get(COMPILED_CALL) is not None:
+                signature.append(where)
+                self.patched = self.patched or ReplacedPart("compile()", where, "torch.compile")
+            for key, value in vars(child).items():
+                if key in fingerprint.OF_EVERY_MODULE or self._rules.placement(key):
+                    continue
+                if child is module and key in self._rules.intercepted:
+                    continue
+                if key in referenced or callable(value):
+                    if callable(value) or is_empty(value) or self._rules.describe(value) is not None:
+                        facts.append((vars(child), key))
+                    found = self._patch(child, key, value, where)
+                    if found is not None:
+                        signature.append(found)
+                        self.patched = self.patched or found
+            if any(hook_tables(child)):
+                hook = ForwardHook(where)
+                signature.append(hook)
+                self.patched = self.patched or hook
+            if type(child) in posing:
+                functions = (value for value in vars(type(child)).values() if callable(value))
+                self.patched = self.patched or ReplacedPart("class", where, custom_node(next(functions, None)))
+        self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
+        self._values = list(map(dict.get, self._spaces, self._names))
+        plain = [(space, name) for space, name in facts if may_change_in_place(space.get(name))]
+        self._containers = [
+            (space, name, copy.deepcopy(space[name]))
+            for space, name in plain
+            if is_empty(space[name]) or self._rules.describe(space[name])
+        ]
+        self._signature = hash(tuple(signature))
+        self._read_weights()
+
+    def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> ReplacedPart | None:
+        """A function on the module itself where the class has its own, or a foreign one of several of the host's."""
+        if not callable(value) or isinstance(value, _PLAIN):
+            return None
+        if name in self._rules.interchangeable:
+            package = type(module).__module__.partition(".")[0]
+            return None if is_defined_in(value, package) else ReplacedPart(name, where, custom_node(value))
+        if inspect.getattr_static(type(module), name, _MISSING) is _MISSING:
+            return None
+        if fingerprint.is_own_method(module, name, value):
+            return None
+        if is_defined_in(value, type(module).__module__.partition(".")[0]):
+            return ReplacedPart(name, where, own=True)
+        return ReplacedPart(name, where, custom_node(value))
+
+
+class GuardCache:
+    """The guards of whoever looks after some modules, one each.
+
+    It must not outlive its owner: a child that refers back to the module, as a patched one may, keeps it alive here.
+    """
+
+    def __init__(self) -> None:
+        self._guards: weakref.WeakKeyDictionary[torch.nn.Module, ModuleGuard] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, module: torch.nn.Module, rules: Rules) -> ModuleGuard:
+        """The guard on a module, refreshed in full."""
+        with self._lock:
+            known = self._guards.get(module)
+            if known is None:
+                known = self._guards[module] = ModuleGuard(module, rules)
+            known.refresh(module)
+            return known

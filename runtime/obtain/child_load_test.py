@@ -1,0 +1,108 @@
+"""After a process died while it loaded a graph: a child process loads it first, where a crash costs nothing."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from ...common import reasons
+from ...common.errors import ChildDiedError, CompileError, LoadError, in_brief
+from ...common.reasons import DiedInTrial, TrialPending
+from ...common.shapes import JSON, Refused
+from ...compiler.process.job import Job
+from ...compiler.process.supervisor import compile_in_child
+from ...graph_cache.entry import Entry
+from ...graph_cache.lookup import Broken
+from ...graph_cache.sources.source import copy_files
+from ...graph_cache.store import Store
+from ..request import Request
+from .compiles import Compiles, OnProgress
+
+log = logging.getLogger("onegraph.runtime")
+
+STAGE = "trying it in a child process, since one died with it"  # what the user reads meanwhile
+SECONDS = 120.0  # as long as the queue waits at most; importing torch and a call at the smallest sizes take a few
+_TOO_SLOW = TrialPending(f"it took more than {SECONDS:.0f} s")  # this process does not try again
+
+
+class ChildLoadTest:
+    """Tries of graphs with which a process died."""
+
+    def __init__(self, store: Store, compiles: Compiles) -> None:
+        self._store = store
+        self._compiles = compiles
+
+    def why_not(self, request: Request, entry: Entry, on_progress: OnProgress | None) -> Refused | None:
+        """Where a process died while it loaded the entry, have a child try it; why it is not loaded here, or None.
+
+        Args:
+            on_progress: called at least every 0.1 s; what it raises (the user's interrupt) goes through. None: nobody
+                waits for a child.
+        """
+        died = self._store.note_death(entry)
+        if died is not None:
+            log.warning("%s: %s", entry.folder.name, died.text)
+        if not self._store.died_once(entry):
+            return None
+        if on_progress is None:
+            return Refused(reasons.TrialPending(), passing=True)
+        wrong = load_in_child(request, entry, self._store, on_progress)
+        if isinstance(wrong, DiedInTrial):
+            log.warning("%s: %s", entry.folder.name, wrong.text)
+            self._store.quarantine(Broken.of(entry, wrong))
+            self._compiles.failures.remember_wrong(request, entry, wrong)
+            return Refused(reasons.CompiledAgainLater(wrong))
+        if wrong == _TOO_SLOW:
+            return self._compiles.refuse(request.slot, _TOO_SLOW)
+        return None if wrong is None else Refused(wrong)
+
+
+def _of_block(request: Request, entry: Entry) -> JSON | None:
+    call_rules = entry.manifest.call_rules
+    return None if call_rules is None else {"signature": call_rules, "packages": [*request.packages]}
+
+
+def load_in_child(
+    request: Request, entry: Entry, store: Store, on_progress: OnProgress
+) -> DiedInTrial | TrialPending | None:
+    """Load an entry in a child process and call it once, with weights of zeros at its smallest sizes.
+
+    Args:
+        on_progress: called at least every 0.1 s; what it raises (the user's interrupt) stops the child and goes
+            through.
+
+    Returns:
+        That the child died too, or the graph computed nothing of use; that nobody can tell, as memory ran out, somebody
+        ended the child, or it took too long; or None: nothing that it did tells against the graph.
+    """
+    try:
+        constants = store.constants(entry)
+    except LoadError:
+        return None  # it is refused when it is loaded
+    job = Job(
+        component=request.key.component,
+        backend=request.backend.name,
+        device=str(request.device),
+        shapes=request.shapes,
+        export_shapes=request.shapes,
+        example_sizes={},
+        skeleton=b"",
+        client=request.client,
+        constants=constants,
+        check_only=tuple(entry.manifest.files),
+        block=_of_block(request, entry),
+    )
+    try:
+        with store.private.staging() as folder:
+            wrong = copy_files(entry, folder)  # the child writes beside what it reads
+            if wrong is not None:
+                return None
+            compile_in_child(job, folder, lambda progress: on_progress(replace(progress, stage=STAGE)), SECONDS)
+    except CompileError as error:
+        if error.cause == "time":
+            return _TOO_SLOW
+        died = not error.cause and (error.lasting or isinstance(error, ChildDiedError))
+        return DiedInTrial(in_brief(error)) if died else TrialPending(in_brief(error))
+    except OSError as error:
+        return TrialPending(in_brief(error))
+    return None

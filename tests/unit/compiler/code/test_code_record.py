@@ -1,0 +1,58 @@
+"""What a capture records of the functions that it ran."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support.edits import edited_host
+from support.edits.edited_host import RULES, record_of
+
+from onegraph.common.errors import CaptureError
+from onegraph.compiler.code import code_record
+from onegraph.graph_cache.manifest import CodeRecord
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[ModuleType]:
+    with edited_host.imported(tmp_path) as module:
+        yield module
+
+
+def test_only_functions_that_ran_are_recorded(host: ModuleType) -> None:
+    record = record_of(host)
+    own = {name.partition(":")[2] for name in record.functions if name.startswith("edited_host")}
+    assert own >= {"scaled", "wrapped", "fast", "Base.helper", "Base.still", "M.forward"}
+    assert not own & {"unused", "slow"}
+    assert "torch.nn.modules.conv:Conv1d._conv_forward" in record.functions
+    assert record.references["edited_host.model:F.gelu"].startswith("builtin")
+    assert not any("math" in name for name in record.references)
+    assert record.methods["edited_host.model:M.helper"] == "edited_host.model:Base"
+    assert CodeRecord.model_validate_json(record.model_dump_json()) == record
+
+
+def test_unfindable_functions_are_refused(host: ModuleType) -> None:
+    module = host.M()
+    with pytest.raises(CaptureError, match="could not be recorded"):
+        code_record.record([], module, RULES)
+
+
+def test_a_set_has_one_digest_in_every_process(tmp_path: Path) -> None:
+    script = (
+        "from onegraph.compiler.code.code_digest import bytecode_digest\n"
+        "def f(x): return x in {'a', 'bc', 'def', 'ghij', 'klmno'}\n"
+        "print(bytecode_digest(f))"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={"PYTHONHASHSEED": seed, "PATH": "", "PYTHONPATH": ":".join(p for p in sys.path if p)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(digests) == 1
