@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -11,12 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.processes.deployments import give_to_group
 from support.processes.faults import go_on, stopping_to_load, wait_until_stopped
 from support.processes.lives import Case, Life, Report, Script, containers_work, live
 from support.store.entries import rewrite
 
 from onegraph.graph_cache.integrity import record
 
+MEMBERS = 12345  # nobody's group, so that it has others than this user
 CONTAINERS = containers_work()
 needs_containers = pytest.mark.skipif(not CONTAINERS, reason="this user may make no PID namespace (unshare --pid)")
 
@@ -47,6 +50,8 @@ def deadly(case: Case, deadly_library: bytes) -> Case:
     before.unlink()
     manifest = entry.manifest.model_copy(update={"files": {**entry.manifest.files, "graph.aoti": record(package)}})
     rewrite(case.store, entry, manifest)
+    for file in case.copy.iterdir():
+        shutil.copyfile(entry.folder / file.name, file)
     return case
 
 
@@ -58,16 +63,55 @@ def contained(case: Case, runs: int) -> Report:
     return Life(Script(case, runs=runs, contained=True)).end()
 
 
+def keep_all(case: Case) -> None:
+    pass
+
+
+def lose_the_home(case: Case) -> None:
+    """So that it is taken from beside the checkpoint."""
+    shutil.rmtree(case.home / "graphs")
+
+
+def open_models(case: Case) -> None:
+    """To a group, with mode 2775, before each start."""
+    give_to_group(MEMBERS, case.models)
+
+
+def open_home(case: Case) -> None:
+    """All but the key, which would be refused."""
+    give_to_group(MEMBERS, *(case.home / name for name in ("graphs", ".loading")))
+    os.chown(case.home, -1, MEMBERS)
+    case.home.chmod(0o2775)
+
+
+as_root = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives folders to a group")
+
+
 @pytest.mark.parametrize("lives", [alone, pytest.param(contained, marks=needs_containers)])
-def test_a_graph_that_ends_its_process(lives: Callable[[Case, int], Report], deadly: Case) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [keep_all, lose_the_home, pytest.param(open_models, marks=as_root), pytest.param(open_home, marks=as_root)],
+)
+def test_a_graph_that_ends_its_process(
+    change: Callable[[Case], None], lives: Callable[[Case, int], Report], deadly: Case
+) -> None:
+    """After the second death it is quarantined, the copy beside the checkpoint too; one more compile, then quiet."""
+    change(deadly)
+    again = keep_all if change is lose_the_home else change
     deaths = 0
     while (report := lives(deadly, 2)).exit_code < 0:
         deaths += 1
         assert deaths <= 2
+        again(deadly)
     report.fine()
     assert deaths > 0
-    lives(deadly, 1).restored()
+    for _ in range(2):
+        again(deadly)
+        lives(deadly, 1).restored()
     assert (deadly.compiles, deadly.leftovers()) == (1, [])
+    shutil.rmtree(deadly.home / "graphs")
+    lives(deadly, 1).restored()  # of the copy, which is the new graph's
+    assert deadly.compiles == 1
 
 
 @needs_containers

@@ -7,6 +7,7 @@ own key, so that more than the signature has to hold.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,13 @@ def no_command_fails(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     for command, codes in (("ls", {0}), ("verify", {0, 1})):
         result = CliRunner().invoke(app, [command, str(case.models)])
         assert result.exit_code in codes and isinstance(result.exception, SystemExit | None), result
+
+
+@pytest.fixture
+def case(case: Case) -> Case:
+    """Without a copy beside the checkpoint, which would take the place of what is wrong."""
+    shutil.rmtree(case.models / "photo.graphs")
+    return case
 
 
 @pytest.mark.parametrize("name", HARMLESS)

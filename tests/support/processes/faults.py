@@ -89,11 +89,11 @@ _CHANGES = frozenset(
 
 
 @contextlib.contextmanager
-def _at_changes(act: Callable[[], None]) -> Iterator[None]:
+def _at_changes(act: Callable[[], None], *events: str) -> Iterator[None]:
     """Act before and after each call by which this thread changes the file system."""
 
     def seen(frame: FrameType, event: str, arg: Any) -> None:
-        if event in ("c_call", "c_return") and arg.__name__ in _CHANGES:
+        if event in (events or ("c_call", "c_return")) and arg.__name__ in _CHANGES:
             act()
 
     sys.setprofile(seen)
@@ -128,6 +128,20 @@ def dying(moment: int, signal: int) -> Iterator[None]:
 
     with _at_changes(act):
         yield
+
+
+@contextlib.contextmanager
+def failing(place: int, number: int) -> Iterator[Callable[[], bool]]:
+    """Have one change of the file system fail; tells whether there were so many."""
+    left = [place]
+
+    def act() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(number, os.strerror(number))  # after which Python asks no more
+
+    with _at_changes(act, "c_call"):
+        yield lambda: left[0] < 0
 
 
 # Other processes -------------------------------------------------------------------------------------------------

@@ -94,6 +94,12 @@ class Case:
         return entry
 
     @property
+    def copy(self) -> Path:
+        """The toy's only copy beside the checkpoint."""
+        (folder,) = self.models.glob("*.graphs/*/toy/any-size-float32-*")
+        return folder
+
+    @property
     def compiles(self) -> int:
         """How many compiles began, in all lives together."""
         with contextlib.suppress(FileNotFoundError):

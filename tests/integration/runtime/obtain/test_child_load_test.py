@@ -19,9 +19,8 @@ from onegraph.common.reasons import CompiledAgainLater, DiedInTrial, NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.layout import STAGING_PREFIX
+from onegraph.graph_cache.layout import STAGING_FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.private_copy import COPIES_FOLDER
 from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.graphs.loaded_graph import LoadedGraph
@@ -63,12 +62,12 @@ def crashing(home: Path, source: ModelSource, tmp_path: Path) -> Store:
         ["g++", "-x", "c", "-shared", "-fPIC", "-o", library, "-"], input=CRASH.encode(), check=True, timeout=60
     )
     store, request = Store(tmp_path / "crashing"), toy.request(toy.Toy(), source)
-    with store.staging(source) as staged:
+    with store.staging() as staged:
         with zipfile.ZipFile(sound.folder / "graph.aoti") as old, zipfile.ZipFile(staged / "graph.aoti", "w") as new:
             for name in old.namelist():
                 new.writestr(name, library.read_bytes() if name.endswith(".so") else old.read(name))
         made = NewEntry("any size", ("graph.aoti",), store.constants(sound), compile_seconds=1.0, made_by="0")
-        store.publish(request.key, staged, made, source)
+        store.publish(request.key, staged, made)
     return store
 
 
@@ -79,7 +78,7 @@ def test_a_graph_that_crashes_takes_only_the_child(crashing: Store, source: Mode
     assert isinstance(refused.reason.because, DiedInTrial) and "SIGABRT" in refused.reason.because.detail
     assert not entry.folder.exists()
     assert engine.obtain(request, "eager", lambda progress: None) == Refused(NoGraph())
-    assert [*(crashing.home / COPIES_FOLDER).iterdir()] == []
+    assert [*(crashing.home / STAGING_FOLDER).iterdir()] == []
 
 
 def test_an_interrupt_stops_the_child(home: Path, source: ModelSource) -> None:
@@ -93,7 +92,7 @@ def test_an_interrupt_stops_the_child(home: Path, source: ModelSource) -> None:
     entry = entry_of(store, source)
     with pytest.raises(Interrupted):
         Registry(store).obtain(toy.request(toy.Toy(), source), "wait", interrupt)
-    assert entry.folder.exists() and [*(home / COPIES_FOLDER).iterdir()] == []
+    assert entry.folder.exists() and [*(home / STAGING_FOLDER).iterdir()] == []
     assert isinstance(Registry(store).obtain(toy.request(toy.Toy(), source), "wait", lambda _: None), LoadedGraph)
 
 
@@ -159,9 +158,9 @@ def test_a_killed_server_leaves_nothing_for_long(tmp_path: Path, monkeypatch: py
         server.stdout.read()
     left = [path.name for path in scratch.iterdir()]
     assert len(left) == 1 and left[0].startswith("onegraph-")
-    assert [*home.rglob(f"{STAGING_PREFIX}*")]
+    assert [*(home / STAGING_FOLDER).iterdir()]
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     source = ModelSource(None, "0123456789ab")
     refused = Registry(Store(home)).obtain(toy.request(toy.Toy(), source), "eager", lambda _: None)
     assert refused == Refused(NoGraph())
-    assert [*scratch.iterdir()] == [] and not [*home.rglob(f"{STAGING_PREFIX}*")]
+    assert [*scratch.iterdir()] == [] and not [*(home / STAGING_FOLDER).iterdir()]
