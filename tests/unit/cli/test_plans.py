@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from support.fleet.stores import Publisher, Worker
 from support.store.entries import key
 from typer.testing import CliRunner, Result
 
+from onegraph.backends.inductor.target import target
 from onegraph.cli import bake_task, on_ray, plans
 from onegraph.cli.app import app
+from onegraph.cli.bake_task import Baked
 from onegraph.common import reasons
+from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.remote.layers import Kept
 from onegraph.graph_cache.sharing import unsigned
 from onegraph.graph_cache.sharing.unsigned import Unsigned
@@ -119,7 +126,7 @@ def test_a_task_returns_unsigned_graphs_that_the_driver_signs(alice: Publisher, 
     row = on_ray._published(one, baked, pusher, alice.store.home)
     assert (row.did, len(row.keys), row.why) == ("baked", 1, "")
     worker = Worker.at(tmp_path / "home", url, trusts=[alice])
-    assert isinstance(worker.fetch(key(architecture="toy 3")), Kept)
+    assert isinstance(worker.fetch(key_of(3)), Kept)
     assert on_ray.split([one], alice.pusher(url)) == ([one], [])
     again = bake_task.run(one, url, alice.public)  # without the note it is found in the store
     assert (again.graphs, again.fetched) == ((), 1)
@@ -194,3 +201,99 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(alice: Publisher, tmp_pa
         done = onegraph(alice, "bake", path, "--on", address)
     said = f"No Ray cluster answers at {address}. Start one with `ray start --head`, or leave out --on."
     assert (done.exit_code, done.output.splitlines()[0]) == (1, said)
+
+
+# A cluster with one node, which takes over whoever unpickles what it returns.
+RAY = """
+import json, os, pickle
+from types import SimpleNamespace
+
+class RayError(Exception):
+    pass
+
+class Evil:
+    def __reduce__(self):
+        return exec, (TAKEN_OVER,)
+
+TAKEN_OVER = 'import json, os; open(os.environ["TEST_TAKEN"], "w").write(json.dumps([os.getpid(), {**os.environ}]))'
+exceptions = SimpleNamespace(RayError=RayError)
+
+def is_initialized():
+    return False
+
+def init(**options):
+    pass
+
+def shutdown():
+    pass
+
+def remote(function):
+    task = SimpleNamespace(remote=lambda *arguments: arguments)
+    return SimpleNamespace(options=lambda **options: task)
+
+def wait(running, num_returns):
+    return running[:1], running[1:]
+
+def get(arguments):
+    pickle.loads(pickle.dumps(Evil()))
+    return RETURNED
+"""
+
+
+def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, returned: object) -> Path:
+    """Put such a Ray in place of the one that is installed; the file that tells where its node's code ran."""
+    (folder / "ray.py").write_text(f"{RAY}\nRETURNED = {returned!r}\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("TEST_TAKEN", str(folder / "taken"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    return folder / "taken"
+
+
+@pytest.mark.xfail(strict=True, reason="Ray runs in the process with the key")
+def test_a_node_runs_no_code_where_the_key_is(
+    alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = cluster(tmp_path, monkeypatch, b"garbage")
+    monkeypatch.setenv("ONEGRAPH_SIGNING_KEY", str(tmp_path / "secret"))
+    path = write(tmp_path, '[[bake]]\ncall = "a:b"\narguments = [{ n = 1 }, { n = 2 }]\n')
+    done = onegraph(alice, "bake", path, "--json")
+    process, environ = json.loads(taken.read_text())
+    assert process != os.getpid() and "ray" not in sys.modules
+    assert not {"ONEGRAPH_HOME", "ONEGRAPH_SIGNING_KEY"} & {*environ}
+    assert str(alice.store.home) not in json.dumps(environ)
+    assert [task["did"] for task in json.loads(done.stdout)["tasks"]] == ["failed", "failed"]
+
+
+@pytest.mark.xfail(strict=True, reason="whatever a node returns is signed")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"target": {"device": "cuda"}}, {"target": {"torch": "1.0"}}, {"target": {"platform": "plan9"}},
+        {"component": "vae_decoder"}, {"backend": "oneflow"}, {"dtype": "int8"}, {"format": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_was_not_asked_for_is_not_signed(changed: dict[str, Any], alice: Publisher, tmp_path: Path) -> None:
+    """And nothing else of what that node returned."""
+    wanted = {"component": ["unet"], "backend": ["inductor"], "dtype": ["float32"]}
+    one, own = item("bytes_of", number=1).model_copy(update={"expect": wanted}), key_of(0).target
+    other = key_of(2, **{**changed, "target": own | changed.get("target", {})})
+    url = f"file://{tmp_path}/remote"
+    row = on_ray._published(one, returned(alice, key_of(1), other), alice.pusher(url), alice.store.home)
+    assert (row.did, row.keys) == ("failed", []) and "where the plan asks for" in row.why
+    assert not (tmp_path / "remote").exists()
+    row = on_ray._published(one, returned(alice, key_of(1)), alice.pusher(url), alice.store.home)
+    assert (row.did, len(row.keys), row.why) == ("baked", 1, "")
+
+
+def key_of(number: int, **changes: object) -> GraphKey:
+    """The key of a graph as this machine makes them."""
+    return key(**{"architecture": f"toy {number}", "target": target(torch.device("cpu")), **changes})
+
+
+def returned(alice: Publisher, *keys: GraphKey) -> Baked:
+    entries = [alice.make(wanted) for wanted in keys]
+    return Baked(tuple(
+        Unsigned(one.text, {name: (one.folder / name).read_bytes() for name in one.manifest.files}) for one in entries
+    ))  # fmt: skip
