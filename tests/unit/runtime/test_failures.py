@@ -97,6 +97,34 @@ def test_a_compile_that_fails_waits_for_a_change(change: Change, world: World, m
     assert not (world.home / FOLDER).exists()  # it worked
 
 
+@pytest.mark.xfail(strict=True, reason="no day is late enough")
+@pytest.mark.parametrize("lasting", [True, False])
+def test_what_a_compile_lacked_may_be_there_after_days(
+    lasting: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a header: no fact tells of it. What it costs is bounded, since each wait is twice the one before."""
+    world.ends, now = CompileError("Python.h: No such file or directory.", lasting=lasting), [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    if not lasting:
+        world.refused()
+    for days, text in ((1, "a day later, "), (2, "2 days later, "), (4, "4 days later, ")):
+        assert isinstance(world.refused(), CompileFailed)
+        compiles = world.compiles
+        now[0] += days * 24 * 3600 - 60
+        why = world.refused()
+        assert isinstance(why, WaitsForChange) and text in why.text and world.compiles == compiles
+        now[0] += 120
+    world.ends = None
+    assert isinstance(world.obtain(), LoadedGraph)
+
+
+def test_a_compile_that_took_too_long_waits_for_more_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ends, now = CompileError("It took too long.", cause="time"), time.time()
+    assert isinstance(world.refused(), CompileFailed)
+    monkeypatch.setattr(time, "time", lambda: now + 400 * 24 * 3600)
+    assert isinstance(world.refused(), WaitsForChange) and world.compiles == 1
+
+
 def test_another_model_of_the_key_fails_alike(world: World) -> None:
     world.ends = CompileError("The compiler said no.")
     world.refused()
