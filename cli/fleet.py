@@ -123,7 +123,12 @@ def mirror(
 
 def withdraw(
     store: Where,
-    names: Annotated[list[str], typer.Argument(help="Graphs in your folders, by ids or keys as for `onegraph pin`.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Graphs in your folders, as for `onegraph pin`; or in the store, by key as a bake prints it."
+        ),
+    ],
     publisher: Publisher = "",
     as_json: Json = False,
 ) -> None:
@@ -154,16 +159,33 @@ def withdraw(
         listed = [*here.disk.entries(), *here.disk.copies()]
         found = [read(one.path) for name in names for one in find(listed, name)]
         texts = {blake3(entry.text).hexdigest(): entry.folder.name for entry in found if isinstance(entry, Entry)}
+        remote = existing(store)
+        pusher = Pusher(remote, private)
+        texts |= _in_store(remote, pusher.public, names)
         if not texts:
-            print_line("No graph here has such a name.")
+            print_line("No graph here or in the store has such a name.")
             raise typer.Exit(1)
-        after = Pusher(existing(store), private).withdraw(texts)
+        after = pusher.withdraw(texts)
     if as_json:
         print_json({"withdrawn": sorted(texts), "number": after.number})
         return
     for digest, folder in texts.items():
         print_line(f"withdrawn  {folder}  {digest[:12]}")
     print_line(f"{len(texts)} graphs withdrawn; {len(after.manifests)} so far")
+
+
+def _in_store(remote: Remote, public: str, names: list[str]) -> dict[str, str]:
+    """Find what a publisher has in a store, by begins of keys or of manifests' digests: digest -> key."""
+    from ..graph_cache.remote.records import named
+
+    texts = {}
+    for path in remote.list(f"graphs/{public}"):
+        one, key = named(path), path.split("/")[-2]
+        if one is not None and any(
+            len(name) >= 8 and (key.startswith(name) or one.digest.startswith(name)) for name in names
+        ):
+            texts[one.digest] = key[:12]
+    return texts
 
 
 def collect(
