@@ -49,7 +49,7 @@ def push(
         if not entries:
             _tell([], as_json, "0 graphs pushed", ok=False)
             return
-        pusher = Pusher(remote, key_file.obtain(path))
+        pusher = Pusher(remote, key_file.obtain(path), here.home)
         with _shown(sum(entry.bytes for entry in entries), as_json) as progress:
             done = _each(remote_stores.push(here, entries, pusher, progress), as_json)
     written = sum(one.did == "pushed" for one in done)
@@ -152,18 +152,19 @@ def withdraw(
         if isinstance(private, Reason):
             refuse(private)
         listed = here.disk.all_entries()
-        found = [read(one.path) for name in names for one in find(listed, name)]
+        unknown = [name for name in names if not find(listed, name)]
+        found = [] if unknown else [read(one.path) for name in names for one in find(listed, name)]
         texts = {blake3(entry.text).hexdigest(): entry.folder.name for entry in found if isinstance(entry, Entry)}
         if not texts:
-            print_line("No graph here has such a name.")
+            print_line(f"No graph here has such a name: {', '.join(unknown or names)}. Nothing is withdrawn.")
             raise typer.Exit(1)
-        after = Pusher(existing(store), private).withdraw(texts)
+        after = Pusher(existing(store), private, here.home).withdraw(texts)
     if as_json:
-        print_json({"withdrawn": sorted(texts), "number": after.number})
+        print_json({"withdrawn": sorted(texts), "total": len(after)})
         return
     for digest, folder in texts.items():
         print_line(f"withdrawn  {folder}  {digest[:12]}")
-    print_line(f"{len(texts)} graphs withdrawn; {len(after.manifests)} so far")
+    print_line(f"{len(texts)} graphs withdrawn; {len(after)} so far")
 
 
 def collect(

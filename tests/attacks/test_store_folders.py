@@ -42,7 +42,7 @@ def refused(remote: Remote, name: str) -> bool:
     """Whether a store names the file as one that no store holds when it is read."""
     with pytest.raises(StoreError) as error:
         remote.read(name, 1000, Endless())
-    return error.value.reason == reasons.StoreBadName(remote.label, name)
+    return error.value.reason == reasons.StoreBadName(remote.label, name[:100])
 
 
 @pytest.fixture
@@ -73,14 +73,13 @@ def source(tmp_path: Path) -> Path:
         f"records/{A}/ab/{A}.json", f"graphs/{A}/ab/{A}/{A}.json", f"withdrawn/{A}.js\u03bfn",
     ],
 )  # fmt: skip
-@pytest.mark.xfail(strict=True)
 def test_a_name_that_no_publisher_makes_is_not_copied(name: str, tmp_path: Path) -> None:
     """The store is asked for all its names, whatever folder they lie in."""
     target = tmp_path / "deep" / "target"
     source = Lying()
     source.list = lambda folder, *_: {name: (len(SECRET), 0.0)} if folder == "withdrawn" else {}  # type: ignore[method-assign]
     done = [*remote_stores.mirror(source, remote_of(f"file://{target}"))]
-    assert [one.reason for one in done] == [reasons.StoreBadName(source.label, name)]
+    assert [one.reason for one in done] == [reasons.StoreBadName(source.label, name[:100])]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -96,7 +95,6 @@ def test_a_name_that_no_publisher_makes_is_not_copied(name: str, tmp_path: Path)
         (f"withdrawn/{A}", ".", f"withdrawn/{A}/{A}.json"),
     ],
 )
-@pytest.mark.xfail(strict=True)
 def test_a_link_in_a_store_is_not_followed(link: str, to: str, name: str, source: Path, outside: Path) -> None:
     """Else whoever can write a store has its mirror publish what only the user may read."""
     (source / link).parent.mkdir(parents=True)
@@ -110,7 +108,6 @@ def test_a_link_in_a_store_is_not_followed(link: str, to: str, name: str, source
 
 
 @pytest.mark.parametrize("folder", ["objects", "records", "withdrawn"])
-@pytest.mark.xfail(strict=True)
 def test_a_folder_of_a_store_that_is_a_link_is_not_listed(folder: str, source: Path, outside: Path) -> None:
     (source / folder).symlink_to(outside)
     remote = remote_of(f"file://{source}")
@@ -121,7 +118,6 @@ def test_a_folder_of_a_store_that_is_a_link_is_not_listed(folder: str, source: P
 
 
 @pytest.mark.parametrize("folder", ["objects", "graphs", "records", "index"])
-@pytest.mark.xfail(strict=True)
 def test_nothing_is_written_through_a_link(folder: str, source: Path, outside: Path) -> None:
     alice = Publisher(Store(source.parent / "alice"))
     made = alice.make()
@@ -135,7 +131,6 @@ def test_nothing_is_written_through_a_link(folder: str, source: Path, outside: P
     assert sorted(path.name for path in outside.iterdir()) == before
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_file_that_is_a_link_is_replaced_where_it_is_written(source: Path, outside: Path) -> None:
     remote, name = remote_of(f"file://{source}"), records.index_name(A)
     (source / "index").mkdir()
@@ -148,7 +143,6 @@ def test_a_file_that_is_a_link_is_replaced_where_it_is_written(source: Path, out
     assert not (outside / "new").exists()
 
 
-@pytest.mark.xfail(strict=True)
 def test_what_is_no_file_is_refused_at_once(source: Path) -> None:
     """A pipe would wait for its other end for ever."""
     remote, name = remote_of(f"file://{source}"), records.index_name(A)
@@ -156,7 +150,7 @@ def test_what_is_no_file_is_refused_at_once(source: Path) -> None:
     os.mkfifo(source / name)
     with pytest.raises(StoreError) as error:
         remote.read(name, 10, Patience(2.0))
-    assert error.value.reason == reasons.StoreBadName(remote.label, name)
+    assert error.value.reason == reasons.StoreBadName(remote.label, name[:100])
 
 
 def test_the_root_itself_may_be_a_link(source: Path, tmp_path: Path) -> None:

@@ -67,7 +67,6 @@ def onegraph(store: Store, *arguments: object) -> Result:
     return runner.invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
 
-@pytest.mark.xfail(strict=True)
 def test_what_two_stores_tell_adds_up(alice: Publisher, tmp_path: Path) -> None:
     urls = [f"file://{tmp_path / name}" for name in ("one", "two")]
     for number, url in enumerate(urls):
@@ -75,7 +74,6 @@ def test_what_two_stores_tell_adds_up(alice: Publisher, tmp_path: Path) -> None:
     assert known(alice, tmp_path / "home", *urls) == TEXTS[:2]
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_publisher_takes_withdrawals_to_every_store(alice: Publisher, tmp_path: Path) -> None:
     first, second = (f"file://{tmp_path / name}" for name in ("one", "two"))
     take_back(alice, first, TEXTS[0])
@@ -86,7 +84,6 @@ def test_a_publisher_takes_withdrawals_to_every_store(alice: Publisher, tmp_path
 
 
 @pytest.mark.parametrize("lost", ["everything", "the list", "the files"])
-@pytest.mark.xfail(strict=True)
 def test_the_next_push_mends_a_store_that_lost_withdrawals(
     lost: str, alice: Publisher, folder: Path, served: FileServer, tmp_path: Path
 ) -> None:
@@ -111,7 +108,6 @@ def test_the_next_push_mends_a_store_that_lost_withdrawals(
     assert alice.push(url, made) == ["left out"]
 
 
-@pytest.mark.xfail(strict=True)
 def test_twenty_machines_withdraw_at_once(alice: Publisher, folder: Path, served: FileServer, tmp_path: Path) -> None:
     url = f"file://{folder}"
     machines = [machine(alice, tmp_path / f"machine-{number}") for number in range(20)]
@@ -140,7 +136,6 @@ def drop_the_file(name: str) -> bool:
 
 
 @pytest.mark.parametrize("drops", [drop_all, drop_the_list, drop_the_file])
-@pytest.mark.xfail(strict=True)
 def test_a_withdrawal_that_cannot_be_read_back_is_no_success(
     drops: Callable[[str], bool], alice: Publisher, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +154,6 @@ def test_a_withdrawal_that_cannot_be_read_back_is_no_success(
     assert (folder / records.withdrawn_name(alice.public)).exists()
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_name_that_no_graph_has_withdraws_nothing(alice: Publisher, folder: Path) -> None:
     made = alice.make()
     alice.push(f"file://{folder}", made)
@@ -168,7 +162,6 @@ def test_a_name_that_no_graph_has_withdraws_nothing(alice: Publisher, folder: Pa
     assert not (folder / "withdrawn").exists()
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_mirror_takes_no_withdrawal_off(alice: Publisher, folder: Path, tmp_path: Path) -> None:
     url, copy = f"file://{folder}", f"file://{tmp_path / 'copy'}"
     take_back(alice, copy, TEXTS[0])
@@ -179,7 +172,6 @@ def test_a_mirror_takes_no_withdrawal_off(alice: Publisher, folder: Path, tmp_pa
             assert known(alice, tmp_path / f"home-{did}", server.url) == TEXTS[:2]
 
 
-@pytest.mark.xfail(strict=True)
 def test_what_was_learnt_of_one_store_counts_for_all(alice: Publisher, tmp_path: Path) -> None:
     """Also within the hour in which the other store is not asked anew, and where nothing can be kept."""
     first, second = (f"file://{tmp_path / name}" for name in ("one", "two"))
@@ -195,7 +187,6 @@ def test_what_was_learnt_of_one_store_counts_for_all(alice: Publisher, tmp_path:
     assert worker.fetch() == reasons.StoreGraphWithdrawn("file:two", "fleet")
 
 
-@pytest.mark.xfail(strict=True)
 def test_an_older_list_of_a_web_server_takes_nothing_off(
     alice: Publisher, folder: Path, served: FileServer, tmp_path: Path
 ) -> None:
@@ -234,3 +225,45 @@ def test_a_publisher_takes_back_no_graph_of_another(alice: Publisher, folder: Pa
     shutil.copy(mallory_file, folder / records.withdrawn_name(alice.public))
     with pytest.raises(AssertionError):
         assert known(alice, tmp_path / "other", url)
+
+
+@pytest.mark.parametrize("name", ["list", "file"])
+@pytest.mark.parametrize("takes_back", [0, 2])
+def test_the_next_push_mends_what_nobody_signed(
+    name: str, takes_back: int, alice: Publisher, folder: Path, served: FileServer, tmp_path: Path
+) -> None:
+    """Whoever can write the store may stop a fleet that reads it, until the publisher pushes again."""
+    url, made = f"file://{folder}", alice.make()
+    alice.push(url, made)
+    take_back(alice, url, *TEXTS[:takes_back])
+    forged = (
+        folder
+        / {
+            "list": records.withdrawn_name(alice.public),
+            "file": records.withdrawal_name(alice.public, blake3(made.text).hexdigest()),
+        }[name]
+    )
+    forged.parent.mkdir(parents=True, exist_ok=True)
+    Publisher(Store(tmp_path / "mallory")).withdraw(f"file://{tmp_path / 'other'}", made)
+    forged.write_bytes(next((tmp_path / "other" / "withdrawn").glob("*.json")).read_bytes())
+    worker = Worker.at(tmp_path / "home", url, trusts=[alice])
+    assert worker.fetch() == reasons.StoreWrongSignature("file:remote", "fleet")
+    alice.push(url, made)
+    without_time(worker)
+    assert isinstance(worker.fetch(), Kept)
+    assert known(alice, tmp_path / "by-http", served.url) == TEXTS[:takes_back]
+
+
+def test_a_forged_list_costs_one_signature(alice: Publisher, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, seen = f"file://{folder}", list[str]()
+    mallory = Publisher(Store(folder.parent / "mallory"))
+    take_back(mallory, url, *TEXTS)
+    data = (folder / records.withdrawn_name(mallory.public)).read_bytes()
+    is_signed = withdrawals.ed25519.is_signed
+    monkeypatch.setattr(withdrawals.ed25519, "is_signed", lambda key, *rest: seen.append(key) or is_signed(key, *rest))
+    forged = data.replace(mallory.public.encode(), alice.public.encode())
+    assert withdrawals.read(forged, alice.public) == ({}, False)
+    assert withdrawals.read(data.splitlines()[0] + b"\n" + data, mallory.public)[1] is False  # a line twice
+    assert len(seen) == 2
+    assert len(withdrawals.read(data, mallory.public)[0]) == 20
+    assert len(seen) == 22
