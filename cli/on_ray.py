@@ -68,7 +68,7 @@ def versions() -> str:
 
 def split(items: list[Item], pusher: Pusher) -> tuple[list[Item], list[Item]]:
     """Tell the tasks that another run has done from those that are left. Raises StoreError."""
-    withdrawn = pusher.withdraw(()).manifests  # none besides those that were before
+    withdrawn = pusher.withdraw(())  # none besides those that were before
     done: list[Item] = []
     left: list[Item] = []
     for item in items:

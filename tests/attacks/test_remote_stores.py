@@ -187,7 +187,7 @@ def test_an_older_record_brings_no_withdrawn_graph_back(world: World, tmp_path: 
 
 
 def test_an_older_list_takes_nothing_off(world: World) -> None:
-    """Withdrawals are remembered by their number: an older list, or none, changes nothing."""
+    """Withdrawals only add up: an older list, or none, changes nothing."""
     first = world.alice.withdraw(world.url, world.other)
     name = world.path(records.withdrawn_name(world.alice.public))
     older = name.read_bytes()
@@ -197,7 +197,8 @@ def test_an_older_list_takes_nothing_off(world: World) -> None:
     without_time(world.worker)
     world.worker.store.remotes.refresh()
     without_time(world.worker)
-    name.unlink()
+    for path in (world.folder / "withdrawn", world.alice.store.home / ".withdrawn"):
+        shutil.rmtree(path)
     assert world.alice.push(world.url, world.made) == ["pushed"]  # by a publisher who forgot
     assert world.worker.fetch() == reasons.StoreGraphWithdrawn("file:remote", "fleet")
 

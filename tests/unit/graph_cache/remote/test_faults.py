@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
+import fsspec
 import pytest
 from support.fleet import servers
 from support.fleet.servers import Fault, FileServer, http_server
@@ -167,3 +170,41 @@ def test_two_threads_fetch_one_graph(alice: Publisher, served: FileServer, tmp_p
         thread.join()
     assert [isinstance(one, Kept) for one in found] == [True] * 4
     assert len([name for name in kept(workers[0]) if name.endswith("manifest.json")]) == 1
+
+
+@pytest.fixture
+def silent() -> Iterator[Callable[..., object]]:
+    """What asks a server that is silent until the test is over."""
+    over = threading.Event()
+
+    def ask(*args: object, **options: object) -> object:
+        over.wait(3.0)
+        raise OSError
+
+    yield ask
+    over.set()
+
+
+def test_opening_a_file_system_is_within_the_wait(
+    alice: Publisher, silent: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gcsfs does, which asks a server for credentials and tries for half a minute."""
+    monkeypatch.setitem(sys.modules, "gcsfs", ModuleType("gcsfs"))
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda scheme: silent)
+    monkeypatch.setattr(fsspec, "filesystem", silent)
+    worker = Worker.at(tmp_path / "home", "gs://bucket/x", trusts=[alice], wait=SHORT)
+    assert worker.fetch() == reasons.StoreTooSlow("gs://bucket/x", SHORT)
+    without_time(worker)
+    worker.store.remotes.refresh()
+    assert worker.store.remotes._layers[0].fault == reasons.StoreTooSlow("gs://bucket/x", SHORT)
+
+
+def test_listing_keys_is_within_the_wait(
+    alice: Publisher, silent: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server asks for them when it starts."""
+    worker = Worker.at(tmp_path / "home", f"file://{tmp_path}", trusts=[alice], wait=SHORT)
+    monkeypatch.setattr(transport.Folder, "find", silent)
+    assert worker.store.remotes.keys() == []
+    monkeypatch.undo()
+    assert worker.store.remotes._layers[0].fault == reasons.StoreTooSlow(f"file:{tmp_path.name}", SHORT)

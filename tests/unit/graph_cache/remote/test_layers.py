@@ -218,7 +218,7 @@ def test_a_folder_that_cannot_be_written(
 ) -> None:
     alice.push(f"file://{folder}", alice.make())
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
-    monkeypatch.setattr("onegraph.graph_cache.remote.layers.staging", _refuse)
+    monkeypatch.setattr("onegraph.graph_cache.remote.fetching.staging", _refuse)
     found = worker.fetch()
     assert isinstance(found, reasons.StoreGraphNotKept)
     assert [name for name in worker.files() if name.endswith("manifest.json")] == []
