@@ -18,7 +18,7 @@ from support.store.entries import key
 
 from onegraph.common import reasons
 from onegraph.graph_cache.remote import layers, transport
-from onegraph.graph_cache.remote.layers import Kept
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
 RECORDS, OBJECTS, WITHDRAWN = "records/", "objects/", "withdrawn/"
@@ -80,7 +80,7 @@ def test_a_fault_is_one_reason_and_nothing_is_kept(
     assert kept(worker) == []
     served.fault = None
     without_time(worker)
-    assert isinstance(worker.fetch(), Kept)  # it costs nothing later
+    assert isinstance(worker.fetch(), Taken)  # it costs nothing later
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_a_store_that_failed_is_left_alone_for_a_while(
     assert asked == [1, 1, 2, 2, 3, 3, 4]
     served.fault = None
     now[0] += 481.0
-    assert isinstance(worker.fetch(), Kept)
+    assert isinstance(worker.fetch(), Taken)
 
 
 def test_a_server_that_is_not_there(alice: Publisher, served: FileServer, tmp_path: Path) -> None:
     worker = Worker.at(tmp_path / "home", f"http://127.0.0.1:{servers.free_port()}", served.url, trusts=[alice])
-    assert isinstance(worker.fetch(), Kept)  # the next one is asked
+    assert isinstance(worker.fetch(), Taken)  # the next one is asked
     found = worker.fetch(key(dtype="float16"))
     assert isinstance(found, reasons.StoreUnreachable)
 
@@ -168,7 +168,7 @@ def test_two_threads_fetch_one_graph(alice: Publisher, served: FileServer, tmp_p
         thread.start()
     for thread in threads:
         thread.join()
-    assert [isinstance(one, Kept) for one in found] == [True] * 4
+    assert [isinstance(one, Taken) for one in found] == [True] * 4
     assert len([name for name in kept(workers[0]) if name.endswith("manifest.json")]) == 1
 
 

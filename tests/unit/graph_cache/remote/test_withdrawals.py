@@ -18,9 +18,9 @@ from onegraph.cli.app import app
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.remote import records
-from onegraph.graph_cache.remote.layers import Kept
 from onegraph.graph_cache.remote.transport import Remote
 from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import withdrawals
 
@@ -217,7 +217,7 @@ def test_a_publisher_takes_back_no_graph_of_another(alice: Publisher, folder: Pa
     take_back(mallory, url, made.text)
     worker = Worker.at(tmp_path / "home", url, trusts=[alice, mallory])
     worker.store.remotes.refresh()
-    assert isinstance(worker.fetch(), Kept)
+    assert isinstance(worker.fetch(), Taken)
     assert withdrawals.is_withdrawn(worker.store.home, mallory.public, made.text)
     assert not withdrawals.is_withdrawn(worker.store.home, alice.public, made.text)
     without_time(worker)
@@ -250,7 +250,7 @@ def test_the_next_push_mends_what_nobody_signed(
     assert worker.fetch() == reasons.StoreWrongSignature("file:remote", "fleet")
     alice.push(url, made)
     without_time(worker)
-    assert isinstance(worker.fetch(), Kept)
+    assert isinstance(worker.fetch(), Taken)
     assert known(alice, tmp_path / "by-http", served.url) == TEXTS[:takes_back]
 
 
