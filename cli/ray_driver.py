@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -29,6 +30,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # for what Ray prints
     asked = json.loads(sys.stdin.buffer.readline())
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl+C is the parent's, which closes standard input then
     threading.Thread(target=_end_with_parent, daemon=True).start()
     ray = importlib.import_module("ray")
     try:
@@ -44,6 +46,7 @@ def main() -> None:
             number = running.pop(ended)
             try:
                 data = ray.get(ended)
+                data = data if isinstance(data, bytes) else b""
             except Exception as error:  # after all retries; or what a node returns cannot be unpickled
                 data = Baked((), failed=in_brief(error)).to_bytes()
             out.write(FRAME.pack(number, len(data)))
@@ -54,7 +57,7 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # not through sys.stdin, whose lock would be held when this process ends
     os._exit(1)
 
 

@@ -75,7 +75,7 @@ def check(given: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest 
         return wrong
     if valid_place(manifest.key, manifest) is None:
         return UnreadableManifest("its key names no folder")
-    facts = {**manifest.key, **manifest.key["target"]}
+    facts = {**manifest.key["target"], **manifest.key}
     for field, wanted in expected.items():
         value = str(facts.get(field, "")).partition("+")[0]  # machines with and without GPUs have other builds of torch
         if field in facts and value not in wanted:

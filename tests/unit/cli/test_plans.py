@@ -282,7 +282,8 @@ def test_a_node_runs_no_code_where_the_key_is(
     "changed",
     [
         {"target": {"device": "cuda"}}, {"target": {"torch": "1.0"}}, {"target": {"platform": "plan9"}},
-        {"component": "vae_decoder"}, {"dtype": "int8"}, {"format": 1},
+        {"component": "vae_decoder"}, {"component": "vae_decoder", "target": {"component": "unet"}},
+        {"dtype": "int8"}, {"format": 1},
     ],
     ids=str,
 )  # fmt: skip
