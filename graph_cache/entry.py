@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from ..common.reasons import (
     UnreadableManifest,
     UnreadableNow,
 )
-from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
+from .files import IrregularFileError, OversizedFileError, may_pass, read_regular
 from .manifest import MANIFEST_FILE, MOST_BYTES, VERSION, Manifest
 
 
@@ -76,17 +74,9 @@ def read_text(folder: Path) -> Unparsed | Damaged | UnreadableNow:
     except OversizedFileError as error:
         return TooLarge(MANIFEST_FILE, error.size, MOST_BYTES)
     except (OSError, MemoryError) as error:
-        if is_passing(error) and not _is_closed_to_its_owner(folder / MANIFEST_FILE):
+        if may_pass(error, folder / MANIFEST_FILE):
             return UnreadableNow(MANIFEST_FILE, in_brief(error))
         return UnreadableManifest(in_brief(error))
-
-
-def _is_closed_to_its_owner(path: Path) -> bool:
-    """Whether this user owns a file whose mode keeps even this user from reading it, now and later."""
-    with contextlib.suppress(OSError):
-        status = path.lstat()
-        return os.name == "posix" and status.st_uid == os.geteuid() and not status.st_mode & stat.S_IRUSR
-    return False
 
 
 def parse(unparsed: Unparsed) -> Entry | UnreadableManifest | NewerManifest | OlderManifest | UnreadableNow:
