@@ -19,7 +19,7 @@ from ..common.reasons import (
     UnreadableNow,
 )
 from .files import IrregularFileError, OversizedFileError, may_pass, read_regular
-from .manifest import MANIFEST_FILE, MOST_BYTES, VERSION, Manifest
+from .manifest import MANIFEST_FILE, MOST_BYTES, OLDEST, VERSION, Manifest
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ def _of_another_version(text: bytes) -> NewerManifest | OlderManifest | None:
     """Tell whether a manifest is of a version that this one does not read."""
     with contextlib.suppress(ValidationError, MemoryError):
         version = _AnyVersion.model_validate_json(text).version
-        if version != VERSION:
-            return NewerManifest(version) if version > VERSION else OlderManifest(version)
+        if version > VERSION:
+            return NewerManifest(version)
+        if version < OLDEST:
+            return OlderManifest(version)
     return None

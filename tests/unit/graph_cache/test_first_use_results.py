@@ -17,11 +17,6 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
 
-@pytest.fixture
-def entry(store: Store, checkpoint: ModelSource) -> Entry:
-    return publish(store, checkpoint)
-
-
 def test_results_are_stored_per_machine(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     store.remember(entry, FirstUse(checked={"n": 2e-6}, eager_ms=3.0, compiled_ms=2.0))
     assert store.first_use(entry).speedup == 1.5

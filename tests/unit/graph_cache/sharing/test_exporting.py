@@ -24,11 +24,6 @@ from onegraph.graph_cache.trust import ed25519, key_file
 PRIVATE = 32 * b"k"
 
 
-@pytest.fixture
-def entry(store: Store, checkpoint: ModelSource) -> Entry:
-    return publish(store, checkpoint)
-
-
 def export(store: Store, target: Path, *entries: Entry) -> list[Exported]:
     return list(exporting.export(store, entries, target, PRIVATE))
 

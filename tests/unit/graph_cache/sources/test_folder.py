@@ -26,11 +26,6 @@ MODEL = "0123456789ab"
 
 
 @pytest.fixture
-def entry(store: Store, checkpoint: ModelSource) -> Entry:
-    return publish(store, checkpoint)
-
-
-@pytest.fixture
 def beside(models: Path, entry: Entry) -> Path:
     """The copy beside the checkpoint, of which the home has none any more."""
     shutil.rmtree(entry.folder)

@@ -25,11 +25,6 @@ FILE = "graph.aoti"
 
 
 @pytest.fixture
-def entry(store: Store, checkpoint: ModelSource) -> Entry:
-    return publish(store, checkpoint)
-
-
-@pytest.fixture
 def target(tmp_path: Path) -> Path:
     (tmp_path / "target").mkdir()
     return tmp_path / "target"

@@ -22,11 +22,6 @@ OTHER = 12345  # nobody's number
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
-@pytest.fixture
-def entry(store: Store, checkpoint: ModelSource) -> Entry:
-    return publish(store, checkpoint)
-
-
 def unsign(entry: Entry) -> None:
     (entry.folder / SIGNATURE_FILE).unlink()
 
