@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.store.entries import publish, quarantine
+from support.store.entries import quarantine
 
 from onegraph.graph_cache import first_use_results
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
 

@@ -89,9 +89,7 @@ def test_what_lay_open_is_not_read_until_it_is_closed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
-def test_where_all_may_write_graphs_are_loaded_from_elsewhere(
-    mode: int, temporary: Path, open_home: Path
-) -> None:
+def test_where_all_may_write_graphs_are_loaded_from_elsewhere(mode: int, temporary: Path, open_home: Path) -> None:
     """A copy stays in the user's folder, from which it is taken once what is elsewhere is gone."""
     open_home.chmod(mode)
     store = Store(open_home)

@@ -71,9 +71,7 @@ def test_the_nearest_of_all_entries_is_told(store: Store) -> None:
     found = store.nearest(key(target=TORCH_2_15))
     assert found == near
     (near.folder / "manifest.json").write_bytes(near.text[:100])
-    assert store.find(key(target=TORCH_2_15)) == Miss(
-        NoGraph(f"dtype float16 instead of float32, shapes, {torch}")
-    )
+    assert store.find(key(target=TORCH_2_15)) == Miss(NoGraph(f"dtype float16 instead of float32, shapes, {torch}"))
 
 
 def test_an_empty_store_has_no_graph_and_is_not_made(store: Store, checkpoint: ModelSource, models: Path) -> None:
@@ -197,7 +195,8 @@ def test_an_entry_that_cannot_be_read_now(
         assert isinstance(found, Unavailable)
         assert (found.folder, found.reason.file) == (entry.folder, name)
         assert store.sibling(key(shapes={})) is None
-        assert store.find(key(dtype="a")) == Miss(NoGraph("" if name == "manifest.json" else "dtype float32 instead of a"))
+        nearest = "" if name == "manifest.json" else "dtype float32 instead of a"
+        assert store.find(key(dtype="a")) == Miss(NoGraph(nearest))
     assert store.find(key()) == Hit(entry)
 
 

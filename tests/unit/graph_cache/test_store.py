@@ -14,8 +14,8 @@ from onegraph.common.reasons import (
     DigestDiffers,
     GraphNotFinite,
     NoGraph,
-    Unsigned,
     UnreadableManifest,
+    Unsigned,
 )
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.integrity import Sound

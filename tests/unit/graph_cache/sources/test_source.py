@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from support.store.entries import publish
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.files import open_regular
 from onegraph.graph_cache.integrity import record
 from onegraph.graph_cache.manifest import FileRecord
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources import source
 from onegraph.graph_cache.sources.source import copy_files, is_copied
-from onegraph.graph_cache.store import Store
 
 FILE = "graph.aoti"
 
