@@ -115,7 +115,11 @@ def _read_signature(folder: Path) -> Signature | Untrusted | UnreadableNow:
     except (IrregularFileError, OversizedFileError, ValidationError):
         return WrongSignature()
     except (OSError, MemoryError) as error:
-        return UnreadableNow(SIGNATURE_FILE, in_brief(error)) if may_pass(error, folder / SIGNATURE_FILE) else WrongSignature()
+        return (
+            UnreadableNow(SIGNATURE_FILE, in_brief(error))
+            if may_pass(error, folder / SIGNATURE_FILE)
+            else WrongSignature()
+        )
 
 
 def _id(key: bytes) -> str:
