@@ -185,6 +185,8 @@ def test_a_baked_store_as_the_graph_folder(
 ) -> None:
     """On a read-only mount, and with a home among the temporary files; or in the folder itself."""
     (tmp_path / "temporary").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))  # no key can be made, and none is needed
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     fleet = Store(tmp_path / "fleet")
     trust(fleet, bake(baker, tmp_path / "fleet", publish(baker, ModelSource(None, "666666666666"))))
