@@ -292,6 +292,9 @@ class Home:
 
     def sweep(self) -> None:
         """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
+        with contextlib.suppress(OSError):
+            if not self._may_be_read() and self.graphs.is_dir():  # a pod's start may open it to a group
+                self.make()
         if self._may_be_read():
             leftovers.sweep(self.folder, self.graphs)
         if not self.is_elsewhere and not (self._user / BUNDLE_FILE).exists():

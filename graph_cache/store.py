@@ -286,6 +286,12 @@ class Store:
         """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
         self.private.sweep()
 
+    def sweep_beside(self, source: ModelSource) -> None:
+        """Remove copies beside a model's checkpoint that dead processes left unfinished. Never raises OSError."""
+        beside = layout.beside(source)
+        if beside is not None:
+            folders.sweep(beside)
+
     def publish(self, key: GraphKey, compiled: Path, new: NewEntry) -> Entry:
         """Make the files in a folder from `staging` an entry.
 

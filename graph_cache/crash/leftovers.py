@@ -67,10 +67,12 @@ def sweep(home: Path, graphs: Path) -> None:
         graphs: the folder with the graphs, which is closed to others.
     """
     for folder in _folders(home / STAGING_FOLDER):
-        if _is_left_behind(folder):
+        if is_left_behind(folder):
             log.debug("removing %s, which a process left behind", folder)
             shutil.rmtree(folder, ignore_errors=True)
-    for folder in _folders(Path(tempfile.gettempdir())):
+    temporary = Path(tempfile.gettempdir())
+    mine = temporary / _TEMPORARY_PREFIX
+    for folder in _folders(temporary) if private_folder.locate(mine) == mine else ():
         if folder.name.startswith(_TEMPORARY_PREFIX) and _is_own(folder) and _state(folder) == "dead":
             shutil.rmtree(folder, ignore_errors=True)
     for file in _files((home, home / ".failures", *graphs.glob("*/*"))):
@@ -103,7 +105,8 @@ def _is_left_file(path: Path) -> bool:
     return abs(age) > _STALE_SECONDS or (age > WRITING_SECONDS and named is not None and not runs(int(named[1])))
 
 
-def _is_left_behind(folder: Path) -> bool:
+def is_left_behind(folder: Path) -> bool:
+    """Whether the process that wrote into a folder has died, as its owner tells or else its age."""
     how = _state(folder)
     return how == "dead" or (how == "unknown" and abs(_age(folder)) > _STALE_SECONDS)
 

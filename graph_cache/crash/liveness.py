@@ -117,8 +117,8 @@ def owning(path: Path) -> Iterator[None]:
     Raises:
         OSError: it cannot be written.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o644)
-    try:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+    try:  # nobody else may open it, and so hold a lock on it, too
         locked = _lock(handle)
         os.write(handle, replace(this_process(), locked=locked).to_text().encode())
     except BaseException:

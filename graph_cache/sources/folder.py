@@ -13,14 +13,14 @@ import os
 import re
 import shutil
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...common.errors import in_brief
 from ...common.reasons import Damaged, Reason, UnreadableNow, Untrusted
-from ..crash.liveness import new_nonce
+from ..crash.leftovers import OWNER_FILE, is_left_behind
+from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
 from ..files import read_regular, set_mode, sync_folder, write_synced
 from ..home import Home, Verified, equals_one
@@ -37,7 +37,6 @@ from .source import Taken, Wanted, copy_files
 log = logging.getLogger("onegraph.graph_cache")
 
 _WRITING = ".writing-"  # a copy that is not whole yet
-_STALE_SECONDS = 24 * 3600
 _KEY_ID = re.compile(r"[0-9a-f]{8}")  # as in signatures
 
 
@@ -134,11 +133,13 @@ def put(entry: Entry, component: Path, name: str, signatures: Mapping[str, str])
     writing = component / f"{_WRITING}{new_nonce()}"
     writing.mkdir(mode=0o755)
     try:
-        wrong = copy_files(entry, writing)
-        if wrong is not None:
-            return wrong
-        for file, text in {**signatures, MANIFEST_FILE: entry.text.decode()}.items():
-            write_synced(writing / file, text)
+        with owning(writing / OWNER_FILE):
+            wrong = copy_files(entry, writing)
+            if wrong is not None:
+                return wrong
+            for file, text in {**signatures, MANIFEST_FILE: entry.text.decode()}.items():
+                write_synced(writing / file, text)
+        (writing / OWNER_FILE).unlink()
         for path in (*writing.iterdir(), writing):
             set_mode(path, 0o755 if path == writing else 0o644)  # whatever the umask: others may read it
         if os.path.lexists(component / name):
@@ -153,8 +154,9 @@ def put(entry: Entry, component: Path, name: str, signatures: Mapping[str, str])
 
 def _free_name(entry: Entry, component: Path, signer: Signer) -> str | None:
     """Choose a name for a copy: the entry's own, or one with this user's key where that is another's."""
-    plain = entry.folder.name
-    with_key = f"{plain}-{signer.sign(b'').key}"
+    key_id = signer.sign(b"").key
+    plain = entry.folder.name.removesuffix(f"-{key_id}")  # as it is in the home, too, beside another's
+    with_key = f"{plain}-{key_id}"
     for name in (plain, with_key):
         verdict = read_trusted(component / name, signer) if os.path.lexists(component / name) else None
         if isinstance(verdict, Known) and verdict.entry.text == entry.text:
@@ -179,13 +181,21 @@ def _is_mine(folder: Path) -> bool:
     return os.name != "posix" or folder.lstat().st_uid == os.geteuid()
 
 
+def sweep(location: Path) -> None:
+    """Remove what dead processes left in a folder such as `photo.graphs/<model hash>`. Never raises OSError."""
+    for name in visible(listed_now(location)):
+        if any(one.startswith(_WRITING) for one in listed_now(location / name)):
+            with contextlib.suppress(OSError), _opened(location / name) as component:
+                _sweep(component)
+
+
 def _sweep(component: Path, suffix: str = "") -> None:
-    """Remove this user's unfinished copies of processes that are long gone. Never raises OSError."""
+    """Remove this user's unfinished copies of processes that are gone. Never raises OSError."""
     for name in listed_now(component):
         with contextlib.suppress(OSError):
-            old = abs(time.time() - (component / name).lstat().st_mtime) > _STALE_SECONDS
-            if name.startswith(_WRITING) and _is_mine(component / name) and (old or (suffix and name.endswith(suffix))):
-                shutil.rmtree(component / name, ignore_errors=True)
+            if name.startswith(_WRITING) and _is_mine(component / name):
+                if (suffix and name.endswith(suffix)) or is_left_behind(component / name):
+                    shutil.rmtree(component / name, ignore_errors=True)
 
 
 @contextlib.contextmanager

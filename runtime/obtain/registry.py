@@ -167,6 +167,7 @@ class Registry:
         if not self._is_swept:
             self._is_swept = True
             self.store.sweep()
+        self.store.sweep_beside(request.source)
         differences = code_guard.Differences()
         found = self.store.find(request.key, differences)
         if isinstance(found, Broken):

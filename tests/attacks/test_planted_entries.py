@@ -1,7 +1,8 @@
-"""Entries that a stranger crafted, in every place one could put them: none is found, loaded or touched."""
+"""Entries that a stranger crafted, wherever graphs come from: none is loaded, or comes to the home, or is touched."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,19 +12,24 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import toy
-from support.store.entries import publish, snapshot, trust
+from support.store.entries import bake, publish, quarantine, snapshot, trust
 
+from onegraph.backends.inductor import InductorBackend
+from onegraph.common.errors import LoadError
 from onegraph.common.shapes import Refused
 from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.home import Home, Verified
 from onegraph.graph_cache.key import GraphKey
-from onegraph.graph_cache.lookup import Miss
+from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sharing.importing import import_bundle
+from onegraph.graph_cache.sources import folder as folder_source
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust import ed25519, ownership, publishers
+from onegraph.graph_cache.trust import ed25519, private_folder, publishers
 from onegraph.graph_cache.trust.publishers import PUBLISHER_FILE, TRUSTED_FILE, TrustedPublishers
 from onegraph.runtime.obtain.registry import Registry
 
-STRANGER = 12345  # nobody's number
 FOREIGN_SHAPES = {"dims": {"height": 8}}
 
 
@@ -53,12 +59,13 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "photo.safetensors").write_bytes(b"x")
     store, source = Store(tmp_path / "home"), ModelSource(tmp_path / "models" / "photo.safetensors", "0123456789ab")
     wanted = toy.request(toy.Toy(), source).key
-    with store.staging(source):  # so that there is a key
+    with store.staging():  # so that there is a key
         pass
     evil = publish(Store(tmp_path / "stranger"), ModelSource(None, "666666666666"), wanted, content=b"evil library")
     neighbours = (tmp_path / "models" / "loras", tmp_path / "extra")
@@ -85,22 +92,34 @@ def in_an_extra_model_folder(scene: Scene) -> Path:
     return scene.neighbours[1] / "share.graphs" / scene.source.digest
 
 
-def in_the_users_folder(scene: Scene) -> Path:
-    return scene.store.home / scene.source.digest
+def in_the_home(scene: Scene) -> Path:
+    return scene.store.graphs
 
 
-def in_the_users_folder_for_another_model(scene: Scene) -> Path:
+def where_older_versions_kept_it(scene: Scene) -> Path:
     return scene.store.home / "666666666666"
 
 
+def in_a_graph_folder_that_all_may_write(scene: Scene) -> Path:
+    scene.store.home.chmod(0o777)
+    return scene.store.home / "graphs"
+
+
+def for_a_model_in_such_a_folder(scene: Scene) -> Path:
+    scene.store.home.chmod(0o777)
+    return scene.store.home / scene.source.digest
+
+
+IN_THE_HOME = [in_the_home, where_older_versions_kept_it]
 PLACES = [
     beside_the_checkpoint,
     for_another_hash_of_the_checkpoint,
     beside_another_checkpoint,
     in_a_subfolder_of_the_models,
     in_an_extra_model_folder,
-    in_the_users_folder,
-    in_the_users_folder_for_another_model,
+    in_a_graph_folder_that_all_may_write,
+    for_a_model_in_such_a_folder,
+    *IN_THE_HOME,
 ]
 
 
@@ -114,17 +133,12 @@ def unsigned(scene: Scene, entry: Path) -> None:
 
 def naming_the_users_key(scene: Scene, entry: Path) -> None:
     """The id of the key is no secret: it stands in every entry that the user shares."""
-    own = publish(scene.store, ModelSource(None, "0"), scene.wanted, content=b"own")
-    signature = json.loads((own.folder / "signature.json").read_text())
-    shutil.rmtree(own.folder.parents[1])
     evil = json.loads((entry / "signature.json").read_text())
-    (entry / "signature.json").write_text(json.dumps({**evil, "key": signature["key"]}))
+    (entry / "signature.json").write_text(json.dumps({**evil, "key": scene.store.signer.sign(b"").key}))
 
 
 def with_a_signature_of_another_entry(scene: Scene, entry: Path) -> None:
-    own = publish(scene.store, ModelSource(None, "0"), scene.wanted, content=b"own")
-    shutil.copy(own.folder / "signature.json", entry / "signature.json")
-    shutil.rmtree(own.folder.parents[1])
+    (entry / "signature.json").write_text(scene.store.signer.sign(b"own manifest").model_dump_json())
 
 
 def with_an_empty_key(scene: Scene, entry: Path) -> None:
@@ -138,18 +152,14 @@ def with_an_empty_key(scene: Scene, entry: Path) -> None:
     (entry / "signature.json").write_text(json.dumps(signature))
 
 
-def with_a_stolen_signature_in_an_open_folder(scene: Scene, entry: Path) -> None:
-    """A right signature does not help where others changed the files."""
+def with_a_right_signature_and_another_file(scene: Scene, entry: Path) -> None:
     resign(scene, entry)
-    entry.chmod(0o777)
     (entry / "graph.aoti").write_bytes(b"evil?library")
 
 
 def resign(scene: Scene, entry: Path) -> None:
     """Give an entry the user's own signature."""
-    from onegraph.graph_cache.trust.signing import Signer
-
-    signature = Signer(scene.store.home).sign((entry / "manifest.json").read_bytes())
+    signature = scene.store.signer.sign((entry / "manifest.json").read_bytes())
     (entry / "signature.json").write_text(signature.model_dump_json())
 
 
@@ -181,10 +191,9 @@ def with_a_publishers_signature_of_another_entry(scene: Scene, entry: Path) -> N
     (entry / PUBLISHER_FILE).write_text(signature.model_dump_json())
 
 
-def published_in_an_open_folder(scene: Scene, entry: Path) -> None:
+def published_and_with_another_file(scene: Scene, entry: Path) -> None:
     trust(scene.store, ed25519.public_key(PUBLISHERS_KEY))
     publish_as(PUBLISHERS_KEY, entry)
-    entry.chmod(0o777)
     (entry / "graph.aoti").write_bytes(b"evil?library")
 
 
@@ -193,139 +202,166 @@ def publish_as(private: bytes, entry: Path) -> None:
     (entry / PUBLISHER_FILE).write_text(signature.model_dump_json())
 
 
+SIGNED = [with_a_right_signature_and_another_file, published_and_with_another_file]  # which are damaged, then
 CRAFTS = [
     signed_by_the_stranger,
     unsigned,
     naming_the_users_key,
     with_a_signature_of_another_entry,
     with_an_empty_key,
-    with_a_stolen_signature_in_an_open_folder,
     published_by_a_stranger,
     naming_a_trusted_publisher,
     with_a_publishers_signature_of_another_entry,
-    published_in_an_open_folder,
+    *SIGNED,
 ]
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The graphs that were loaded, none of which runs: each lies where this user alone may look."""
+    found: list[bytes] = []
+
+    def load(backend: object, folder: Path, device: torch.device) -> None:
+        assert private_folder.check(folder.parents[1]) is None
+        assert folder.parents[1].stat().st_mode & 0o777 == 0o700
+        found.append((folder / "graph.aoti").read_bytes())
+        raise LoadError("enough seen")
+
+    monkeypatch.setattr(InductorBackend, "load", load)
+    return found
+
+
+def starts(scene: Scene) -> Refused:
+    """A new process asks for the graph, at first ahead of its use."""
+    request = toy.request(toy.Toy(), scene.source, neighbours=scene.neighbours)
+    registry = Registry(Store(scene.store.home))
+    registry.preload(request, 0)
+    refused = registry.obtain(request, "eager", lambda progress: None)
+    assert isinstance(refused, Refused) and registry.graphs() == []
+    return refused
 
 
 @pytest.mark.parametrize("craft", CRAFTS)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_planted_entry_is_never_found(
-    place: Callable[[Scene], Path], craft: Callable[[Scene, Path], None], scene: Scene, monkeypatch: pytest.MonkeyPatch
+def test_a_planted_entry_is_never_loaded(
+    place: Callable[[Scene], Path], craft: Callable[[Scene, Path], None], scene: Scene, loaded: list[bytes]
 ) -> None:
-    location = place(scene)
-    planted = scene.plant(location)
+    planted = scene.plant(place(scene))
     craft(scene, planted)
     before = snapshot(planted)
-    other_shapes = toy.request(toy.Toy(), scene.source).key
-    sibling = GraphKey(**{**other_shapes.fields(), "shapes": FOREIGN_SHAPES})
-    assert isinstance(scene.store.lookup(scene.wanted, scene.source, scene.neighbours), Miss)
-    assert scene.store.sibling(sibling, scene.source, scene.neighbours) is None
-
-    def load(*args: object) -> None:
-        raise AssertionError("native code was loaded")
-
-    request = toy.request(toy.Toy(), scene.source)
-    monkeypatch.setattr(type(request.backend), "load", load)
-    registry = Registry(scene.store)
-    assert isinstance(registry.obtain(request, "eager", lambda progress: None), Refused)
-    registry.preload(request, 0)
-    assert registry.graphs() == []
-    assert snapshot(planted) == before  # neither deleted, nor quarantined, nor adopted
+    store = Store(scene.store.home)
+    sibling = GraphKey(**{**scene.wanted.fields(), "shapes": FOREIGN_SHAPES})
+    assert not isinstance(store.find(scene.wanted), Hit)
+    assert not isinstance(store.take(scene.wanted, scene.source, scene.neighbours), Taken)
+    assert store.sibling(sibling) is None
+    if craft not in SIGNED:
+        assert not isinstance(store.lookup(scene.wanted, scene.source, scene.neighbours), Hit)
+        assert store.keys("toy", [scene.wanted.architecture], scene.source, scene.neighbours) == []
+    starts(scene)
+    assert loaded == []
+    if place not in IN_THE_HOME or craft not in SIGNED:
+        assert snapshot(planted) == before  # neither deleted, nor quarantined, nor adopted
+    assert {path.parent for path in store.graphs.glob("*/[!.]*/manifest.json")} <= {planted}
 
 
-def test_the_same_entry_is_found_when_it_is_the_users(scene: Scene) -> None:
-    """What the others are refused for is who made them, not a mistake of these tests."""
-    for place in PLACES:
-        planted = scene.plant(place(scene))
-        resign(scene, planted)
-        found = scene.store.lookup(scene.wanted, scene.source, scene.neighbours)
-        assert not isinstance(found, Miss), place.__name__
-        sibling = GraphKey(**{**scene.wanted.fields(), "shapes": FOREIGN_SHAPES})
-        assert scene.store.sibling(sibling, scene.source, scene.neighbours) is not None, place.__name__
-        shutil.rmtree(planted)
+def sign_as_the_user(scene: Scene, entry: Path) -> None:
+    resign(scene, entry)
 
 
-def test_it_is_found_when_a_trusted_one_published_it(scene: Scene) -> None:
+def sign_as_a_trusted_publisher(scene: Scene, entry: Path) -> None:
     trust(scene.store, ed25519.public_key(PUBLISHERS_KEY))
-    for place in PLACES:
-        planted = scene.plant(place(scene))
-        publish_as(PUBLISHERS_KEY, planted)
-        found = scene.store.lookup(scene.wanted, scene.source, scene.neighbours)
-        assert not isinstance(found, Miss), place.__name__
-        shutil.rmtree(planted)
+    publish_as(PUBLISHERS_KEY, entry)
+
+
+@pytest.mark.parametrize("sign", [sign_as_the_user, sign_as_a_trusted_publisher])
+@pytest.mark.parametrize("place", PLACES)
+def test_the_same_entry_is_loaded_when_a_trusted_one_signed_it(
+    place: Callable[[Scene], Path], sign: Callable[[Scene, Path], None], scene: Scene, loaded: list[bytes]
+) -> None:
+    """What the others are refused for is who made them, not a mistake of these tests."""
+    sign(scene, scene.plant(place(scene)))
+    starts(scene)
+    assert set(loaded) == {b"evil library"}
+    store = Store(scene.store.home)
+    assert isinstance(store.find(scene.wanted), Hit)
+    assert store.sibling(GraphKey(**{**scene.wanted.fields(), "shapes": FOREIGN_SHAPES})) is not None
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_publishing_touches_no_planted_entry(place: Callable[[Scene], Path], scene: Scene) -> None:
+def test_publishing_touches_no_planted_entry(place: Callable[[Scene], Path], scene: Scene, loaded: list[bytes]) -> None:
     planted = scene.plant(place(scene))
     before = snapshot(planted)
-    own = publish(scene.store, scene.source, scene.wanted, content=b"own")
-    assert (own.folder / "graph.aoti").read_bytes() == b"own"
-    found = scene.store.lookup(scene.wanted, scene.source, scene.neighbours)
-    assert not isinstance(found, Miss)
+    for _ in range(2):
+        own = publish(Store(scene.store.home), scene.source, scene.wanted, content=b"own")
+        assert (own.folder / "graph.aoti").read_bytes() == b"own"
+    starts(scene)
+    assert set(loaded) == {b"own"}
     assert snapshot(planted) == before
 
 
-def swap(entry: Entry) -> None:
-    """What one who held the file open all the time could still do."""
-    with (entry.folder / "graph.aoti").open("r+b") as file:
-        file.write(b"evil")
+@pytest.mark.parametrize(("moment", "expected"), [("before", []), ("after", [b"good"])])
+def test_what_is_loaded_is_what_was_checked(
+    moment: str, expected: list[bytes], scene: Scene, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what a file beside the checkpoint became meanwhile, through an open handle or a hard link."""
+    own, really = publish(scene.store, scene.source, scene.wanted, content=b"good"), folder_source.copy_files
+    shutil.rmtree(own.folder)
+    beside = beside_the_checkpoint(scene) / "toy" / own.folder.name
+
+    def copied(entry: Entry, folder: Path) -> object:
+        if moment == "before":
+            (beside / "graph.aoti").write_bytes(b"evil")
+        wrong = really(entry, folder)
+        (beside / "graph.aoti").write_bytes(b"evil")
+        (beside / "manifest.json").write_bytes(scene.evil.text)
+        return wrong
+
+    monkeypatch.setattr(folder_source, "copy_files", copied)
+    refused = starts(scene)
+    assert set(loaded) == {*expected}
+    assert refused.reason.code == ("load_failed" if expected else "wrong_signature")
 
 
-def test_what_is_loaded_is_what_was_checked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what the file became after its check, through an open handle or a hard link."""
-    own, loaded = publish(scene.store, scene.source, scene.wanted, content=b"good"), list[bytes]()
-
-    def load(backend: object, folder: Path, device: torch.device) -> None:
-        swap(own)
-        loaded.append((folder / "graph.aoti").read_bytes())
-        assert folder.stat().st_mode & 0o777 == 0o700
-        assert (folder / "graph.aoti").stat().st_nlink == 1
-        raise OSError("enough seen")
-
-    request = toy.request(toy.Toy(), scene.source)
-    monkeypatch.setattr(type(request.backend), "load", load)
-    with pytest.raises(OSError, match="enough seen"):
-        Registry(scene.store).obtain(request, "eager", lambda progress: None)
-    assert loaded == [b"good"]
-    assert list((scene.store.home / ".loading-copies").iterdir()) == []
-
-
-def test_a_change_after_the_lookup_is_seen(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_copy_takes_no_other_ones_place(scene: Scene, loaded: list[bytes]) -> None:
+    """The next source has it whole."""
     own = publish(scene.store, scene.source, scene.wanted, content=b"good")
-    request = toy.request(toy.Toy(), scene.source)
-    registry, really = Registry(scene.store), Store.note_death
-
-    def swapped(store: Store, entry: Entry) -> object:
-        swap(own)
-        return really(store, entry)
-
-    def load(*args: object) -> None:
-        raise AssertionError("native code was loaded")
-
-    monkeypatch.setattr(Store, "note_death", swapped)
-    monkeypatch.setattr(type(request.backend), "load", load)
-    refused = registry.obtain(request, "eager", lambda progress: None)
-    assert isinstance(refused, Refused)
-    assert "have changed" in refused.text
+    shutil.copytree(own.folder, in_an_extra_model_folder(scene) / "toy" / own.folder.name)
+    shutil.rmtree(own.folder)
+    (beside_the_checkpoint(scene) / "toy" / own.folder.name / "graph.aoti").write_bytes(b"evil")
+    starts(scene)
+    assert set(loaded) == {b"good"}
 
 
-def test_whoever_may_write_a_folder_changes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a graph that this user signed: what is loaded is checked, and lies where nobody else may write."""
-    own, loaded = publish(scene.store, scene.source, scene.wanted, content=b"good"), list[bytes]()
-    for path in (own.folder, *own.folder.parents[:3], *own.folder.iterdir()):
-        path.chmod(0o777)
+def test_what_was_quarantined_does_not_come_back(scene: Scene, loaded: list[bytes]) -> None:
+    """From no copy, whatever its name, as long as the quarantined graph is there."""
+    own = publish(scene.store, scene.source, scene.wanted, content=b"wrong")
+    shutil.copytree(own.folder, in_an_extra_model_folder(scene) / "toy" / f"x-{scene.wanted.digest}")
+    quarantine(scene.store, own.folder)
+    assert starts(scene).reason.code == "no_graph"
+    assert loaded == []
 
-    def load(backend: object, folder: Path, device: torch.device) -> None:
-        swap(own)
-        assert ownership.check_folder(folder) is None
-        loaded.append((folder / "graph.aoti").read_bytes())
-        raise OSError("enough seen")
 
-    request = toy.request(toy.Toy(), scene.source)
-    monkeypatch.setattr(type(request.backend), "load", load)
-    with pytest.raises(OSError, match="enough seen"):
-        Registry(scene.store).obtain(request, "eager", lambda progress: None)
-    assert loaded == [b"good"]
-    assert isinstance(Registry(scene.store).obtain(request, "eager", lambda progress: None), Refused)
-    assert loaded == [b"good"]
+ENTRIES = {  # by which graphs come to the home, where `Home.keep` alone makes an entry of them
+    "publish": lambda scene: publish(scene.store, scene.source, scene.wanted),
+    "take": lambda scene: scene.store.take(scene.wanted, scene.source, scene.neighbours),
+    "import": lambda scene: import_bundle(scene.store.private, scene.store.signer, scene.models / "x.tar", "fleet"),
+}
+
+
+@pytest.mark.parametrize("way", ENTRIES)
+def test_there_is_one_door_to_the_home(way: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher = Store(scene.models / "publisher")
+    made = publish(publisher, ModelSource(None, "666666666666"), scene.wanted)
+    trust(scene.store, bake(publisher, scene.models / "x.tar", made))
+    bake(publisher, scene.neighbours[0] / "fleet.graphs", made)
+    asked: list[Verified] = []
+
+    def keep(home: Home, new: Verified) -> Entry:
+        asked.append(new)
+        raise OSError("closed")
+
+    monkeypatch.setattr(Home, "keep", keep)
+    with contextlib.suppress(OSError):
+        ENTRIES[way](scene)
+    assert len(asked) == 1 and not [*scene.store.graphs.rglob("manifest.json")]
+    assert private_folder.check(asked[0].folder.parent) is None

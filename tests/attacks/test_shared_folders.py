@@ -1,4 +1,4 @@
-"""A models folder that a group may write: another member swaps folders while this user compiles, sweeps or publishes.
+"""Folders that another user may write: links, folders and locks of theirs lead this user nowhere and block nothing.
 
 As root, the other member is a process of another user; otherwise these tests cannot tell the two apart and are skipped.
 """
@@ -6,25 +6,37 @@ As root, the other member is a process of another user; otherwise these tests ca
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import json
 import os
 import pickle
+import shutil
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.models import toy
-from support.store.entries import key, publish, snapshot
+from support.store.entries import give_away, key, publish, snapshot
 
+from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
 from onegraph.common.shapes import Refused
 from onegraph.compiler.process.job import Client, Job, write_job
 from onegraph.compiler.process.progress import Progress
+from onegraph.graph_cache.crash import leftovers
+from onegraph.graph_cache.crash.liveness import owning
+from onegraph.graph_cache.disk.inventory import over
+from onegraph.graph_cache.disk.leases import Lease
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.lookup import Hit, Miss
+from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust.open_folder import is_closed
+from onegraph.graph_cache.trust import private_folder
 from onegraph.runtime.obtain.registry import Registry
 
 MEMBER = 65534
@@ -32,13 +44,16 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two 
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Iterator[Path]:
-    """A folder of checkpoints with mode 2775, whose group the other user belongs to."""
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of checkpoints with mode 2775, whose group the other user belongs to, and one for temporary files."""
     for above in tmp_path.parents[:2]:
         above.chmod(0o755)  # pytest's are closed to others
     tmp_path.chmod(0o755)
-    folder = tmp_path / "models"
+    folder, temporary = tmp_path / "models", tmp_path / "tmp"
     folder.mkdir()
+    temporary.mkdir()
+    temporary.chmod(0o1777)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     os.chown(folder, 0, MEMBER)
     folder.chmod(0o2775)
     (folder / "photo.safetensors").write_bytes(b"x")
@@ -53,7 +68,7 @@ def source(models: Path) -> ModelSource:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(models: Path, tmp_path: Path) -> Store:
     return Store(tmp_path / "home")
 
 
@@ -79,20 +94,25 @@ def member(act: Callable[[], None]) -> Iterator[None]:
         os.waitpid(process, 0)
 
 
-def as_member(act: Callable[[], None]) -> None:
-    """As the other user, act once."""
+def as_user(uid: int, act: Callable[[], object]) -> None:
+    """As another user, act once."""
     process = os.fork()
     if process == 0:
         code = 1
         try:
             os.setgroups([])
-            os.setgid(MEMBER)
-            os.setuid(MEMBER)
+            os.setgid(uid)
+            os.setuid(uid)
             act()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     assert os.waitpid(process, 0)[1] == 0
+
+
+as_member = functools.partial(as_user, MEMBER)
 
 
 class Payload:
@@ -105,22 +125,23 @@ class Payload:
         return os.system, (f"touch {self.marker}",)
 
 
+@pytest.mark.parametrize("home", ["home", "models/home"])
 def test_a_member_brings_no_code_into_a_compile(
-    models: Path, source: ModelSource, store: Store, tmp_path: Path
+    home: str, models: Path, source: ModelSource, tmp_path: Path
 ) -> None:
-    """The job and the skeleton, a pickle, are what this process wrote, whatever folder has the graphs' name."""
-    graphs, stolen, marker = models / "photo.graphs", models / "stolen", models / "ran-as-root"
+    """The job and the skeleton, a pickle, are what this process wrote, whatever folder a member puts in place."""
+    store, stolen, marker = Store(tmp_path / home), models / "stolen", models / "ran-as-root"
     crafted = tmp_path / "crafted"
     crafted.mkdir()
     shapes, evil = toy.shapes(), pickle.dumps(Payload(marker))
     write_job(Job("toy", "inductor", "cpu", shapes, shapes, {}, evil, Client("support.models.toy", {})), crafted)
 
     def swap() -> None:
-        for staging in graphs.glob("*/.staging-*"):
-            graphs.rename(stolen)
-            staging.mkdir(parents=True)
+        for job in models.rglob("job.json"):
+            job.parent.rename(stolen)
+            job.parent.mkdir()
             for file in crafted.iterdir():
-                (staging / file.name).write_bytes(file.read_bytes())
+                (job.parent / file.name).write_bytes(file.read_bytes())
 
     class Enough(Exception):
         pass
@@ -128,94 +149,149 @@ def test_a_member_brings_no_code_into_a_compile(
     seen: list[Path] = []
 
     def watch(progress: Progress) -> None:
-        for job in store.home.glob(".compiling/*/job.json"):
+        for job in store.private.folder.glob(".staging/*/job.json"):
             seen.append(job.parent)
-            assert job.parent.stat().st_mode & 0o777 == 0o700
+            assert job.parent.stat().st_mode & 0o777 == 0o700 and private_folder.check(job.parent) is None
         if marker.exists() or progress.stage == "compiling":
             raise Enough
 
     with member(swap), contextlib.suppress(Enough):
         refused = Registry(store).obtain(toy.request(toy.Toy(), source), "wait", watch)
         assert not isinstance(refused, Refused), refused
-    assert not marker.exists()
     assert seen
-    assert not stolen.exists()  # nothing of a compile lies where a member can reach it
+    assert not marker.exists() and not stolen.exists()  # nothing of a compile lies where a member can reach it
 
 
-def test_a_swept_folder_is_never_anothers(models: Path, source: ModelSource, store: Store, tmp_path: Path) -> None:
-    """What dead processes left is removed in this user's own folders, never through a member's link."""
-    precious = tmp_path / "elsewhere" / source.digest / ".staging-old" / "precious"
-    precious.parent.mkdir(parents=True)
-    precious.touch()
-    temporary = tmp_path / "elsewhere" / source.digest / "unet" / "entry" / ".outcome.json.999999999"
-    temporary.parent.mkdir(parents=True)
-    temporary.touch()
-    for path in (precious, precious.parent, temporary):
+def modes(folder: Path) -> dict[str, tuple[int, object]]:
+    return {name: (Path(name).lstat().st_mode, found) for name, found in snapshot(folder).items()}
+
+
+LINKS = ["photo.graphs", "photo.graphs/0123456789ab", "photo.graphs/0123456789ab/unet"]
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_nothing_is_written_through_anothers_link(
+    name: str, models: Path, source: ModelSource, store: Store, tmp_path: Path
+) -> None:
+    """Nor is a mode changed, or anything swept or removed, in the folders of this user that it leads to."""
+    entry = publish(store, ModelSource(None, "0123456789ab"))
+    precious = tmp_path / "precious"
+    target = precious.joinpath(*Path(name).parts)
+    for below in (".writing-1", f".writing-1-old/{entry.folder.name}", entry.folder.name):
+        component = precious / "photo.graphs" / source.digest / "unet"
+        (component / below).mkdir(parents=True)
+        (component / below / ".outcome.json.999999999").touch()
+    for path in (precious, *precious.rglob("*")):
+        path.chmod(0o700)
         os.utime(path, (0, 0))
-    as_member(lambda: (models / "photo.graphs").symlink_to(tmp_path / "elsewhere"))
-    store.sweep(store.locations(source))
-    publish(store, source)
-    assert precious.exists() and temporary.exists()
+    before = modes(precious)
+
+    def plant() -> None:
+        (models / name).parent.mkdir(parents=True, exist_ok=True)
+        (models / name).symlink_to(target)
+
+    as_member(plant)
+    store.keep_beside(entry, source)
+    store.sweep()
+    store.remove_copy(Entry(models / LINKS[2] / entry.folder.name, entry.manifest))
+    assert isinstance(store.find(key()), Hit)
+    assert modes(precious) == before
+    (models / name).unlink()
+    os.symlink(target, models / name)
+    store.keep_beside(entry, source)  # through one of this user's own, as to another disk
+    assert modes(precious) != before
 
 
-@pytest.mark.parametrize("moment", ["names", "below"])
-def test_a_link_put_in_place_during_a_sweep(
-    moment: str, source: ModelSource, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the check of the owner and the removal, the folder is exchanged: the one that was checked is swept."""
-    from onegraph.graph_cache.trust.open_folder import OpenFolder
-
-    location = store.home / source.digest
-    for folder in (location, tmp_path / "elsewhere"):
-        (folder / ".staging-old").mkdir(parents=True)
-        (folder / ".staging-old" / "file").touch()
-        os.utime(folder / ".staging-old", (0, 0))
-    really = getattr(OpenFolder, moment)
-
-    def exchanged(folder: OpenFolder, *name: str) -> object:
-        if folder.path == location and not location.is_symlink():
-            location.rename(tmp_path / "moved")
-            location.symlink_to(tmp_path / "elsewhere")
-        return really(folder, *name)
-
-    monkeypatch.setattr(OpenFolder, moment, exchanged)
-    store.sweep([location])
-    assert (tmp_path / "elsewhere" / ".staging-old" / "file").exists()
-    assert not (tmp_path / "moved" / ".staging-old").exists()
-
-
-def test_an_own_folder_in_an_open_one_is_not_swept(models: Path, source: ModelSource, store: Store) -> None:
-    """A member may put any other folder of this user's in its place."""
-    left = models / "photo.graphs" / source.digest / ".staging-old" / "manifest.json"
-    left.parent.mkdir(parents=True)
-    left.touch()
-    os.utime(left.parent, (0, 0))
-    store.sweep(store.locations(source))
-    assert left.exists()
-    models.chmod(0o755)
-    store.sweep(store.locations(source))
-    assert not left.exists()
-
-
-def test_what_waits_for_loading_lies_in_closed_folders_only(
-    models: Path, source: ModelSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a member could exchange the graph folder, compiles and copies go to the system's temporary files."""
+def test_a_home_in_a_shared_folder_is_not_used(models: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a member could exchange the graph folder, all that is loaded goes to the system's temporary files."""
     shared = Store(models / "home")
-    with shared.staging(source) as folder:
-        assert is_closed(folder) and not folder.is_relative_to(models)
-    assert shared.make_compiler_cache() is None
-    entry = publish(shared, source)
-    with shared.private(entry) as copy:
-        assert isinstance(copy, Path | reasons.Reason)
-        assert not isinstance(copy, Path) or (is_closed(copy) and not copy.is_relative_to(models))
+    entry = publish(shared, ModelSource(None, "0"))
+    for folder in (entry.folder.parents[1], shared.make_compiler_cache(), shared.private.folder):
+        assert folder is not None and private_folder.check(folder) is None and not folder.is_relative_to(models)
+        assert folder.stat().st_mode & 0o777 == 0o700
     open_to_members = models / "tmp"
     open_to_members.mkdir()
     open_to_members.chmod(0o775)
     monkeypatch.setattr("tempfile.tempdir", str(open_to_members))
-    monkeypatch.setenv("ONEGRAPH_HOME", str(models / "home"))
-    with pytest.raises(OSError, match="other users may write"), shared.staging(source):
+    left = open_to_members / "onegraph-left"
+    left.mkdir(mode=0o700)
+
+    def die() -> None:
+        with owning(left / leftovers.OWNER_FILE):
+            os._exit(0)
+
+    as_user(0, die)
+    nowhere = Store(models / "home")
+    with pytest.raises(OSError, match="other users may write"), nowhere.staging():
         raise AssertionError("not reached")
+    assert nowhere.make_compiler_cache() is None
+    assert isinstance(nowhere.find(key()), Miss)
+    publish(store, ModelSource(None, "0"))
+    store.sweep()
+    assert left.exists()  # a member may put any other folder of this user's in its place
+
+
+@pytest.mark.parametrize("shape", ["folder", "link"])
+def test_a_home_that_another_made_is_refused(
+    shape: str, models: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name among the temporary files can be told in advance. What lies there is not read, signed or not."""
+    (models / "home").mkdir(mode=0o777)
+    named = private_folder.locate(models / "home")
+    assert named.parent == tmp_path / "tmp"
+    own = publish(Store(models / "home"), ModelSource(None, "0"), toy.request(toy.Toy(), ModelSource(None, "0")).key)
+    named.rename(tmp_path / "copied")  # all of it is right, but for who made the folder
+    give_away(tmp_path / "copied", MEMBER)
+    if shape == "link":
+        as_member(lambda: named.symlink_to(tmp_path / "copied"))
+        give_away(tmp_path / "copied", 0)
+    else:
+        (tmp_path / "copied").rename(named)
+    shutil.rmtree(models / "home" / "graphs", ignore_errors=True)
+
+    def load(*args: object) -> None:
+        raise AssertionError("native code was loaded")
+
+    monkeypatch.setattr(InductorBackend, "load", load)
+    before = modes(named)
+    mine = Store(models / "home")
+    request = toy.request(toy.Toy(), ModelSource(None, "0"))
+    assert isinstance(mine.find(request.key), Miss) and [*mine.entries()] == []
+    refused = Registry(mine).obtain(request, "wait", lambda progress: None)
+    assert isinstance(refused, Refused) and refused.reason.code == "not_saved", refused
+    with pytest.raises(OSError, match="home, where graphs|belongs to|other users"):
+        publish(mine, ModelSource(None, "0"))
+    assert modes(named) == before and own.folder.exists()
+
+
+def test_locks_of_others_block_nothing(models: Path, source: ModelSource, store: Store) -> None:
+    """Anybody may lock a file that all may read, such as a manifest beside the checkpoint."""
+    entry = publish(store, source)
+    beside = models / LINKS[2] / entry.folder.name
+    ready, done = os.pipe()
+
+    def lock() -> None:
+        held = [os.open(path, os.O_RDONLY) for path in (*beside.iterdir(), beside)]
+        for handle in held:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        for path in (store.home, *store.home.rglob("*")):
+            with contextlib.suppress(OSError):  # what it can open is nothing that a lock means anything for
+                fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(done, b"x")
+        time.sleep(600)
+
+    with store.loading(entry), member(lock):
+        assert os.read(ready, 1) == b"x"
+        begun = time.monotonic()
+        assert isinstance(store.lookup(key(), source), Hit)
+        assert store.disk.delete(next(iter(store.disk.entries()))) == "removed"
+        assert isinstance(store.take(key(), source), Taken)
+        other = publish(store, source, content=b"another")
+        assert isinstance(store.lease(other), Lease) and isinstance(store.find(key()), Hit)
+        store.disk.prune(over(0))
+        assert [copy.path for copy in store.disk.copies([models])] == [beside]
+        assert store.disk.prune_copies(over(0), [models], dry_run=False).removed and not beside.exists()
+        assert time.monotonic() - begun < 5
 
 
 # One planted folder ---------------------------------------------------------------------------------------------
@@ -245,74 +321,58 @@ USER = 12345  # a user who is not root, whom permissions hold back
 def test_a_planted_entry_that_cannot_be_read_blocks_nothing(
     plant: Callable[[Path], None], models: Path, source: ModelSource, store: Store, tmp_path: Path
 ) -> None:
-    """Nobody can read it, now or later: it is as none, and a graph is made and found beside it."""
-    models.chmod(0o755)  # so that what this user makes in it counts
+    """Nobody can read it, now or later: it is as none, and a copy is made and found beside it."""
     own = publish(store, source)
-    assert own.folder.is_relative_to(models)
-    name = own.folder.name
-    own.folder.rename(own.folder.with_name("away"))
-    own.folder.parent.chmod(0o777)
-    as_member(lambda: plant(own.folder))
-    own.folder.parent.chmod(0o755)
+    shutil.rmtree(models / "photo.graphs")
+    as_member(lambda: (models / LINKS[2]).mkdir(mode=0o777, parents=True))
+    as_member(lambda: plant(models / LINKS[2] / own.folder.name))
+    for path in (models / "photo.graphs", *(models / LINKS[0]).glob("*"), *(models / LINKS[1]).glob("*")):
+        path.chmod(0o777)
     for path in (tmp_path, *tmp_path.rglob("*")):
         if path.lstat().st_uid != MEMBER:
-            os.chown(path, USER, USER, follow_symlinks=False)
-    process = os.fork()
-    if process == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setgid(USER)
-            os.setuid(USER)
-            mine = Store(store.home)
-            assert mine.lookup(key(), source) == Miss(reasons.ForeignOwner("nobody"))
-            made = publish(mine, source)
-            assert made.folder.name.startswith(name + "-")
-            assert mine.lookup(key(), source) == Hit(made)
-            code = 0
-        except BaseException:
-            import traceback
+            os.chown(path, USER, -1, follow_symlinks=False)
 
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitpid(process, 0)[1] == 0
+    def use() -> None:
+        mine = Store(store.home)
+        assert mine.take(key(), source) is None
+        mine.keep_beside(own, source)
+        shutil.rmtree(own.folder)
+        assert isinstance(mine.take(key(), source), Taken)
+        assert isinstance(mine.find(key()), Hit)
+
+    as_user(USER, use)
 
 
 def test_texts_of_strangers_are_never_shown(models: Path, source: ModelSource, store: Store) -> None:
     """What a manifest claims reaches the node only if this user or a trusted publisher signed it."""
-    models.chmod(0o755)
     own = publish(store, source, key(dtype="float16"))
     claims = json.loads(own.text)
     claims["key"] = {**claims["key"], "dtype": "\x1b[31mvisit evil.example", "more": {"x": 1}}
     for number in range(9):
-        planted = own.folder.with_name(f"planted-{number}")
+        planted = models / LINKS[2] / f"planted-{number}-{key().digest}"
         planted.mkdir()
         (planted / "manifest.json").write_text(json.dumps(claims))
         (planted / "signature.json").write_bytes((own.folder / "signature.json").read_bytes())
-    before = snapshot(models)
-    found = store.lookup(key(), source)
-    assert found == Miss(reasons.NoGraph("dtype float16 instead of float32"))
-    own.folder.rename(models / "away")
+    assert store.lookup(key(), source) == Miss(reasons.NoGraph("dtype float16 instead of float32"))
+    assert store.take(key(), source) == reasons.WrongSignature()
+    shutil.rmtree(own.folder)
+    assert store.keys("unet", ["aa"], source) == [key(dtype="float16").fields()]  # of the copy
     assert Store(store.home).lookup(key(), source) == Miss(reasons.NoGraph())
-    assert {*before} >= {str(models / "photo.graphs")}
 
 
 def test_a_huge_manifest_is_not_parsed_unsigned(
     models: Path, source: ModelSource, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onegraph.graph_cache.manifest import Manifest
-
-    models.chmod(0o755)
     own = publish(store, source)
-    signature = (own.folder / "signature.json").read_bytes()
+    beside = models / LINKS[2] / own.folder.name
     padded = own.text.rstrip()[:-1] + b" " * (3 << 20) + b"}"
-    (own.folder / "manifest.json").write_bytes(padded)
+    (beside / "manifest.json").write_bytes(padded)
     for number in range(9):
-        planted = own.folder.with_name(f"planted-{number}-{key().digest}")
+        planted = beside.with_name(f"planted-{number}-{key().digest}")
         planted.mkdir()
         (planted / "manifest.json").write_bytes(padded)
-        (planted / "signature.json").write_bytes(signature)
+        (planted / "signature.json").write_bytes((own.folder / "signature.json").read_bytes())
+    shutil.rmtree(own.folder)
     parsed: list[int] = []
     really = Manifest.model_validate_json
 
@@ -321,7 +381,7 @@ def test_a_huge_manifest_is_not_parsed_unsigned(
         return really(text)
 
     monkeypatch.setattr(Manifest, "model_validate_json", parse)
-    assert store.lookup(key(), source) == Miss(reasons.WrongSignature())
-    assert store.sibling(key(shapes={}), source) is None
+    assert store.take(key(), source) == reasons.WrongSignature()
+    assert store.keys("unet", ["aa"], source) == []
     publish(store, source, content=b"another")
     assert [size for size in parsed if size > 1 << 20] == []

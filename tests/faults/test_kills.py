@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,23 +19,37 @@ from support.processes.repeats import repeated
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP]
 
 
-@pytest.fixture(scope="session")
-def restoring(compiled: Case, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, int]:
-    """How many seconds a restore and a first call take, and at how many moments they may be ended."""
-    case = copy_case(compiled, tmp_path_factory.mktemp("restoring") / "user")
-    seconds = live(case).restored().seconds
-    counted = case.root / "moments"
-    live(case, partial(moments_counted, counted)).restored()
-    return seconds, int(counted.read_text())
+Made = Callable[[Case, Path], Case]
+
+
+def restores(compiled: Case, root: Path) -> Case:
+    return copy_case(compiled, root)
+
+
+def takes(compiled: Case, root: Path) -> Case:
+    """The graph is beside the checkpoint alone."""
+    case = copy_case(compiled, root)
+    shutil.rmtree(case.home / "graphs")
+    return case
+
+
+def publishes(compiled: Case, root: Path) -> Case:
+    """It compiles, which costs nothing, and writes a copy beside the checkpoint."""
+    return new_case(root, compiled.golden)
+
+
+COMPILES = {restores: 0, takes: 0, publishes: 2}  # at most, with the one that is ended
 
 
 @pytest.fixture(scope="session")
-def publishing(compiled: Case, tmp_path_factory: pytest.TempPathFactory) -> int:
-    """At how many moments a process may be ended that compiles, publishes, loads and calls."""
-    case = new_case(tmp_path_factory.mktemp("publishing") / "user", compiled.golden)
-    counted = case.root / "moments"
-    assert live(case, partial(moments_counted, counted)).fine().compiles == 1
-    return int(counted.read_text())
+def moments(compiled: Case, tmp_path_factory: pytest.TempPathFactory) -> dict[Made, tuple[float, int]]:
+    """How many seconds each of them takes, and at how many moments it may be ended."""
+    found = {}
+    for made in COMPILES:
+        root = tmp_path_factory.mktemp(made.__name__)
+        report = live(made(compiled, root / "user"), partial(moments_counted, root / "moments")).fine()
+        found[made] = report.seconds, int((root / "moments").read_text())
+    return found
 
 
 def goes_on(case: Case, *, compiles: int) -> None:
@@ -47,37 +63,41 @@ def goes_on(case: Case, *, compiles: int) -> None:
 
 @pytest.mark.parametrize("number", repeated(1, 20))
 @pytest.mark.parametrize("sign", SIGNALS)
-def test_a_restore_ended_at_any_time(sign: int, number: int, case: Case, restoring: tuple[float, int]) -> None:
-    chance = random.Random(f"restore {sign} {number}")
+@pytest.mark.parametrize("made", [restores, takes])
+def test_one_ended_at_any_time(
+    made: Made, sign: int, number: int, compiled: Case, moments: dict[Made, tuple[float, int]], tmp_path: Path
+) -> None:
+    case, chance = made(compiled, tmp_path / "user"), random.Random(f"{made.__name__} {sign} {number}")
     life = Life(Script(case)).begun()
-    time.sleep(chance.uniform(0.0, restoring[0]))
+    time.sleep(chance.uniform(0.0, moments[made][0]))
     life.kill(sign)
     assert life.end().exit_code in (0, -sign)
     goes_on(case, compiles=0)
 
 
-@pytest.mark.parametrize("number", repeated(1, 20))
-@pytest.mark.parametrize("sign", SIGNALS)
-def test_a_restore_ended_between_two_changes(sign: int, number: int, case: Case, restoring: tuple[float, int]) -> None:
-    moment = random.Random(f"changes {sign} {number}").randrange(restoring[1])
-    assert live(case, partial(dying, moment, sign)).exit_code == -sign
-    goes_on(case, compiles=0)
-
-
 @pytest.mark.parametrize("number", repeated(2, 20))
 @pytest.mark.parametrize("sign", SIGNALS)
-def test_a_publish_ended_between_two_changes(sign: int, number: int, empty: Case, publishing: int) -> None:
-    moment = random.Random(f"publish {sign} {number}").randrange(publishing)
-    assert live(empty, partial(dying, moment, sign)).exit_code == -sign
-    goes_on(empty, compiles=2)
+@pytest.mark.parametrize("made", COMPILES)
+def test_one_ended_between_two_changes(
+    made: Made, sign: int, number: int, compiled: Case, moments: dict[Made, tuple[float, int]], tmp_path: Path
+) -> None:
+    moment = random.Random(f"changes {made.__name__} {sign} {number}").randrange(moments[made][1])
+    dies_at(moment, sign, made, compiled, tmp_path / "user")
 
 
 @pytest.mark.full
-def test_a_publish_ended_at_every_moment(compiled: Case, publishing: int, tmp_path: Path) -> None:
-    for moment in range(publishing):
-        case = new_case(tmp_path / str(moment), compiled.golden)
-        assert live(case, partial(dying, moment, signal.SIGKILL)).exit_code == -signal.SIGKILL
-        goes_on(case, compiles=2)
+@pytest.mark.parametrize("made", COMPILES)
+def test_one_ended_at_every_moment(
+    made: Made, compiled: Case, moments: dict[Made, tuple[float, int]], tmp_path: Path
+) -> None:
+    for moment in range(moments[made][1]):
+        dies_at(moment, signal.SIGKILL, made, compiled, tmp_path / str(moment))
+
+
+def dies_at(moment: int, sign: int, made: Made, compiled: Case, root: Path) -> None:
+    case = made(compiled, root)
+    assert live(case, partial(dying, moment, sign)).exit_code == -sign
+    goes_on(case, compiles=COMPILES[made])
 
 
 @pytest.mark.parametrize("number", repeated(1, 20))

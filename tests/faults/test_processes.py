@@ -54,7 +54,8 @@ def test_processes_at_thirty_keys(seconds: float, harm: bool, empty: Case) -> No
         assert sum(done.values()) > 0
     empty.grow_older()
     for source in sources(empty):
-        empty.store.sweep(empty.store.locations(source))
+        empty.store.sweep()
+        empty.store.sweep_beside(source)
         for number in range(KEYS):
             wrong(empty, number, source, known=False)  # clears what is broken
             publish(empty.store, source, key_of(number), content(number))

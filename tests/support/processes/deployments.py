@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,11 +50,11 @@ class Series:
     """Starts of one deployment.
 
     Attributes:
-        entries: graphs that are left at the end, wherever.
+        entries: how many graphs are left at the end below each folder of the root that has any.
     """
 
     starts: tuple[Start, ...]
-    entries: int
+    entries: dict[str, int]
 
     @property
     def compiles(self) -> int:
@@ -69,7 +70,7 @@ class Deployment:
     """A machine on which starts happen.
 
     Attributes:
-        root: a folder that any user may enter: `models`, `home`, `user` and what a test adds lie in it.
+        root: a folder that any user may enter: `models`, `home`, `user`, `tmp` and what a test adds lie in it.
         before: what happens before each start, by its number, with root's rights.
         beside: whether the model's checkpoint is known, so that graphs may lie beside it.
         uid: as whom the starts run; None: as this user.
@@ -121,7 +122,7 @@ class Deployment:
     def _serve(self, sending: Any) -> None:
         for name in SETTINGS:
             os.environ.pop(name, None)
-        os.environ.update(self.settings)
+        os.environ.update({"TMPDIR": str(self.root / "tmp")} | self.settings)
         tempfile.tempdir = None
         os.chdir("/")
         if self.uid is not None:
@@ -131,10 +132,10 @@ class Deployment:
         sending.send(serve(self.root / "models" / "photo.safetensors" if self.beside else None))
 
 
-def count_entries(root: Path) -> int:
-    """Count the graphs below a folder that look-ups would read."""
+def count_entries(root: Path) -> dict[str, int]:
+    """Count the graphs below each folder in a folder that look-ups would read."""
     found = [path.relative_to(root).parts for path in root.rglob("manifest.json")]
-    return sum(not any(part.startswith(".") for part in parts) for parts in found)
+    return dict(Counter(parts[0] for parts in found if not any(part.startswith(".") for part in parts)))
 
 
 class _Runner:
