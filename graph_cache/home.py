@@ -314,7 +314,8 @@ class Home:
                     folder = self._user / model / component / name
                     signed = not name.startswith(".") or name.startswith(BROKEN_PREFIX)
                     if signed and isinstance(read_trusted(folder, self._signer), Known | OlderManifest):
-                        self._take_in(folder, self.graphs / component / name)
+                        with contextlib.suppress(OSError):  # another process takes it in
+                            self._take_in(folder, self.graphs / component / name)
                 with contextlib.suppress(OSError):
                     (self._user / model / component).rmdir()
             with contextlib.suppress(OSError):
