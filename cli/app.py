@@ -25,7 +25,7 @@ app.command()(stats)
 
 @app.command()
 def verify(folders: Folders = None, as_json: Json = False) -> None:
-    """Check every cached graph's owner, signature and files. Exit code 1 unless all are sound."""
+    """Check every cached graph's signature and files. Exit code 1 unless all are sound."""
     from ..common.reasons import Reason
     from ..graph_cache.integrity import Sound, describe
     from ..graph_cache.store import Store

@@ -37,7 +37,7 @@ def bake_plan(path: Path, on: str, dry_run: bool, as_json: bool) -> NoReturn:
     remote = opened(plan.store)
     with plain_errors("bake"):
         ed25519.require()
-        pusher = Pusher(remote, key_file.obtain(key))
+        pusher = Pusher(remote, key_file.obtain(key), home)
         done, left = on_ray.split(items, pusher)
         rows += [Row(item, "hit") for item in done]
         if dry_run:

@@ -16,9 +16,14 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from blake3 import blake3
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..graph_cache import entry
 from ..graph_cache.remote.address import STORES
+from ..graph_cache.remote.records import Digest
 from ..graph_cache.sharing import unsigned
 from ..graph_cache.sharing.unsigned import Unsigned
 from ..graph_cache.store import Store
@@ -28,6 +33,7 @@ from .plans import Item
 
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 _LAST = 500  # characters of what a failed process printed
+_MOST_GRAPHS = 1024
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,25 @@ class Baked:
 
     Attributes:
         graphs: that it compiled.
-        fetched: how many it found in the store.
+        fetched: manifests of those that it found in the store, by digest.
         failed: why it did not run to its end.
     """
 
-    graphs: tuple[Unsigned, ...]
-    fetched: int = 0
-    failed: str = ""
+    graphs: Annotated[tuple[Unsigned, ...], Field(max_length=_MOST_GRAPHS)]
+    fetched: Annotated[tuple[Digest, ...], Field(max_length=_MOST_GRAPHS)] = ()
+    failed: Annotated[str, Field(max_length=_LAST + 100)] = ""
+
+    def to_bytes(self) -> bytes:
+        """Write it as JSON."""
+        return TypeAdapter(Baked).dump_json(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Baked:
+        """Read what anybody may have written. What is none is one that failed."""
+        try:
+            return TypeAdapter(Baked).validate_json(data)
+        except ValidationError:
+            return cls((), failed="it returned what no task returns")
 
 
 def run(item: Item, store: str, public: str) -> Baked:
@@ -67,7 +85,9 @@ def run(item: Item, store: str, public: str) -> Baked:
         listed = here.disk.entries()
         for one in here.disk.copies():  # of no use to anybody, since their key is gone
             here.disk.delete(one)
-        return Baked(graphs, sum(one.fetched for one in listed), failed)
+        read = [entry.read(one.path) for one in listed if one.fetched]
+        fetched = [blake3(one.text).hexdigest() for one in read if isinstance(one, entry.Entry)]
+        return Baked(graphs, tuple(fetched[:_MOST_GRAPHS]), failed)
 
 
 def _end_with_parent() -> Callable[[], None] | None:
@@ -105,7 +125,11 @@ def main() -> None:
 
     name, argument = sys.argv[1:3]
     module, _, function = name.partition(":")
-    getattr(importlib.import_module(module), function)(**json.loads(argument))
+    try:
+        called = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        sys.exit(f"this machine cannot import {name}, which the plan calls ({error})")
+    called(**json.loads(argument))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def push(
         if not entries:
             _tell([], as_json, "0 graphs pushed", ok=False)
             return
-        pusher = Pusher(remote, key_file.obtain(path))
+        pusher = Pusher(remote, key_file.obtain(path), here.home)
         with _shown(sum(entry.bytes for entry in entries), as_json) as progress:
             done = _each(remote_stores.push(here, entries, pusher, progress), as_json)
     written = sum(one.did == "pushed" for one in done)
@@ -123,7 +123,12 @@ def mirror(
 
 def withdraw(
     store: Where,
-    names: Annotated[list[str], typer.Argument(help="Graphs in your folders, by ids or keys as for `onegraph pin`.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Graphs in your folders, as for `onegraph pin`; or in the store, by key as a bake prints it."
+        ),
+    ],
     publisher: Publisher = "",
     as_json: Json = False,
 ) -> None:
@@ -152,18 +157,38 @@ def withdraw(
         if isinstance(private, Reason):
             refuse(private)
         listed = [*here.disk.entries(), *here.disk.copies()]
-        found = [read(one.path) for name in names for one in find(listed, name)]
-        texts = {blake3(entry.text).hexdigest(): entry.folder.name for entry in found if isinstance(entry, Entry)}
-        if not texts:
-            print_line("No graph here has such a name.")
+        remote = existing(store)
+        pusher = Pusher(remote, private, here.home)
+        texts: dict[str, str] = {}
+        unknown = []
+        for name in names:
+            entries = [entry for one in find(listed, name) if isinstance(entry := read(one.path), Entry)]
+            named = {blake3(entry.text).hexdigest(): entry.folder.name for entry in entries}
+            named |= _in_store(remote, pusher.public, name)
+            texts |= named
+            unknown += [] if named else [name]
+        if unknown:
+            print_line(f"No graph here or in the store has such a name: {', '.join(unknown)}. Nothing is withdrawn.")
             raise typer.Exit(1)
-        after = Pusher(existing(store), private).withdraw(texts)
+        after = pusher.withdraw(texts)
     if as_json:
-        print_json({"withdrawn": sorted(texts), "number": after.number})
+        print_json({"withdrawn": sorted(texts), "total": len(after)})
         return
     for digest, folder in texts.items():
         print_line(f"withdrawn  {folder}  {digest[:12]}")
-    print_line(f"{len(texts)} graphs withdrawn; {len(after.manifests)} so far")
+    print_line(f"{len(texts)} graphs withdrawn; {len(after)} so far")
+
+
+def _in_store(remote: Remote, public: str, name: str) -> dict[str, str]:
+    """Find what a publisher has in a store, by the begin of a key or of a manifest's digest: digest -> key."""
+    from ..graph_cache.remote.records import named
+
+    texts = {}
+    for path in remote.list(f"graphs/{public}"):
+        one, key = named(path), path.split("/")[-2]
+        if one is not None and len(name) >= 8 and (key.startswith(name) or one.digest.startswith(name)):
+            texts[one.digest] = key[:12]
+    return texts
 
 
 def collect(

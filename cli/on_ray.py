@@ -1,28 +1,40 @@
 """`onegraph bake PLAN.toml`: tasks of a plan on a Ray cluster, which places them, retries them, and moves results.
 
-The publisher's key stays with this process. Each task that ended well is noted in the store, signed, so that another
-run of the plan leaves it out.
+The publisher's key stays with this process, which neither imports Ray nor unpickles anything: `ray_driver` does, in a
+process of its own. Each task that ended well is noted in the store, signed, so that another run of the plan leaves it
+out.
 """
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import importlib.util
 import json
-import socket
-from collections.abc import Iterator
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
+from blake3 import blake3
+
+from .bake_task import Baked
 from .plans import Item, Plan
+from .ray_driver import FRAME, NO_CLUSTER
 
 if TYPE_CHECKING:
     from ..graph_cache.remote.pushing import Pusher
-    from .bake_task import Baked
 
-_PURPOSE = b"onegraph bake, version 1\n"
-_MOST_BYTES = 64 << 10
-_KNOCK_SECONDS = 20.0
+_PURPOSE = b"onegraph bake, version 2\n"
+_MOST_BYTES = 256 << 10  # of a note
+_LARGEST = 2 << 30  # of what a task returns
+# Not with -m: Ray has its workers search the folder of the script that connects, where modules are called as others'.
+_DRIVER = "from onegraph.cli.ray_driver import main; main()"
+_KEYS = ("ONEGRAPH_HOME", "ONEGRAPH_SIGNING_KEY")  # what tells where they are
+_PATIENCE = 30.0  # seconds for Ray to end what it started
 
 
 @dataclass
@@ -56,10 +68,11 @@ def versions() -> str:
 
 def split(items: list[Item], pusher: Pusher) -> tuple[list[Item], list[Item]]:
     """Tell the tasks that another run has done from those that are left. Raises StoreError."""
+    withdrawn = pusher.withdraw(())  # none besides those that were before
     done: list[Item] = []
     left: list[Item] = []
     for item in items:
-        (done if _is_done(item, pusher) else left).append(item)
+        (done if _is_done(item, pusher, withdrawn) else left).append(item)
     return done, left
 
 
@@ -75,97 +88,96 @@ def bake(plan: Plan, items: list[Item], pusher: Pusher, on: str, home: Path) -> 
         ConnectionError: the cluster does not answer.
         StoreError: the store cannot be written.
     """
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError as error:
-        raise NoRayError("ray") from error
-    mine = not ray.is_initialized()
-    if mine:
-        _knock(on)
-        ray.init(address=None if on == "auto" else on, log_to_driver=False, logging_level="warning")
-    try:
-        running = {_started(ray, plan, item, pusher.public): item for item in items}
-        while running:
-            (ended,), _ = ray.wait([*running], num_returns=1)
-            item = running.pop(ended)
+    if importlib.util.find_spec("ray") is None:
+        raise NoRayError("ray")
+    asked = {"on": on, "retries": plan.retries, "store": plan.store, "public": pusher.public}
+    asked |= {"items": [item.model_dump() for item in items]}
+    environ = {name: value for name, value in os.environ.items() if name not in _KEYS}
+    left = dict(enumerate(items))
+    command = [sys.executable, "-c", _DRIVER]
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        assert driver.stdin is not None and driver.stdout is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                driver.stdin.write(json.dumps(asked).encode() + b"\n")
+                driver.stdin.flush()
+            while left and (result := _result(driver.stdout, left)) is not None:
+                number, baked = result
+                yield _published(left.pop(number), baked, pusher, home)
+        finally:
+            with contextlib.suppress(OSError):
+                if left:
+                    driver.stdin.close()  # it ends then
             try:
-                baked = ray.get(ended)
-            except ray.exceptions.RayError as error:  # after all retries
-                yield Row(item, "failed", why=str(error).strip().splitlines()[0][:200])
-                continue
-            yield _published(item, baked, pusher, home)
-    finally:
-        if mine:
-            ray.shutdown()
+                driver.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                driver.kill()
+    if left and driver.returncode == NO_CLUSTER:
+        raise ConnectionError(on)
+    why = f"the process that speaks with Ray ended with code {driver.returncode}"
+    yield from (Row(item, "failed", why=why) for item in left.values())
     pusher.write_index()
 
 
-def _knock(on: str) -> None:
-    """Raise ConnectionError where nobody listens at an address: Ray would try for many minutes."""
-    host, _, port = on.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal():
-        return  # `auto`, or what Ray alone understands
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise ConnectionError(str(error)) from error
-
-
-def _started(ray: Any, plan: Plan, item: Item, public: str) -> Any:
-    target = item.target
-    wanted: dict[str, Any] = {
-        "num_cpus": target.cpus, "num_gpus": target.gpus, "max_retries": plan.retries,
-        "memory": int(target.memory_gb * 1e9) or None, "accelerator_type": target.accelerator or None,
-        "resources": target.resources or None,
-    }  # fmt: skip
-    task = ray.remote(_task).options(**{name: value for name, value in wanted.items() if value is not None})
-    return task.remote(item.model_dump_json(), plan.store, public)
-
-
-def _task(item: str, store: str, public: str) -> Baked:
-    """Runs in a worker of Ray's."""
-    from onegraph.cli import bake_task
-    from onegraph.cli.plans import Item
-
-    return bake_task.run(Item.model_validate_json(item), store, public)
+def _result(out: IO[bytes], left: Container[int]) -> tuple[int, Baked] | None:
+    """Read what a task returned; None where nothing comes any more, or what is no result of one that is left."""
+    head = out.read(FRAME.size)
+    number, size = FRAME.unpack(head) if len(head) == FRAME.size else (-1, 0)
+    data = out.read(size) if number in left and size <= _LARGEST else b""
+    return (number, Baked.from_bytes(data)) if number in left and len(data) == size else None
 
 
 def _published(item: Item, baked: Baked, pusher: Pusher, home: Path) -> Row:
-    """Check, sign and push what a task returned. Raises StoreError."""
+    """Check, sign and push what a task returned: all of it, or nothing. Raises StoreError."""
+    from ..common.reasons import Reason
     from ..graph_cache.integrity import describe
     from ..graph_cache.manifest import Manifest
     from ..graph_cache.remote.pushing import Pushed
     from ..graph_cache.remote.records import key_digest
     from ..graph_cache.sharing import unsigned
 
-    keys, why = [], baked.failed
-    for graph in baked.graphs:
+    expected, keys, why = _expected(item), [], baked.failed
+    checked = [(graph, unsigned.check(graph, expected)) for graph in baked.graphs]
+    for _, found in checked:
+        if isinstance(found, Reason):
+            return Row(item, "failed", why=f"{describe(found)}; nothing of it is signed")
+    for graph, manifest in checked:
+        assert isinstance(manifest, Manifest)
         try:
-            done = unsigned.publish(graph, pusher, home)
+            done = unsigned.publish(graph, manifest, pusher, home)
         except OSError as error:
             why = why or f"{error.strerror or error}"
             continue
         if isinstance(done, Pushed):
-            keys.append(key_digest(Manifest.model_validate_json(graph.manifest).key)[:12])
+            keys.append(key_digest(manifest.key)[:12])
         else:
             why = why or describe(done)
     if why:
-        return Row(item, "failed", keys, baked.fetched, why)
-    _note_done(item, pusher)
-    return Row(item, "baked" if keys else "hit", keys, baked.fetched)
+        return Row(item, "failed", keys, len(baked.fetched), why)
+    _note_done(item, pusher, {*baked.fetched, *(blake3(graph.manifest).hexdigest() for graph in baked.graphs)})
+    return Row(item, "baked" if keys else "hit", keys, len(baked.fetched))
+
+
+def _expected(item: Item) -> dict[str, list[str]]:
+    """What the keys of a task's graphs are to say, by field, as far as that is known before."""
+    from ..common.installed import torch_version
+    from ..graph_cache.key import FORMAT
+
+    here = {"format": str(FORMAT), "torch": torch_version().partition("+")[0]}
+    here |= {"platform": platform.system().lower(), "machine": platform.machine()}
+    return {name: [value] for name, value in here.items()} | item.expected()
 
 
 def _name(item: Item, pusher: Pusher) -> str:
     return f"bakes/{pusher.public}/{item.digest(versions())}.json"
 
 
-def _is_done(item: Item, pusher: Pusher) -> bool:
-    return pusher.read_note(_name(item, pusher), _PURPOSE, _MOST_BYTES) == _statement(item)
+def _is_done(item: Item, pusher: Pusher, withdrawn: frozenset[str]) -> bool:
+    """Whether another run did a task, and none of the graphs that it needs was taken back since."""
+    note = json.loads(pusher.read_note(_name(item, pusher), _PURPOSE, _MOST_BYTES) or "{}")
+    return note.get("item") == item.digest(versions()) and withdrawn.isdisjoint(note["graphs"])
 
 
-def _note_done(item: Item, pusher: Pusher) -> None:
-    pusher.write_note(_name(item, pusher), _PURPOSE, _statement(item))
-
-
-def _statement(item: Item) -> str:
-    return json.dumps({"version": 1, "item": item.digest(versions())})
+def _note_done(item: Item, pusher: Pusher, graphs: Collection[str]) -> None:
+    note = {"version": 2, "item": item.digest(versions()), "graphs": sorted(graphs)}
+    pusher.write_note(_name(item, pusher), _PURPOSE, json.dumps(note))

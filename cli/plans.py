@@ -11,6 +11,11 @@ from typing import Any
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+CAPABILITIES = {  # of NVIDIA's accelerators, by the names that Ray gives them
+    "V100": "7.0", "T4": "7.5", "A100": "8.0", "A100-40G": "8.0", "A100-80G": "8.0", "A10G": "8.6", "L4": "8.9",
+    "L40S": "8.9", "H100": "9.0", "H200": "9.0", "H20": "9.0", "B200": "10.0",
+}  # fmt: skip
+CALL = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"  # module:function
 SIZE = r"^[1-9][0-9]{0,5}x[1-9][0-9]{0,5}$"
 
 
@@ -28,6 +33,8 @@ class Target(_Table):
     Attributes:
         accelerator: the type of GPU as Ray names it, e.g. `H100`; empty: any, or none.
         gpus, cpus, memory_gb: that one bake takes.
+        expect: what a field of its graphs' keys may be, such as `{ machine = ["aarch64"] }`, where that differs from
+            the machine that runs the command.
     """
 
     name: str = ""
@@ -36,6 +43,7 @@ class Target(_Table):
     cpus: float = Field(default=2, gt=0)
     memory_gb: float = Field(default=0, ge=0)
     resources: dict[str, float] = {}
+    expect: dict[str, list[str]] = {}
 
 
 class Bake(_Table):
@@ -49,21 +57,25 @@ class Bake(_Table):
         dtypes: `weight_dtype` of the workflow's loaders, one bake for each.
         targets: by name; all without any.
         options: of the ComfyUI that is started.
+        expect: what a field of the graphs' keys may be, such as `{ component = ["unet"], dtype = ["float16"] }`.
     """
 
     workflow: str = ""
-    call: str = Field(default="", pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")
+    call: str = ""
     arguments: list[dict[str, Any]] = []
     sizes: list[str] = []
     models: list[str] = []
     dtypes: list[str] = []
     targets: list[str] = []
     options: list[str] = []
+    expect: dict[str, list[str]] = {}
 
     @model_validator(mode="after")
     def _has_one(self) -> Bake:
         if bool(self.workflow) == bool(self.call):
             raise ValueError("a [[bake]] has either a workflow or a call")
+        if self.call and re.fullmatch(CALL, self.call) is None:
+            raise ValueError(f"{self.call!a} is no call; write it like package.module:function")
         wrong = next((size for size in self.sizes if not re.match(SIZE, size)), None)
         if wrong is not None:
             raise ValueError(f"{wrong} is not a size; write it like 1024x1024")
@@ -95,6 +107,15 @@ class Item(_Table):
     options: tuple[str, ...] = ()
     call: str = ""
     argument: dict[str, Any] = {}
+    expect: dict[str, list[str]] = {}
+
+    def expected(self) -> dict[str, list[str]]:
+        """What fields of its graphs' keys may be, as far as the plan tells."""
+        cpu = not self.target.gpus or any(option.startswith("--cpu") for option in self.options)
+        found = {"device": [*(["cuda"] if self.target.gpus else []), *(["cpu"] if cpu else [])]}
+        if self.target.accelerator in CAPABILITIES:
+            found["capability"] = [CAPABILITIES[self.target.accelerator]]
+        return found | self.target.expect | self.expect
 
     def digest(self, versions: str) -> str:
         """Name it: what it runs, where, and by which versions."""
@@ -147,7 +168,7 @@ def _calls(bake: Bake, target: Target) -> list[Item]:
     given = bake.arguments or [{}]
     return [
         Item(text=" ".join([bake.call, *(f"{k}={v}" for k, v in argument.items())]), target=target, call=bake.call,
-             argument=argument)
+             argument=argument, expect=bake.expect)
         for argument in given
     ]  # fmt: skip
 
@@ -165,7 +186,8 @@ def _workflows(bake: Bake, target: Target, folder: Path) -> list[Item]:
             changed = _changed(prompt, model, dtype)
             for size in bake.sizes or [""]:
                 text = " ".join(filter(None, (bake.workflow, model, dtype, size, target.name)))
-                found.append(Item(text=text, target=target, prompt=changed, size=size, options=tuple(bake.options)))
+                found.append(Item(text=text, target=target, prompt=changed, size=size, options=tuple(bake.options),
+                                  expect=bake.expect))  # fmt: skip
     return found
 
 

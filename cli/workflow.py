@@ -73,6 +73,7 @@ def bake(
     It ends with a run that compiles nothing. What is compiled stays when it is stopped, and the next time goes on from
     there. Exit code 0 if all runs through graphs then, 3 if something runs eager, 1 if the workflow cannot be run, 130
     if it was stopped. A plan is baked on a Ray cluster, and its graphs are put into a remote store.
+    A plan runs code: bake only plans you trust.
     """
     if workflow.suffix == ".toml":
         from .bake_plan import bake_plan

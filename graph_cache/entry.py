@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +18,8 @@ from ..common.reasons import (
     UnreadableManifest,
     UnreadableNow,
 )
-from .files import IrregularFileError, OversizedFileError, is_passing, read_regular
-from .manifest import MANIFEST_FILE, MOST_BYTES, VERSION, Manifest
+from .files import IrregularFileError, OversizedFileError, may_pass, read_regular
+from .manifest import MANIFEST_FILE, MOST_BYTES, OLDEST, VERSION, Manifest
 
 
 @dataclass(frozen=True)
@@ -76,17 +74,9 @@ def read_text(folder: Path) -> Unparsed | Damaged | UnreadableNow:
     except OversizedFileError as error:
         return TooLarge(MANIFEST_FILE, error.size, MOST_BYTES)
     except (OSError, MemoryError) as error:
-        if is_passing(error) and not _is_closed_to_its_owner(folder / MANIFEST_FILE):
+        if may_pass(error, folder / MANIFEST_FILE):
             return UnreadableNow(MANIFEST_FILE, in_brief(error))
         return UnreadableManifest(in_brief(error))
-
-
-def _is_closed_to_its_owner(path: Path) -> bool:
-    """Whether this user owns a file whose mode keeps even this user from reading it, now and later."""
-    with contextlib.suppress(OSError):
-        status = path.lstat()
-        return os.name == "posix" and status.st_uid == os.geteuid() and not status.st_mode & stat.S_IRUSR
-    return False
 
 
 def parse(unparsed: Unparsed) -> Entry | UnreadableManifest | NewerManifest | OlderManifest | UnreadableNow:
@@ -103,6 +93,8 @@ def _of_another_version(text: bytes) -> NewerManifest | OlderManifest | None:
     """Tell whether a manifest is of a version that this one does not read."""
     with contextlib.suppress(ValidationError, MemoryError):
         version = _AnyVersion.model_validate_json(text).version
-        if version != VERSION:
-            return NewerManifest(version) if version > VERSION else OlderManifest(version)
+        if version > VERSION:
+            return NewerManifest(version)
+        if version < OLDEST:
+            return OlderManifest(version)
     return None

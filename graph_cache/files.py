@@ -51,6 +51,19 @@ def is_passing(error: BaseException | None) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
 
 
+def may_pass(error: BaseException, path: Path) -> bool:
+    """As `is_passing`, of what kept a file from being read. One that is closed to its own owner stays so."""
+    return is_passing(error) and not _is_closed_to_its_owner(path)
+
+
+def _is_closed_to_its_owner(path: Path) -> bool:
+    """Whether this user owns a file whose mode keeps even this user from reading it, now and later."""
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        return os.name == "posix" and status.st_uid == os.geteuid() != 0 and not status.st_mode & stat.S_IRUSR
+    return False
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading. Follows no link to one, and never waits for a pipe's other end.
 

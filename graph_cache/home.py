@@ -211,10 +211,8 @@ class Home:
 
     def _put(self, new: Verified, final: Path) -> Entry:
         final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key_id = self._signer.sign(b"").key
-        beside = final.with_name(f"{final.name}-{key_id}")
         for _ in range(_TRIES):
-            for folder in (final, beside):
+            for folder in self._names(final):
                 if os.path.lexists(folder):
                     verdict = read_trusted(folder, self._signer)
                     same = isinstance(verdict, Known) and _are_same(verdict.entry.manifest, new.manifest)
@@ -226,7 +224,7 @@ class Home:
                     if folder == final and isinstance(verdict, Untrusted | NewerManifest):
                         continue  # another installation's, perhaps
                     self.quarantine(folder)
-                if folder == beside:
+                if folder != final:
                     self._drop_orphans(final)
                 try:
                     new.folder.rename(folder)
@@ -236,6 +234,11 @@ class Home:
                     break
                 return Entry(folder, new.manifest, new.text)
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    def _names(self, final: Path) -> Iterator[Path]:
+        """Give the names that an entry may have; the second one has this user's key, which not everybody can make."""
+        yield final
+        yield final.with_name(f"{final.name}-{self._signer.sign(b'').key}")
 
     def _drop_orphans(self, final: Path) -> None:
         """Remove what lies beside an entry because of keys that are gone, so that starts without a key leave one."""
@@ -311,7 +314,8 @@ class Home:
                     folder = self._user / model / component / name
                     signed = not name.startswith(".") or name.startswith(BROKEN_PREFIX)
                     if signed and isinstance(read_trusted(folder, self._signer), Known | OlderManifest):
-                        self._take_in(folder, self.graphs / component / name)
+                        with contextlib.suppress(OSError):  # another process takes it in
+                            self._take_in(folder, self.graphs / component / name)
                 with contextlib.suppress(OSError):
                     (self._user / model / component).rmdir()
             with contextlib.suppress(OSError):

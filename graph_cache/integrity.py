@@ -24,7 +24,7 @@ from ..common.reasons import (
 )
 from .entry import Entry
 from .file_names import check_names
-from .files import IrregularFileError, OversizedFileError, is_passing, open_regular, read_regular
+from .files import IrregularFileError, OversizedFileError, may_pass, open_regular, read_regular
 from .manifest import FileRecord
 
 _CHUNK = 1 << 20
@@ -59,7 +59,7 @@ def check(entry: Entry) -> Sound | Damaged | UnreadableNow:
         except IrregularFileError:
             return NotARegularFile(name)
         except (OSError, MemoryError) as error:
-            return (UnreadableNow if is_passing(error) else UnreadableFile)(name, in_brief(error))
+            return (UnreadableNow if may_pass(error, entry.folder / name) else UnreadableFile)(name, in_brief(error))
         if differs is not None:
             return differs
     return Sound()

@@ -223,7 +223,8 @@ class Store:
         if not (self.private.is_elsewhere or baked):
             return []
         models = [self.home / name for name in sorted(layout.visible(layout.listed_now(self.home)))]
-        return [self.home / GRAPHS_FOLDER, *(folder for folder in models if folder.name != GRAPHS_FOLDER)]
+        graphs = [self.home / GRAPHS_FOLDER] if self.private.is_elsewhere else []
+        return [*graphs, *(folder for folder in models if folder.name != GRAPHS_FOLDER)]
 
     # Listing ------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.remote import address, layers, records, transport
 from onegraph.graph_cache.remote.layers import Layers
 from onegraph.graph_cache.remote.pushing import Pusher
-from onegraph.graph_cache.remote.transport import MissingError, Patience, Remote, StoreError
+from onegraph.graph_cache.remote.transport import Patience, Remote, StoreError
 from onegraph.graph_cache.sharing import remote_stores
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
@@ -240,7 +240,7 @@ class Worker:
             shutil.rmtree(self.home, ignore_errors=True)
             self._theirs.release()
 
-    def read(self, name: str, patience: Patience) -> bytes:
+    def read(self, name: str, patience: Patience) -> bytes | None:
         """Ask the network, and give up when the client's patience is over."""
         network, answer = self.source.link.network, list[bytes | None]()
         over = False
@@ -266,9 +266,7 @@ class Worker:
         self.requests += 1
         if not answer:
             raise StoreError(transport.StoreTooSlow("http://store", patience.seconds))
-        if answer[0] is None:
-            raise MissingError
-        self.bytes += len(answer[0])
+        self.bytes += len(answer[0] or b"")
         return answer[0]
 
 
@@ -282,7 +280,7 @@ class _SimulatedRemote(Remote):
     def connect(self) -> None:
         pass
 
-    def read(self, name: str, most: int, patience: Patience) -> bytes:
+    def read(self, name: str, most: int, patience: Patience) -> bytes | None:
         if name.startswith("objects/") and patience.seconds < 1e6:
             patience.allow(most * (SCALE - 1) if most < 100_000 else 0)  # as its whole size would
         return self._worker.read(name, patience)
@@ -314,7 +312,7 @@ def publish(folder: Path, remote: Path) -> tuple[str, list[GraphKey]]:
     private = key_file.obtain(folder / "publisher.key")
     where = address.parse(f"file://{remote}")
     assert isinstance(where, address.Address)
-    done = [*remote_stores.push(store, store.entries(), Pusher(Remote(where, 60.0), private))]
+    done = [*remote_stores.push(store, store.entries(), Pusher(Remote(where, 60.0), private, folder))]
     assert [one.did for one in done] == ["pushed"] * len(GRAPHS)
     return ed25519.public_key(private), keys
 

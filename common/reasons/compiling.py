@@ -199,16 +199,19 @@ class WaitsForChange(Reason):
 
     Attributes:
         changes: what matters: `onegraph`, `torch`, `compiler`, `driver`, `host`, `timeout`.
+        days: after which it is tried again all the same; 0: never.
     """
 
     because: Reason
     changes: tuple[str, ...]
+    days: int = 0
 
     def clause(self) -> str:
         names = [name for code, name in _CHANGES.items() if code in self.changes]
         versions = f"with another version of {', '.join(names)}, " if names else ""
         limit = "with another ONEGRAPH_COMPILE_TIMEOUT, " if "timeout" in self.changes else ""
-        return f"{ended(self.because.text)} It is tried again {versions}{limit}or after `onegraph retry`."
+        later = f"{'a day' if self.days == 1 else f'{self.days} days'} later, " if self.days else ""
+        return f"{ended(self.because.text)} It is tried again {versions}{limit}{later}or after `onegraph retry`."
 
 
 class NeedsRestart(Reason):

@@ -84,6 +84,15 @@ class UnlistedMember(Reason):
     name: str
 
 
+class NotAskedFor(Reason):
+    """A machine of a cluster returned another graph than it was to compile; `field` is one of its key's."""
+
+    sentence = "a graph for {field} {found!a} came back, where the plan asks for {wanted}"
+    field: str
+    found: str
+    wanted: str
+
+
 class SignedByAnother(Reason):
     sentence = "it is not signed with the key of {publisher}"
     publisher: str

@@ -81,7 +81,12 @@ def bytes_on_disk(listed: Iterable[Listed]) -> int:
 
 def bytes_below(folder: Path) -> int:
     """Bytes of all files below a folder, as far as they can be seen."""
-    return sum(os.lstat(os.path.join(base, name)).st_size for base, _, names in os.walk(folder) for name in names)  # noqa: PTH118
+    total = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it is gone by now
+                total += os.lstat(os.path.join(base, name)).st_size  # noqa: PTH118
+    return total
 
 
 class Scan:

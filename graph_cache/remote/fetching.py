@@ -9,6 +9,7 @@ Nothing is asked for by a name that the store gave: names are made of digests th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from ...common.reasons import (
     Reason,
     StoreBadName,
     StoreBadRecord,
+    StoreGraphNotKept,
     StoreGraphRefused,
     StoreGraphWithdrawn,
     StoreIncomplete,
@@ -31,13 +33,16 @@ from ...common.reasons import (
     StoreWrongSignature,
     UnreadableManifest,
 )
+from ..entry import Entry
 from ..file_names import check_names
+from ..home import Home, Verified
 from ..manifest import MANIFEST_FILE, FileRecord, Manifest
+from ..places import valid_place
 from ..trust import ed25519, publishers, withdrawals
-from ..trust.publishers import Published, PublisherSignature
-from . import records
+from ..trust.publishers import PUBLISHER_FILE, Published, PublisherSignature
+from . import records, taken_back
 from .records import Index, Record, RemoteGraph
-from .transport import MissingError, Patience, Remote, StoreError
+from .transport import Patience, Remote, StoreError
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -72,9 +77,8 @@ def find_record(remote: Remote, publisher: Publisher, key: str, patience: Patien
     Raises:
         StoreError: the store does not tell, or what it tells is not the publisher's.
     """
-    try:
-        data = remote.read(records.record_name(publisher.key, key), records.MOST_BYTES, patience)
-    except MissingError:
+    data = remote.read(records.record_name(publisher.key, key), records.MOST_BYTES, patience)
+    if data is None:
         return None
     found = records.read(data, remote.label, (publisher.name, publisher.key), key)
     if isinstance(found, Record):
@@ -83,37 +87,34 @@ def find_record(remote: Remote, publisher: Publisher, key: str, patience: Patien
 
 
 def refresh_withdrawals(remote: Remote, publisher: Publisher, home: Path, patience: Patience) -> frozenset[str]:
-    """Read which graphs a publisher takes back, and remember it: one request; those that are known to be.
+    """Read which graphs a publisher takes back, and remember it; those that are known to be.
 
-    A store that has no such list, or an older one than is known here, changes nothing.
+    That is one request, and another where the store can be listed. Whatever a store lacks changes nothing.
 
     Raises:
         StoreError: the store does not tell, or what it tells is not the publisher's.
     """
-    now: frozenset[str] = frozenset()
+    known, wrong = withdrawals.known(home, publisher.key), False
     try:
-        data = remote.read(records.withdrawn_name(publisher.key), withdrawals.MOST_BYTES, patience)
-        if not withdrawals.remember(home, publisher.key, data):
-            raise StoreError(StoreWrongSignature(remote.label, publisher.name))
-        listed = withdrawals.verified(data, publisher.key)
-        now = listed.manifests if listed is not None else now
-    except MissingError:
-        pass
+        for found, right in taken_back.read(remote, publisher.key, patience, known):
+            with contextlib.suppress(OSError):  # the next process asks again
+                withdrawals.remember(home, publisher.key, found)
+            known, wrong = known | found.keys(), wrong or not right
     except ed25519.NoCryptographyError as error:
         raise StoreError(NeedsCryptography()) from error
-    return now | withdrawals.known(home, publisher.key).manifests
+    if wrong:
+        raise StoreError(StoreWrongSignature(remote.label, publisher.name))
+    return known
 
 
 def keys(remote: Remote, publisher: Publisher, patience: Patience) -> list[str]:
     """The digests of the keys that a publisher has graphs for. Raises StoreError."""
-    if remote.address.scheme not in ("http", "https"):
-        names = map(records.named, remote.list(f"records/{publisher.key}"))
+    if remote.can_list:
+        names = map(records.named, remote.list(f"records/{publisher.key}", patience))
         return sorted(one.digest for one in names if one is not None and one.kind == "record")
     try:
         data = remote.read(records.index_name(publisher.key), records.MOST_INDEX_BYTES, patience)
-        return [*Index.model_validate_json(data).keys]
-    except MissingError:
-        return []
+        return [] if data is None else [*Index.model_validate_json(data).keys]
     except ValidationError as error:
         bad = next((str(one["input"]) for one in error.errors() if one["type"] == "string_pattern_mismatch"), None)
         wrong: Reason = StoreBadRecord(remote.label, in_brief(error, 80))
@@ -159,23 +160,31 @@ def _verified(remote: Remote, publisher: Publisher, key: str, graph: RemoteGraph
     return Fetched(publisher, graph, manifest, text, signature)
 
 
-def files(
-    remote: Remote, fetched: Fetched, folder: Path, patience: Patience, progress: Callable[[int], None] | None = None
-) -> None:
-    """Read a graph's files into a folder that is closed to others, one request each.
+def keep(
+    remote: Remote, fetched: Fetched, home: Home, patience: Patience, progress: Callable[[int], None] | None = None
+) -> Entry | Reason:
+    """Read a graph's files, one request each, and make it an entry of the home.
 
     Args:
         progress: is told of bytes.
 
     Raises:
         StoreError: one is missing, or is not what was signed.
-        OSError: one cannot be written.
     """
-    for name, wanted in fetched.manifest.files.items():
-        data = _object(remote, name, wanted, patience)
-        (folder / name).write_bytes(data)
-        if progress is not None:
-            progress(len(data))
+    place = valid_place(fetched.manifest.key, fetched.manifest)
+    if place is None:
+        return StoreGraphRefused(remote.label, UnreadableManifest("its key names no folder"))
+    try:
+        with home.staging() as folder:
+            for name, wanted in fetched.manifest.files.items():
+                data = _object(remote, name, wanted, patience)
+                (folder / name).write_bytes(data)
+                if progress is not None:
+                    progress(len(data))
+            signatures = {PUBLISHER_FILE: fetched.signature.model_dump_json(indent=1)}
+            return home.keep(Verified(place[0], folder, fetched.manifest, fetched.text, signatures, fetched=True))
+    except OSError as error:
+        return StoreGraphNotKept(remote.label, in_brief(error))
 
 
 def _object(remote: Remote, file: str, wanted: FileRecord, patience: Patience) -> bytes:
@@ -183,10 +192,9 @@ def _object(remote: Remote, file: str, wanted: FileRecord, patience: Patience) -
     if not wanted.bytes:
         return b""
     patience.allow(wanted.bytes)
-    try:
-        data = remote.read(records.object_name(wanted.blake3), wanted.bytes, patience)
-    except MissingError as error:
-        raise StoreError(StoreIncomplete(remote.label, file)) from error
+    data = remote.read(records.object_name(wanted.blake3), wanted.bytes, patience)
+    if data is None:
+        raise StoreError(StoreIncomplete(remote.label, file))
     if len(data) != wanted.bytes or blake3(data).hexdigest() != wanted.blake3:
         raise StoreError(StoreWrongBytes(remote.label, file))
     return data

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,19 +22,17 @@ from ...common.reasons import (
     RemoteStore,
     StoreForbidden,
     StoreGraphNotKept,
-    StoreGraphRefused,
     StoreUnreachable,
     StoreWithoutPublisher,
-    UnreadableManifest,
 )
-from ..home import Home, Verified, equals_one
-from ..places import valid_place
+from ..entry import Entry
+from ..home import Home, equals_one
 from ..sources.source import Taken, Wanted
 from ..trust import ed25519
-from ..trust.publishers import PUBLISHER_FILE, Publishers
+from ..trust.publishers import Publishers
 from . import address, fetching
 from .address import Address
-from .fetching import Fetched, Publisher
+from .fetching import Publisher
 from .transport import Patience, Remote, StoreError
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -52,7 +50,7 @@ class _Layer:
     Attributes:
         resting: until when it is not asked, by the monotonic clock, and why.
         missed: until when it is not asked for a key, and why what it gave was refused, if it gave anything.
-        withdrawn: by publisher, what is taken back, and until when that is believed.
+        withdrawn: by publisher, until when what is known as taken back is not read anew.
     """
 
     remote: Remote | None
@@ -60,7 +58,7 @@ class _Layer:
     resting: float = 0.0
     rest: float = FIRST_REST
     missed: dict[str, tuple[float, Reason | None]] = field(default_factory=dict)
-    withdrawn: dict[str, tuple[float, frozenset[str]]] = field(default_factory=dict)
+    withdrawn: dict[str, float] = field(default_factory=dict)
 
 
 class Layers:
@@ -85,6 +83,7 @@ class Layers:
             _Layer(Remote(one, self._wait)) if isinstance(one, Address) else _Layer(None, one, float("inf"))
             for one in named
         ]
+        self._withdrawn: dict[str, frozenset[str]] = {}  # by publisher, whichever store told
         self._lock = threading.Lock()
         self.fetched = 0  # graphs so far
 
@@ -123,6 +122,18 @@ class Layers:
     def keys(self) -> list[str]:
         """List the digests of all keys for which trusted publishers have graphs. Never raises; see the log."""
         found: dict[str, None] = {}
+
+        def ask(layer: _Layer, remote: Remote, publisher: Publisher, patience: Patience) -> None:
+            found.update(dict.fromkeys(fetching.keys(remote, publisher, patience)))
+
+        self._ask_all(ask)
+        return [*found]
+
+    def refresh(self) -> None:
+        """Read what publishers have taken back, as a server does when it starts. Never raises."""
+        self._ask_all(self._taken_back)
+
+    def _ask_all(self, ask: Callable[[_Layer, Remote, Publisher, Patience], object]) -> None:
         for layer in self._layers:
             publishers = self._publishers(layer)
             if isinstance(publishers, Reason) or layer.remote is None or time.monotonic() < layer.resting:
@@ -130,23 +141,7 @@ class Layers:
             try:
                 layer.remote.connect()
                 for publisher in publishers:
-                    found |= dict.fromkeys(fetching.keys(layer.remote, publisher, Patience(self._wait)))
-            except StoreError as error:
-                self._failed(layer, error.reason)
-            except Exception:
-                log.debug("a store failed", exc_info=True)
-        return [*found]
-
-    def refresh(self) -> None:
-        """Read what publishers have taken back, as a server does when it starts. Never raises."""
-        for layer in self._layers:
-            publishers = self._publishers(layer)
-            if isinstance(publishers, Reason) or layer.remote is None:
-                continue
-            try:
-                layer.remote.connect()
-                for publisher in publishers:
-                    self._withdrawn(layer, layer.remote, publisher, Patience(self._wait))
+                    ask(layer, layer.remote, publisher, Patience(self._wait))
             except StoreError as error:
                 self._failed(layer, error.reason)
             except Exception:
@@ -195,7 +190,7 @@ class Layers:
         record = fetching.find_record(remote, publisher, wanted.digest, patience)
         if record is None:
             return None
-        withdrawn = self._withdrawn(layer, remote, publisher, patience)
+        withdrawn = self._taken_back(layer, remote, publisher, patience)
         refused: Reason | None = None
         for found in fetching.manifests(remote, publisher, record, withdrawn, patience):
             if isinstance(found, Reason):
@@ -203,29 +198,17 @@ class Layers:
             elif (objection := wanted.differs(found.manifest)) is not None:
                 refused = refused or objection
             elif not equals_one(found.manifest, wanted.condemned):
-                return self._keep(remote, found, home, patience)
+                kept = fetching.keep(remote, found, home, patience)
+                return Taken(kept, found.graph) if isinstance(kept, Entry) else kept
         return refused
 
-    def _keep(self, remote: Remote, found: Fetched, home: Home, patience: Patience) -> Taken | Reason:
-        place = valid_place(found.manifest.key, found.manifest)
-        if place is None:
-            return StoreGraphRefused(remote.label, UnreadableManifest("its key names no folder"))
-        try:
-            with home.staging() as folder:
-                fetching.files(remote, found, folder, patience)
-                signatures = {PUBLISHER_FILE: found.signature.model_dump_json(indent=1)}
-                new = Verified(place[0], folder, found.manifest, found.text, signatures, fetched=True)
-                return Taken(home.keep(new), found.graph)
-        except OSError as error:
-            return StoreGraphNotKept(remote.label, in_brief(error))
-
-    def _withdrawn(self, layer: _Layer, remote: Remote, publisher: Publisher, patience: Patience) -> frozenset[str]:
-        until, known = layer.withdrawn.get(publisher.key, (0.0, frozenset[str]()))
-        if time.monotonic() < until:
-            return known
-        found = known | fetching.refresh_withdrawals(remote, publisher, self._home, patience)
-        layer.withdrawn[publisher.key] = (time.monotonic() + _WITHDRAWN_SECONDS, found)
-        return found
+    def _taken_back(self, layer: _Layer, remote: Remote, publisher: Publisher, patience: Patience) -> frozenset[str]:
+        if time.monotonic() >= layer.withdrawn.get(publisher.key, 0.0):
+            found = fetching.refresh_withdrawals(remote, publisher, self._home, patience)
+            with self._lock:
+                self._withdrawn[publisher.key] = self._withdrawn.get(publisher.key, found) | found
+            layer.withdrawn[publisher.key] = time.monotonic() + _WITHDRAWN_SECONDS
+        return self._withdrawn[publisher.key]
 
     def _publishers(self, layer: _Layer) -> list[Publisher] | Reason:
         """Those whose graphs may be fetched. Nothing is asked where there are none."""

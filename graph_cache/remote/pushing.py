@@ -1,9 +1,7 @@
 """Putting graphs into a remote store under a publisher's key. Idempotent, and nobody who pushes meanwhile loses any.
 
 Objects come first, named by their digests; then one signed file for each graph of a key; then the key's record, which
-is made of all those files. After its record each pusher lists the files again, and makes another record where there is
-one that it did not have. So the last record of a key holds all that were there before it, as long as a store lists
-what was written before.
+is made of all those files (`Remote.remake`).
 """
 
 from __future__ import annotations
@@ -15,17 +13,16 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import ValidationError
 
-from ...common.reasons import GraphWithdrawn, Reason, StoreBadRecord, StoreUnreachable
+from ...common.reasons import GraphWithdrawn, Reason
 from ..file_names import check_names
 from ..files import read_regular
 from ..manifest import Manifest
 from ..trust import ed25519, publishers, withdrawals
-from ..trust.withdrawals import Withdrawals
-from . import records
+from ..trust.withdrawals import Withdrawal
+from . import records, taken_back
 from .records import Index, PublishedUse, Record, RemoteGraph
-from .transport import Endless, MissingError, Remote, StoreError
+from .transport import Endless, Remote
 
-_TRIES = 20  # records of one key, each because somebody else pushed a graph of it meanwhile
 _LARGEST = 8 << 30  # bytes of a file
 
 Progress = Callable[[int], None]
@@ -65,21 +62,24 @@ class Pusher:
 
     Args:
         private: the publisher's key.
+        home: the graph folder, which remembers what the publisher took back.
 
     Raises:
         NoCryptographyError: nothing can be signed.
     """
 
-    def __init__(self, remote: Remote, private: bytes) -> None:
+    def __init__(self, remote: Remote, private: bytes, home: Path) -> None:
         self._remote = remote
+        self._home = home
         self._private = private
         self.public = ed25519.public_key(private)
         self._withdrawn: frozenset[str] | None = None
 
     def has(self, manifest: Manifest, text: bytes) -> bool:
-        """Whether the key's record names a graph already. Raises StoreError."""
+        """Whether the key's record names a graph already, which is not taken back. Raises StoreError, OSError."""
         record = self._record(records.key_digest(manifest.key))
-        return record is not None and blake3(text).hexdigest() in {graph.manifest for graph in record.graphs}
+        named = set() if record is None else {graph.manifest for graph in record.graphs}
+        return blake3(text).hexdigest() in named - self._taken_back()
 
     def push(self, source: Source, progress: Progress | None = None) -> Pushed | Reason:
         """Push one graph.
@@ -121,54 +121,52 @@ class Pusher:
 
     def write_record(self, key: str) -> None:
         """Make a key's record of all graphs that the store has for it. Raises StoreError."""
-        for _ in range(_TRIES):
-            listed = self._listed(key)
-            graphs = []
-            for name in listed:
-                one = self._read(name, key)
-                graphs += [*one.graphs] if one is not None else []
+
+        def made(listed: list[str]) -> bytes:
+            found = [self._read(name, key) for name in listed]
+            graphs = [graph for one in found if one is not None for graph in one.graphs]
             # The latest first: it is the likeliest, and a record has room for so many.
             record = Record(publisher=self.public, key=key, graphs=tuple(graphs[: records.MOST_GRAPHS]))
-            if self._record(key) != record:
-                data = records.sign(self._private, record)
-                if len(data) > records.MOST_BYTES:
-                    raise StoreError(StoreBadRecord(self._remote.label, f"more than {records.MOST_BYTES} bytes"))
-                self._remote.write(records.record_name(self.public, key), data)
-            if self._listed(key) == listed:
-                return
-        raise StoreError(StoreUnreachable(self._remote.label, "others keep changing it"))
+            return records.sign(self._private, record)
+
+        name = records.record_name(self.public, key)
+        self._remote.remake(name, records.MOST_BYTES, lambda: self._listed(key), made)
+
+    def withdraw(self, manifests: Iterable[str] = ()) -> frozenset[str]:
+        """Take graphs back: workers refuse them from their next look at the store.
+
+        Those that were taken back before are, too, whichever store lost or never had them.
+
+        Returns:
+            All that the publisher has taken back.
+
+        Raises:
+            StoreError: the store cannot be read or written, or lost what was written.
+            OSError: they cannot be remembered here.
+        """
+        lines, wrong = dict[str, bytes](), False
+        for found, right in taken_back.read(self._remote, self.public, Endless()):
+            lines, wrong = lines | found, wrong or not right
+        for one in {*manifests, *withdrawals.known(self._home, self.public)} - lines.keys():
+            statement = Withdrawal(publisher=self.public, manifest=one).model_dump_json()
+            lines[one] = records.signed(self._private, Withdrawal.PURPOSE, statement)
+        withdrawals.remember(self._home, self.public, lines)
+        if lines or wrong:
+            taken_back.write(self._remote, self.public, lines)
+            keys = set()
+            for name in self._remote.list(f"graphs/{self.public}"):
+                graph = records.named(name)
+                if graph is not None and graph.kind == "graph" and graph.digest in lines:
+                    self._remote.remove(name)
+                    keys.add(name.split("/")[3])
+            for key in sorted(keys):
+                self.write_record(key)
+        self._withdrawn = frozenset(lines)
+        return self._withdrawn
 
     def write_index(self) -> None:
         """Tell readers that cannot list which keys there are. Raises StoreError."""
-        names = map(records.named, self._remote.list(f"records/{self.public}"))
-        keys = sorted(one.digest for one in names if one is not None and one.kind == "record")
-        index = Index(keys=tuple(keys)).model_dump_json().encode()
-        name = records.index_name(self.public)
-        try:
-            there = self._remote.read(name, records.MOST_INDEX_BYTES, Endless())
-        except MissingError:
-            there = b""
-        if there != index:
-            self._remote.write(name, index)
-
-    def withdraw(self, manifests: Iterable[str]) -> Withdrawals:
-        """Take graphs back: workers refuse them from their next look at the list. Raises StoreError."""
-        before = self._withdrawals()
-        everything = before.manifests | {*manifests}
-        if everything == before.manifests:
-            return before
-        after = Withdrawals(publisher=self.public, number=before.number + 1, manifests=everything)
-        self._remote.write(records.withdrawn_name(self.public), records.sign_withdrawals(self._private, after))
-        self._withdrawn = everything
-        keys = set()
-        for name in self._remote.list(f"graphs/{self.public}"):
-            one = records.named(name)
-            if one is not None and one.kind == "graph" and one.digest in everything:
-                self._remote.remove(name)
-                keys.add(name.split("/")[3])
-        for key in sorted(keys):
-            self.write_record(key)
-        return after
+        write_index(self._remote, self.public)
 
     def write_note(self, name: str, purpose: bytes, statement: str) -> None:
         """Write a statement of another kind than a store's own. Raises StoreError."""
@@ -177,9 +175,8 @@ class Pusher:
     def read_note(self, name: str, purpose: bytes, most: int) -> str | None:
         """Read such a statement; None where there is none that this publisher signed. Raises StoreError."""
         try:
-            data = self._remote.read(name, most, Endless())
-            envelope = withdrawals.Envelope.model_validate_json(data)
-        except (MissingError, ValidationError):
+            envelope = withdrawals.Envelope.model_validate_json(self._remote.read(name, most, Endless()) or b"")
+        except ValidationError:
             return None
         right = ed25519.is_signed(self.public, envelope.value, purpose + envelope.statement.encode())
         return envelope.statement if right else None
@@ -195,27 +192,12 @@ class Pusher:
 
     def _read(self, name: str, key: str) -> Record | None:
         """A record that this publisher signed; None where there is none, or another's, which is written over."""
-        try:
-            data = self._remote.read(name, records.MOST_BYTES, Endless())
-        except MissingError:
-            return None
-        found = records.read(data, self._remote.label, ("", self.public), key)
+        data = self._remote.read(name, records.MOST_BYTES, Endless())
+        found = data and records.read(data, self._remote.label, ("", self.public), key)
         return found if isinstance(found, Record) else None
 
-    def _withdrawals(self) -> Withdrawals:
-        try:
-            data = self._remote.read(records.withdrawn_name(self.public), withdrawals.MOST_BYTES, Endless())
-        except MissingError:
-            return Withdrawals(publisher=self.public, number=0)
-        found = withdrawals.verified(data, self.public)
-        if found is None:
-            raise StoreError(StoreBadRecord(self._remote.label, "another publisher's withdrawals"))
-        return found
-
     def _taken_back(self) -> frozenset[str]:
-        if self._withdrawn is None:
-            self._withdrawn = self._withdrawals().manifests
-        return self._withdrawn
+        return self.withdraw() if self._withdrawn is None else self._withdrawn
 
     def _write_object(self, digest: str, size: int, data: bytes | Path) -> int:
         """Write what has a digest, unless it is there; the bytes that were written."""
@@ -224,3 +206,16 @@ class Pusher:
             return 0
         self._remote.write(name, data if isinstance(data, bytes) else read_regular(data, _LARGEST))
         return size
+
+
+def write_index(remote: Remote, public: str) -> int:
+    """Tell readers that cannot list which keys a publisher has graphs for; bytes written. Raises StoreError."""
+
+    def listed() -> list[str]:
+        names = map(records.named, remote.list(f"records/{public}"))
+        return sorted(one.digest for one in names if one is not None and one.kind == "record")
+
+    def made(keys: list[str]) -> bytes:
+        return Index(keys=tuple(keys)).model_dump_json().encode()
+
+    return remote.remake(records.index_name(public), records.MOST_INDEX_BYTES, listed, made)

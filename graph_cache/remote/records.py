@@ -2,7 +2,8 @@
 
     records/<publisher>/<ab>/<key>.json      which graphs the publisher has for a key: what a look-up reads
     objects/<ab>/<digest>                    manifests and files of graphs, by blake3 of their bytes
-    withdrawn/<publisher>.json               which graphs the publisher takes back
+    withdrawn/<publisher>/<manifest>.json    that the publisher takes back a graph
+    withdrawn/<publisher>.json               all of those, for readers that cannot list
     graphs/<publisher>/<ab>/<key>/<manifest>.json    one graph for a key: what records are made of by whoever pushes
     index/<publisher>.json                   the keys, for readers that cannot list
 
@@ -32,7 +33,7 @@ from ...common.reasons import (
 from ..manifest import Strict
 from ..trust import ed25519
 from ..trust.publishers import PublicKey
-from ..trust.withdrawals import Envelope, Withdrawals
+from ..trust.withdrawals import Envelope
 
 MOST_BYTES = 256 << 10  # of a record
 MOST_GRAPHS = 64  # of a key: one for each version of the code that it was captured from
@@ -40,9 +41,16 @@ MOST_INDEX_BYTES = 16 << 20
 _PURPOSE = b"onegraph record, version 1\n"
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-_GRAPH = re.compile(r"graphs/[0-9a-f]{64}/[0-9a-f]{2}/([0-9a-f]{64})/([0-9a-f]{64})\.json")
-_RECORD = re.compile(r"records/([0-9a-f]{64})/[0-9a-f]{2}/([0-9a-f]{64})\.json")
-_OBJECT = re.compile(r"objects/[0-9a-f]{2}/([0-9a-f]{64})")
+_HEX = "[0-9a-f]{64}"
+_SPREAD = "(?P<ab>[0-9a-f]{2})/(?P<%s>(?P=ab)[0-9a-f]{62})"
+_NAMES = {
+    "object": f"objects/{_SPREAD % 'digest'}",
+    "graph": f"graphs/(?P<publisher>{_HEX})/{_SPREAD % 'key'}/(?P<digest>{_HEX})\\.json",
+    "record": f"records/(?P<publisher>{_HEX})/{_SPREAD % 'digest'}\\.json",
+    "withdrawal": f"withdrawn/(?P<publisher>{_HEX})/(?P<digest>{_HEX})\\.json",
+    "withdrawals": f"withdrawn/(?P<publisher>{_HEX})\\.json",
+    "index": f"index/(?P<publisher>{_HEX})\\.json",
+}
 
 
 class PublishedUse(Strict):
@@ -120,6 +128,10 @@ def withdrawn_name(publisher: str) -> str:
     return f"withdrawn/{publisher}.json"
 
 
+def withdrawal_name(publisher: str, manifest: str) -> str:
+    return f"withdrawn/{publisher}/{manifest}.json"
+
+
 def index_name(publisher: str) -> str:
     return f"index/{publisher}.json"
 
@@ -128,18 +140,17 @@ def index_name(publisher: str) -> str:
 class Named:
     """What the name of a file in a store tells."""
 
-    kind: Literal["graph", "record", "object"]
+    kind: str  # one of `_NAMES`
     digest: str  # of the manifest, the key, or the bytes
+    publisher: str
 
 
 def named(name: str) -> Named | None:
-    """Read the name of a graph, a record or an object; None for any other."""
-    if found := _GRAPH.fullmatch(name):
-        return Named("graph", found[2])
-    if found := _RECORD.fullmatch(name):
-        return Named("record", found[2])
-    if found := _OBJECT.fullmatch(name):
-        return Named("object", found[1])
+    """Read the name of a file; None for any that no store has."""
+    for kind, pattern in _NAMES.items():
+        if found := re.fullmatch(pattern, name):
+            facts = found.groupdict("")
+            return Named(kind, facts.get("digest", ""), facts.get("publisher", ""))
     return None
 
 
@@ -149,14 +160,9 @@ def sign(private: bytes, record: Record) -> bytes:
 
 
 def signed(private: bytes, purpose: bytes, statement: str) -> bytes:
-    """Sign a statement of some kind: the bytes of its file. Raises NoCryptographyError."""
+    """Sign a statement of some kind: the bytes of its file, one line. Raises NoCryptographyError."""
     value = ed25519.sign(private, purpose + statement.encode())
-    return Envelope(statement=statement, value=value).model_dump_json(indent=1).encode()
-
-
-def sign_withdrawals(private: bytes, withdrawals: Withdrawals) -> bytes:
-    """Sign what a publisher takes back: the bytes of its file. Raises NoCryptographyError."""
-    return signed(private, Withdrawals.PURPOSE, withdrawals.model_dump_json())
+    return Envelope(statement=statement, value=value).model_dump_json().encode()
 
 
 def read(data: bytes, store: str, publisher: tuple[str, str], key: str) -> Record | Reason:

@@ -9,20 +9,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ...common.errors import OneGraphError, in_brief
 from ...common.reasons import (
     Reason,
-    StoreBadAddress,
+    StoreBadName,
     StoreCannotList,
     StoreForbidden,
     StoreNeedsPackage,
@@ -31,13 +28,14 @@ from ...common.reasons import (
     StoreTooSlow,
     StoreUnreachable,
 )
-from ..files import sync
 from .address import Address
+from .folder import BadNameError, Folder
 
 log = logging.getLogger("onegraph.graph_cache")
 
 BYTES_PER_SECOND = 1_000_000  # what a store must give at least, beyond the time that any answer may take
 _CHUNK = 1 << 20
+_TRIES = 100  # of a file that is made of others, each because somebody else wrote meanwhile
 _STREAMED = ("http", "https", "hf")  # of which fsspec reads a file in one request only where blocks have no size
 _FORBIDDEN, _MISSING = (401, 403), (404, 410)
 _PACKAGES = {"s3": "s3fs", "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp", "gs": "gcsfs"}
@@ -53,7 +51,7 @@ class StoreError(OneGraphError):
 
 
 class MissingError(OneGraphError):
-    """A store has no file of that name."""
+    """A store has no file of that name, or no such folder."""
 
 
 @dataclass
@@ -127,21 +125,27 @@ class Remote:
         self.requests = 0  # reads so far, of this process
         self.bytes = 0
 
-    def connect(self) -> None:
-        """Import what the protocol takes, which is no time of the store's. Raises StoreError."""
-        self._open_fs()
+    @property
+    def can_list(self) -> bool:
+        """Whether the protocol has a way to list files."""
+        return self.address.scheme not in ("http", "https")
 
-    def read(self, name: str, most: int, patience: Patience) -> bytes:
-        """Read a file: as many bytes as it has, or one more than `most`.
+    def connect(self) -> None:
+        """Import what the protocol takes, which is no time of the store's and asks nobody. Raises StoreError."""
+        self._imported()
+
+    def read(self, name: str, most: int, patience: Patience) -> bytes | None:
+        """Read a file: as many bytes as it has, or one more than `most`; None where there is none.
 
         Raises:
-            MissingError: there is none.
             StoreError: the store does not give it, or not in time.
         """
         self.requests += 1
-        data = self._within(patience, lambda given_up: self._read(name, most, given_up))
-        self.bytes += len(data)
-        return data
+        with contextlib.suppress(MissingError):
+            data = self._within(patience, lambda given_up: self._read(name, most, given_up))
+            self.bytes += len(data)
+            return data
+        return None
 
     def size(self, name: str) -> int | None:
         """Tell how many bytes a file has; None where there is none. Raises StoreError."""
@@ -149,47 +153,73 @@ class Remote:
         def ask(given_up: threading.Event) -> int:
             return int(self._open_fs().info(self._path(name))["size"])
 
-        try:
+        with contextlib.suppress(MissingError):
             return self._within(Endless(), ask)
-        except MissingError:
-            return None
+        return None
 
-    def list(self, folder: str) -> dict[str, tuple[int, float]]:
+    def list(self, folder: str, patience: Patience | None = None) -> dict[str, tuple[int, float]]:
         """List all files below a folder by their names: bytes, and when each was written (0: unknown).
+
+        Names are as the store tells them; `records.named` knows which are such as a store has.
+
+        Args:
+            patience: None: that of a command.
 
         Raises:
             StoreError: it cannot be listed.
         """
-        if self.address.scheme in ("http", "https"):
+        if not self.can_list:
             raise StoreError(StoreCannotList(self.label))
 
-        def ask(given_up: threading.Event) -> dict[str, Any]:
+        def ask(given_up: threading.Event) -> dict[str, tuple[int, float]]:
             fs = self._open_fs()
             fs.invalidate_cache()
-            found: dict[str, Any] = fs.find(self._path(folder), detail=True)
-            return found
+            begin = len(fs._strip_protocol(self.address.url)) + 1 if self.address.scheme != "file" else 0
+            found = fs.find(self._path(folder), detail=True).items()
+            return {path[begin:]: (int(one.get("size") or 0), _written(one)) for path, one in found}
 
-        patience = Endless()
-        patience.allow(600 * BYTES_PER_SECOND)
-        try:
-            found = self._within(patience, ask)
-        except MissingError:
-            return {}
-        begin = len(self._open_fs()._strip_protocol(self._path(""))) + 1
-        return {path[begin:]: (int(one.get("size") or 0), _written(one)) for path, one in found.items()}
+        if patience is None:
+            patience = Endless()
+            patience.allow(600 * BYTES_PER_SECOND)
+        with contextlib.suppress(MissingError):
+            return self._within(patience, ask)
+        return {}
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file in one step, over one that is there. Raises StoreError."""
         patience = Endless()
         patience.allow(len(data))
         try:
-            self._within(patience, lambda given_up: self._write(name, data))
+            self._within(patience, lambda given_up: self._open_fs().pipe_file(self._path(name), data))
         except MissingError as error:
             raise StoreError(StoreReadOnly(self.label, "its folder is missing")) from error
         except StoreError as error:
             if isinstance(error.reason, StoreForbidden):
                 raise StoreError(StoreReadOnly(self.label, "no permission")) from error
             raise
+
+    def remake(self, name: str, most: int, listed: Callable[[], _T], made: Callable[[_T], bytes]) -> int:
+        """Write a file that is made of others, again until nobody changed those or it meanwhile; bytes written.
+
+        So the last one that is written is made of all that were there before it, as long as a store lists what was
+        written before.
+
+        Raises:
+            StoreError: the store cannot be read or written, or does not give back what was written, or the file would
+                have more than `most` bytes.
+        """
+        count = 0
+        for _ in range(_TRIES):
+            before = listed()
+            data = made(before)
+            if len(data) > most:
+                raise StoreError(StoreReadOnly(self.label, f"a file would have more than {most} bytes"))
+            if self.read(name, most, Endless()) != data:
+                self.write(name, data)
+                count += len(data)
+            if listed() == before and self.read(name, most, Endless()) == data:
+                return count
+        raise StoreError(StoreReadOnly(self.label, "it does not keep what is written, or others keep changing it"))
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there. Raises StoreError."""
@@ -216,6 +246,8 @@ class Remote:
         """What to raise for what fsspec raised, whose classes depend on the protocol."""
         if isinstance(error, StoreError | MissingError):
             return error
+        if isinstance(error, BadNameError):
+            return StoreError(StoreBadName(self.label, str(error)[:100]))
         status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or status in _MISSING:
             return MissingError()
@@ -228,37 +260,36 @@ class Remote:
         return StoreError(StoreUnreachable(self.label, detail))
 
     def _open_fs(self) -> Any:
-        """The file system. Raises StoreError."""
+        """The file system. Making one may ask servers (gcsfs does for credentials). Raises StoreError."""
         with self._lock:
             if self._fs is None:
-                self._fs = self._connected()
+                make, options = self._imported()
+                self._fs = make(**options)
             return self._fs
 
-    def _connected(self) -> Any:
+    def _imported(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """What makes the file system, and its options."""
         scheme = self.address.scheme
+        if scheme == "file":
+            return Folder, {"root": self.address.url}
         options: dict[str, Any] = {"skip_instance_cache": True}
-        package = _PACKAGES.get(scheme)
+        package = "fsspec"
         try:
-            fsspec = importlib.import_module("fsspec")
-        except ImportError as error:
-            raise StoreError(StoreNeedsPackage(self.label, "fsspec")) from error
-        try:
-            if package is not None:
-                importlib.import_module(package)
+            fsspec = importlib.import_module(package)
+            package = _PACKAGES[scheme]
+            importlib.import_module(package)
             if scheme in ("http", "https"):
                 timeout = importlib.import_module("aiohttp").ClientTimeout
                 options["client_kwargs"] = {"timeout": timeout(sock_connect=self._wait, sock_read=self._wait)}
             elif scheme == "s3":
                 options["config_kwargs"] = {"connect_timeout": self._wait, "read_timeout": self._wait}
                 options["use_listings_cache"] = False
-            return fsspec.filesystem(scheme, **options)
+            return fsspec.get_filesystem_class(scheme), options
         except ImportError as error:
-            raise StoreError(StoreNeedsPackage(self.label, package or scheme)) from error
-        except ValueError as error:  # no such protocol
-            raise StoreError(StoreBadAddress(self.label)) from error
+            raise StoreError(StoreNeedsPackage(self.label, package)) from error
 
     def _path(self, name: str) -> str:
-        return f"{self.address.url}/{name}" if name else self.address.url
+        return name if self.address.scheme == "file" else f"{self.address.url}/{name}"
 
     def _read(self, name: str, most: int, given_up: threading.Event) -> bytes:
         fs, path, scheme = self._open_fs(), self._path(name), self.address.scheme
@@ -274,35 +305,12 @@ class Remote:
                 raise StoreError(StoreRedirects(self.label))
             return b"".join(_chunks(file, most, given_up))
 
-    def _write(self, name: str, data: bytes) -> None:
-        if self.address.scheme == "file":
-            _replace(Path(self._path(name)), data)
-            return
-        self._open_fs().pipe_file(self._path(name), data)
-
 
 def _chunks(file: Any, most: int, given_up: threading.Event) -> Iterator[bytes]:
     left = most + 1
     while left and not given_up.is_set() and (chunk := file.read(min(left, _CHUNK))):
         left -= len(chunk)
         yield chunk
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file that others may read, in one step. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            sync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
 
 
 def _written(info: dict[str, Any]) -> float:

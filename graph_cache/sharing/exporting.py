@@ -18,6 +18,7 @@ from ..disk import marks
 from ..entry import Entry, read
 from ..files import replace_text, set_mode, sync
 from ..integrity import read_file
+from ..layout import GRAPHS_FOLDER
 from ..manifest import MANIFEST_FILE
 from ..places import valid_place
 from ..sources.folder import put
@@ -88,7 +89,7 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
                 reason = UnreadableManifest("its key names no folder")
             if reason is None and place is not None:
                 signature = publishers.sign(private, entry.text).model_dump_json(indent=1)
-                if entry.folder.is_relative_to(store.graphs):
+                if model == GRAPHS_FOLDER:  # of a home, perhaps another one
                     model = next((served.digest for served in marks.models(entry.folder)), _OTHER_MODEL)
                 model = model if _MODEL.fullmatch(model) else _OTHER_MODEL
                 new = _Signed(entry, f"{model}/{place[0].component}/{place[1]}", signature)

@@ -14,30 +14,29 @@ from ...common.reasons import (
     Reason,
     StoreBadName,
     StoreBadRecord,
-    StoreGraphNotKept,
     StoreWrongBytes,
     StoreWrongSignature,
     UnreadableManifest,
 )
 from ..disk.usable import Here
 from ..entry import Entry
-from ..home import Verified
 from ..integrity import check
 from ..key import FORMAT
 from ..manifest import Manifest
 from ..places import valid_place
-from ..remote import fetching, records
+from ..remote import fetching, records, taken_back
 from ..remote.fetching import Fetched, Publisher
-from ..remote.pushing import Pushed, Pusher, Source
+from ..remote.pushing import Pushed, Pusher, Source, write_index
 from ..remote.records import PublishedUse
-from ..remote.transport import Endless, MissingError, Remote, StoreError
+from ..remote.transport import Endless, Remote, StoreError
 from ..store import Store
 from ..trust import withdrawals
-from ..trust.publishers import PUBLISHER_FILE
 
 GRACE = 24 * 3600.0  # seconds in which what no record names may belong to somebody who is pushing
-_FOLDERS = ("objects", "graphs", "records", "withdrawn", "index")  # in the order in which a mirror writes them
-_LARGEST = 8 << 30
+_MOST_BYTES = {  # of the files of each folder, in the order in which a mirror writes them
+    "withdrawn": withdrawals.MOST_BYTES, "objects": 8 << 30, "graphs": records.MOST_BYTES,
+    "records": records.MOST_BYTES, "index": records.MOST_INDEX_BYTES,
+}  # fmt: skip
 
 Progress = Callable[[int], None]
 
@@ -63,14 +62,18 @@ class Done:
 
 
 def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progress | None = None) -> Iterator[Done]:
-    """Push entries that this user may load, each once. What the store has already takes one request each.
+    """Push entries that this user may load, each once, and what the publisher took back from any store.
+
+    What the store has already takes one request each.
 
     Args:
         progress: is told of bytes, also of those that the store has.
 
     Raises:
         StoreError: the store cannot be read or written; what was pushed before stays, and the next push goes on.
+        OSError: what the publisher took back cannot be remembered here.
     """
+    pusher.withdraw()  # what was taken back elsewhere
     seen: set[bytes] = set()
     for entry in entries:
         if entry.text in seen:
@@ -161,18 +164,10 @@ def fits_here(manifest: Manifest) -> bool:
 
 
 def _keep(store: Store, remote: Remote, found: Fetched, progress: Progress | None) -> Done:
-    name = found.manifest.label
-    place = valid_place(found.manifest.key, found.manifest)
-    if place is None:
-        return Done(name, "left out", reason=UnreadableManifest("its key names no folder"))
-    try:
-        with store.private.staging() as folder:
-            fetching.files(remote, found, folder, Endless(), progress)
-            signatures = {PUBLISHER_FILE: found.signature.model_dump_json(indent=1)}
-            store.private.keep(Verified(place[0], folder, found.manifest, found.text, signatures, fetched=True))
-    except OSError as error:
-        return Done(name, "left out", reason=StoreGraphNotKept(remote.label, in_brief(error)))
-    return Done(name, "pulled", sum(file.bytes for file in found.manifest.files.values()))
+    kept = fetching.keep(remote, found, store.private, Endless(), progress)
+    if isinstance(kept, Reason):
+        return Done(found.manifest.label, "left out", reason=kept)
+    return Done(found.manifest.label, "pulled", sum(file.bytes for file in found.manifest.files.values()))
 
 
 # Mirror ---------------------------------------------------------------------------------------------------------
@@ -181,42 +176,59 @@ def _keep(store: Store, remote: Remote, found: Fetched, progress: Progress | Non
 def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> Iterator[Done]:
     """Copy a store file by file, whoever signed what is in it. A copy that was stopped goes on where it was.
 
-    Objects come first, so that a record never names what the copy lacks. Each is compared with its name.
+    What is made of other files is made anew of those that the copy has, so that it keeps withdrawals and keys of its
+    own. Withdrawals come first, and objects before the records that name them; objects are compared with their names.
 
     Raises:
         StoreError: one of the stores cannot be read or written.
+        NoCryptographyError: there are withdrawals, and nothing can be verified.
     """
-    for folder in _FOLDERS:
+    withdrawn: dict[str, dict[str, bytes]] = {}
+    for folder, most in _MOST_BYTES.items():
         there = target.list(folder)
+        indexed = []
         for name, (size, _) in sorted(source.list(folder).items()):
             one = records.named(name)
-            if folder in ("objects", "graphs", "records") and one is None:
+            if one is None or not name.startswith(f"{folder}/"):
                 yield Done(name, "left out", reason=StoreBadName(source.label, name[:100]))
                 continue
-            if folder == "objects" and there.get(name, (-1, 0.0))[0] == size:
+            if one.kind == "object" and there.get(name, (-1, 0.0))[0] == size:
                 yield Done(name, "there already")
                 continue
             try:
-                data = source.read(name, _LARGEST if folder == "objects" else withdrawals.MOST_BYTES, Endless())
-            except MissingError:  # removed meanwhile
+                data = source.read(name, most, Endless())
+            except StoreError as error:
+                if not isinstance(error.reason, StoreBadName):
+                    raise
+                yield Done(name, "left out", reason=error.reason)
                 continue
-            if folder == "objects" and one is not None and blake3(data).hexdigest() != one.digest:
+            if data is None:  # removed meanwhile
+                continue
+            if len(data) > most or (one.kind == "object" and blake3(data).hexdigest() != one.digest):
                 yield Done(name, "left out", reason=StoreWrongBytes(source.label, name))
-                continue
-            if folder != "objects" and name in there and _same(target, name, data):
+            elif folder == "withdrawn":
+                found, right = withdrawals.read(data, one.publisher)
+                withdrawn.setdefault(one.publisher, {}).update(found)
+                if not right:
+                    yield Done(name, "left out", reason=StoreWrongSignature(source.label, one.publisher[:12]))
+            elif folder == "index":
+                indexed.append(one.publisher)
+            elif name in there and target.read(name, len(data), Endless()) == data:
                 yield Done(name, "there already")
-                continue
-            target.write(name, data)
-            if progress is not None:
-                progress(len(data))
-            yield Done(name, "copied", len(data))
+            else:
+                target.write(name, data)
+                yield _copied(name, len(data), progress)
+        if folder == "withdrawn":
+            for public, lines in withdrawn.items():
+                yield _copied(records.withdrawn_name(public), taken_back.write(target, public, lines), progress)
+        for public in indexed:
+            yield _copied(records.index_name(public), write_index(target, public), progress)
 
 
-def _same(remote: Remote, name: str, data: bytes) -> bool:
-    try:
-        return remote.read(name, len(data), Endless()) == data
-    except MissingError:
-        return False
+def _copied(name: str, count: int, progress: Progress | None) -> Done:
+    if progress is not None:
+        progress(count)
+    return Done(name, "copied" if count else "there already", count)
 
 
 # Garbage --------------------------------------------------------------------------------------------------------
@@ -270,9 +282,8 @@ def garbage(remote: Remote, grace: float = GRACE) -> Garbage:
 
 def _needed(remote: Remote, name: str, known: set[str]) -> set[str]:
     """The digests of objects that a record, or a graph of one, needs. Raises StoreError."""
-    try:
-        data = remote.read(name, records.MOST_BYTES, Endless())
-    except MissingError:
+    data = remote.read(name, records.MOST_BYTES, Endless())
+    if data is None:  # removed meanwhile
         return set()
     try:
         envelope = withdrawals.Envelope.model_validate_json(data)
@@ -283,11 +294,11 @@ def _needed(remote: Remote, name: str, known: set[str]) -> set[str]:
     for graph in record.graphs:
         if graph.manifest in known | found:
             continue
-        try:
-            text = remote.read(records.object_name(graph.manifest), graph.bytes, Endless())
-            manifest = Manifest.model_validate_json(text)
-        except MissingError:
+        text = remote.read(records.object_name(graph.manifest), graph.bytes, Endless())
+        if text is None:
             continue  # a graph that nobody can load needs nothing
+        try:
+            manifest = Manifest.model_validate_json(text)
         except ValidationError as error:
             raise StoreError(StoreBadRecord(remote.label, f"{graph.manifest[:12]}: {in_brief(error, 80)}")) from error
         found |= {graph.manifest, *(file.blake3 for file in manifest.files.values())}

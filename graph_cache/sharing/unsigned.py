@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
-from pydantic import ValidationError
+from pydantic import Base64Bytes, ValidationError
 
 from ...common.errors import in_brief
-from ...common.reasons import DigestDiffers, MissingFile, Reason, UnlistedMember, UnreadableManifest, WrongSize
+from ...common.reasons import (
+    DigestDiffers,
+    MissingFile,
+    NotAskedFor,
+    Reason,
+    UnlistedMember,
+    UnreadableManifest,
+    WrongSize,
+)
 from ..crash import leftovers
 from ..entry import Entry, read
 from ..file_names import check_names
@@ -25,7 +33,7 @@ from .remote_stores import published_uses
 
 @dataclass(frozen=True)
 class Unsigned:
-    """A graph as a task returns it: bytes, of which nothing is known yet.
+    """A graph as a task returns it: bytes, of which nothing is known yet; as JSON they are in base 64.
 
     Attributes:
         manifest: its bytes.
@@ -33,8 +41,8 @@ class Unsigned:
         uses: what its first use showed there, as JSON.
     """
 
-    manifest: bytes
-    files: Mapping[str, bytes]
+    manifest: Base64Bytes
+    files: Mapping[str, Base64Bytes]
     uses: tuple[str, ...] = ()
 
 
@@ -50,8 +58,12 @@ def made_here(store: Store) -> Iterator[Unsigned]:
                 yield Unsigned(entry.text, files, uses)
 
 
-def check(given: Unsigned) -> Manifest | Reason:
-    """Say whether a graph is whole: its manifest names what graphs have, and the files are what it lists."""
+def check(given: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest | Reason:
+    """Say whether a graph is whole: its manifest names what graphs have, and the files are what it lists.
+
+    Args:
+        expected: what fields of its key, and of the target in that, may be. One that it lacks is no look-up's.
+    """
     if len(given.manifest) > MOST_BYTES:
         return UnreadableManifest(f"more than {MOST_BYTES} bytes")
     try:
@@ -63,31 +75,34 @@ def check(given: Unsigned) -> Manifest | Reason:
         return wrong
     if valid_place(manifest.key, manifest) is None:
         return UnreadableManifest("its key names no folder")
-    for name, wanted in manifest.files.items():
+    facts = {**manifest.key["target"], **manifest.key}
+    for field, wanted in expected.items():
+        value = str(facts.get(field, "")).partition("+")[0]  # machines with and without GPUs have other builds of torch
+        if field in facts and value not in wanted:
+            return NotAskedFor(field, value[:100], " or ".join(wanted))
+    for name, listed in manifest.files.items():
         data = given.files.get(name)
         if data is None:
             return MissingFile(name)
-        if len(data) != wanted.bytes:
-            return WrongSize(name, len(data), wanted.bytes)
-        if blake3(data).hexdigest() != wanted.blake3:
+        if len(data) != listed.bytes:
+            return WrongSize(name, len(data), listed.bytes)
+        if blake3(data).hexdigest() != listed.blake3:
             return DigestDiffers(name)
     odd = sorted({*given.files} - {*manifest.files})
     return UnlistedMember(odd[0][:100]) if odd else manifest
 
 
-def publish(given: Unsigned, pusher: Pusher, home: Path) -> Pushed | Reason:
-    """Check, sign and push a graph that another machine made.
+def publish(given: Unsigned, manifest: Manifest, pusher: Pusher, home: Path) -> Pushed | Reason:
+    """Sign and push a graph that another machine made.
 
     Args:
+        manifest: that `check` gave for it.
         home: this user's graph folder.
 
     Raises:
         StoreError: the store cannot be read or written.
         OSError: there is no room here for its files.
     """
-    manifest = check(given)
-    if isinstance(manifest, Reason):
-        return manifest
     try:
         uses = tuple(PublishedUse.model_validate_json(use) for use in given.uses[:1])
     except ValidationError as error:

@@ -161,7 +161,8 @@ def _free_name(entry: Entry, component: Path, signer: Signer) -> str | None:
         verdict = read_trusted(component / name, signer) if os.path.lexists(component / name) else None
         if isinstance(verdict, Known) and verdict.entry.text == entry.text:
             return None
-        if verdict is None or isinstance(verdict, Known | Faulty) or name == with_key:
+        mine = isinstance(verdict, Known) and verdict.trusted.publisher is None
+        if verdict is None or mine or isinstance(verdict, Faulty) or name == with_key:
             if name == with_key:
                 _drop_orphans(component, plain, signer)
             return name

@@ -13,6 +13,7 @@ from blake3 import blake3
 from ...common.errors import in_brief
 from ...common.reasons import Damaged, DigestDiffers, MissingFile, NotARegularFile, Reason, UnreadableNow, WrongSize
 from ..entry import Entry
+from ..file_names import check_names
 from ..files import IrregularFileError, open_regular
 from ..home import Home
 from ..key import GraphKey
@@ -64,6 +65,9 @@ class Source(Protocol):
 
 def copy_files(entry: Entry, folder: Path) -> Damaged | UnreadableNow | None:
     """Copy an entry's files; say what is wrong with the first that is not what the manifest lists."""
+    bad = check_names(entry.manifest)  # before any of them becomes a path
+    if bad is not None:
+        return bad
     for name, wanted in entry.manifest.files.items():
         try:
             # As in `integrity`: only what differs twice is damage.

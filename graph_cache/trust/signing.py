@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from ...common.errors import in_brief
 from ...common.reasons import SigningKeyRefused, UnknownPublisher, UnreadableNow, Unsigned, Untrusted, WrongSignature
 from ..entry import Entry, Unparsed
-from ..files import IrregularFileError, OversizedFileError, is_passing, read_regular
+from ..files import IrregularFileError, OversizedFileError, may_pass, read_regular
 from ..manifest import Strict
 from . import signing_key
 from .publishers import Published, Publishers
@@ -115,7 +115,11 @@ def _read_signature(folder: Path) -> Signature | Untrusted | UnreadableNow:
     except (IrregularFileError, OversizedFileError, ValidationError):
         return WrongSignature()
     except (OSError, MemoryError) as error:
-        return UnreadableNow(SIGNATURE_FILE, in_brief(error)) if is_passing(error) else WrongSignature()
+        return (
+            UnreadableNow(SIGNATURE_FILE, in_brief(error))
+            if may_pass(error, folder / SIGNATURE_FILE)
+            else WrongSignature()
+        )
 
 
 def _id(key: bytes) -> str:

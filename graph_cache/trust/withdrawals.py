@@ -1,24 +1,27 @@
-"""Withdrawals: which of their graphs publishers have taken back. Remembered here, so that no store brings them back.
+"""Withdrawals: which of their graphs publishers have taken back. They only add up, whichever store told of them.
 
-A publisher signs the list anew, with a higher number, whenever a graph is added to it. This user's folder keeps what
-was read last of each publisher, and a list with a lower number changes nothing.
+A publisher signs a statement for each graph. This user's folder has an empty file for each that was ever read, so that
+no store brings a graph back, and processes that learn of several at once lose none.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
+import re
+from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from blake3 import blake3
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, ValidationError
 
-from ..files import read_regular, replace_text
+from ..files import sync_folder
 from ..manifest import Strict
 from . import ed25519
 
 FOLDER = ".withdrawn"  # below the user's folder
-MOST_BYTES = 4 << 20
+MOST_BYTES = 16 << 20  # of a list: 40,000 statements
+_DIGEST = r"^[0-9a-f]{64}$"
 
 
 class Envelope(Strict):
@@ -28,64 +31,65 @@ class Envelope(Strict):
     value: str = Field(pattern=r"^[0-9a-f]{128}$")
 
 
-class Withdrawals(Strict):
-    """Which graphs a publisher has taken back, by the digests of their manifests.
+class Withdrawal(Strict):
+    """That a publisher has taken back a graph, by the digest of its manifest."""
 
-    Attributes:
-        number: of the list; a later one has a higher one.
-    """
-
-    PURPOSE: ClassVar[bytes] = b"onegraph withdrawals, version 1\n"
+    PURPOSE: ClassVar[bytes] = b"onegraph withdrawal, version 1\n"
 
     version: Literal[1] = 1
-    publisher: str = Field(pattern=r"^[0-9a-f]{64}$")
-    number: int = Field(ge=0)
-    manifests: frozenset[Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]] = frozenset()
+    publisher: str = Field(pattern=_DIGEST)
+    manifest: str = Field(pattern=_DIGEST)
 
 
-def verified(data: bytes, public: str) -> Withdrawals | None:
-    """Read a list, if that publisher signed it; None if not. Raises NoCryptographyError."""
-    try:
-        envelope = Envelope.model_validate_json(data)
-        if not ed25519.is_signed(public, envelope.value, Withdrawals.PURPOSE + envelope.statement.encode()):
-            return None
-        found = Withdrawals.model_validate_json(envelope.statement)
-    except (ValidationError, ValueError):
-        return None
-    return found if found.publisher == public else None
+def read(data: bytes, public: str, known: Container[str] = ()) -> tuple[dict[str, bytes], bool]:
+    """Read a list of signed withdrawals, one a line.
 
+    Args:
+        known: manifests that are known as withdrawn; signatures of these are not verified again.
 
-def known(home: Path, public: str) -> Withdrawals:
-    """Read what is known of a publisher here; an empty list with the number 0 where nothing is."""
-    with contextlib.suppress(OSError, MemoryError, ed25519.NoCryptographyError):
-        found = verified(read_regular(_file(home, public), MOST_BYTES), public)
-        if found is not None:
-            return found
-    return Withdrawals(publisher=public, number=0)
-
-
-def remember(home: Path, public: str, data: bytes) -> bool:
-    """Keep a publisher's list if it is later than the one that is known; whether the signature is right.
-
-    Never raises OSError: where it cannot be kept, the next process asks again.
+    Returns:
+        By manifest, that publisher's lines; and whether all are. Those after a wrong one are left out, since a forged
+        list is to cost the time of one signature.
 
     Raises:
         NoCryptographyError: nothing can be verified.
     """
-    found = verified(data, public)
-    if found is None:
-        return False
-    if found.number > known(home, public).number:
-        with contextlib.suppress(OSError):
-            _file(home, public).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            replace_text(_file(home, public), data.decode())
-    return True
+    found: dict[str, bytes] = {}
+    for line in data.splitlines():
+        try:
+            envelope = Envelope.model_validate_json(line)
+            one = Withdrawal.model_validate_json(envelope.statement)
+        except (ValidationError, ValueError):
+            return found, False
+        signed = Withdrawal.PURPOSE + envelope.statement.encode()
+        if one.publisher != public or one.manifest in found:
+            return found, False
+        if one.manifest not in known and not ed25519.is_signed(public, envelope.value, signed):
+            return found, False
+        found[one.manifest] = line
+    return found, True
+
+
+def known(home: Path, public: str) -> frozenset[str]:
+    """The manifests of the graphs that a publisher is known to have taken back."""
+    try:
+        return frozenset(one.name for one in (home / FOLDER / public).iterdir() if re.fullmatch(_DIGEST, one.name))
+    except OSError:
+        return frozenset()
+
+
+def remember(home: Path, public: str, manifests: Iterable[str]) -> None:
+    """Keep that a publisher has taken back graphs. Raises OSError."""
+    new = {*manifests} - known(home, public)
+    if new:
+        folder = home / FOLDER / public
+        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, exist_ok=True)
+        for one in new:
+            (folder / one).touch(mode=0o644)
+        sync_folder(folder)
 
 
 def is_withdrawn(home: Path, public: str, manifest: bytes) -> bool:
     """Whether a publisher is known to have taken back the graph of a manifest."""
-    return blake3(manifest).hexdigest() in known(home, public).manifests
-
-
-def _file(home: Path, public: str) -> Path:
-    return home / FOLDER / f"{public}.json"
+    return os.path.lexists(home / FOLDER / public / blake3(manifest).hexdigest())

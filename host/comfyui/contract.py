@@ -114,6 +114,7 @@ USES: dict[Feature, tuple[Use, ...]] = {
     ),
     "baking": (
         *uses("server.PromptServer", "send_sync"),
+        *uses("nodes", "NODE_CLASS_MAPPINGS"),
         *uses("execution.PromptQueue", "get_history", "get_current_queue_volatile"),
         Use("execution.PromptQueue.delete_queue_item", ("function",)),
         Use("execution.PromptQueue.interrupt_if_running", ("prompt_id",)),

@@ -12,11 +12,14 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 STEPS = 2
 MOST_ROUNDS = 4  # after which something compiles at each run
 _PAUSE = 0.3
+_SINK = "PreviewAny"  # takes anything, and writes nothing
+_CALLED = ("MODEL", "VAE", "CONTROL_NET")  # types of what runs graphs; those named PIPE hold some
 _OURS, _ONEDIFFS = ("OneGraphCompile", "OneGraphLoad"), ("OneDiff", "SVDSpeedup")  # that run graphs
 
 Prompt = dict[str, dict[str, Any]]
@@ -28,8 +31,19 @@ class JobError(Exception):
     """The workflow cannot be run; the message tells why and what to do."""
 
 
+@dataclass(frozen=True)
+class NodeType:
+    """What a server tells of a type of node: whether a workflow ends with it, and the types of its outputs."""
+
+    ends: bool
+    gives: tuple[str, ...]
+
+
 class Server(Protocol):
     """Where a workflow runs."""
+
+    def node_type(self, kind: str) -> NodeType:
+        """A type of node, by the name that workflows give it. Raises what ends the job."""
 
     def status(self) -> dict[str, Any]:
         """As `GET /onegraph/status`. Raises what ends the job."""
@@ -62,7 +76,37 @@ def _is_node(node: Any) -> bool:
     return isinstance(node.get("inputs", {}), dict)
 
 
-def shortened(prompt: Prompt, mode: Mode, size: str = "") -> Prompt:
+def _links(node: dict[str, Any]) -> list[tuple[str, int]]:
+    """Which outputs of which nodes a node is given."""
+    given = [value for value in node.get("inputs", {}).values() if isinstance(value, list) and len(value) == 2]
+    return [(name, slot) for name, slot in given if isinstance(name, str) and isinstance(slot, int)]
+
+
+def _without_ends(prompt: Prompt, types: Callable[[str], NodeType]) -> Prompt:
+    """Replace nodes that a workflow ends with, whatever they save or show, by ones that only ask for their inputs.
+
+    One stays where another node uses its output, or where it may be what runs graphs: a sampler that shows its image.
+    """
+    known = {kind: types(kind) for kind in {node["class_type"] for node in prompt.values()}}
+
+    def may_go(name: str) -> bool:
+        kind, given = known[prompt[name]["class_type"]], [link for link in _links(prompt[name]) if link[0] in prompt]
+        takes = [one for source, slot in given for one in known[prompt[source]["class_type"]].gives[slot : slot + 1]]
+        runs = kind.gives and any(one in _CALLED or "PIPE" in one for one in takes)
+        return kind.ends and not runs and not prompt[name]["class_type"].startswith((*_OURS, *_ONEDIFFS))
+
+    ends, before = {name for name in prompt if may_go(name)}, None
+    while ends != before:  # what only such nodes use goes with them
+        before = ends
+        ends = ends - {source for name, node in prompt.items() if name not in ends for source, _ in _links(node)}
+    links = dict.fromkeys(
+        link for name in prompt if name in ends for link in _links(prompt[name]) if link[0] not in ends
+    )
+    sinks = {f"onegraph end {n}": {"class_type": _SINK, "inputs": {"source": [*link]}} for n, link in enumerate(links)}
+    return {name: node for name, node in prompt.items() if name not in ends} | sinks
+
+
+def shortened(prompt: Prompt, mode: Mode, size: str, types: Callable[[str], NodeType]) -> Prompt:
     """Make a workflow short: two steps of each sampler, nothing saved, no graph compiled by `explain`."""
     prompt = copy.deepcopy(prompt)
     for node in prompt.values():
@@ -76,14 +120,11 @@ def shortened(prompt: Prompt, mode: Mode, size: str = "") -> Prompt:
             given |= {"start_at_step": 0, "end_at_step": 10000}
         elif kind == "SplitSigmas":
             given["step"] = 1
-        elif kind == "SaveImage":
-            node["class_type"] = "PreviewImage"
-            given.pop("filename_prefix", None)
         elif kind.startswith(_OURS):
             given["when_missing"] = "eager" if mode == "explain" else "wait"
         if size and kind.startswith("Empty") and isinstance(given.get("width"), int):
             given["width"], given["height"] = (int(side) for side in size.split("x"))
-    return prompt
+    return _without_ends(prompt, types)
 
 
 def nodes_of_ours(prompt: Prompt) -> list[str]:
@@ -96,7 +137,7 @@ def run_until_nothing_compiles(server: Server, mode: Mode, prompt: Prompt, size:
     for number in range(1, MOST_ROUNDS + 1):
         before = server.status()["compiles"]
         tell("running", size=size, round=number)
-        prompt_id = server.queue(shortened(prompt, mode, size))
+        prompt_id = server.queue(shortened(prompt, mode, size, server.node_type))
         try:
             status = _follow(server, prompt_id, tell)
         except BaseException:

@@ -17,13 +17,23 @@ import sys
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .trial_runs import JobError, Mode, Prompt, checked, nodes_of_ours, refusal_text, run_until_nothing_compiles
+from .trial_runs import (
+    JobError,
+    Mode,
+    NodeType,
+    Prompt,
+    checked,
+    nodes_of_ours,
+    refusal_text,
+    run_until_nothing_compiles,
+)
 
 _START_SECONDS = 600
 _PAUSE = 0.3
@@ -81,6 +91,11 @@ class HttpServer:
         """What OneGraph did there. Raises OSError, ValueError."""
         found: dict[str, Any] = self.ask("/onegraph/status")
         return found
+
+    def node_type(self, kind: str) -> NodeType:
+        """A type of node; one that is not there ends nothing. Raises OSError, ValueError."""
+        info = self.ask(f"/object_info/{urllib.parse.quote(kind, safe='')}").get(kind) or {}
+        return NodeType(bool(info.get("output_node")), tuple(map(str, info.get("output") or ())))
 
     def queue(self, prompt: Prompt) -> str:
         """Queue a workflow; its id. Raises JobError, OSError."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ...common.errors import in_brief, without_paths
 from ...runtime.obtain.registry import registry
-from ..jobs.trial_runs import JobError, Prompt, nodes_of_ours, refusal_text, run_until_nothing_compiles
+from ..jobs.trial_runs import JobError, NodeType, Prompt, nodes_of_ours, refusal_text, run_until_nothing_compiles
 from ..show import events, status
 
 log = logging.getLogger("onegraph.host")
@@ -178,6 +178,14 @@ class _JobRun:
         counts = registry().status()
         runs = {"all_runs": status.all_runs(), "prompts": status.prompts()}
         return {**counts, "compiles": registry().counters.compiles, **runs}
+
+    def node_type(self, kind: str) -> NodeType:
+        """A type of node; one that is not there ends nothing."""
+        import nodes
+
+        found = nodes.NODE_CLASS_MAPPINGS.get(kind)
+        gives = getattr(found, "RETURN_TYPES", None) or ()
+        return NodeType(bool(getattr(found, "OUTPUT_NODE", False)), tuple(map(str, gives)))
 
     def queue(self, prompt: Prompt) -> str:
         """Queue a workflow as a client does. Raises JobError."""

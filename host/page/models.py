@@ -10,7 +10,7 @@ from ..show.badges import BadgeOf
 from .answers import Given, Told
 from .baking import JobState
 
-ModelState = Literal["ready", "partly", "would_compile", "unknown"]
+ModelState = Literal["ready", "partly", "would_compile"]
 
 _TEXT = Field(default="", max_length=200)
 _MOST_BUDGET = 1 << 60

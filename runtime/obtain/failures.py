@@ -34,6 +34,7 @@ MOST_TRIES = 4  # of one graph that ends for want of memory, whatever is free
 
 _DAY = 24 * 3600
 _PASSING: tuple[Kind, ...] = ("disk", "memory", "place")  # what they say of a machine is forgotten after a day
+_DOUBLINGS = 8  # of the days before a compile that failed is tried again: what no day mends costs ever less
 _TWICE = 2  # what may be an accident counts from here on
 # Facts by name, some of which a failure is remembered with.
 _VERSIONS = ("onegraph", "torch", "compiler", "driver", "host")
@@ -100,7 +101,12 @@ class Failures:
             return Refused(reasons.WaitsForFolder(because))
         if failure.kind == "again" and failure.tries < _TWICE:
             return None
-        return Refused(reasons.WaitsForChange(because, tuple(sorted(failure.facts))))
+        days = 0
+        if isinstance(because, reasons.CompileFailed) and _TIMEOUT not in failure.facts:
+            days = 2 ** min(failure.tries - 1, _DOUBLINGS)
+            if not 0 <= time.time() - failure.time < days * _DAY:
+                return None  # a header may be there by now, or a linker, and no fact tells of those
+        return Refused(reasons.WaitsForChange(because, tuple(sorted(failure.facts)), days))
 
     def _room(self, failure: Failure) -> tuple[int, int] | None:
         """Bytes that are free, and that there are in all, where too few were; None where nobody can tell."""

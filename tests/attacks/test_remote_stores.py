@@ -19,10 +19,10 @@ from onegraph.graph_cache.lookup import Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.remote import fetching, records
-from onegraph.graph_cache.remote.layers import Kept
 from onegraph.graph_cache.remote.records import Record, RemoteGraph
 from onegraph.graph_cache.remote.transport import Endless, StoreError
 from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import publishers
 
@@ -187,7 +187,7 @@ def test_an_older_record_brings_no_withdrawn_graph_back(world: World, tmp_path: 
 
 
 def test_an_older_list_takes_nothing_off(world: World) -> None:
-    """Withdrawals are remembered by their number: an older list, or none, changes nothing."""
+    """Withdrawals only add up: an older list, or none, changes nothing."""
     first = world.alice.withdraw(world.url, world.other)
     name = world.path(records.withdrawn_name(world.alice.public))
     older = name.read_bytes()
@@ -197,14 +197,15 @@ def test_an_older_list_takes_nothing_off(world: World) -> None:
     without_time(world.worker)
     world.worker.store.remotes.refresh()
     without_time(world.worker)
-    name.unlink()
+    for path in (world.folder / "withdrawn", world.alice.store.home / ".withdrawn"):
+        shutil.rmtree(path)
     assert world.alice.push(world.url, world.made) == ["pushed"]  # by a publisher who forgot
     assert world.worker.fetch() == reasons.StoreGraphWithdrawn("file:remote", "fleet")
 
 
 def test_a_list_of_the_strangers_takes_nothing_back(world: World) -> None:
     """Else whoever can write the store could stop a fleet for good."""
-    assert isinstance(world.worker.fetch(), Kept)
+    assert isinstance(world.worker.fetch(), Taken)
     world.mallory.push(world.url, world.mallory.make())
     world.mallory.pusher(world.url).withdraw([blake3(world.made.text).hexdigest()])
     shutil.copy(
@@ -219,7 +220,7 @@ def test_a_list_of_the_strangers_takes_nothing_back(world: World) -> None:
 def test_what_is_kept_is_checked_like_any_other(world: World) -> None:
     """Once it is here, the publisher's signature covers it as long as it is used."""
     found = world.worker.fetch()
-    assert isinstance(found, Kept)
+    assert isinstance(found, Taken)
     (found.entry.folder / "graph.aoti").write_bytes(b"evil")
     with world.worker.store.private(found.entry) as files:
         assert isinstance(files, reasons.Damaged)
@@ -249,6 +250,6 @@ def test_a_mirror_copies_no_odd_names_and_no_wrong_objects(world: World, tmp_pat
 
 def test_files_are_what_the_helpers_say(world: World) -> None:
     """The graphs of these tests are whole: without an attack they are fetched."""
-    assert isinstance(world.worker.fetch(), Kept)
+    assert isinstance(world.worker.fetch(), Taken)
     assert isinstance(integrity.check(world.made), integrity.Sound)
     assert constants.read(world.made.manifest, world.made.folder) == CONSTANTS

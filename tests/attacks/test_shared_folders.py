@@ -126,9 +126,7 @@ class Payload:
 
 
 @pytest.mark.parametrize("home", ["home", "models/home"])
-def test_a_member_brings_no_code_into_a_compile(
-    home: str, models: Path, source: ModelSource, tmp_path: Path
-) -> None:
+def test_a_member_brings_no_code_into_a_compile(home: str, models: Path, source: ModelSource, tmp_path: Path) -> None:
     """The job and the skeleton, a pickle, are what this process wrote, whatever folder a member puts in place."""
     store, stolen, marker = Store(tmp_path / home), models / "stolen", models / "ran-as-root"
     crafted = tmp_path / "crafted"

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headless import server, workflows
+from headless import host, server, workflows
 from support.comfyui.commands import ask
 
 from .conftest import graph_folders, node_of, txt2img
+
+SAVER = """
+import pathlib
+import folder_paths
+
+class UnknownSaver:
+    TYPES = {"images": ("IMAGE",), "samples": ("LATENT",), "name": ("STRING",)}
+    INPUT_TYPES = classmethod(lambda cls: {"required": cls.TYPES})
+    RETURN_TYPES = ("STRING",)
+    FUNCTION = "save"
+    OUTPUT_NODE = True
+
+    def save(self, images, samples, name):
+        pathlib.Path(folder_paths.get_output_directory(), name).write_text("saved")
+        return (name,)
+
+NODE_CLASS_MAPPINGS = {"UnknownSaver": UnknownSaver}
+"""
+
+
+@pytest.fixture(scope="module")
+def running(
+    base: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[server.Server]:
+    """A server that has a pack with a node which saves."""
+    pack = tmp_path_factory.mktemp("pack")
+    (pack / "__init__.py").write_text(SAVER)
+    with server.running(base, host.comfyui_path(), env=environment, packs={"unknown_saver": pack}) as running:
+        yield running
 
 
 def compiles(running: server.Server) -> int:
@@ -35,6 +66,49 @@ def test_a_workflow_that_cannot_run(running: server.Server, tmp_path: Path) -> N
     code, found = ask("bake", prompt, running, tmp_path)
     assert code == 1
     assert found["error"].startswith("ComfyUI refuses the workflow: ")
+
+
+def saving(prompt: workflows.Prompt) -> workflows.Prompt:
+    """Have a workflow save what it makes in many ways, and show what one of them returns."""
+    (sampler,), (decoder,) = workflows.nodes(prompt, "KSampler"), workflows.nodes(prompt, "VAEDecode")
+    samples, images = [sampler, 0], [decoder, 0]
+    model, clip, vae = ([workflows.nodes(prompt, "CheckpointLoaderSimple")[0], slot] for slot in range(3))
+    name = {"filename_prefix": "saved"}
+    added = {
+        "webp": (
+            "SaveAnimatedWEBP",
+            {"images": images, "fps": 6, "lossless": True, "quality": 80, "method": "default"},
+        ),
+        "latent": ("SaveLatent", {"samples": samples}),
+        "video": ("CreateVideo", {"images": images, "fps": 6}),
+        "save video": ("SaveVideo", {"video": ["video", 0], "format": "auto", "codec": "auto"}),
+        "checkpoint": ("CheckpointSave", {"model": model, "clip": clip, "vae": vae}),
+        "unknown": ("UnknownSaver", {"images": images, "samples": samples, "name": "saved.txt"}),
+        "shown": ("PreviewAny", {"source": ["unknown", 0]}),
+    }
+    nodes = {key: {"class_type": kind, "inputs": {**name, **given}} for key, (kind, given) in added.items()}
+    return {**prompt, **nodes}
+
+
+def files(base: Path) -> list[Path]:
+    return [path for folder in ("output", "temp") for path in (base / folder).rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("by", ["command", "page"])
+def test_nothing_is_saved(by: str, running: server.Server, base: Path, tmp_path: Path) -> None:
+    prompt = saving(txt2img(seed=14, when_missing="background"))
+    before = files(base)
+    if by == "command":
+        code, found = ask("bake", prompt, running, tmp_path)
+        assert code == 0, found
+    else:
+        job = running.post("/onegraph/bake", {"prompt": prompt})["job"]
+        while (now := running.get(f"/onegraph/bake/{job}"))["state"] in ("waiting", "running"):
+            time.sleep(0.1)
+        assert now["state"] == "done", now
+    report = running.status()["all_runs"][node_of(prompt)][-1]
+    assert report["compiled_calls"] == 2 and not report["eager_codes"]
+    assert files(base) == before
 
 
 @pytest.mark.full

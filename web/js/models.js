@@ -7,7 +7,7 @@ import { ago, bytes, t } from "./strings.js";
 import { VirtualList } from "./virtual.js";
 
 const COLOURS = { ready: "good", partly: "warn", would_compile: "none", unknown: "none" };
-const ORDER = ["ready", "partly", "would_compile", "unknown"];
+const ORDER = ["ready", "partly", "would_compile"];
 
 export class Models {
   /** @param {object} heard `failed(error)`; `chosen(name)`: the user wants to see a checkpoint's graphs. */

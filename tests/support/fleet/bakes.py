@@ -43,7 +43,11 @@ def toy(number: int, log: str, gate: str = "", first: int = 0) -> None:
 
 def bytes_of(number: int, log: str) -> None:
     """As `toy`, with a graph of a few bytes that nothing compiled."""
-    store, wanted = Store(), key(architecture=f"toy {number}")
+    import torch
+
+    from onegraph.backends.inductor.target import target
+
+    store, wanted = Store(), key(architecture=f"toy {number}", target=target(torch.device("cpu")))
     _note(log, f"begun {number}")
     if isinstance(store.take(wanted, ModelSource(None, "0123456789ab")), Taken):
         return

@@ -55,15 +55,15 @@ class Publisher:
         return publish(self.store, ModelSource(None, "666666666666"), wanted, content, new)
 
     def pusher(self, url: str) -> Pusher:
-        return Pusher(remote_of(url), self.private)
+        return Pusher(remote_of(url), self.private, self.store.home)
 
     def push(self, url: str, *entries: Entry) -> list[str]:
         """Push entries; what was done with each."""
         return [done.did for done in remote_stores.push(self.store, entries, self.pusher(url))]
 
     def withdraw(self, url: str, *entries: Entry) -> int:
-        """Take entries back; the number of the list."""
-        return self.pusher(url).withdraw(blake3(entry.text).hexdigest() for entry in entries).number
+        """Take entries back; how many are so far."""
+        return len(self.pusher(url).withdraw(blake3(entry.text).hexdigest() for entry in entries))
 
 
 @dataclass(frozen=True)

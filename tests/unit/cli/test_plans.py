@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import socket
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from support.fleet.stores import Publisher, Worker
 from support.store.entries import key
 from typer.testing import CliRunner, Result
 
+from onegraph.backends.inductor.target import target
 from onegraph.cli import bake_task, on_ray, plans
 from onegraph.cli.app import app
+from onegraph.cli.bake_task import Baked
+from onegraph.cli.ray_driver import FRAME
 from onegraph.common import reasons
+from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.sharing import unsigned
 from onegraph.graph_cache.sharing.unsigned import Unsigned
 from onegraph.graph_cache.sources.source import Taken
@@ -88,7 +97,10 @@ arguments = [{ number = 1 }, { number = 2 }]
         ('[[bake]]\nworkflow = "txt2img.json"\ncall = "a:b"\n', "either a workflow or a call"),
         ('[[bake]]\nworkflow = "txt2img.json"\nsizes = ["big"]\n', "not a size"),
         ('[[bake]]\ncall = "a:b"\ntargets = ["none"]\n', r"No \[\[target\]\]"),
-        ('[[bake]]\ncall = "a b"\n', "call"),
+        *(
+            (f"[[bake]]\ncall = {json.dumps(call)}\n", "is no call; write it like package.module:function")
+            for call in ("a b", "a", "a:", ":b", "a:b:c", "a..b:c", "a:b.c", "a:b\n", ".a:b", "-m:b")
+        ),
         ("[[bake]\n", "no TOML"),
         ('[[bake]]\nworkflow = "plan.toml"\n', "no JSON"),
     ],
@@ -119,10 +131,10 @@ def test_a_task_returns_unsigned_graphs_that_the_driver_signs(alice: Publisher, 
     row = on_ray._published(one, baked, pusher, alice.store.home)
     assert (row.did, len(row.keys), row.why) == ("baked", 1, "")
     worker = Worker.at(tmp_path / "home", url, trusts=[alice])
-    assert isinstance(worker.fetch(key(architecture="toy 3")), Taken)
+    assert isinstance(worker.fetch(key_of(3)), Taken)
     assert on_ray.split([one], alice.pusher(url)) == ([one], [])
     again = bake_task.run(one, url, alice.public)  # without the note it is found in the store
-    assert (again.graphs, again.fetched) == ((), 1)
+    assert (again.graphs, len(again.fetched)) == ((), 1)
     assert on_ray._published(one, again, pusher, alice.store.home).did == "hit"
     assert log.read_text().splitlines() == ["begun 3", "compiled 3", "begun 3"]
 
@@ -136,11 +148,18 @@ def test_a_task_that_fails_says_why(alice: Publisher, tmp_path: Path) -> None:
     assert on_ray.split([one], alice.pusher(url)) == ([], [one])
 
 
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize("call", ["no_such_module:f", "support.fleet.bakes:no_such_function"])
+def test_a_call_that_a_machine_cannot_import_is_told(call: str, alice: Publisher, tmp_path: Path) -> None:
+    baked = bake_task.run(plans.Item(text="", target=plans.Target(), call=call), f"file://{tmp_path}", alice.public)
+    assert f"printed this machine cannot import {call}, which the plan calls (" in baked.failed
+
+
 def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tmp_path: Path) -> None:
     made = alice.make()
     files = {name: (made.folder / name).read_bytes() for name in made.manifest.files}
     whole = Unsigned(made.text, files)
-    assert unsigned.check(whole) == made.manifest
+    assert unsigned.check(whole, {}) == made.manifest
     for wrong, code in (
         (Unsigned(b"{}", files), "unreadable_manifest"),
         (Unsigned(made.text, {}), "missing_file"),
@@ -149,8 +168,10 @@ def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tm
         (Unsigned(made.text, {**files, "../evil": b""}), "unlisted_member"),
         (Unsigned(made.text.replace(b'"unet"', b'"../.."'), files), "unreadable_manifest"),
     ):
-        found = unsigned.publish(wrong, alice.pusher(f"file://{tmp_path}/remote"), alice.store.home)
+        found = unsigned.check(wrong, {})
         assert isinstance(found, reasons.Reason) and found.code == code
+        row = on_ray._published(item("a"), Baked((wrong,)), alice.pusher(f"file://{tmp_path}/remote"), alice.store.home)
+        assert row.did == "failed" and row.why.endswith("nothing of it is signed")
     assert not (tmp_path / "remote").exists()
 
 
@@ -160,7 +181,7 @@ def test_a_dry_run_needs_no_cluster(alice: Publisher, tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert [task["did"] for task in json.loads(done.stdout)["tasks"]] == ["missing", "missing"]
     (one, _) = plans.items(plans.read(path), path.parent)
-    on_ray._note_done(one, alice.pusher(f"file://{tmp_path}/remote"))
+    on_ray._note_done(one, alice.pusher(f"file://{tmp_path}/remote"), ())
     done = onegraph(alice, "bake", path, "--dry-run")
     assert done.stdout.splitlines()[-1] == "1 hit, 1 missing"
 
@@ -169,7 +190,7 @@ def test_a_note_of_another_publisher_counts_for_nothing(alice: Publisher, tmp_pa
     """Else whoever can write the store could have graphs left out."""
     url, one = f"file://{tmp_path}/remote", item("bytes_of", number=1)
     mallory = Publisher(Store(tmp_path / "mallory"))
-    on_ray._note_done(one, mallory.pusher(url))
+    on_ray._note_done(one, mallory.pusher(url), ())
     theirs = next((tmp_path / "remote" / "bakes").glob("*/*.json"))
     hers = tmp_path / "remote" / "bakes" / alice.public / theirs.name
     hers.parent.mkdir()
@@ -194,3 +215,149 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(alice: Publisher, tmp_pa
         done = onegraph(alice, "bake", path, "--on", address)
     said = f"No Ray cluster answers at {address}. Start one with `ray start --head`, or leave out --on."
     assert (done.exit_code, done.output.splitlines()[0]) == (1, said)
+
+
+# A cluster with one node, which takes over whoever unpickles what it returns.
+RAY = """
+import json, os, pickle
+from types import SimpleNamespace
+
+class RayError(Exception):
+    pass
+
+class Evil:
+    def __reduce__(self):
+        return exec, (TAKEN_OVER,)
+
+TAKEN_OVER = 'import json, os; open(os.environ["TEST_TAKEN"], "w").write(json.dumps([os.getpid(), {**os.environ}]))'
+exceptions = SimpleNamespace(RayError=RayError)
+
+def is_initialized():
+    return False
+
+def init(**options):
+    pass
+
+def shutdown():
+    pass
+
+def remote(function):
+    task = SimpleNamespace(remote=lambda *arguments: arguments)
+    return SimpleNamespace(options=lambda **options: task)
+
+def wait(running, num_returns):
+    return running[:1], running[1:]
+
+def get(arguments):
+    pickle.loads(pickle.dumps(Evil()))
+    return RETURNED
+"""
+
+
+def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, returned: object) -> Path:
+    """Put such a Ray in place of the one that is installed; the file that tells where its node's code ran."""
+    (folder / "ray.py").write_text(f"{RAY}\nRETURNED = {returned!r}\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("TEST_TAKEN", str(folder / "taken"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    return folder / "taken"
+
+
+def test_a_node_runs_no_code_where_the_key_is(
+    alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = cluster(tmp_path, monkeypatch, b"garbage")
+    monkeypatch.setenv("ONEGRAPH_SIGNING_KEY", str(tmp_path / "secret"))
+    path = write(tmp_path, '[[bake]]\ncall = "a:b"\narguments = [{ n = 1 }, { n = 2 }]\n')
+    done = onegraph(alice, "bake", path, "--json")
+    process, environ = json.loads(taken.read_text())
+    assert process != os.getpid() and "ray" not in sys.modules
+    assert not {"ONEGRAPH_HOME", "ONEGRAPH_SIGNING_KEY"} & {*environ}
+    assert str(alice.store.home) not in json.dumps(environ)
+    assert [task["did"] for task in json.loads(done.stdout)["tasks"]] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"target": {"device": "cuda"}}, {"target": {"torch": "1.0"}}, {"target": {"platform": "plan9"}},
+        {"component": "vae_decoder"}, {"component": "vae_decoder", "target": {"component": "unet"}},
+        {"dtype": "int8"}, {"format": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_was_not_asked_for_is_not_signed(changed: dict[str, Any], alice: Publisher, tmp_path: Path) -> None:
+    """And nothing else of what that node returned."""
+    wanted = {"component": ["unet"], "backend": ["inductor"], "dtype": ["float32"]}
+    one, own = item("bytes_of", number=1).model_copy(update={"expect": wanted}), key_of(0).target
+    other = key_of(2, **{**changed, "target": own | changed.get("target", {})})
+    url = f"file://{tmp_path}/remote"
+    row = on_ray._published(one, returned(alice, key_of(1), other), alice.pusher(url), alice.store.home)
+    assert (row.did, row.keys) == ("failed", []) and "where the plan asks for" in row.why
+    assert not (tmp_path / "remote").exists()
+    row = on_ray._published(one, returned(alice, key_of(1)), alice.pusher(url), alice.store.home)
+    assert (row.did, len(row.keys), row.why) == ("baked", 1, "")
+
+
+def key_of(number: int, **changes: object) -> GraphKey:
+    """The key of a graph as this machine makes them."""
+    return key(**{"architecture": f"toy {number}", "target": target(torch.device("cpu")), **changes})
+
+
+def returned(alice: Publisher, *keys: GraphKey) -> Baked:
+    entries = [alice.make(wanted) for wanted in keys]
+    return Baked(tuple(
+        Unsigned(one.text, {name: (one.folder / name).read_bytes() for name in one.manifest.files}) for one in entries
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expect", "device"), [({}, ["cuda"]), ({"device": ["cpu"]}, ["cpu"]), ({"component": ["unet"]}, ["cuda"])], ids=str
+)
+def test_what_a_plan_tells_of_its_graphs(expect: dict[str, list[str]], device: list[str]) -> None:
+    h100 = plans.Target(accelerator="H100", gpus=1, expect={"machine": ["aarch64"]})
+    one = item("bytes_of").model_copy(update={"target": h100, "expect": expect})
+    assert one.expected() == {"device": device, "capability": ["9.0"], "machine": ["aarch64"]} | expect
+    with_cpu = one.model_copy(update={"options": ("--cpu-vae",), "expect": {}})
+    assert with_cpu.expected()["device"] == ["cuda", "cpu"]
+    assert item("bytes_of").expected() == {"device": ["cpu"]}
+
+
+def test_results_travel_as_plain_bytes(alice: Publisher) -> None:
+    whole = Baked(returned(alice, key_of(1), key_of(2)).graphs, ("0" * 64,), "and it failed")
+    data = whole.to_bytes()
+    assert Baked.from_bytes(data) == whole
+    much = data.replace(b'["00', b'["00","' + b'","'.join([b"0" * 64] * 1024))
+    for wrong in (b"", b"{}", data[:-1], data + b"x", data.replace(b"manifest", b"manifesto", 1), b"[" * 9999, much):
+        assert Baked.from_bytes(wrong) == Baked((), failed="it returned what no task returns")
+
+
+@pytest.mark.parametrize(
+    "written", [b"", b"x", FRAME.pack(7, 0), FRAME.pack(0, 3) + b"ab", FRAME.pack(0, 1 << 60), FRAME.pack(0, 0) * 2]
+)  # fmt: skip
+def test_a_driver_that_is_taken_over_ends_the_bake(written: bytes) -> None:
+    out, left = io.BytesIO(written), {0: None}
+    while left and (result := on_ray._result(out, left)) is not None:
+        assert result[1].failed
+        del left[result[0]]
+    assert bool(left) == (written != FRAME.pack(0, 0) * 2)
+
+
+@pytest.mark.usefixtures("importable")
+def test_what_was_withdrawn_is_baked_again(alice: Publisher, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/remote"
+    one = item("bytes_of", number=3, log=str(tmp_path / "log"))
+    for key_name in (True, False):
+        row = on_ray._published(one, bake_task.run(one, url, alice.public), alice.pusher(url), alice.store.home)
+        assert row.did == "baked" and on_ray.split([one], alice.pusher(url)) == ([one], [])
+        found = bake_task.run(one, url, alice.public)  # who only finds the graph depends on it as well
+        assert on_ray._published(one, found, alice.pusher(url), alice.store.home).did == "hit"
+        (listed,) = (tmp_path / "remote" / "graphs").rglob("*.json")
+        done = onegraph(alice, "withdraw", url, row.keys[0] if key_name else listed.stem[:16])
+        assert done.exit_code == 0, done.output
+        assert row.keys[0] in done.stdout and listed.stem[:12] in done.stdout
+        assert on_ray.split([one], alice.pusher(url)) == ([], [one])
+        worker = Worker.at(tmp_path / f"home{key_name}", url, trusts=[alice])
+        assert not isinstance(worker.fetch(key_of(3)), Taken)
+    assert onegraph(alice, "withdraw", url, row.keys[0]).exit_code == 1  # nothing is left by that name

@@ -1,11 +1,13 @@
-"""An empty store, and a model whose checkpoint lies in a folder of its own."""
+"""An empty store, a model whose checkpoint lies in a folder of its own, and a graph of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from support.store.entries import publish
 
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -40,3 +42,9 @@ def checkpoint(models: Path) -> ModelSource:
 def tuned(models: Path) -> ModelSource:
     """Another model of the same architecture, beside the first."""
     return ModelSource(models / "tuned.safetensors", "fedcba987654")
+
+
+@pytest.fixture
+def entry(store: Store, checkpoint: ModelSource) -> Entry:
+    """A graph in the home, of which a copy lies beside the checkpoint."""
+    return publish(store, checkpoint)

@@ -1,4 +1,4 @@
-"""Writing to disks that are full, or that cannot wait for a folder."""
+"""Writing to disks that cannot wait for a folder, and into folders that others remove meanwhile."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from support.store.entries import key, publish
 
-from onegraph.graph_cache import staging
-from onegraph.graph_cache.files import free_bytes, sync_folder
-from onegraph.graph_cache.lookup import Hit
-from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust.signing import Signer
+from onegraph.graph_cache.files import despite_removals, free_bytes, replace_text, sync_folder, takes_no_more_files
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
@@ -37,34 +31,32 @@ def test_the_free_bytes_of_a_folder_to_come(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "file" / "x") is None
 
 
-@pytest.mark.parametrize(
-    ("free", "at_home"),
-    [((1 << 30, 1 << 30), False), ((1 << 20, 1 << 30), True), ((2 << 20, 0), False), ((None, 0), False)],
-)
-def test_a_full_disk_is_passed_over(
-    free: tuple[int | None, int], at_home: bool, monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource
-) -> None:
-    beside, home = store.locations(checkpoint)
-    monkeypatch.setattr(staging, "free_bytes", {beside: free[0], home: free[1]}.get)
-    entry = publish(store, checkpoint)
-    assert (home if at_home else beside) in entry.folder.parents
-    assert store.lookup(key(), checkpoint) == Hit(entry)
+def test_a_disk_with_room_takes_more_files(tmp_path: Path) -> None:
+    assert not takes_no_more_files(tmp_path / "a" / "b")
 
 
-def test_nothing_is_begun_where_nothing_fits(
-    monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource, models: Path
-) -> None:
-    monkeypatch.setattr(staging, "free_bytes", lambda folder: 0)
-    with pytest.raises(OSError, match="No space left"), store.staging(checkpoint):
-        pass
-    assert [path.name for path in models.iterdir()] == ["photo.safetensors"]
+def test_a_failed_rename_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "outcome.json" / "x").mkdir(parents=True)
+    with pytest.raises(OSError, match="outcome"):
+        replace_text(tmp_path / "outcome.json", "{}")
+    assert [path.name for path in tmp_path.iterdir()] == ["outcome.json"]
 
 
-def test_a_full_disk_is_better_than_none(
-    monkeypatch: pytest.MonkeyPatch, store: Store, checkpoint: ModelSource
-) -> None:
-    beside, home = store.locations(checkpoint)
-    Signer(store.home).key()
-    home.write_text("no folder")
-    monkeypatch.setattr(staging, "free_bytes", {beside: 2 << 20, home: 1 << 30}.get)
-    assert beside in publish(store, checkpoint).folder.parents
+@pytest.mark.parametrize("times", [1, 5, 1000])
+def test_a_folder_that_others_remove_is_made_again(times: int, tmp_path: Path) -> None:
+    """Between any two steps, as processes do that leave it empty; but not for ever."""
+    left = [times]
+
+    def make() -> Path:
+        (tmp_path / "shared").mkdir(exist_ok=True)
+        if left[0]:
+            left[0] -= 1
+            (tmp_path / "shared").rmdir()
+        (tmp_path / "shared" / "file").touch()
+        return tmp_path / "shared" / "file"
+
+    if times > 100:
+        with pytest.raises(FileNotFoundError):
+            despite_removals(make)
+    else:
+        assert despite_removals(make).exists()

@@ -8,18 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.store.entries import publish, quarantine
+from support.store.entries import quarantine
 
 from onegraph.graph_cache import first_use_results
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-
-
-@pytest.fixture
-def entry(store: Store, checkpoint: ModelSource) -> Entry:
-    return publish(store, checkpoint)
 
 
 def test_results_are_stored_per_machine(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.store.entries import publish
 
 from onegraph.common import reasons
 from onegraph.graph_cache import entry as entries
@@ -17,15 +16,8 @@ from onegraph.graph_cache import integrity
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.integrity import Sound, check
 from onegraph.graph_cache.manifest import FileRecord
-from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.store import Store
 
 FILE = "graph.aoti"
-
-
-@pytest.fixture
-def entry(store: Store, checkpoint: ModelSource) -> Entry:
-    return publish(store, checkpoint)
 
 
 def test_a_sound_entry_is_sound(entry: Entry) -> None:
@@ -206,7 +198,7 @@ def test_a_file_name_that_leaves_the_entry(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize(
-    "manifest", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "files": {"../../x": {}}}', "\x00\xff"]
+    "manifest", ["", "[]", "{}", '{"version": 2}', '{"version": 3, "files": {"../../x": {}}}', "\x00\xff"]
 )
 def test_a_corrupt_manifest_is_damage(manifest: str, entry: Entry) -> None:
     (entry.folder / "manifest.json").write_text(manifest)

@@ -7,21 +7,26 @@ from pathlib import Path
 import pytest
 from support.store.entries import key, new_entry, publish
 
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.layout import settings_file, user_folder
 from onegraph.graph_cache.manifest import CodeRecord
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
 
-def test_an_entry_lies_beside_its_checkpoint(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    place = publish(store, checkpoint).folder.relative_to(models)
-    assert place.parts[:3] == ("photo.graphs", "0123456789ab", "unet")
-    assert place.name == f"any-size-512-2048-float32-inductor-cpu-f00-{key().digest}"
+def test_an_entry_lies_in_the_home_and_a_copy_beside_the_checkpoint(store: Store, entry: Entry, models: Path) -> None:
+    name = f"any-size-512-2048-float32-inductor-cpu-f00-{key().digest}"
+    assert entry.folder == store.home / "graphs" / "unet" / name
+    (copy,) = models.glob("*.graphs/*/*/*")
+    assert copy == models / "photo.graphs" / "0123456789ab" / "unet" / name
+    assert [one.folder for one in store.entries()] == [entry.folder]
+    assert [one.folder for one in store.saved(models)] == [copy]
 
 
-def test_an_entry_of_an_unknown_file_lies_at_home(store: Store) -> None:
-    place = publish(store, ModelSource(None, "fedcba987654")).folder.relative_to(store.home)
-    assert place.parts[:2] == ("fedcba987654", "unet")
+def test_a_graph_of_a_model_without_a_file_lies_in_the_home_alone(store: Store, models: Path) -> None:
+    publish(store, ModelSource(None, "fedcba987654"))
+    publish(store, ModelSource(models / "gone.safetensors", "fedcba987654"))
+    assert [*store.entries()] and [*models.iterdir()] == []
 
 
 def test_a_name_ends_in_the_digest_of_the_code(store: Store, checkpoint: ModelSource) -> None:
@@ -35,28 +40,6 @@ def test_no_file_has_a_suffix_of_models(store: Store, checkpoint: ModelSource, m
     publish(store, checkpoint)
     listed = {".ckpt", ".pt", ".pt2", ".bin", ".pth", ".safetensors", ".pkl", ".sft", ".gguf"}
     assert not [p for p in models.glob("*.graphs/**/*") if p.suffix in listed]
-
-
-def test_a_read_only_folder_sends_graphs_home(
-    store: Store, checkpoint: ModelSource, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Path.mkdir
-
-    def refuse(self: Path, *args: object, **kwargs: object) -> None:
-        if self.is_relative_to(models):
-            raise PermissionError(30, "Read-only file system", str(self))
-        real(self, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Path, "mkdir", refuse)  # root may write anywhere, so permissions alone show nothing
-    entry = publish(store, checkpoint)
-    assert entry.folder.is_relative_to(store.home)
-    assert list(store.entries()) == [entry]
-
-
-def test_listing_covers_home_and_checkpoints(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    beside = publish(store, checkpoint)
-    home = publish(store, ModelSource(None, "fedcba987654"), key(architecture="bb"))
-    assert [e.folder for e in store.entries([models])] == [home.folder, beside.folder]
 
 
 def test_the_environment_chooses_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.store.entries import die_while_loading, key, publish, rewrite, snapshot
+from support.store.users import OTHER, as_root, as_user, give_to
 
 from onegraph.common.reasons import (
     BadFileName,
@@ -19,7 +21,6 @@ from onegraph.common.reasons import (
     NotARegularFile,
     OtherKey,
     UnreadableManifest,
-    UnreadableNow,
     VaeCopied,
     WrongSignature,
     WrongSize,
@@ -31,114 +32,68 @@ from onegraph.graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
+NOWHERE = ModelSource(None, "0123456789ab")
+TORCH_2_15 = {"device": "cpu", "cpu": "f00", "torch": "2.15"}
 
-def test_a_published_graph_is_a_hit(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    assert store.lookup(key(), checkpoint) == Hit(entry, foreign=False)
+
+def test_a_published_graph_is_a_hit_for_every_model(
+    store: Store, entry: Entry, checkpoint: ModelSource, tuned: ModelSource
+) -> None:
+    assert store.find(key()) == Hit(entry)
+    for source in (checkpoint, tuned, NOWHERE):
+        assert store.lookup(key(), source) == Hit(entry)
+    assert Store(store.home).find(key()) == Hit(entry)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"architecture": "bb"}, "architecture"),
+        ({"architecture": "bb"}, ""),  # nothing is near a graph of another architecture
         ({"shapes": {"dims": {"h": [1, 2, 1]}}}, "shapes"),
         ({"dtype": "float16"}, "dtype float32 instead of float16"),
-        ({"target": {"device": "cpu", "cpu": "f00", "torch": "2.15"}}, "target (torch 2.14 instead of 2.15)"),
+        ({"target": TORCH_2_15}, "target (torch 2.14 instead of 2.15)"),
         ({"format": 99}, f"format {FORMAT} instead of 99"),
     ],
 )
-def test_a_miss_tells_what_was_nearest(
-    change: dict[str, object], reason: str, store: Store, checkpoint: ModelSource
-) -> None:
-    publish(store, checkpoint)
-    missed = store.lookup(key(**change), checkpoint)
+@pytest.mark.usefixtures("entry")
+def test_a_miss_tells_what_was_nearest(change: dict[str, object], reason: str, store: Store) -> None:
+    missed = store.find(key(**change))
     assert missed == Miss(NoGraph(reason))
-    assert missed.reason.text == f"the graphs cached for this model differ in {reason}"
+    assert not reason or missed.reason.text == f"the graphs cached for this model differ in {reason}"
 
 
-def test_the_nearest_of_all_entries_is_told(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
-    missed = key(target={"device": "cpu", "cpu": "f00", "torch": "2.15"})
-    far, near = "target (torch 2.14 instead of 2.15)", publish(store, tuned, key(shapes={}))
+def test_the_nearest_of_all_entries_is_told(store: Store) -> None:
     for number in range(3):
-        publish(store, checkpoint, key(shapes={"dims": {"height": [number]}}, architecture=f"{number}"))
-    assert store.lookup(missed, checkpoint) == Miss(NoGraph(f"architecture, shapes, {far}"))
-    copied = near.folder.rename(store.locations(checkpoint)[0] / "unet" / "copy")
-    assert store.lookup(missed, checkpoint) == Miss(NoGraph(f"shapes, {far}"))
-    (copied / "manifest.json").write_bytes(near.text[:100])  # as while somebody copies it
-    assert store.lookup(missed, checkpoint) == Miss(NoGraph(f"architecture, shapes, {far}"))
+        publish(store, NOWHERE, key(shapes={"dims": {"height": [number]}}, dtype="float16"))
+    near = publish(store, NOWHERE, key(shapes={}))
+    torch = "target (torch 2.14 instead of 2.15)"
+    assert store.find(key(target=TORCH_2_15)) == Miss(NoGraph(f"shapes, {torch}"))
+    found = store.nearest(key(target=TORCH_2_15))
+    assert found == near
+    (near.folder / "manifest.json").write_bytes(near.text[:100])
+    assert store.find(key(target=TORCH_2_15)) == Miss(NoGraph(f"dtype float16 instead of float32, shapes, {torch}"))
 
 
-def test_an_empty_store_has_no_graph(store: Store, checkpoint: ModelSource) -> None:
-    assert store.lookup(key(), checkpoint) == Miss(NoGraph())
+def test_an_empty_store_has_no_graph_and_is_not_made(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    assert store.find(key()) == store.lookup(key(), checkpoint, [models]) == Miss(NoGraph())
     assert NoGraph().text == "no graph is cached for this model yet"
+    assert store.sibling(key()) is None and store.nearest(key()) is None and [*store.entries()] == []
+    assert store.take(key(), checkpoint) is None
+    assert not store.home.exists()
+    assert [path.name for path in models.iterdir()] == ["photo.safetensors"]
 
 
-def test_only_the_manifest_decides(store: Store, checkpoint: ModelSource) -> None:
+def test_only_the_manifest_decides(store: Store, entry: Entry) -> None:
     """A folder renamed to look like another key's is no hit for it."""
-    entry = publish(store, checkpoint)
     other = key(architecture="bb")
     entry.folder.rename(entry.folder.with_name(f"renamed-{other.digest}"))
-    assert store.lookup(other, checkpoint) == Miss(OtherKey("architecture"))
+    assert store.find(other) == Miss(OtherKey("architecture"))
 
 
-def test_an_objection_to_the_entry_is_the_reason(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
+def test_an_objection_to_the_entry_is_the_reason(store: Store, entry: Entry) -> None:
     asked = []
-    found = store.lookup(key(), checkpoint, differs=lambda manifest: asked.append(manifest) or VaeCopied())
+    found = store.find(key(), lambda manifest: asked.append(manifest) or VaeCopied())
     assert (found, asked) == (Miss(VaeCopied()), [entry.manifest])
-
-
-def test_another_models_entry_is_a_foreign_hit(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
-    assert store.lookup(key(), tuned) == Miss(NoGraph())
-    entry = publish(store, checkpoint)
-    assert store.lookup(key(), tuned) == Hit(entry, foreign=True)
-    own = publish(store, tuned)
-    assert store.lookup(key(), tuned) == Hit(own)
-
-
-def test_neighbouring_folders_are_searched(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
-    entry = publish(store, checkpoint)
-    assert checkpoint.path is not None
-    other = ModelSource(tmp_path / "elsewhere" / "tuned.safetensors", "fedcba987654")
-    assert isinstance(store.lookup(key(), other), Miss)
-    assert store.lookup(key(), other, [checkpoint.path.parent]) == Hit(entry, foreign=True)
-
-
-def test_a_damaged_entry_is_broken(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    (entry.folder / "graph.aoti").write_bytes(b"")
-    assert store.lookup(key(), checkpoint) == Broken(entry.folder, WrongSize("graph.aoti", 0, 4))
-
-
-def test_an_entry_without_a_manifest_is_broken(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    (entry.folder / "manifest.json").write_text("{")
-    found = store.lookup(key(), checkpoint)
-    assert isinstance(found, Broken)
-    assert isinstance(found.reason, UnreadableManifest)
-
-
-def test_an_entry_whose_loading_died_is_broken(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    with store.loading(entry):  # this process is alive and knows what it does
-        assert store.lookup(key(), checkpoint) == Hit(entry)
-    die_while_loading(store, entry)
-    assert store.lookup(key(), checkpoint) == Hit(entry)  # once may be bad luck
-    die_while_loading(store, entry)
-    found = store.lookup(key(), checkpoint)
-    assert found == Broken(entry.folder, DiedWhileLoading())
-    assert store.lookup(key(), checkpoint) == found  # until it is quarantined
-    assert found.reason.text == (
-        "the cached graph was quarantined, because the process that loaded it last died meanwhile"
-    )
-
-
-def test_another_models_broken_entry_is_passed_over(store: Store, checkpoint: ModelSource, tuned: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    (entry.folder / "graph.aoti").write_bytes(b"")
-    assert store.lookup(key(), tuned) == Miss(NoGraph())
-    sound = publish(store, ModelSource(None, "aaaaaaaaaaaa"))
-    assert store.lookup(key(), tuned) == Hit(sound, foreign=True)
 
 
 def damaged(store: Store, entry: Entry) -> None:
@@ -153,42 +108,69 @@ def sound(store: Store, entry: Entry) -> None:
     pass
 
 
+def test_a_damaged_entry_is_broken(store: Store, checkpoint: ModelSource, entry: Entry) -> None:
+    """Also where a source has a copy: the entry is quarantined first."""
+    damaged(store, entry)
+    wrong = Broken(entry.folder, WrongSize("graph.aoti", 0, 4))
+    assert store.find(key()) == store.lookup(key(), checkpoint) == wrong
+    unreadable(store, entry)
+    found = store.find(key())
+    assert isinstance(found, Broken) and isinstance(found.reason, UnreadableManifest)
+
+
+def test_a_sound_entry_beside_a_broken_one_is_a_hit(store: Store, entry: Entry) -> None:
+    bad = entry.folder.rename(entry.folder.with_name(f"a-{key().digest}"))
+    (bad / "graph.aoti").write_bytes(b"")
+    assert isinstance(store.find(key()), Broken)
+    made = publish(store, NOWHERE)
+    assert bad.exists() and store.find(key()) == Hit(made)
+
+
+def test_an_entry_whose_loading_died_is_broken(store: Store, entry: Entry) -> None:
+    with store.loading(entry):  # this process is alive and knows what it does
+        assert store.find(key()) == Hit(entry)
+    die_while_loading(store, entry)
+    assert store.find(key()) == Hit(entry)  # once may be bad luck
+    die_while_loading(store, entry)
+    found = store.find(key())
+    assert found == Broken(entry.folder, DiedWhileLoading())
+    assert store.find(key()) == found  # until it is quarantined
+    assert found.reason.text == (
+        "the cached graph was quarantined, because the process that loaded it last died meanwhile"
+    )
+
+
 @pytest.mark.parametrize("change", [sound, damaged, unreadable, die_while_loading])
-@pytest.mark.parametrize("foreign", [False, True])
 @pytest.mark.parametrize("wanted", [key(), key(architecture="bb")])
 def test_a_lookup_changes_nothing(
     change: Callable[[Store, Entry], None],
-    foreign: bool,
     wanted: GraphKey,
     store: Store,
-    checkpoint: ModelSource,
+    entry: Entry,
     tuned: ModelSource,
     models: Path,
 ) -> None:
-    change(store, publish(store, checkpoint))
-    store.home.mkdir(exist_ok=True)
+    change(store, entry)
     before = snapshot(models, store.home)
     for _ in range(2):
-        store.lookup(wanted, tuned if foreign else checkpoint)
-        store.sibling(wanted, tuned if foreign else checkpoint)
+        store.find(wanted)
+        store.lookup(wanted, tuned, [models])
+        store.sibling(wanted)
+        store.keys("unet", ["aa"], tuned, [models])
     assert snapshot(models, store.home) == before
 
 
-def test_a_lookup_makes_no_folder(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    store.lookup(key(), checkpoint)
-    assert not store.home.exists()
-    assert [p.name for p in models.iterdir()] == ["photo.safetensors"]
+def test_a_sibling_differs_in_its_shapes_alone(store: Store) -> None:
+    publish(store, NOWHERE, key(shapes={"dims": {"height": 8}}, architecture="bb"))
+    assert store.sibling(key()) is None
+    other = publish(store, NOWHERE, key(shapes={"dims": {"height": 8}}))
+    assert store.sibling(key()) == other
+    assert store.sibling(key(), lambda manifest: VaeCopied()) is None
+    (other.folder / "graph.aoti").write_bytes(b"damaged")
+    assert store.sibling(key()) is None
 
 
-def test_a_sibling_differs_in_its_shapes_alone(store: Store, checkpoint: ModelSource) -> None:
-    publish(store, ModelSource(None, "fedcba987654"), key(shapes={"dims": {"height": 8}}, architecture="bb"))
-    assert store.sibling(key(), checkpoint) is None
-    other = publish(store, ModelSource(None, "fedcba987654"), key(shapes={"dims": {"height": 8}}))
-    assert store.sibling(key(), checkpoint) == other
-    own = publish(store, checkpoint, key(shapes={"dims": {"height": 16}}))
-    assert store.sibling(key(), checkpoint) == own
-    (own.folder / "graph.aoti").write_bytes(b"damaged")
-    assert store.sibling(key(), checkpoint) == other
+# What cannot be read now ------------------------------------------------------------------------------------------
 
 
 def unreadable_now(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,100 +187,37 @@ def unreadable_now(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", ["graph.aoti", "manifest.json"])
 def test_an_entry_that_cannot_be_read_now(
-    name: str, store: Store, checkpoint: ModelSource, tuned: ModelSource, monkeypatch: pytest.MonkeyPatch
+    name: str, store: Store, checkpoint: ModelSource, entry: Entry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = publish(store, checkpoint)
-    publish(store, tuned)  # which must not be adopted over it
     with monkeypatch.context() as patch:
         unreadable_now(entry.folder, name, patch)
         found = store.lookup(key(), checkpoint)
         assert isinstance(found, Unavailable)
         assert (found.folder, found.reason.file) == (entry.folder, name)
-    assert store.lookup(key(), checkpoint) == Hit(entry)
-
-
-def test_a_foreign_entry_unreadable_now_is_passed_over(
-    store: Store, checkpoint: ModelSource, tuned: ModelSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = publish(store, checkpoint)
-    unreadable_now(entry.folder, "graph.aoti", monkeypatch)
-    assert store.lookup(key(), tuned) == Miss(NoGraph())
-    assert store.sibling(key(shapes={}), tuned) is None
+        assert store.sibling(key(shapes={})) is None
+        nearest = "" if name == "manifest.json" else "dtype float32 instead of a"
+        assert store.find(key(dtype="a")) == Miss(NoGraph(nearest))
+    assert store.find(key()) == Hit(entry)
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.EMFILE, Unavailable), (errno.EACCES, Miss), (errno.ENOENT, Miss)])
 def test_a_component_that_cannot_be_listed(
-    number: int, kind: type, store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
+    number: int, kind: type, store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that is closed to this user is as none; one that fails for now may hold the graph."""
-    component = publish(store, checkpoint).folder.parent
     really = os.listdir
 
     def fails(path: Path) -> list[str]:
-        if path == component:
+        if path == entry.folder.parent:
             raise OSError(number, os.strerror(number), str(path))
         return really(path)
 
     monkeypatch.setattr(os, "listdir", fails)
-    assert isinstance(store.lookup(key(), checkpoint), kind)
-    assert store.sibling(key(), checkpoint) is None
+    assert isinstance(store.find(key()), kind)
+    assert store.sibling(key()) is None and [*store.entries()] == []
 
 
-def test_a_nearest_entry_that_cannot_be_read_now(
-    store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = publish(store, checkpoint, key(dtype="float16"))
-    with monkeypatch.context() as patch:
-        unreadable_now(entry.folder, "manifest.json", patch)
-        assert store.lookup(key(), checkpoint) == Miss(NoGraph())
-    assert store.lookup(key(), checkpoint) == Miss(NoGraph("dtype float16 instead of float32"))
-
-
-def hang(folder: Path) -> None:
-    """Put pipes, which nobody writes to, in the place of all files of an entry."""
-    for path in folder.iterdir():
-        path.unlink()
-        os.mkfifo(path, 0o600)
-
-
-def test_a_pipe_never_holds_up_the_store(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    entry = publish(store, checkpoint)
-    store.remember(entry, FirstUse(eager_ms=1.0))
-    signature = (entry.folder / "signature.json").read_bytes()
-    hang(entry.folder)
-    assert store.lookup(key(), checkpoint) == Miss(WrongSignature())
-    (entry.folder / "signature.json").unlink()
-    (entry.folder / "signature.json").write_bytes(signature)
-    assert store.lookup(key(), checkpoint) == Broken(entry.folder, NotARegularFile("manifest.json"))
-    assert store.sibling(key(shapes={}), checkpoint) is None
-    assert list(store.entries([models])) == []
-    assert dict(store.check_all([models])) == {entry.folder: NotARegularFile("manifest.json")}
-    assert store.first_use(entry) == FirstUse()
-
-
-def test_a_long_name_is_an_error_nowhere(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    entry = publish(store, checkpoint)
-    files = entry.manifest.files["graph.aoti"]
-    tampered = entry.manifest.model_copy(update={"files": {300 * "x": files}})
-    rewrite(store, entry, tampered)
-    bad = BadFileName(100 * "x")
-    assert store.lookup(key(), checkpoint) == Broken(entry.folder, bad)
-    assert store.sibling(key(shapes={}), checkpoint) is None
-    assert [found.manifest for found in store.entries([models])] == [tampered]
-    assert dict(store.check_all([models])) == {entry.folder: bad}
-
-
-def test_a_checkpoint_with_a_long_name(store: Store, models: Path) -> None:
-    """Its folder of graphs has a name that is too long, so they go to the user's."""
-    source = ModelSource(models / f"{250 * 'x'}.ckpt", "0123456789ab")
-    assert store.lookup(key(), source) == Miss(NoGraph())
-    entry = publish(store, source)
-    assert store.home in entry.folder.parents
-    assert store.lookup(key(), source) == Hit(entry)
-
-
-def test_no_file_handles_left(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
+def test_no_file_handles_left(store: Store, entry: Entry) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
@@ -306,24 +225,83 @@ def test_no_file_handles_left(store: Store, checkpoint: ModelSource) -> None:
         with contextlib.suppress(OSError):
             while True:
                 stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        found = store.lookup(key(), checkpoint)
-        sibling = store.sibling(key(shapes={}), checkpoint)
+        found = store.find(key())
+        sibling = store.sibling(key(shapes={}))
     assert isinstance(found, Unavailable)
     assert found.reason.detail.startswith("[Errno 24] Too many open files")
     assert sibling is None
-    assert store.lookup(key(), checkpoint) == Hit(entry)
+    assert store.find(key()) == Hit(entry)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-@pytest.mark.parametrize("name", ["graph.aoti", "manifest.json", "."])
-def test_an_entry_that_is_closed_to_this_user(name: str, store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    mode = (entry.folder / name).stat().st_mode
+@as_root
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("graph.aoti", Broken), ("manifest.json", Broken), ("signature.json", Miss), (".", Unavailable)],
+)
+def test_an_own_entry_that_is_closed_to_its_owner(
+    name: str, kind: type, store: Store, entry: Entry, tmp_path: Path
+) -> None:
+    """A file with mode 0 never opens again, and another graph is made."""
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    give_to(OTHER, tmp_path)
     (entry.folder / name).chmod(0)
+
+    def act() -> None:
+        mine = Store(store.home)
+        found = mine.find(key())
+        assert isinstance(found, kind), found
+        if isinstance(found, Broken):
+            assert mine.quarantine(found)
+        if not isinstance(found, Unavailable):
+            made = publish(mine, NOWHERE)
+            assert mine.find(key()) == Hit(made)
+
     try:
-        assert isinstance(store.lookup(key(), checkpoint), Unavailable)
-        ((folder, state),) = store.check_all([entry.folder.parents[3]])
-        assert (folder, type(state)) == (entry.folder, UnreadableNow)
+        as_user(act)
     finally:
-        (entry.folder / name).chmod(mode)
-    assert store.lookup(key(), checkpoint) == Hit(entry)
+        for above in tmp_path.parents[:2]:
+            above.chmod(0o700)
+
+
+# What is no file of an entry --------------------------------------------------------------------------------------
+
+
+def test_a_pipe_never_holds_up_the_store(store: Store, entry: Entry) -> None:
+    store.remember(entry, FirstUse(eager_ms=1.0))
+    signature = (entry.folder / "signature.json").read_bytes()
+    for path in entry.folder.iterdir():  # which nobody writes to
+        path.unlink()
+        os.mkfifo(path, 0o600)
+    assert store.find(key()) == Miss(WrongSignature())
+    (entry.folder / "signature.json").unlink()
+    (entry.folder / "signature.json").write_bytes(signature)
+    assert store.find(key()) == Broken(entry.folder, NotARegularFile("manifest.json"))
+    assert store.sibling(key(shapes={})) is None
+    assert [*store.entries()] == []
+    assert dict(store.check_all()) == {entry.folder: NotARegularFile("manifest.json")}
+    assert store.first_use(entry) == FirstUse()
+
+
+def test_a_long_name_is_an_error_nowhere(store: Store, entry: Entry) -> None:
+    files = {300 * "x": entry.manifest.files["graph.aoti"]}
+    tampered = entry.manifest.model_copy(update={"files": files})
+    rewrite(store, entry, tampered)
+    bad = BadFileName(100 * "x")
+    assert store.find(key()) == Broken(entry.folder, bad)
+    assert store.sibling(key(shapes={})) is None
+    assert [found.manifest for found in store.entries()] == [tampered]
+    assert dict(store.check_all()) == {entry.folder: bad}
+
+
+def test_a_checkpoint_with_a_long_name(store: Store, models: Path) -> None:
+    """Its folder of graphs has a name that is too long, so there is no copy."""
+    (models / f"{240 * 'x'}.ckpt").touch()
+    source = ModelSource(models / f"{240 * 'x'}.ckpt", "0123456789ab")
+    long = ModelSource(models / f"{250 * 'x'}.ckpt", "0123456789ab")
+    for one in (source, long):
+        assert store.take(key(), one) is None
+        made = publish(store, one)
+        assert store.lookup(key(), one) == Hit(made)
+        shutil.rmtree(made.folder)
+        shutil.rmtree(models / f"{240 * 'x'}.graphs", ignore_errors=True)

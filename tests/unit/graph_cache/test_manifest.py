@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,33 +25,44 @@ def with_manifest(store: Store, entry: Entry, **changed: Any) -> None:
     (entry.folder / SIGNATURE_FILE).write_text(Signer(store.home).sign(data).model_dump_json())
 
 
-@pytest.mark.parametrize("change", [{"outputs": 0}, {"outputs": None}, {"cuda_graphs": None}, {"more": 1}, {"code": 1}])
-def test_a_manifest_says_everything(change: dict[str, Any], store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
+@pytest.mark.parametrize(
+    "change",
+    [{"outputs": 0}, {"outputs": None}, {"cuda_graphs": None}, {"more": 1}, {"code": 1}, {"signature": {}}],
+)
+def test_a_manifest_says_everything(change: dict[str, Any], store: Store, entry: Entry) -> None:
     with_manifest(store, entry, **change)
     assert isinstance(read(entry.folder), reasons.UnreadableManifest)
-    assert isinstance(store.lookup(key(), checkpoint), Broken)
+    assert isinstance(store.find(key()), Broken)
 
 
 @pytest.mark.parametrize("more", [{}, {"new_field": {"of": "another kind"}}, {"files": "elsewhere"}])
-def test_a_newer_version_is_left_alone(more: dict[str, Any], store: Store, checkpoint: ModelSource) -> None:
+def test_a_newer_version_is_left_alone(more: dict[str, Any], store: Store) -> None:
     """It is of use to whoever wrote it; a graph of this version stands beside it, and is found after it."""
-    newer = publish(store, checkpoint)
+    newer = publish(store, checkpoint := ModelSource(None, "0123456789ab"))
     with_manifest(store, newer, version=VERSION + 1, **more)
     before = snapshot(newer.folder)
-    found = store.lookup(key(), checkpoint)
+    found = store.find(key())
     assert found == Miss(reasons.NewerManifest(VERSION + 1))
-    assert found.reason.text == "the cached graph was made by a newer version of OneGraph (manifest version 3)"
-    assert dict(store.check_all([checkpoint.path.parent if checkpoint.path else Path()])) == {
-        newer.folder: reasons.NewerManifest(VERSION + 1)
-    }
+    assert found.reason.text == "the cached graph was made by a newer version of OneGraph (manifest version 4)"
+    assert dict(store.check_all()) == {newer.folder: reasons.NewerManifest(VERSION + 1)}
     own = publish(store, checkpoint, content=b"own")
     assert own.folder != newer.folder and snapshot(newer.folder) == before
-    assert store.lookup(key(), checkpoint) == Hit(own)
+    assert store.find(key()) == Hit(own)
     assert publish(store, checkpoint, content=b"again") == own
 
 
-def test_an_older_version_is_compiled_anew(store: Store, checkpoint: ModelSource) -> None:
-    entry = publish(store, checkpoint)
-    with_manifest(store, entry, version=1)
-    assert isinstance(store.lookup(key(), checkpoint), Broken)
+@pytest.mark.parametrize("rules", [None, {"inputs": ["x"]}])
+def test_the_version_before_is_read(rules: dict[str, Any] | None, store: Store, entry: Entry) -> None:
+    """There the rules of a block's calls have another name."""
+    with_manifest(store, entry, version=2, call_rules=None, signature=rules)
+    found = store.find(key())
+    assert isinstance(found, Hit)
+    assert (found.entry.manifest.version, found.entry.manifest.call_rules) == (2, rules)
+
+
+@pytest.mark.parametrize("more", [{}, {"files": "elsewhere"}])
+def test_an_older_version_is_compiled_anew(more: dict[str, Any], store: Store, entry: Entry) -> None:
+    with_manifest(store, entry, version=1, **more)
+    assert store.find(key()) == Miss(reasons.OlderManifest(1))
+    made = publish(store, ModelSource(None, "0123456789ab"))
+    assert store.find(key()) == Hit(made) and len([*store.entries()]) == 1

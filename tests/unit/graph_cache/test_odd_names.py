@@ -17,6 +17,7 @@ from onegraph.graph_cache.crash.failure_files import Failure
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
 NAME = os.fsdecode(b"ph\xffto\x1b[31m\n\xe2\x80\xaegnp")  # and what turns the writing direction
@@ -42,19 +43,20 @@ def test_a_store_of_odd_names_works(odd: ModelSource, tmp_path: Path) -> None:
     assert not store.died_while_capturing(entry)
     store.remember(entry, FirstUse(eager_ms=1.0))
     for one in (store, Store(store.home)):
-        assert isinstance(one.lookup(key(architecture="0000"), odd), Hit)
-        assert one.lookup(key(dtype="float16"), odd) == Miss(
-            reasons.NoGraph("architecture, dtype float32 instead of float16")
-        )
+        assert isinstance(one.find(key(architecture="0000")), Hit)
+        missed = one.find(key(architecture="0000", dtype="float16"))
+        assert missed == Miss(reasons.NoGraph("dtype float32 instead of float16"))
     tuned = ModelSource(odd.path and odd.path.with_name("tuned.safetensors"), "fedcba987654")
-    found = store.lookup(key(architecture="0001"), tuned, [tmp_path / NAME])
-    assert isinstance(found, Hit)
-    assert store.share_with_model(found, key(architecture="0001"), tuned) != found.entry
+    shutil.rmtree(entries[1].folder)
+    assert isinstance(store.lookup(key(architecture="0001"), tuned, [tmp_path / NAME]), Hit)
+    assert isinstance(store.take(key(architecture="0001"), tuned, [tmp_path / NAME]), Taken)
+    store.note_use(entry, "restored", odd)
+    assert len(store.disk.scan([tmp_path / NAME], [], [])) == 19
     failed = Failure(kind="place", reason={"code": "not_saved"}, where=str(odd.path))
     store.failures.write(key(), "any size", (failed,))
     assert store.failures.read(key()) == (failed,)
     quarantine(store, entry.folder)
-    store.sweep(store.locations(odd))
+    store.sweep()
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.store.entries import publish
 
 from onegraph.graph_cache.crash.leftovers import OWNER_FILE
 from onegraph.graph_cache.crash.liveness import read_owner, this_process
-from onegraph.graph_cache.files import replace_text
-from onegraph.graph_cache.layout import COMPILING_FOLDER
-from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.disk.inventory import over
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust.open_folder import OpenFolder
 
 DAY = 24 * 3600
 
@@ -27,10 +24,17 @@ def aged(path: Path, seconds: float) -> Path:
     return path
 
 
+@pytest.fixture
+def staging(store: Store) -> Path:
+    """Where entries are put together."""
+    store.private.make()
+    return store.home / ".staging"
+
+
 def staged(location: Path, owner: dict[str, object] | None, age: float = 0) -> Path:
     """A staging folder that another process made."""
-    folder = location / ".staging-old"
-    folder.mkdir(parents=True)
+    folder = location / "s-old"
+    folder.mkdir()
     (folder / "graph.aoti").write_bytes(b"half")
     if owner is not None:
         (folder / OWNER_FILE).write_text(json.dumps(json.loads(this_process().to_text()) | owner))
@@ -63,18 +67,16 @@ LEFT = [
 ]
 
 
-@pytest.mark.parametrize("by", ["sweep", "staging"])
+@pytest.mark.parametrize("by", ["sweep", "prune"])
 @pytest.mark.parametrize(("owner", "age", "stays"), LEFT, ids=str)
 def test_whose_staging_folder_goes(
-    owner: dict[str, object] | None, age: float, stays: bool, by: str, store: Store, checkpoint: ModelSource
+    owner: dict[str, object] | None, age: float, stays: bool, by: str, store: Store, staging: Path
 ) -> None:
-    locations = store.locations(checkpoint)
-    folder = staged(locations[0], owner, age)
+    folder = staged(staging, owner, age)
     if by == "sweep":
-        store.sweep(locations)
+        store.sweep()
     else:
-        with store.staging(checkpoint):
-            pass
+        store.disk.prune(over(None))
     assert folder.exists() == stays
 
 
@@ -84,75 +86,62 @@ def test_whose_staging_folder_goes(
     [([], True), ([OWNER_FILE], True), (["graph.aoti", "manifest.json"], True), (["graph.aoti"], False)],
 )
 def test_a_folder_without_its_owner(
-    names: list[str], known: bool, age: float, stays: bool, store: Store, checkpoint: ModelSource
+    names: list[str], known: bool, age: float, stays: bool, store: Store, staging: Path
 ) -> None:
     """Its process died before it had written that it is its own, or when the entry was whole; else nobody knows."""
-    folder = store.locations(checkpoint)[0] / ".staging-new"
-    folder.mkdir(parents=True)
+    folder = staging / "s-new"
+    folder.mkdir()
     for name in names:
         (folder / name).touch()
         aged(folder / name, age)
     aged(folder, age)
-    store.sweep(store.locations(checkpoint))
+    store.sweep()
     assert folder.exists() == (stays or not known)
 
 
-def test_a_staging_folder_names_its_owner(store: Store, checkpoint: ModelSource) -> None:
-    with store.staging(checkpoint) as folder:
+def test_a_staging_folder_names_its_owner(store: Store) -> None:
+    with store.staging() as folder:
         assert read_owner(folder / OWNER_FILE) == this_process()
-        Store(store.home).sweep(store.locations(checkpoint))
+        Store(store.home).sweep()
         assert folder.exists()
 
 
-def test_what_tells_the_owner_goes_last(store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that dies while it removes its folder leaves one that the next start removes."""
-
-    really = OpenFolder.unlink
-
-    def dies(folder: OpenFolder, name: str) -> None:
-        if name == OWNER_FILE:
-            raise KeyboardInterrupt
-        really(folder, name)
-
-    def used() -> Path:
-        with store.staging(checkpoint) as folder:
-            for name in ("manifest.json", "graph.aoti", "compile.log"):
-                (folder / name).touch()
-        return folder
-
-    monkeypatch.setattr(OpenFolder, "unlink", dies)
-    with pytest.raises(KeyboardInterrupt):
-        used()
-    (folder,) = (store.home / COMPILING_FOLDER).iterdir()
-    assert [path.name for path in folder.iterdir()] == [OWNER_FILE]
-
-
-def test_a_link_is_no_staging_folder(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
+def test_a_link_is_no_staging_folder(store: Store, staging: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
     folder = staged(tmp_path / "elsewhere", {"started": "1"})
-    location = store.locations(checkpoint)[0]
-    location.mkdir(parents=True)
-    (location / ".staging-link").symlink_to(folder)
-    store.sweep([location])
+    (staging / "s-link").symlink_to(folder)
+    store.sweep()
     assert (folder / "graph.aoti").exists()
 
 
-def test_temporary_files_of_dead_processes_go(store: Store, checkpoint: ModelSource) -> None:
-    entry, dead, home = publish(store, checkpoint), dead_pid(), store.home
-    home.mkdir(exist_ok=True)
+def test_nothing_is_removed_where_others_could_exchange_folders(store: Store, staging: Path) -> None:
+    folder = staged(staging, {"started": "1"})
+    store.home.chmod(0o777)
+    Store(store.home).sweep()
+    assert folder.exists()
+    store.home.chmod(0o755)
+    Store(store.home).sweep()
+    assert not folder.exists()
+
+
+def test_temporary_files_of_dead_processes_go(store: Store, entry: Entry) -> None:
+    dead, home = dead_pid(), store.home
+    (home / ".failures").mkdir()
     gone = [
         aged(replaced(entry.folder / f".outcome.json.{dead}"), 120),
         aged(replaced(entry.folder / f".outcome.json.{os.getpid()}"), 2 * DAY),
-        aged(replaced(home / f".0123-compile-times.json.{dead}"), 120),
-        aged(replaced(home / f".4567-compile-times.json.{dead}"), -2 * DAY),  # the clock was turned back
+        aged(replaced(home / f".0123-notes.json.{dead}"), 120),
+        aged(replaced(home / ".failures" / f".4567.json.{dead}"), 120),
+        aged(replaced(home / f".4567-notes.json.{dead}"), -2 * DAY),  # the clock was turned back
     ]
     stay = [
         replaced(entry.folder / f".other.json.{dead}"),  # another machine may be writing it
-        aged(replaced(home / f".compile-times.json.{os.getpid()}"), 120),
+        aged(replaced(home / f".notes.json.{os.getpid()}"), 120),
         aged(replaced(entry.folder / ".DS_Store"), 2 * DAY),
         aged(replaced(entry.folder / "outcome.json"), 2 * DAY),
         entry.folder / "graph.aoti",
     ]
-    store.sweep(store.locations(checkpoint))
+    store.sweep()
     assert [path.name for path in gone if path.exists()] == []
     assert [path.name for path in stay if not path.exists()] == []
 
@@ -162,14 +151,6 @@ def replaced(path: Path) -> Path:
     return path
 
 
-def test_a_sweep_of_nothing_makes_nothing(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    store.sweep(store.locations(checkpoint))
-    assert [path.name for path in models.iterdir()] == ["photo.safetensors"]
+def test_a_sweep_of_nothing_makes_nothing(store: Store) -> None:
+    store.sweep()
     assert not store.home.exists()
-
-
-def test_a_failed_rename_leaves_no_file(tmp_path: Path) -> None:
-    (tmp_path / "outcome.json" / "x").mkdir(parents=True)
-    with pytest.raises(OSError, match="outcome"):
-        replace_text(tmp_path / "outcome.json", "{}")
-    assert [path.name for path in tmp_path.iterdir()] == ["outcome.json"]

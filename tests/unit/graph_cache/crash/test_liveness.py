@@ -18,7 +18,6 @@ from onegraph.graph_cache import layout
 from onegraph.graph_cache.crash import leftovers, liveness
 from onegraph.graph_cache.crash.liveness import owning, read_owner, state, this_process
 from onegraph.graph_cache.crash.markers import Markers
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
 # Loads an entry while it stages another, until it is killed: `HOME ENTRY NAME`.
@@ -28,10 +27,9 @@ if sys.argv[3]:
     socket.sethostname(sys.argv[3])
 from pathlib import Path
 from onegraph.graph_cache.crash.markers import Markers
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 home = Path(sys.argv[1])
-with Store(home).staging(ModelSource(None, "0123456789ab")), Markers(home).loading(Path(sys.argv[2])):
+with Store(home).staging(), Markers(home).loading(Path(sys.argv[2])):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -60,15 +58,15 @@ def process(home: Path, entry: Path, *, container: bool, name: str = "") -> Iter
 
 
 @pytest.mark.parametrize(("container", "name"), [(False, ""), (True, ""), (True, "made-anew")])
-def test_a_killed_process_is_noticed_at_once(container: bool, name: str, tmp_path: Path, source: ModelSource) -> None:
+def test_a_killed_process_is_noticed_at_once(container: bool, name: str, tmp_path: Path) -> None:
     home, entry = tmp_path / "home", tmp_path / "entry"
     markers, store = Markers(home), Store(home)
     for deaths in range(2):
         with process(home, entry, container=container, name=name):
-            store.sweep(store.locations(source))
+            store.sweep()
             assert len([*home.rglob(leftovers.OWNER_FILE)]) == 1
             assert not markers.note_death(entry)
-        store.sweep(store.locations(source))
+        store.sweep()
         assert not [*home.rglob(leftovers.OWNER_FILE)]
         assert markers.died_while_loading(entry) == bool(deaths)
         assert markers.note_death(entry)
@@ -152,7 +150,7 @@ def test_temporary_folders_of_the_dead_go(tmp_path: Path, monkeypatch: pytest.Mo
         dead.mkdir()
         (dead / leftovers.OWNER_FILE).write_text(dataclasses.replace(this_process(), started="1").to_text())
         (tmp_path / "onegraph-link").symlink_to(dead)
-        Store(tmp_path / "home").sweep([])
+        leftovers.sweep(tmp_path / "home", tmp_path / "home" / "graphs")
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
             ["onegraph-link", "onegraph-theirs", own.name]
         )

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.store.entries import key, publish, quarantine
+from support.store.entries import publish, quarantine
+from support.store.sized import usable
 
-from onegraph.common.installed import torch_version
-from onegraph.graph_cache.disk import inventory, listing, marks, snapshot
+from onegraph.graph_cache.disk import marks, snapshot
+from onegraph.graph_cache.disk.listing import Listed, Scan
 from onegraph.graph_cache.disk.snapshot import Snapshots
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.model_hash import ModelSource
@@ -36,10 +36,12 @@ def checkpoints(tmp_path: Path) -> Path:
     return folder
 
 
+SOURCE = ModelSource(None, "0123456789ab")
+
+
 def add(store: Store, checkpoint: Path, number: int = 0) -> Entry:
-    target = {"device": "cpu", "torch": torch_version()}
-    wanted = key(architecture=f"{number:064x}", target=target)
-    return publish(store, ModelSource(checkpoint, "0123456789ab"), wanted)
+    """A graph in the home, and a copy beside a checkpoint."""
+    return publish(store, ModelSource(checkpoint, "0123456789ab"), usable(number))
 
 
 def age(store: Store, folder: Path) -> None:
@@ -50,13 +52,15 @@ def age(store: Store, folder: Path) -> None:
 
 Change = Callable[[Store, Entry, Path], object]
 CHANGES: dict[str, Change] = {
-    "another graph": lambda store, entry, folder: add(store, folder / "a.safetensors", 1),
-    "one of another checkpoint": lambda store, entry, folder: add(store, folder / "b.safetensors"),
+    "another graph": lambda store, entry, folder: publish(store, ModelSource(None, "0123456789ab"), usable(1)),
+    "a copy beside another checkpoint": lambda store, entry, folder: store.save(entry, folder / "b.graphs" / "1"),
     "a graph that is gone": lambda store, entry, folder: shutil.rmtree(entry.folder),
-    "all graphs gone": lambda store, entry, folder: shutil.rmtree(folder / "a.graphs"),
+    "all graphs gone": lambda store, entry, folder: shutil.rmtree(store.graphs),
+    "all copies gone": lambda store, entry, folder: shutil.rmtree(folder / "a.graphs"),
+    "another model": lambda store, entry, folder: marks.note_use(entry.folder, "compiled", SOURCE),
     "quarantined": lambda store, entry, folder: quarantine(store, entry.folder),
     "pinned": lambda store, entry, folder: marks.pin(entry.folder),
-    "first use": lambda store, entry, folder: marks.note_use(entry.folder, "restored"),
+    "first use": lambda store, entry, folder: marks.note_use(entry.folder, "restored", SOURCE),
     "a checkpoint that is gone": lambda store, entry, folder: (folder / "a.safetensors").unlink(),
     "another user's rights": lambda store, entry, folder: shutil.rmtree(entry.folder.parent),
 }
@@ -74,19 +78,19 @@ def test_each_change_is_seen(change: Change, store: Store, checkpoints: Path) ->
     change(store, entry, checkpoints)
     after = snapshots.get([checkpoints])
     assert snapshots.scans == scans + 1 and after.revision != before.revision
-    assert after.entries == store.disk.all_entries([checkpoints]) != before.entries
+    assert after.entries == store.disk.scan([checkpoints], [], []) != before.entries
 
 
 def test_a_later_use_is_seen(store: Store, checkpoints: Path) -> None:
     """It changes one file, and no folder."""
     entry = add(store, checkpoints / "a.safetensors")
-    marks.note_use(entry.folder, "restored")
+    marks.note_use(entry.folder, "restored", SOURCE)
     snapshots = Snapshots(store.disk)
     snapshots.get([checkpoints])
     age(store, checkpoints)
-    (before,) = snapshots.get([checkpoints]).entries
-    marks.note_use(entry.folder, "restored")
-    (after,) = snapshots.get([checkpoints]).entries
+    before, _ = snapshots.get([checkpoints]).entries
+    marks.note_use(entry.folder, "restored", SOURCE)
+    after, _ = snapshots.get([checkpoints]).entries
     assert (before.uses, after.uses) == (1, 2) and after.used > before.used
 
 
@@ -100,32 +104,32 @@ def test_changes_that_a_clock_may_hide_are_looked_for(
     snapshots.get([checkpoints])
     (checkpoints / "a.safetensors").unlink()
     os.utime(checkpoints, ns=(time.time_ns(), snapshots._stamp[snapshots._watched.index(str(checkpoints))]))
-    (found,) = snapshots.get([checkpoints]).entries
+    _, found = snapshots.get([checkpoints]).entries
     assert found.unusable is not None and snapshots.scans == 2
 
 
 def test_other_folders_are_another_list(store: Store, checkpoints: Path, tmp_path: Path) -> None:
     add(Store(store.home), checkpoints / "a.safetensors")
     snapshots = Snapshots(store.disk)
-    assert len(snapshots.get([checkpoints]).entries) == 1
+    assert len(snapshots.get([checkpoints]).entries) == 2
     assert snapshots.get([tmp_path / "nothing"]).by_id.keys() == snapshots.get().by_id.keys()
-    assert snapshots.get([checkpoints]).by_id.keys() == {one.id for one in store.disk.all_entries([checkpoints])}
+    assert snapshots.get([checkpoints]).by_id.keys() == {one.id for one in store.disk.scan([checkpoints], [], [])}
 
 
 def test_what_was_found_so_far_while_the_first_reading_goes_on(
     store: Store, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = sorted(str(add(store, checkpoints / f"{name}.safetensors").folder) for name in "ab")
+    first, second = sorted(str(publish(store, SOURCE, usable(number)).folder) for number in range(2))
     going_on = threading.Event()
-    scan = listing.scan
+    home = Scan.home
 
-    def slow(*args: Any) -> Iterator[listing.Listed]:
-        for one in scan(*args):
+    def slow(scan: Scan, graphs: str) -> Iterator[Listed]:
+        for one in home(scan, graphs):
             if one.folder == second:
                 going_on.wait()
             yield one
 
-    monkeypatch.setattr(inventory, "scan", slow)
+    monkeypatch.setattr(Scan, "home", slow)
     snapshots = Snapshots(store.disk)
     partial = snapshots.soon([checkpoints], 0.2)
     assert not partial.complete and [one.folder for one in partial.entries] == [first]
@@ -142,7 +146,7 @@ def test_a_first_reading_that_failed_is_tried_again(
     add(store, checkpoints / "a.safetensors")
     snapshots = Snapshots(store.disk)
     with monkeypatch.context() as patch:
-        patch.setattr(inventory, "scan", lambda *args: 1 / 0)
+        patch.setattr(Scan, "home", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             snapshots.soon([checkpoints], 60)
-    assert len(snapshots.soon([checkpoints], 60).entries) == 1
+    assert len(snapshots.soon([checkpoints], 60).entries) == 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
+import fsspec
 import pytest
 from support.fleet import servers
 from support.fleet.servers import Fault, FileServer, http_server
@@ -15,7 +18,7 @@ from support.store.entries import key
 
 from onegraph.common import reasons
 from onegraph.graph_cache.remote import layers, transport
-from onegraph.graph_cache.remote.layers import Kept
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
 RECORDS, OBJECTS, WITHDRAWN = "records/", "objects/", "withdrawn/"
@@ -77,7 +80,7 @@ def test_a_fault_is_one_reason_and_nothing_is_kept(
     assert kept(worker) == []
     served.fault = None
     without_time(worker)
-    assert isinstance(worker.fetch(), Kept)  # it costs nothing later
+    assert isinstance(worker.fetch(), Taken)  # it costs nothing later
 
 
 @pytest.mark.parametrize(
@@ -113,12 +116,12 @@ def test_a_store_that_failed_is_left_alone_for_a_while(
     assert asked == [1, 1, 2, 2, 3, 3, 4]
     served.fault = None
     now[0] += 481.0
-    assert isinstance(worker.fetch(), Kept)
+    assert isinstance(worker.fetch(), Taken)
 
 
 def test_a_server_that_is_not_there(alice: Publisher, served: FileServer, tmp_path: Path) -> None:
     worker = Worker.at(tmp_path / "home", f"http://127.0.0.1:{servers.free_port()}", served.url, trusts=[alice])
-    assert isinstance(worker.fetch(), Kept)  # the next one is asked
+    assert isinstance(worker.fetch(), Taken)  # the next one is asked
     found = worker.fetch(key(dtype="float16"))
     assert isinstance(found, reasons.StoreUnreachable)
 
@@ -165,5 +168,43 @@ def test_two_threads_fetch_one_graph(alice: Publisher, served: FileServer, tmp_p
         thread.start()
     for thread in threads:
         thread.join()
-    assert [isinstance(one, Kept) for one in found] == [True] * 4
+    assert [isinstance(one, Taken) for one in found] == [True] * 4
     assert len([name for name in kept(workers[0]) if name.endswith("manifest.json")]) == 1
+
+
+@pytest.fixture
+def silent() -> Iterator[Callable[..., object]]:
+    """What asks a server that is silent until the test is over."""
+    over = threading.Event()
+
+    def ask(*args: object, **options: object) -> object:
+        over.wait(3.0)
+        raise OSError
+
+    yield ask
+    over.set()
+
+
+def test_opening_a_file_system_is_within_the_wait(
+    alice: Publisher, silent: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gcsfs does, which asks a server for credentials and tries for half a minute."""
+    monkeypatch.setitem(sys.modules, "gcsfs", ModuleType("gcsfs"))
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda scheme: silent)
+    monkeypatch.setattr(fsspec, "filesystem", silent)
+    worker = Worker.at(tmp_path / "home", "gs://bucket/x", trusts=[alice], wait=SHORT)
+    assert worker.fetch() == reasons.StoreTooSlow("gs://bucket/x", SHORT)
+    without_time(worker)
+    worker.store.remotes.refresh()
+    assert worker.store.remotes._layers[0].fault == reasons.StoreTooSlow("gs://bucket/x", SHORT)
+
+
+def test_listing_keys_is_within_the_wait(
+    alice: Publisher, silent: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server asks for them when it starts."""
+    worker = Worker.at(tmp_path / "home", f"file://{tmp_path}", trusts=[alice], wait=SHORT)
+    monkeypatch.setattr(transport.Folder, "find", silent)
+    assert worker.store.remotes.keys() == []
+    monkeypatch.undo()
+    assert worker.store.remotes._layers[0].fault == reasons.StoreTooSlow(f"file:{tmp_path.name}", SHORT)

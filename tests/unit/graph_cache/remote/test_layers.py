@@ -19,7 +19,8 @@ from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.remote import records
-from onegraph.graph_cache.remote.layers import Kept, Layers
+from onegraph.graph_cache.remote.layers import Layers
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import Trusted
 
@@ -93,7 +94,7 @@ def test_a_graph_is_fetched_once_and_used_offline(
     as_the_hub_keeps_it(folder, urls[1])
     worker = Worker.at(tmp_path / "home", urls[1], trusts=[alice])
     found = worker.fetch()
-    assert isinstance(found, Kept), found
+    assert isinstance(found, Taken), found
     assert (found.entry.folder / "graph.aoti").read_bytes() == b"theirs"
     assert found.entry.text == made.text
     assert worker.store.provenance(found.entry) == Trusted("fleet")
@@ -123,7 +124,7 @@ def test_a_publisher_who_is_trusted_no_longer(
     alice.push(f"file://{folder}", alice.make())
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
     found = worker.fetch()
-    assert isinstance(found, Kept)
+    assert isinstance(found, Taken)
     (worker.store.home / "trusted-publishers.json").unlink()
     assert worker.store.lookup(key(), MODEL) == Miss(reasons.UnknownPublisher(alice.public))
     assert isinstance(worker.fetch(key(dtype="float16")), reasons.StoreWithoutPublisher)
@@ -135,7 +136,7 @@ def test_a_withdrawn_graph_is_not_used_even_where_it_is_kept(
     made = alice.make()
     alice.push(f"file://{folder}", made)
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
-    assert isinstance(worker.fetch(), Kept)
+    assert isinstance(worker.fetch(), Taken)
     assert alice.withdraw(f"file://{folder}", made) == 1
     without_time(worker)
     worker.store.remotes.refresh()
@@ -154,10 +155,10 @@ def test_the_budget_removes_what_was_fetched(
     monkeypatch.setenv("ONEGRAPH_DISK_BUDGET", "400KB")
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
     for dtype in ("float32", "float16", "bfloat16"):
-        assert isinstance(worker.fetch(key(dtype=dtype)), Kept)
+        assert isinstance(worker.fetch(key(dtype=dtype)), Taken)
     assert [entry.manifest.key["dtype"] for entry in worker.store.entries()] == ["bfloat16", "float16"]
     without_time(worker)
-    assert isinstance(worker.fetch(), Kept)  # what was removed is fetched anew
+    assert isinstance(worker.fetch(), Taken)  # what was removed is fetched anew
 
 
 def test_of_several_graphs_of_a_key_the_one_that_fits_is_taken(
@@ -174,7 +175,7 @@ def test_of_several_graphs_of_a_key_the_one_that_fits_is_taken(
         return None if manifest.files == second.manifest.files else wrong
 
     found = worker.fetch(differs=differs)
-    assert isinstance(found, Kept) and (found.entry.folder / "graph.aoti").read_bytes() == b"second"
+    assert isinstance(found, Taken) and (found.entry.folder / "graph.aoti").read_bytes() == b"second"
     other = Worker.at(tmp_path / "other", served.url, trusts=[alice])
     assert other.fetch(differs=lambda manifest: wrong) == wrong
 
@@ -185,7 +186,7 @@ def test_what_was_quarantined_here_is_not_fetched_again(
     alice.push(f"file://{folder}", alice.make())
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
     found = worker.fetch()
-    assert isinstance(found, Kept)
+    assert isinstance(found, Taken)
     quarantine(worker.store, found.entry.folder)
     without_time(worker)
     assert worker.fetch() is None
@@ -199,7 +200,7 @@ def test_stores_are_asked_in_order(served: FileServer, folder: Path, alice: Publ
     empty.mkdir()
     with http_server(empty) as first:
         worker = Worker.at(tmp_path / "home", first.url, served.url, trusts=[alice])
-        assert isinstance(worker.fetch(), Kept)
+        assert isinstance(worker.fetch(), Taken)
         assert len(first.asked) == 1 and len(served.asked) == 5
 
 
@@ -210,7 +211,7 @@ def test_two_publishers(served: FileServer, folder: Path, alice: Publisher, tmp_
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice, bob])
     for wanted, content in ((key(), b"bob's"), (key(dtype="float16"), b"alice's")):
         found = worker.fetch(wanted)
-        assert isinstance(found, Kept) and (found.entry.folder / "graph.aoti").read_bytes() == content
+        assert isinstance(found, Taken) and (found.entry.folder / "graph.aoti").read_bytes() == content
 
 
 def test_a_folder_that_cannot_be_written(
@@ -218,7 +219,7 @@ def test_a_folder_that_cannot_be_written(
 ) -> None:
     alice.push(f"file://{folder}", alice.make())
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
-    monkeypatch.setattr("onegraph.graph_cache.remote.layers.staging", _refuse)
+    monkeypatch.setattr("onegraph.graph_cache.remote.fetching.staging", _refuse)
     found = worker.fetch()
     assert isinstance(found, reasons.StoreGraphNotKept)
     assert [name for name in worker.files() if name.endswith("manifest.json")] == []
@@ -260,6 +261,6 @@ def test_a_graph_is_fetched_by_the_digest_of_its_key(urls: tuple[str, str], alic
     digests = [records.key_digest(key(dtype=dtype).fields()) for dtype in ("float32", "float16")]
     assert worker.store.remotes.keys() == sorted(digests)
     found = worker.store.fetch_named(digests[0])
-    assert isinstance(found, Kept) and found.entry.folder.parents[1] == worker.store.home / "pulled"
+    assert isinstance(found, Taken) and found.entry.folder.parents[1] == worker.store.home / "pulled"
     assert worker.store.lookup(key(), MODEL) == Hit(found.entry, foreign=True)
     assert worker.store.fetch_named(64 * "0") is None

@@ -12,21 +12,16 @@ from support.store.bundles import contents, graphs
 from support.store.entries import bake, key, new_entry, publish, quarantine, snapshot, trust
 
 from onegraph.common import reasons
-from onegraph.graph_cache.entry import Entry, read
+from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
-from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sharing import exporting
 from onegraph.graph_cache.sharing.exporting import Exported
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file
 
 PRIVATE = 32 * b"k"
-
-
-@pytest.fixture
-def entry(store: Store, checkpoint: ModelSource) -> Entry:
-    return publish(store, checkpoint)
 
 
 def export(store: Store, target: Path, *entries: Entry) -> list[Exported]:
@@ -38,10 +33,13 @@ def files_of(entry: Entry) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["x.tar", "baked"])
-def test_a_bundle_holds_what_the_manifests_name(name: str, store: Store, entry: Entry, tmp_path: Path) -> None:
+def test_a_bundle_holds_what_the_manifests_name(
+    name: str, store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path
+) -> None:
     """No first-use result, which is this machine's, and no signature by this user's secret key."""
     store.remember(entry, FirstUse(eager_ms=1.0))
     (entry.folder / "notes.txt").write_text("private")
+    store.note_use(entry, "compiled", checkpoint)
     before = snapshot(entry.folder)
     bake(store, tmp_path / name, entry)
     place = f"0123456789ab/unet/{entry.folder.name}"
@@ -55,14 +53,18 @@ def test_a_bundle_holds_what_the_manifests_name(name: str, store: Store, entry: 
     assert found[f"{place}/manifest.json"] == entry.text
     assert found[f"{place}/graph.aoti"] == b"code"
     assert snapshot(entry.folder) == before
-    assert not list(tmp_path.rglob(".staging-*")) and not list(tmp_path.glob(".x*"))
+    assert not list(tmp_path.rglob(".writing-*")) and not list(tmp_path.glob(".x*"))
 
 
-def test_one_file_for_each_graph(store: Store, entry: Entry, tuned: ModelSource, tmp_path: Path) -> None:
-    """A graph of several models is the same graph."""
-    found = store.lookup(key(), tuned)
-    assert isinstance(found, Hit)
-    copy = store.share_with_model(found, key(), tuned)
+@pytest.fixture
+def copy(models: Path, entry: Entry) -> Entry:
+    """The copy beside the checkpoint."""
+    (folder,) = (models / "photo.graphs" / "0123456789ab" / "unet").iterdir()
+    return Entry(folder, entry.manifest, entry.text)
+
+
+def test_one_file_for_each_graph(store: Store, entry: Entry, copy: Entry, tmp_path: Path) -> None:
+    """A copy is the same graph, and goes where the graph itself is damaged."""
     assert export(store, tmp_path / "x.tar", entry, copy) == [Exported(entry.folder)]
     assert len(graphs(contents(tmp_path / "x.tar"))) == 1
     (entry.folder / "graph.aoti").unlink()
@@ -72,24 +74,25 @@ def test_one_file_for_each_graph(store: Store, entry: Entry, tuned: ModelSource,
 
 @pytest.mark.parametrize("name", ["x.tar", "baked"])
 def test_the_first_of_two_graphs_of_a_key(name: str, store: Store, entry: Entry, tmp_path: Path) -> None:
-    other = publish(store, ModelSource(None, "0123456789ab"), content=b"other")
-    second = reasons.TargetExists(entry.folder.name)
-    assert export(store, tmp_path / name, entry, other) == [Exported(entry.folder), Exported(other.folder, second)]
+    second = Store(tmp_path / "second")
+    (second.home).mkdir()
+    shutil.copy(store.home / "signing.key", second.home)
+    other = publish(second, ModelSource(None, "aaaaaaaaaaaa"), content=b"other")
+    why = reasons.TargetExists(entry.folder.name)
+    assert export(store, tmp_path / name, entry, other) == [Exported(entry.folder), Exported(other.folder, why)]
     bundle = contents(tmp_path / name) if name == "x.tar" else {}
     found = [data for file, data in bundle.items() if file.endswith("graph.aoti")]
     found += [path.read_bytes() for path in (tmp_path / name).rglob("graph.aoti")]
     assert found == [b"code"]
 
 
-def test_a_store_with_other_folders(store: Store, entry: Entry) -> None:
-    """What no bundle could list is left out of the list."""
-    copy = store.home / "My Model" / "unet"
-    copy.mkdir(parents=True)
-    shutil.copytree(entry.folder, copy / "x")
-    (copy / "x" / "publisher.json").write_text("{}")
-    bake(store, store.home, entry)
-    (listed,) = json.loads((store.home / "bundle.json").read_text())["graphs"]
-    assert listed.startswith("0123456789ab/unet/")
+def test_what_no_bundle_could_list_is_left_out(store: Store, entry: Entry, tmp_path: Path) -> None:
+    for place in ("My Model/unet/x", "aaaa/unet/.broken-x"):
+        shutil.copytree(entry.folder, tmp_path / "baked" / place)
+        (tmp_path / "baked" / place / "publisher.json").write_text("{}")
+    bake(store, tmp_path / "baked", entry)
+    (listed,) = json.loads((tmp_path / "baked" / "bundle.json").read_text())["graphs"]
+    assert listed == f"unknown/unet/{entry.folder.name}"
 
 
 @pytest.mark.parametrize("name", ["x.tar", "baked"])
@@ -121,10 +124,10 @@ def test_nothing_to_export_leaves_no_file(name: str, store: Store, entry: Entry,
 def test_a_folder_is_added_to(store: Store, entry: Entry, tmp_path: Path) -> None:
     other = publish(store, ModelSource(None, "aaaaaaaaaaaa"), key(dtype="float16"))
     bake(store, tmp_path / "baked", entry)
-    before = snapshot(tmp_path / "baked" / "0123456789ab" / "unet" / entry.folder.name)
+    before = snapshot(tmp_path / "baked" / "unknown" / "unet" / entry.folder.name)
     bake(store, tmp_path / "baked", entry, other)
     assert len(json.loads((tmp_path / "baked" / "bundle.json").read_text())["graphs"]) == 2
-    assert snapshot(tmp_path / "baked" / "0123456789ab" / "unet" / entry.folder.name) == before  # the same, not again
+    assert snapshot(tmp_path / "baked" / "unknown" / "unet" / entry.folder.name) == before  # the same, not again
 
 
 def test_a_newer_graph_takes_the_older_ones_place(
@@ -137,40 +140,36 @@ def test_a_newer_graph_takes_the_older_ones_place(
     (manifest,) = (tmp_path / "baked").rglob("manifest.json")
     assert manifest.read_bytes() == newer.text
     assert (manifest.parent / "graph.aoti").read_bytes() == b"newer"
-    assert not list((tmp_path / "baked").rglob(".staging-*"))
+    assert not list((tmp_path / "baked").rglob(".writing-*"))
 
 
-def test_a_store_is_signed_where_it_lies(store: Store, entry: Entry, checkpoint: ModelSource) -> None:
-    """An export to the store itself adds a signature, and takes nothing away."""
-    store.remember(entry, FirstUse(eager_ms=1.0))
-    before = snapshot(*entry.folder.iterdir())
-    bake(store, entry.folder.parents[2], entry)
-    after = snapshot(*entry.folder.iterdir())
-    assert after.keys() - before.keys() == {str(entry.folder / "publisher.json")}
+def test_copies_are_signed_where_they_lie(store: Store, copy: Entry, checkpoint: ModelSource, models: Path) -> None:
+    """An export to their own folder adds a signature, and takes nothing away."""
+    before = snapshot(*copy.folder.iterdir())
+    bake(store, models / "photo.graphs", copy)
+    after = snapshot(*copy.folder.iterdir())
+    assert after.keys() - before.keys() == {str(copy.folder / "publisher.json")}
     assert after.items() >= before.items()
-    assert store.lookup(key(), checkpoint) == Hit(entry)
-    assert store.first_use(entry) == FirstUse(eager_ms=1.0)
 
 
-def test_an_own_graph_is_never_replaced(store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path) -> None:
+def test_an_own_copy_is_never_replaced(store: Store, copy: Entry, models: Path, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
-    theirs = publish(other, ModelSource(None, checkpoint.digest), content=b"theirs")
-    before = snapshot(entry.folder)
-    assert export(other, entry.folder.parents[2], theirs) == [
-        Exported(theirs.folder, reasons.TargetExists(entry.folder.name))
-    ]
-    assert snapshot(entry.folder) == before
-
-
-def test_a_copy_of_anothers_keeps_its_signature(store: Store, entry: Entry, tmp_path: Path) -> None:
-    """Without which its user would not trust it any more."""
-    user = Store(tmp_path / "user")
-    trust(user, bake(store, user.home, entry))
-    (copy,) = user.entries()
+    theirs = publish(other, ModelSource(None, "0123456789ab"), content=b"theirs")
+    other.note_use(theirs, "compiled", ModelSource(None, "0123456789ab"))
     before = snapshot(copy.folder)
-    assert export(user, user.home, copy) == [Exported(copy.folder, reasons.TargetExists(copy.folder.name))]
+    why = reasons.TargetExists(copy.folder.name)
+    assert export(other, models / "photo.graphs", theirs) == [Exported(theirs.folder, why)]
     assert snapshot(copy.folder) == before
-    assert export(user, tmp_path / "x.tar", copy) == [Exported(copy.folder)]
+
+
+def test_a_publishers_graph_may_be_given_on(
+    store: Store, entry: Entry, models: Path, checkpoint: ModelSource, tmp_path: Path
+) -> None:
+    user = Store(tmp_path / "user")
+    trust(user, bake(store, models / "fleet.graphs", entry))
+    taken = user.take(key(), checkpoint)
+    assert isinstance(taken, Taken)
+    assert export(user, tmp_path / "x.tar", taken.entry) == [Exported(taken.entry.folder)]
 
 
 def test_others_can_read_a_folder(store: Store, entry: Entry, tmp_path: Path) -> None:
@@ -184,14 +183,6 @@ def test_others_can_read_a_folder(store: Store, entry: Entry, tmp_path: Path) ->
     for path in found:
         modes[path.is_dir()].add(path.stat().st_mode & 0o777)
     assert modes == {True: {0o755}, False: {0o644}}
-
-
-def test_a_folder_that_all_may_write_is_refused(store: Store, entry: Entry, tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    with pytest.raises(OSError, match="other users may write open"):
-        export(store, tmp_path / "open", entry)
-    assert list((tmp_path / "open").iterdir()) == []
 
 
 def test_a_full_disk_leaves_no_file(
@@ -240,10 +231,9 @@ def test_a_publishers_key_is_the_users_alone(tmp_path: Path) -> None:
         key_file.obtain(path)
 
 
-def test_entries_are_found_from_any_folder(store: Store, entry: Entry, models: Path) -> None:
-    other = publish(store, ModelSource(None, "aaaaaaaaaaaa"))
-    quarantine(store, publish(store, ModelSource(None, "bbbbbbbbbbbb")).folder)
-    for folder in (models, models / "photo.graphs", entry.folder.parents[1], entry.folder.parent, entry.folder):
+def test_entries_are_found_from_any_folder(store: Store, entry: Entry, copy: Entry, models: Path) -> None:
+    quarantine(store, publish(store, ModelSource(None, "bbbbbbbbbbbb"), key(dtype="b")).folder)
+    for folder in (models, models / "photo.graphs", copy.folder.parents[1], copy.folder.parent, copy.folder):
+        assert [found.folder for found in exporting.find(folder)] == [copy.folder]
+    for folder in (store.home, store.graphs):
         assert [found.folder for found in exporting.find(folder)] == [entry.folder]
-    assert [found.folder for found in exporting.find(store.home)] == [other.folder]
-    assert isinstance(read(entry.folder), Entry)

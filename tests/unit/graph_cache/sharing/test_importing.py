@@ -13,13 +13,12 @@ from support.store.entries import bake, key, publish, snapshot, trust
 
 from onegraph.common import reasons
 from onegraph.graph_cache import files
-from onegraph.graph_cache.entry import read
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sharing import importing
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust.signing import Signer, Trusted
+from onegraph.graph_cache.trust.signing import Trusted
 
 Result = list[tuple[Path, bool]] | reasons.Reason
 
@@ -48,28 +47,30 @@ def bundle(request: pytest.FixtureRequest, exported: Contents, tmp_path: Path) -
 
 
 def take(store: Store, bundle: Path, publisher: str = "fleet") -> Result:
-    return importing.import_bundle(Signer(store.home), bundle, publisher)
+    return importing.import_bundle(store.private, store.signer, bundle, publisher)
 
 
-def test_graphs_become_this_users_own(store: Store, checkpoint: ModelSource, bundle: Path) -> None:
+def test_graphs_become_this_users_own(store: Store, bundle: Path) -> None:
     taken = take(store, bundle)
     assert isinstance(taken, list)
     folders = [folder for folder, new in taken if new]
-    assert [folder.parents[1].name for folder in folders] == ["666666666666", "777777777777"]
-    first = read(folders[0])
-    assert store.lookup(key(), checkpoint) == Hit(first, foreign=True)  # from the user's folder, for any model
+    assert {folder.parent for folder in folders} == {store.graphs / "unet"} and len(folders) == 2
+    for wanted in (key(), key(dtype="float16")):
+        found = store.find(wanted)
+        assert isinstance(found, Hit) and found.entry.folder in folders
     assert [store.provenance(entry) for entry in store.entries()] == [Trusted(), Trusted()]
-    assert {path.name for path in folders[0].iterdir()} == {
+    first = next(entry.folder for entry in store.entries() if entry.manifest.key["dtype"] == "float32")
+    assert {path.name for path in first.iterdir()} == {
         "graph.aoti", "constants.json", "manifest.json", "signature.json", "publisher.json",
     }  # fmt: skip
-    assert (folders[0] / "graph.aoti").read_bytes() == b"theirs"
-    assert not (store.home / ".loading-copies").exists()
+    assert (first / "graph.aoti").read_bytes() == b"theirs"
+    assert [*(store.home / ".staging").iterdir()] == []
 
 
-def test_they_stay_when_trust_is_taken_back(store: Store, checkpoint: ModelSource, bundle: Path) -> None:
+def test_they_stay_when_trust_is_taken_back(store: Store, bundle: Path) -> None:
     take(store, bundle)
     (store.home / "trusted-publishers.json").unlink()
-    assert isinstance(store.lookup(key(), checkpoint), Hit)
+    assert isinstance(store.find(key()), Hit)
 
 
 def test_importing_again_changes_nothing(store: Store, bundle: Path) -> None:
@@ -86,7 +87,7 @@ def test_an_own_graph_of_the_key_stays(store: Store, bundle: Path) -> None:
     own = publish(store, ModelSource(None, "666666666666"), content=b"own")
     taken = take(store, bundle)
     assert isinstance(taken, list)
-    assert taken[0] == (own.folder, False)
+    assert [folder for folder, new in taken if not new] == [own.folder]
     assert (own.folder / "graph.aoti").read_bytes() == b"own"
 
 
@@ -126,12 +127,12 @@ def test_a_disk_that_fills_leaves_whole_graphs(store: Store, bundle: Path, monke
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         really(path, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("onegraph.graph_cache.publish.write_synced", fills)
+    monkeypatch.setattr("onegraph.graph_cache.home.write_synced", fills)
     with pytest.raises(OSError, match="No space left"):
         take(store, bundle)
     (entry,) = store.entries()
     assert store.provenance(entry) == Trusted()
-    assert list(store.home.rglob(".*")) == []
+    assert [*(store.home / ".staging").iterdir()] == []
 
 
 def test_a_folder_may_hold_more(store: Store, exported: Contents, tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_without_the_package_nothing_is_read(store: Store, bundle: Path, monkeyp
     assert snapshot(store.home) == before
 
 
-def test_a_home_that_is_moved_keeps_them(store: Store, checkpoint: ModelSource, bundle: Path, tmp_path: Path) -> None:
+def test_a_home_that_is_moved_keeps_them(store: Store, bundle: Path, tmp_path: Path) -> None:
     take(store, bundle)
     shutil.copytree(store.home, tmp_path / "moved")
-    assert isinstance(Store(tmp_path / "moved").lookup(key(), checkpoint), Hit)
+    assert isinstance(Store(tmp_path / "moved").find(key()), Hit)

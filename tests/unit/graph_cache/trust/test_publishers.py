@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
-from support.store.entries import bake, die_while_loading, give_away, key, publish, quarantine, snapshot, trust
+from support.store.entries import bake, give_away, key, publish, quarantine, snapshot, trust
+from support.store.users import OTHER, as_root
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust import ed25519, ownership, trust_list
+from onegraph.graph_cache.trust import ed25519, trust_list
 from onegraph.graph_cache.trust.publishers import PUBLISHER_FILE, TRUSTED_FILE, Publishers
-from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Trusted
+from onegraph.graph_cache.trust.signing import Trusted
 
-OTHER = 12345  # nobody's number
 KEY = 64 * "a"
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
 @pytest.fixture
@@ -43,12 +45,6 @@ def baked(models: Path, public: str) -> Entry:
     found = read(folder)
     assert isinstance(found, Entry)
     return found
-
-
-@pytest.fixture
-def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a read-only file system: nobody can write, root included."""
-    monkeypatch.setattr(os, "access", lambda *args, **options: False)
 
 
 def test_a_baked_entry_names_its_publisher(baked: Entry, public: str) -> None:
@@ -72,34 +68,10 @@ def test_nobody_is_trusted_unasked(store: Store, checkpoint: ModelSource, baked:
 
 def test_a_trusted_publishers_entry_is_found(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
     trust(store, public)
-    assert store.lookup(key(), checkpoint) == Hit(baked, foreign=True)
-    assert store.provenance(baked) == Trusted("fleet", mine=True)
+    assert store.lookup(key(), checkpoint) == Hit(baked, ANY)
+    assert store.provenance(baked) == Trusted("fleet")
     trust_list.remove(Publishers(store.home), "fleet")
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
-
-
-@as_root
-def test_whoever_owns_it(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
-    give_away(baked.folder.parents[2], OTHER)
-    trust(store, public)
-    assert store.provenance(baked) == Trusted("fleet", mine=False)
-    assert store.lookup(key(), checkpoint) == Hit(baked, foreign=True)
-    with store.private(baked) as copy:
-        assert isinstance(copy, Path)
-        assert (copy / "graph.aoti").read_bytes() == b"baked"
-
-
-@pytest.mark.parametrize("part", ["graph.aoti", "publisher.json", ".", "..", "../..", "../../.."])
-def test_where_all_may_write(part: str, store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
-    trust(store, public)
-    path = (baked.folder / part).resolve()
-    path.chmod(path.stat().st_mode | 0o002)
-    assert store.provenance(baked) == Trusted("fleet", mine=False)
-    assert store.lookup(key(), checkpoint) == Hit(baked, foreign=True)
-    (baked.folder / "graph.aoti").write_bytes(b"evil!")  # by whoever may write there
-    assert isinstance(store.lookup(key(), checkpoint), Miss)
-    with store.private(baked) as copy:
-        assert copy == reasons.DigestDiffers("graph.aoti")
 
 
 def test_a_changed_manifest_is_not_trusted(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
@@ -114,7 +86,7 @@ def test_a_changed_manifest_is_not_trusted(store: Store, checkpoint: ModelSource
 def test_a_signature_of_another_entry_is_wrong(store: Store, baker: Store, baked: Entry, models: Path) -> None:
     other = publish(baker, ModelSource(None, "777777777777"), key(dtype="float16"), content=b"other")
     trust(store, bake(baker, models / "fleet.graphs", other))
-    (second,) = (path.parent for path in (models / "fleet.graphs").glob("777777777777/*/*/manifest.json"))
+    (second,) = (path.parent for path in (models / "fleet.graphs").glob("*/*/*float16*/manifest.json"))
     (baked.folder / PUBLISHER_FILE).write_bytes((second / PUBLISHER_FILE).read_bytes())
     assert store.provenance(baked) == reasons.WrongPublisherSignature("fleet")
 
@@ -147,122 +119,87 @@ def test_a_wrong_signature_is_wrong(store: Store, baked: Entry, public: str) -> 
 def test_the_own_signature_needs_no_publisher(store: Store, checkpoint: ModelSource, baked: Entry) -> None:
     entry = publish(store, checkpoint)
     (entry.folder / PUBLISHER_FILE).write_text("{")
-    assert store.lookup(key(), checkpoint) == Hit(entry)
+    assert store.find(key()) == Hit(entry)
     assert store.provenance(entry) == Trusted()
 
 
-# Used where it lies, or adopted ---------------------------------------------------------------------------------
+# Taken ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_baked_graph_becomes_the_models(
-    store: Store, checkpoint: ModelSource, baked: Entry, public: str, read_only: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a copy with the publisher's signature, not this user's: it is used as long as the publisher is trusted."""
-    trust(store, public)
-    found = store.lookup(key(), checkpoint)
-    assert found == Hit(baked, foreign=True)
-    before = snapshot(baked.folder)
-    assert isinstance(found, Hit)
-    own = store.share_with_model(found, key(), checkpoint)
-    monkeypatch.undo()
-    assert own.folder != baked.folder
-    assert not (own.folder / "graph.aoti").samefile(baked.folder / "graph.aoti")
-    assert (own.folder / PUBLISHER_FILE).read_bytes() == (baked.folder / PUBLISHER_FILE).read_bytes()
-    assert not (own.folder / SIGNATURE_FILE).exists()
-    assert ownership.check(own.folder) is None
-    assert store.lookup(key(), checkpoint) == Hit(own)
-    assert snapshot(baked.folder) == before
-    trust_list.remove(Publishers(store.home), "fleet")
-    assert store.lookup(key(), checkpoint) == Miss(reasons.UnknownPublisher(public))
-
-
-@as_root
-def test_what_others_measured_is_no_evidence(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
-    store.remember(baked, FirstUse(checked={"n": 0.0}))
-    give_away(baked.folder.parents[2], OTHER)
-    trust(store, public)
-    assert store.first_use(baked) == FirstUse()
-    assert store.first_use(store.share_with_model(Hit(baked, foreign=True), key(), checkpoint)) == FirstUse()
-
-
-@as_root
-def test_a_link_in_others_files_is_not_followed(
-    store: Store, checkpoint: ModelSource, baked: Entry, public: str, tmp_path: Path
-) -> None:
-    """Who owns the baked folder could have secrets of this user copied to where all may read them."""
-    trust(store, public)
-    give_away(baked.folder.parents[2], OTHER)
-    (tmp_path / "secret").write_bytes(b"secre")
-    (baked.folder / "graph.aoti").unlink()
-    (baked.folder / "graph.aoti").symlink_to(tmp_path / "secret")
-    assert store.share_with_model(Hit(baked, foreign=True), key(), checkpoint) == baked
-    assert list((tmp_path / "home").rglob("graph.aoti")) == list((tmp_path / "models").rglob("photo.graphs")) == []
-
-
-@as_root
-def test_others_damaged_graph_stays(store: Store, checkpoint: ModelSource, baker: Store, public: str) -> None:
-    """In this model's own folder too: this user's graphs go beside it, and it is never moved."""
-    trust(store, public)
-    assert checkpoint.path is not None
-    bake(baker, checkpoint.path.with_name("photo.graphs"), *baker.entries())
-    graphs = checkpoint.path.with_name("photo.graphs")
-    (graphs / "666666666666").rename(graphs / checkpoint.digest)
-    (folder,) = (path.parent for path in graphs.glob("*/*/*/manifest.json"))
-    give_away(folder, OTHER)
-    (folder / "graph.aoti").write_bytes(b"b4ked")
-    before = snapshot(folder)
-    found = store.lookup(key(), checkpoint)
-    assert isinstance(found, Hit)
-    assert "fleet.graphs" in found.entry.folder.parts
-    own = publish(store, checkpoint, content=b"own")
-    assert store.lookup(key(), checkpoint) == Hit(own)
-    quarantine(store, folder)
-    assert snapshot(folder) == before
-
-
-@as_root
-def test_others_graph_that_ends_processes(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
-    trust(store, public)
-    graphs = baked.folder.parents[2]
-    graphs.rename(graphs.with_name("photo.graphs"))
-    (graphs.with_name("photo.graphs") / "666666666666").rename(graphs.with_name("photo.graphs") / checkpoint.digest)
-    (folder,) = (path.parent for path in graphs.with_name("photo.graphs").glob("*/*/*/manifest.json"))
-    give_away(folder, OTHER)
-    entry = read(folder)
-    assert isinstance(entry, Entry)
-    assert store.lookup(key(), checkpoint) == Hit(entry, foreign=True)
-    die_while_loading(store, entry)
-    die_while_loading(store, entry)
-    assert store.lookup(key(), checkpoint) == Miss(reasons.DiedWhileLoading())
-
-
-def test_a_quarantined_copy_is_not_adopted_again(
+def test_a_baked_graph_is_copied_with_its_publishers_signature(
     store: Store, checkpoint: ModelSource, baked: Entry, public: str
 ) -> None:
+    """Not this user's: it is used as long as the publisher is trusted. What others measured is no evidence."""
+    store.remember(baked, FirstUse(checked={"n": 0.0}))
     trust(store, public)
-    own = store.share_with_model(Hit(baked, foreign=True), key(), checkpoint)
-    quarantine(store, own.folder)
-    assert isinstance(store.lookup(key(), checkpoint), Miss)
+    before = snapshot(baked.folder)
+    taken = store.take(key(), checkpoint)
+    assert isinstance(taken, Taken)
+    own = taken.entry
+    assert own.folder.is_relative_to(store.graphs)
+    assert {path.name for path in own.folder.iterdir()} == {
+        "constants.json", "graph.aoti", "manifest.json", PUBLISHER_FILE,
+    }  # fmt: skip
+    assert (own.folder / PUBLISHER_FILE).read_bytes() == (baked.folder / PUBLISHER_FILE).read_bytes()
+    assert store.find(key()) == Hit(own) and store.first_use(own) == FirstUse()
+    assert store.sibling(key(shapes={})) == own
+    assert snapshot(baked.folder) == before
+    trust_list.remove(Publishers(store.home), "fleet")
+    assert store.find(key()) == Miss(reasons.UnknownPublisher(public))
+    made = publish(store, checkpoint)  # beside it
+    assert store.find(key()) == Hit(made) and own.folder.exists()
 
 
-def test_a_damaged_copy_is_adopted_anew(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
-    """Damage of the copy tells nothing against the baked graph."""
-    trust(store, public)
-    own = store.share_with_model(Hit(baked, foreign=True), key(), checkpoint)
-    (own.folder / "graph.aoti").unlink()  # perhaps a link
-    (own.folder / "graph.aoti").write_bytes(b"b4ked")
-    assert store.lookup(key(), checkpoint) == Broken(own.folder, reasons.DigestDiffers("graph.aoti"))
-    quarantine(store, own.folder)
-    assert store.lookup(key(), checkpoint) == Hit(baked, foreign=True)
-
-
-def test_a_sibling_is_only_rebuilt_from_own_folders(
-    store: Store, checkpoint: ModelSource, baked: Entry, public: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "spoil", [lambda path: path.chmod(0o777), pytest.param(lambda path: give_away(path, OTHER), marks=as_root)]
+)
+def test_whoever_owns_or_may_write_it(
+    spoil: Callable[[Path], object], store: Store, checkpoint: ModelSource, baked: Entry, public: str
 ) -> None:
     trust(store, public)
-    assert store.sibling(key(shapes={}), checkpoint) == baked
-    monkeypatch.setattr(os, "access", lambda *args, **options: False)
-    assert store.sibling(key(shapes={}), checkpoint) is None
+    spoil(baked.folder.parents[2])
+    assert store.lookup(key(), checkpoint) == Hit(baked, ANY)
+    (baked.folder / "graph.aoti").write_bytes(b"evil!")  # by whoever may write there
+    assert store.take(key(), checkpoint) == reasons.DigestDiffers("graph.aoti")
+    (baked.folder / "graph.aoti").unlink()
+    (baked.folder / "graph.aoti").symlink_to(store.home / TRUSTED_FILE)  # of this user's, for all to read
+    assert store.take(key(), checkpoint) == reasons.NotARegularFile("graph.aoti")
+    assert [*store.entries()] == []
+
+
+def test_what_was_quarantined_here_is_not_taken_again(
+    store: Store, checkpoint: ModelSource, baked: Entry, public: str
+) -> None:
+    """For what it did; damage of the copy tells nothing against the baked graph."""
+    trust(store, public)
+    for spoilt in (b"b4ked", b"baked"):
+        taken = store.take(key(), checkpoint)
+        assert isinstance(taken, Taken)
+        (taken.entry.folder / "graph.aoti").write_bytes(spoilt)
+        quarantine(store, taken.entry.folder)
+    assert store.take(key(), checkpoint) is None
+
+
+def test_a_baked_store_as_the_graph_folder(
+    baker: Store, checkpoint: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a read-only mount, and with a home among the temporary files; or in the folder itself."""
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))  # no key can be made, and none is needed
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    fleet = Store(tmp_path / "fleet")
+    trust(fleet, bake(baker, tmp_path / "fleet", publish(baker, ModelSource(None, "666666666666"))))
+    before = snapshot(tmp_path / "fleet")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *args, **options: False)
+        worker = Store(tmp_path / "fleet")
+    taken = worker.take(key(), checkpoint)
+    assert isinstance(taken, Taken) and taken.entry.folder.is_relative_to(tmp_path / "temporary")
+    assert worker.find(key()) == Hit(taken.entry)
+    assert snapshot(tmp_path / "fleet") == before
+    itself = fleet.take(key(), checkpoint)
+    assert isinstance(itself, Taken) and itself.entry.folder.is_relative_to(tmp_path / "fleet" / "graphs")
 
 
 # The list -------------------------------------------------------------------------------------------------------

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 from support.store.entries import key, publish
+from support.store.users import OTHER, as_root
 
 from onegraph.common import reasons
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust import ownership, signing_key
-from onegraph.graph_cache.trust.ownership import RefusedError
+from onegraph.graph_cache.trust import private_folder, signing_key
+from onegraph.graph_cache.trust.private_folder import RefusedError
 from onegraph.graph_cache.trust.signing_key import KEY_FILE, VARIABLE
-
-OTHER = 12345  # nobody's number
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
 @pytest.fixture
@@ -37,7 +36,9 @@ def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_secret_signs_for_all_starts(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
     entry = publish(store, checkpoint)
     assert not (store.home / KEY_FILE).exists()
-    assert Store(tmp_path / "another home").lookup(key(), checkpoint) == Hit(entry)
+    other = Store(tmp_path / "another home")
+    taken = other.take(key(), checkpoint)
+    assert isinstance(taken, Taken) and taken.entry.text == entry.text
 
 
 def test_a_secret_of_32_bytes(secret: Path, store: Store) -> None:
@@ -53,10 +54,10 @@ def test_a_tilde_is_the_users_home(secret: Path, store: Store, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("content", ["", "5a", 31 * "5a", 33 * "5a", 64 * "x", 2000 * "5", "é" * 32])
-def test_a_secret_that_is_no_key(content: str, secret: Path, store: Store, checkpoint: ModelSource) -> None:
+def test_a_secret_that_is_no_key(content: str, secret: Path, store: Store) -> None:
     secret.chmod(0o600)
     secret.write_text(content, encoding="utf-8")
-    with pytest.raises(RefusedError) as refused, store.staging(checkpoint):
+    with pytest.raises(RefusedError) as refused, store.staging():
         raise AssertionError("compiled in vain")
     assert refused.value.reason == reasons.SigningKeyRefused("damaged", "onegraph")
 
@@ -65,8 +66,8 @@ def test_a_secret_that_is_not_mounted(secret: Path, store: Store, checkpoint: Mo
     entry = publish(store, checkpoint)
     secret.unlink()
     missing = reasons.SigningKeyRefused("missing", "onegraph")
-    assert store.lookup(key(), checkpoint) == Miss(missing)
-    with pytest.raises(RefusedError) as refused, store.staging(checkpoint):
+    assert store.find(key()) == Miss(missing)
+    with pytest.raises(RefusedError) as refused, store.staging():
         raise AssertionError("compiled in vain")
     assert refused.value.reason == missing and not (store.home / KEY_FILE).exists()
     assert missing.text.endswith("it is not there; mount it, or name a key of this user alone in ONEGRAPH_SIGNING_KEY")
@@ -105,13 +106,13 @@ def test_a_key_that_others_could_read_is_replaced(store: Store, checkpoint: Mode
     first = publish(store, checkpoint)
     os.chown(store.home / KEY_FILE, -1, OTHER)
     (store.home / KEY_FILE).chmod(0o660)
-    assert store.lookup(key(), checkpoint) == Miss(reasons.SigningKeyRefused("open"))
+    assert store.find(key()) == Miss(reasons.SigningKeyRefused("open"))
     second = publish(store, checkpoint, content=b"more")
     assert (settings / KEY_FILE).stat().st_mode & 0o777 == 0o600
-    assert store.lookup(key(), checkpoint) == Hit(second)
+    assert store.find(key()) == Hit(second)
     assert store.trust(first) == reasons.SigningKeyRefused("open")
     (store.home / KEY_FILE).chmod(0o600)
-    assert store.lookup(key(), checkpoint) == Hit(first)
+    assert store.find(key()) == Hit(first)
 
 
 @as_root
@@ -120,8 +121,8 @@ def test_a_key_of_a_group_of_one_is_a_secret(
 ) -> None:
     entry = publish(store, checkpoint)
     (store.home / KEY_FILE).chmod(0o660)
-    monkeypatch.setattr(ownership, "is_group_of_one", lambda gid: True)
-    assert store.lookup(key(), checkpoint) == Hit(entry)
+    monkeypatch.setattr(private_folder, "is_group_of_one", lambda gid: True)
+    assert store.find(key()) == Hit(entry)
 
 
 def test_no_folder_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

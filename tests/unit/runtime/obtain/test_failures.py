@@ -84,17 +84,39 @@ def test_a_compile_that_fails_waits_for_a_change(change: Change, world: World, m
     assert world.refused(same) == CompileFailed("The compiler said no.")
     facts = ("compiler", "driver", "host", "onegraph", "torch")
     for engine in (same, None, None):
-        assert world.refused(engine) == WaitsForChange(CompileFailed("The compiler said no."), facts)
+        assert world.refused(engine) == WaitsForChange(CompileFailed("The compiler said no."), facts, 1)
     assert world.compiles == 1
     assert world.obtain().text == (  # type: ignore[union-attr]
         "The compiler said no. It is tried again with another version of OneGraph, torch, ComfyUI, the C++ compiler, "
-        "the driver, or after `onegraph retry`."
+        "the driver, a day later, or after `onegraph retry`."
     )
     change(world, monkeypatch)
     world.ends = None
     assert isinstance(world.obtain(same), LoadedGraph)
     assert world.compiles == 2
     assert not (world.home / FOLDER).exists()  # it worked
+
+
+def test_what_a_compile_lacked_may_be_there_after_days(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a header: no fact tells of it. What it costs is bounded, since each wait is twice the one before."""
+    world.ends, now = CompileError("Python.h: No such file or directory."), [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    for days, text in ((1, "a day later, "), (2, "2 days later, "), (4, "4 days later, ")):
+        assert isinstance(world.refused(), CompileFailed)
+        compiles = world.compiles
+        now[0] += days * 24 * 3600 - 60
+        why = world.refused()
+        assert isinstance(why, WaitsForChange) and text in why.text and world.compiles == compiles
+        now[0] += 120
+    world.ends = None
+    assert isinstance(world.obtain(), LoadedGraph)
+
+
+def test_a_compile_that_took_too_long_waits_for_more_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ends, now = CompileError("It took too long.", cause="time"), time.time()
+    assert isinstance(world.refused(), CompileFailed)
+    monkeypatch.setattr(time, "time", lambda: now + 400 * 24 * 3600)
+    assert isinstance(world.refused(), WaitsForChange) and world.compiles == 1
 
 
 def test_another_model_of_the_key_fails_alike(world: World) -> None:

@@ -1,0 +1,49 @@
+"""What commands and pages tell of graphs, and which one a name means."""
+
+from __future__ import annotations
+
+import pytest
+from support.store.entries import key, publish
+from support.store.sized import NOWHERE, listed, on_disk
+
+from onegraph.graph_cache.disk import marks
+from onegraph.graph_cache.disk.budget import VARIABLE
+from onegraph.graph_cache.disk.report import describe, find, state_of, totals
+from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.store import Store
+
+
+def test_totals(store: Store, three: list[Entry], checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1GiB")
+    marks.note_use(three[0].folder, "restored", NOWHERE)
+    publish(store, checkpoint, key())
+    assert checkpoint.path is not None
+    found = totals(store.disk, store.disk.scan([checkpoint.path.parent], [], []))
+    assert (found["graphs"], found["restores"], found["saved_seconds"], found["copies"]) == (4, 4, 4.0, 1)
+    assert found["bytes"] == found["counted_bytes"] == on_disk(store) and found["budget_bytes"] == 1 << 30
+    assert found["copies_bytes"] > 0
+    assert found["states"] == {"signed": 3, "stale": 1}
+    assert [state_of(one) for one in store.disk.entries()].count("signed") == 3
+
+
+def test_an_entry_is_named_by_id_key_or_model(store: Store, three: list[Entry], tuned: ModelSource) -> None:
+    marks.note_use(three[1].folder, "restored", tuned)
+    there = store.disk.entries()
+    one = listed(store, three[1])
+    digest = one.folder.rpartition("-")[2]
+    assert find(there, one.id) == find(there, one.id[:6]) == find(there, digest) == [one]
+    assert find(there, "unknown") == find(there, "unknown/0123456789ab") == there
+    assert find(there, "tuned") == find(there, "tuned/fedcba987654") == [one]  # the second model that it served
+    assert find(there, one.id[:2]) == find(there, "") == find(there, "other") == []
+
+
+def test_an_entry_is_described_for_programs(store: Store, three: list[Entry]) -> None:
+    lease = store.lease(three[0])
+    found = describe(listed(store, three[0]))
+    assert (found["restores"], found["in_use"], found["state"], found["reason"]) == (1, True, "signed", None)
+    assert (found["used"], found["models"]) == ("2001-09-09T01:46:40+00:00", ["unknown/0123456789ab"])
+    assert str(store.home) not in str(found)
+    old = describe(listed(store, publish(store, NOWHERE, key(format=1))))
+    assert (old["state"], old["reason"]["code"]) == ("stale", "made_for_another")
+    del lease

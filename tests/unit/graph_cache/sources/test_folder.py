@@ -1,0 +1,392 @@
+"""Folders of graphs that others may write: what is taken from them, and what is written there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.store.entries import bake, key, publish, quarantine, rewrite, snapshot, trust
+from support.store.users import OTHER, as_root, as_user, give_to
+
+from onegraph.common import reasons
+from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.lookup import Broken, Hit, Miss
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sources import folder as folders
+from onegraph.graph_cache.sources import source
+from onegraph.graph_cache.sources.folder import FolderSource, remove_copy, write_copy
+from onegraph.graph_cache.sources.source import Taken
+from onegraph.graph_cache.store import Store
+from onegraph.graph_cache.trust.signing import KEY_FILE, Signer
+
+MODEL = "0123456789ab"
+
+
+@pytest.fixture
+def beside(models: Path, entry: Entry) -> Path:
+    """The copy beside the checkpoint, of which the home has none any more."""
+    shutil.rmtree(entry.folder)
+    return models / "photo.graphs" / MODEL / "unet" / entry.folder.name
+
+
+@pytest.fixture
+def location(models: Path) -> Path:
+    return models / "tuned.graphs" / "fedcba987654"
+
+
+# Taking -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_beside_the_checkpoint_is_taken_once(
+    store: Store, checkpoint: ModelSource, entry: Entry, beside: Path
+) -> None:
+    before = snapshot(beside)
+    found = store.lookup(key(), checkpoint)
+    assert isinstance(found, Hit) and isinstance(found.source, FolderSource)
+    assert (found.source.folder, found.entry.folder) == (beside.parents[1], beside)
+    assert store.find(key()) == Miss(reasons.NoGraph())
+    taken = store.take(key(), checkpoint)
+    assert isinstance(taken, Taken) and (taken.entry, taken.graph) == (entry, None)
+    assert store.find(key()) == store.lookup(key(), checkpoint) == Hit(entry)
+    assert snapshot(beside) == before and not list(store.home.rglob("unet/.*"))
+
+
+def test_copies_of_other_models_and_folders_are_taken_too(
+    store: Store, tuned: ModelSource, entry: Entry, beside: Path, models: Path, tmp_path: Path
+) -> None:
+    elsewhere = ModelSource(tmp_path / "elsewhere" / "tuned.safetensors", "fedcba987654")
+    assert isinstance(store.lookup(key(), elsewhere), Miss) and store.take(key(), elsewhere) is None
+    for source_, neighbours in ((tuned, []), (elsewhere, [models]), (ModelSource(None, "aaaaaaaaaaaa"), [models])):
+        assert isinstance(store.lookup(key(), source_, neighbours), Hit)
+        taken = store.take(key(), source_, neighbours)
+        assert isinstance(taken, Taken) and taken.entry == entry
+        shutil.rmtree(entry.folder)
+
+
+Spoil = Callable[[Store, Path], object]
+
+
+def unsigned(store: Store, copy: Path) -> None:
+    (copy / "signature.json").unlink()
+
+
+def of_another_key(store: Store, copy: Path) -> None:
+    shutil.rmtree(copy)
+    other = publish(store, ModelSource(None, MODEL), key(architecture="bb"))
+    other.folder.rename(copy)
+
+
+REFUSED: dict[str, tuple[Spoil, reasons.Reason | None]] = {
+    "damaged": (
+        lambda store, copy: (copy / "graph.aoti").write_bytes(b"c0de"), reasons.DigestDiffers("graph.aoti")
+    ),
+    "cut": (lambda store, copy: (copy / "graph.aoti").write_bytes(b""), reasons.WrongSize("graph.aoti", 0, 4)),
+    "without a file": (lambda store, copy: (copy / "constants.json").unlink(), reasons.MissingFile("constants.json")),
+    "changed manifest": (
+        lambda store, copy: (copy / "manifest.json").write_bytes((copy / "manifest.json").read_bytes() + b" "),
+        reasons.WrongSignature(),
+    ),
+    "unsigned": (unsigned, reasons.Unsigned()),
+    "another's": (
+        lambda store, copy: (store.home / KEY_FILE).write_bytes(32 * b"x"), reasons.WrongSignature()
+    ),
+    "half written": (
+        lambda store, copy: (copy / "manifest.json").write_bytes((copy / "manifest.json").read_bytes()[:100]), None
+    ),
+    "a link": (
+        lambda store, copy: ((copy / "graph.aoti").unlink(), (copy / "graph.aoti").symlink_to(store.home / KEY_FILE)),
+        reasons.NotARegularFile("graph.aoti"),
+    ),
+    "of another key": (of_another_key, None),
+    "hidden": (lambda store, copy: copy.rename(copy.with_name(f".broken-{copy.name}")), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_copy_that_is_refused(name: str, store: Store, checkpoint: ModelSource, beside: Path) -> None:
+    spoil, why = REFUSED[name]
+    spoil(store, beside)
+    before = snapshot(beside.parent)
+    taken = store.take(key(), checkpoint)
+    assert taken == why or (name == "half written" and isinstance(taken, reasons.UnreadableManifest))
+    assert store.find(key()) == Miss(reasons.NoGraph())
+    assert snapshot(beside.parent) == before
+    assert [*(store.home / ".staging").iterdir()] == []
+
+
+def test_an_objection_is_the_reason(store: Store, checkpoint: ModelSource, entry: Entry, beside: Path) -> None:
+    def objection(manifest: object) -> reasons.Reason:
+        return reasons.VaeCopied()
+
+    assert store.lookup(key(), checkpoint, differs=objection) == Miss(reasons.NoGraph())
+    assert store.take(key(), checkpoint, differs=objection) == reasons.VaeCopied()
+
+
+def test_the_next_copy_is_taken_where_one_is_refused(
+    store: Store, checkpoint: ModelSource, entry: Entry, beside: Path, location: Path
+) -> None:
+    shutil.copytree(beside, location / "unet" / beside.name)
+    (beside / "graph.aoti").write_bytes(b"c0de")
+    taken = store.take(key(), checkpoint)
+    assert isinstance(taken, Taken) and taken.entry == entry
+
+
+def test_a_graph_that_was_quarantined_here_is_not_taken_again(
+    store: Store, checkpoint: ModelSource, entry: Entry, models: Path
+) -> None:
+    """By its files, whatever its name. Another graph of the key is taken, and damage condemns no graph."""
+    quarantine(store, entry.folder)
+    assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
+    assert store.take(key(), checkpoint) is None
+    another = publish(store, checkpoint, content=b"another")
+    assert another.folder == entry.folder
+    (another.folder / "graph.aoti").write_bytes(b"an0ther")
+    found = store.find(key())
+    assert isinstance(found, Broken) and store.quarantine(found)
+    taken = store.take(key(), checkpoint)
+    assert isinstance(taken, Taken) and taken.entry == another
+
+
+def test_a_copy_that_changes_while_it_is_copied_is_refused(
+    store: Store, checkpoint: ModelSource, entry: Entry, beside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = source.is_copied
+
+    def swapped(*args: object) -> bool:
+        (beside / "graph.aoti").write_bytes(b"c0de")  # while it is open
+        return really(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(source, "is_copied", swapped)
+    assert store.take(key(), checkpoint) == reasons.DigestDiffers("graph.aoti")
+    assert not list(store.home.rglob("graph.aoti"))
+
+
+def test_a_home_that_takes_nothing_is_a_reason(
+    store: Store, checkpoint: ModelSource, beside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onegraph.graph_cache.home.free_bytes", lambda folder: 0)
+    assert store.take(key(), checkpoint) == reasons.UnreadableNow("manifest.json", "[Errno 28] No space left on device")
+
+
+def test_a_folder_that_is_closed_or_no_folder_has_nothing(
+    store: Store, checkpoint: ModelSource, models: Path, location: Path
+) -> None:
+    location.mkdir(parents=True)
+    (location / "unet").write_text("no folder")
+    (models / "photo.graphs").write_text("no folder")
+    assert store.take(key(), checkpoint) is None
+    assert store.keys("unet", ["aa"], checkpoint) == []
+
+
+def test_keys_are_read_from_the_home_and_then_from_copies(
+    store: Store, checkpoint: ModelSource, tuned: ModelSource
+) -> None:
+    here, there = key(), key(architecture="bb")
+    shutil.rmtree(publish(store, checkpoint, there).folder)
+    publish(store, tuned, here)
+    assert store.keys("unet", ["aa"], checkpoint) == [here.fields()]
+    assert store.keys("unet", ["aa", "bb"], checkpoint) == [here.fields(), there.fields()]
+    assert store.keys("unet", ["cc"], checkpoint) == store.keys("vae_decoder", ["aa"], checkpoint) == []
+    assert len([*FolderSource(checkpoint.path.parent / "photo.graphs" / MODEL, store.signer).keys()]) == 1  # type: ignore[union-attr]
+
+
+@as_root
+def test_a_closed_file_of_another_users_blocks_nothing(
+    store: Store, checkpoint: ModelSource, entry: Entry, beside: Path, tmp_path: Path
+) -> None:
+    """Who plants it may keep it closed for ever: it is as none, and a graph is made and found."""
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    give_to(OTHER, tmp_path)
+    os.chown(beside / "manifest.json", 0, 0)
+    (beside / "manifest.json").chmod(0o600)
+
+    def act() -> None:
+        mine = Store(store.home)
+        assert mine.lookup(key(), checkpoint) == Miss(reasons.NoGraph()) and mine.take(key(), checkpoint) is None
+        made = publish(mine, checkpoint)
+        assert mine.find(key()) == Hit(made)
+        shutil.rmtree(made.folder)
+        taken = mine.take(key(), checkpoint)  # from the copy beside the planted one
+        assert isinstance(taken, Taken) and taken.entry == made
+
+    try:
+        as_user(act)
+        assert len([*beside.parent.iterdir()]) == 2
+    finally:
+        for above in tmp_path.parents[:2]:
+            above.chmod(0o700)
+
+
+# Writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_whole_and_readable_by_others(store: Store, entry: Entry, location: Path) -> None:
+    store.remember(entry, store.first_use(entry))
+    before = os.umask(0o077)
+    try:
+        copy = write_copy(entry, location, store.signer)
+    finally:
+        os.umask(before)
+    assert isinstance(copy, Path) and copy == location / "unet" / entry.folder.name
+    assert {path.name for path in copy.iterdir()} == {"constants.json", "graph.aoti", "manifest.json", "signature.json"}
+    assert {path.stat().st_mode & 0o777 for path in copy.iterdir()} == {0o644} and copy.stat().st_mode & 0o777 == 0o755
+    found = snapshot(copy)
+    assert write_copy(entry, location, store.signer) is None  # it is there
+    assert snapshot(copy) == found and [*copy.parent.iterdir()] == [copy]
+
+
+def test_a_damaged_graph_is_not_given_away(store: Store, entry: Entry, location: Path) -> None:
+    (entry.folder / "graph.aoti").write_bytes(b"c0de")
+    wrong = reasons.DigestDiffers("graph.aoti")
+    assert write_copy(entry, location, store.signer) == wrong
+    assert [*(location / "unet").iterdir()] == []
+    with pytest.raises(OSError, match=r"graph\.aoti"):
+        store.save(entry, location)
+
+
+def test_an_own_copy_is_replaced_by_a_newer_graph(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    for content in (b"first", b"second"):
+        entry = publish(store, checkpoint, content=content)
+        quarantine(store, entry.folder)
+        (copy,) = (models / "photo.graphs" / MODEL / "unet").iterdir()
+        assert (copy / "graph.aoti").read_bytes() == content
+
+
+def test_another_users_copy_of_the_name_stays(
+    store: Store, checkpoint: ModelSource, tmp_path: Path, entry: Entry, beside: Path
+) -> None:
+    """Neither touches the other's copy, and each finds the own one."""
+    before, other = snapshot(beside), Store(tmp_path / "other")
+    theirs = publish(other, checkpoint, content=b"theirs")
+    copies = {path.name for path in beside.parent.iterdir()}
+    assert copies == {beside.name, f"{beside.name}-{other.signer.sign(b'').key}"}
+    shutil.rmtree(theirs.folder)
+    for one, wanted in ((other, theirs), (store, entry)):
+        taken = one.take(key(), checkpoint)
+        assert isinstance(taken, Taken) and taken.entry == wanted
+    assert snapshot(beside) == before
+
+
+def test_a_publishers_copy_of_the_name_stays(
+    store: Store, checkpoint: ModelSource, models: Path, tmp_path: Path
+) -> None:
+    """A baked store is never written, also by one who trusts it and has a graph of the same key."""
+    baker = Store(tmp_path / "baker")
+    trust(store, bake(baker, models / "photo.graphs", publish(baker, ModelSource(None, MODEL), content=b"baked")))
+    (models / "photo.graphs" / "unknown").rename(models / "photo.graphs" / MODEL)
+    (baked,) = (models / "photo.graphs" / MODEL / "unet").iterdir()
+    before = snapshot(baked)
+    publish(store, checkpoint, content=b"own")
+    assert snapshot(baked) == before and len([*baked.parent.iterdir()]) == 2
+
+
+def test_lost_keys_leave_two_copies(store: Store, checkpoint: ModelSource, beside: Path, tmp_path: Path) -> None:
+    """As of a container whose home is lost at each start. What others made stays."""
+    theirs = beside.with_name(f"{beside.name}-12345678")
+    shutil.copytree(beside, theirs)
+    if os.geteuid() == 0:
+        os.chown(theirs, OTHER, OTHER)
+    for number in range(3):
+        start = Store(tmp_path / f"home {number}")
+        assert start.take(key(), checkpoint) == reasons.WrongSignature()
+        made = publish(start, checkpoint)
+        copies = {path.name for path in beside.parent.iterdir()} - {theirs.name}
+        assert copies == {beside.name, f"{beside.name}-{start.signer.sign(b'').key}"}
+        shutil.rmtree(made.folder)
+        assert isinstance(start.take(key(), checkpoint), Taken)
+    assert theirs.exists() == (os.geteuid() == 0)
+
+
+def test_what_an_interrupted_copy_left_goes_after_a_day(store: Store, entry: Entry, location: Path) -> None:
+    old, new = location / "unet" / ".writing-old", location / "unet" / ".writing-new"
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+        (folder / "graph.aoti").touch()
+    os.utime(old, (0, 0))
+    write_copy(entry, location, store.signer)
+    assert not old.exists() and new.exists()
+
+
+@pytest.mark.parametrize("part", ["tuned.graphs", "tuned.graphs/fedcba987654", "tuned.graphs/fedcba987654/unet"])
+def test_an_own_link_is_followed(part: str, store: Store, entry: Entry, models: Path, location: Path) -> None:
+    (models / "disk").mkdir()
+    (models / part).parent.mkdir(parents=True, exist_ok=True)
+    (models / part).symlink_to(models / "disk")
+    copy = write_copy(entry, location, store.signer)
+    assert isinstance(copy, Path) and copy.resolve().is_relative_to(models / "disk")
+
+
+@as_root
+@pytest.mark.parametrize("part", ["tuned.graphs", "tuned.graphs/fedcba987654", "tuned.graphs/fedcba987654/unet"])
+def test_nothing_is_written_or_removed_through_anothers_link(
+    part: str, store: Store, entry: Entry, models: Path, location: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own" / location.name / "unet" / entry.folder.name
+    own.mkdir(parents=True)
+    (own / "precious").touch()
+    target = {0: tmp_path / "own", 1: own.parents[1], 2: own.parent}[part.count("/")]
+    (models / part).parent.mkdir(parents=True, exist_ok=True)
+    (models / part).symlink_to(target)
+    os.chown(models / part, OTHER, OTHER, follow_symlinks=False)
+    before = snapshot(tmp_path / "own")
+    with pytest.raises(OSError, match="link"):
+        write_copy(entry, location, store.signer)
+    for name in ("manifest.json", "signature.json"):  # as if it were a copy
+        shutil.copy(entry.folder / name, own / name)
+    assert not remove_copy(location / "unet" / entry.folder.name, store.signer)
+    for name in ("manifest.json", "signature.json"):
+        (own / name).unlink()
+    assert snapshot(tmp_path / "own").keys() == before.keys()
+
+
+@as_root
+def test_a_link_put_in_place_meanwhile_leads_nowhere(
+    store: Store, entry: Entry, models: Path, location: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a member of the group that may write the models' folder, after the folder was opened."""
+    (tmp_path / "own" / location.name / "unet").mkdir(parents=True)
+    really = folders.put
+
+    def exchanged(*args: object) -> object:
+        (models / "tuned.graphs").rename(models / "moved")
+        (models / "tuned.graphs").symlink_to(tmp_path / "own")
+        return really(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(folders, "put", exchanged)
+    write_copy(entry, location, store.signer)
+    assert [*(tmp_path / "own").rglob("graph.aoti")] == []
+    assert [path.parent.name for path in (models / "moved").rglob("graph.aoti")] == [entry.folder.name]
+
+
+def test_a_copy_that_cannot_be_written_costs_no_graph(store: Store, checkpoint: ModelSource, models: Path) -> None:
+    (models / "photo.graphs").write_text("no folder")
+    entry = publish(store, checkpoint)
+    assert store.find(key()) == Hit(entry)
+    assert store.disk.folders() == []
+
+
+def test_only_own_copies_are_removed(store: Store, entry: Entry, tmp_path: Path) -> None:
+    location = tmp_path / "saved" / "unet.graphs" / MODEL
+    theirs = publish(Store(tmp_path / "other"), ModelSource(None, MODEL), key(dtype="float16"))
+    shutil.copytree(theirs.folder, location / "unet" / theirs.folder.name)
+    copy = store.save(entry, location)
+    assert {one.folder for one in store.saved(location.parents[1])} == {copy, location / "unet" / theirs.folder.name}
+    for one in store.saved(location.parents[1]):
+        store.remove_copy(one)
+    assert [one.manifest for one in store.saved(location.parents[1])] == [theirs.manifest]
+    shutil.rmtree(location)
+    store.remove_copy(Entry(store.save(entry, location), entry.manifest, entry.text))
+    assert not location.parent.exists()  # nothing empty stays
+
+
+def test_a_copy_of_another_format_keeps_its_bytes(store: Store, entry: Entry, location: Path) -> None:
+    rewrite(store, entry, entry.manifest)  # as another version of the pack would write it
+    text = (entry.folder / "manifest.json").read_bytes()
+    copy = write_copy(Entry(entry.folder, entry.manifest, text), location, Signer(store.home))
+    assert isinstance(copy, Path)
+    for name in ("manifest.json", "signature.json"):
+        assert (copy / name).read_bytes() == (entry.folder / name).read_bytes()
