@@ -15,7 +15,7 @@ from support.store.entries import CONSTANTS, key
 from onegraph.common import reasons
 from onegraph.graph_cache import constants, integrity
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.lookup import Miss
+from onegraph.graph_cache.lookup import Broken, Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.remote import fetching, records
@@ -222,8 +222,8 @@ def test_what_is_kept_is_checked_like_any_other(world: World) -> None:
     found = world.worker.fetch()
     assert isinstance(found, Taken)
     (found.entry.folder / "graph.aoti").write_bytes(b"evil")
-    with world.worker.store.private(found.entry) as files:
-        assert isinstance(files, reasons.Damaged)
+    judged = world.worker.store.find(key())
+    assert isinstance(judged, Broken) and isinstance(judged.reason, reasons.Damaged)
 
 
 def test_an_index_with_a_path_is_refused(world: World) -> None:
