@@ -191,11 +191,11 @@ def sweep(location: Path) -> None:
 
 def _sweep(component: Path, suffix: str = "") -> None:
     """Remove this user's unfinished copies of processes that are gone. Never raises OSError."""
-    for name in listed_now(component):
+    for name in (one for one in listed_now(component) if one.startswith(_WRITING)):
         with contextlib.suppress(OSError):
-            if name.startswith(_WRITING) and _is_mine(component / name):
-                if (suffix and name.endswith(suffix)) or is_left_behind(component / name):
-                    shutil.rmtree(component / name, ignore_errors=True)
+            left = (suffix and name.endswith(suffix)) or is_left_behind(component / name)
+            if left and _is_mine(component / name):
+                shutil.rmtree(component / name, ignore_errors=True)
 
 
 @contextlib.contextmanager

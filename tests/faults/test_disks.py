@@ -198,11 +198,12 @@ def attempt(act: Act, case: Case, entry: Entry, place: int, number: int) -> bool
 @pytest.mark.parametrize("number", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.full)])
 @pytest.mark.parametrize("act", [publishes, keeps, takes])
 def test_each_change_may_fail(act: Act, number: int, tmp_path: Path) -> None:
-    """Nothing but an OSError of a publish comes out, what was there stays, nothing is left, and the next try succeeds."""
+    """Nothing but a publish's OSError comes out, what was there stays, nothing is left, and the next try succeeds."""
     for place in itertools.count():
         case = new_case(tmp_path / str(place))
         there = publish(case.store, case.source, THERE, b"there")
-        made = there if act is publishes else publish(case.store, case.source if act is takes else ModelSource(None, "0"))
+        source = case.source if act is takes else ModelSource(None, "0")
+        made = there if act is publishes else publish(case.store, source)
         if act is takes:
             shutil.rmtree(made.folder)
         before = [snapshot(folder) for folder in (there.folder, *case.models.glob("*.graphs/*/unet/*"))]
