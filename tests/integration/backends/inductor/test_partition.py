@@ -49,7 +49,7 @@ def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.
         values.update(zip(step.outputs, region(*(values[i] for i in step.inputs)), strict=True))
         for value in freed:
             del values[value]
-    assert set(values) == {*range(plan.given), *plan.results}
+    assert set(values) == {*range(plan.input_count), *plan.results}
     return output_of([values[number] for number in plan.results])
 
 
