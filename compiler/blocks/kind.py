@@ -103,11 +103,11 @@ def capture_kind(
         if kind.ones is not None:  # by a batch of 1, perhaps, of which the calls above have one
             made += outer_call.repeat(model, kind.outer, device, recorded, "kept")
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
-    found = [*kind.seen, *(same.records if same is not None else ())]
+    records = [*kind.seen, *(same.records if same is not None else ())]
     if kind.ones is not None:
-        found = [sizes for sizes in found if kind.ones.fit(sizes)]
-    log.debug("%s: %d sizes from %d further calls", kind.block, len(found), made)
-    calls = BlockCalls(kind.form, tuple(found), kind.options, kind.packages, kind.attention)
+        records = [sizes for sizes in records if kind.ones.fit(sizes)]
+    log.debug("%s: %d sizes from %d further calls", kind.block, len(records), made)
+    calls = BlockCalls(kind.form, tuple(records), kind.options, kind.packages, kind.attention)
     captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)
     if captured.operations < settings.fewest:
         raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")

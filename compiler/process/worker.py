@@ -217,13 +217,13 @@ def _failure(error: Exception) -> CompileFailed:
         cause = memory.ran_out(error)
     except ImportError as missing:  # torch
         return CompileFailed(f"The compiling process failed ({type(error).__name__}: {missing.name}).")
-    known = isinstance(error, OneGraphError)
+    is_ours = isinstance(error, OneGraphError)
     if cause:
         which = "memory" if cause == "memory" else "GPU memory"
-        own = known and getattr(error, "cause", "") == cause
-        text = str(error) if own else f"The compiling process ran out of {which} ({in_brief(error)})."
+        names_cause = is_ours and getattr(error, "cause", "") == cause
+        text = str(error) if names_cause else f"The compiling process ran out of {which} ({in_brief(error)})."
         return CompileFailed(text, lasting=False, cause=cause)
-    text = str(error) if known else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
+    text = str(error) if is_ours else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
     if disk_is_full(error):
         return CompileFailed(text, lasting=False, cause="disk")
     passing = is_passing(error) or is_passing(error.__cause__)
@@ -268,8 +268,8 @@ def _next_line() -> dict[str, Any]:
         if not one:
             _end_all()
         line += one
-    found: dict[str, Any] = json.loads(line)
-    return found
+    message: dict[str, Any] = json.loads(line)
+    return message
 
 
 def main(staging: Path, number: int | None = None, channel: int | None = None) -> NoReturn:
@@ -280,8 +280,8 @@ def main(staging: Path, number: int | None = None, channel: int | None = None) -
     """
     if "onegraph" not in sys.modules:
         import_pack()
-    own = _redirect_output(staging / log_file(number))
-    worker = _MainWorker(staging, own if channel is None else channel)
+    parent_channel = _redirect_output(staging / log_file(number))
+    worker = _MainWorker(staging, parent_channel if channel is None else channel)
     _end_with_parent()
     _resume_without_parent()
     try:
