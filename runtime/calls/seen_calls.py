@@ -73,9 +73,9 @@ class Seen:
         if len(self.memory) >= _MOST_PLACES:
             self.memory.clear()
         aligned = not any(address % 16 for address in addresses)
-        found = Memory(self._shares(addresses, changed), self.as_they_are and aligned)
-        self.memory[addresses] = found
-        return found
+        memory = Memory(self._shares(addresses, changed), self.as_they_are and aligned)
+        self.memory[addresses] = memory
+        return memory
 
     def _shares(self, addresses: Sequence[int], changed: Sequence[int]) -> bool:
         """Whether a tensor that the block changes lies where another one of the call does."""

@@ -98,14 +98,15 @@ class Compiles:
 
     # What is known ------------------------------------------------------------------------------------------
 
-    def known(self, slot: Slot) -> Refused | None:
+    def refusal(self, slot: Slot) -> Refused | None:
         """Why this process has no graph for this slot: it can have none, or compiles it in the background."""
         if slot in self._refusals:
             return Refused(self._refusals[slot])
         background = self._background.get(slot)
         if background is not None and background[0].is_alive():
-            found = self._under_way.get(slot)
-            share = round(found.progress.share, 2) if found is not None and found.progress is not None else None
+            compiling = self._under_way.get(slot)
+            progress = None if compiling is None else compiling.progress
+            share = None if progress is None else round(progress.share, 2)
             return Refused(reasons.StillCompiling(int(time.perf_counter() - background[1]), share))
         return None
 
