@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from .graph_body import GraphBody, is_size, layout, signature
-from .plan import Plan, Step
+from .plan import RegionPlan, Step
 from .repetition import CompileTime, Runs, repeating, slices
 
 WORTH_IT = 0.75  # cut only if that has the graph compiled in at most this share of the time that it takes whole
@@ -26,7 +26,7 @@ WORTH_IT = 0.75  # cut only if that has the graph compiled in at most this share
 _ALIKE = 1.15
 
 
-def cut(exported: torch.export.ExportedProgram, time: CompileTime) -> tuple[Plan, list[GraphModule]] | None:
+def cut(exported: torch.export.ExportedProgram, time: CompileTime) -> tuple[RegionPlan, list[GraphModule]] | None:
     """Cut a graph where that has it compiled sooner.
 
     With more than one worker the graph is also cut where nothing repeats.
@@ -196,7 +196,7 @@ class _Writer:
         return size
 
 
-def _assemble(graph: GraphBody, runs: Sequence[range]) -> tuple[Plan, list[GraphModule]] | None:
+def _assemble(graph: GraphBody, runs: Sequence[range]) -> tuple[RegionPlan, list[GraphModule]] | None:
     regions = _regions(graph, runs)
     if regions is None:
         return None
@@ -221,4 +221,4 @@ def _assemble(graph: GraphBody, runs: Sequence[range]) -> tuple[Plan, list[Graph
                 tuple(values[node] for node in region.outputs),
             )
         )
-    return Plan(len(graph.inputs), tuple(steps), tuple(values[node] for node in graph.results)), modules
+    return RegionPlan(len(graph.inputs), tuple(steps), tuple(values[node] for node in graph.results)), modules

@@ -24,7 +24,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RegionPlan:
     """How regions make up the graph.
 
     Values 0 to `input_count - 1` are the graph's inputs, `results` are what it returns.
@@ -42,7 +42,7 @@ class Plan:
         return {"given": self.input_count, "steps": steps, "result": self.results}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Plan:
+    def from_json(cls, data: dict[str, Any]) -> RegionPlan:
         """Read a plan. Raises KeyError or TypeError for what is none."""
         steps = (Step(s["kind"], *(tuple(s[name]) for name in ("weights", "inputs", "outputs"))) for s in data["steps"])
         return cls(data["given"], tuple(steps), tuple(data["result"]))

@@ -22,7 +22,7 @@ from ...graph_cache.crash import leftovers
 from ..cuda_graphs import CudaGraphs
 from .container import Container, Library, Loaded, Packaged
 from .packages import GRAPH_FILE, PLAN_FILE, region_file
-from .plan import Plan
+from .plan import RegionPlan
 
 
 @dataclass(frozen=True)
@@ -255,13 +255,13 @@ def _as_load_error() -> Iterator[None]:
         ) from error
 
 
-def _read_plan(folder: Path) -> Plan | None:
+def _read_plan(folder: Path) -> RegionPlan | None:
     if not (folder / PLAN_FILE).exists():
         return None
-    return Plan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
+    return RegionPlan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
 
 
-def _loaded(plan: Plan | None, files: _Files) -> InductorRunner:
+def _loaded(plan: RegionPlan | None, files: _Files) -> InductorRunner:
     if plan is None:
         whole = files.loaded(GRAPH_FILE)
         names = {name: name for name in whole.constant_names()}
