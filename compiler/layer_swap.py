@@ -13,7 +13,7 @@ from .composite_weights import as_read
 LayerOf = Callable[[torch.nn.Module], "torch.nn.Module | None"]  # what stands for a module; None: a copy of it does
 
 
-class Parts(torch.nn.Module):
+class ComponentTensors(torch.nn.Module):
     """The tensors of a composite weight, as buffers by the attribute paths that they have in the weight."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:

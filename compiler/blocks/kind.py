@@ -19,7 +19,7 @@ from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_bloc
 from .outer_call import OuterCall
 from .records import recording
 from .repeated import repeated_blocks
-from .size_one_dims import Ones
+from .size_one_dims import SizeOneDims
 from .size_rules import Sizes
 
 log = logging.getLogger("onegraph.compiler")
@@ -47,7 +47,7 @@ class KindCalls:
     options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     attention: Attention = "captured"
-    ones: Ones | None = None
+    ones: SizeOneDims | None = None
 
     def to_json(self) -> JSON:
         """Return everything, JSON-ready."""
@@ -74,7 +74,7 @@ class KindCalls:
             data["options"],
             packages,
             data["attention"],
-            None if data["ones"] is None else Ones.from_json(data["ones"]),
+            None if data["ones"] is None else SizeOneDims.from_json(data["ones"]),
         )
 
 

@@ -205,7 +205,7 @@ class Done(Checked):
 
 
 @dataclass(frozen=True)
-class CompileFailed:
+class Failed:
     """There is no graph; the arguments of a `CompileError`."""
 
     event: ClassVar[str] = "failed"
@@ -214,8 +214,8 @@ class CompileFailed:
     cause: Cause = ""
 
 
-Message = Stage | Regions | Checked | Done | CompileFailed
-_MESSAGES: Mapping[str, type[Message]] = {cls.event: cls for cls in (Stage, Regions, Checked, Done, CompileFailed)}
+Message = Stage | Regions | Checked | Done | Failed
+_MESSAGES: Mapping[str, type[Message]] = {cls.event: cls for cls in (Stage, Regions, Checked, Done, Failed)}
 
 
 def to_json(message: Message) -> JSON:

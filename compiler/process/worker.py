@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from onegraph.backends.worker_pool import WorkerPool
-    from onegraph.compiler.process.job import CompileFailed, Job, Message
+    from onegraph.compiler.process.job import Failed, Job, Message
 
 FURTHER = "--further-worker"
 WAIT = "--wait"
@@ -206,28 +206,28 @@ class _MainWorker:
         )
 
 
-def _failure(error: Exception) -> CompileFailed:
+def _failure(error: Exception) -> Failed:
     """Describe a failure for the server."""
     from onegraph.common import memory
     from onegraph.common.errors import OneGraphError, disk_is_full, in_brief
-    from onegraph.compiler.process.job import CompileFailed
+    from onegraph.compiler.process.job import Failed
     from onegraph.graph_cache.files import is_passing
 
     try:
         cause = memory.ran_out(error)
     except ImportError as missing:  # torch
-        return CompileFailed(f"The compiling process failed ({type(error).__name__}: {missing.name}).")
+        return Failed(f"The compiling process failed ({type(error).__name__}: {missing.name}).")
     is_ours = isinstance(error, OneGraphError)
     if cause:
         which = "memory" if cause == "memory" else "GPU memory"
         names_cause = is_ours and getattr(error, "cause", "") == cause
         text = str(error) if names_cause else f"The compiling process ran out of {which} ({in_brief(error)})."
-        return CompileFailed(text, lasting=False, cause=cause)
+        return Failed(text, lasting=False, cause=cause)
     text = str(error) if is_ours else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
     if disk_is_full(error):
-        return CompileFailed(text, lasting=False, cause="disk")
+        return Failed(text, lasting=False, cause="disk")
     passing = is_passing(error) or is_passing(error.__cause__)
-    return CompileFailed(text, lasting=getattr(error, "lasting", True) and not passing)
+    return Failed(text, lasting=getattr(error, "lasting", True) and not passing)
 
 
 def wait_for_job() -> tuple[Path, int]:

@@ -19,7 +19,7 @@ from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
 from ...compiler.blocks.parameters import as_call
 from ...compiler.blocks.signature import BlockSignature
-from ...compiler.blocks.size_one_dims import Ones, ones_apart
+from ...compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
 from ...compiler.blocks.size_rules import sizes_of
 from ..counters import Counters
 from ..graphs.binding import Held
@@ -95,7 +95,7 @@ class KindGraph:
         obtained: LoadedGraph | Refused,
         packages: Sequence[str],
         attends: Attention = "captured",
-        ones: Ones | None = None,
+        ones: SizeOneDims | None = None,
     ) -> None:
         self.name = name
         self.attention = attends
@@ -148,7 +148,7 @@ class KindGraph:
             if rules.fits(by_leaf):
                 sizes = {f"size {n}": by_leaf[leaf][dim] for n, (leaf, dim) in enumerate(rules.symbols)}
             elif self.ones is None:
-                ones = ones_apart(rules, by_leaf, self._tensors)
+                ones = differing_size_one_dims(rules, by_leaf, self._tensors)
             elsewhere = next((one.device for one in tensors if one.device != graph.device), None)
         seen = Seen.of(tensors, numbers, sizes, elsewhere, ones)
         self._seen = [seen, *self._seen[: _MOST_SEEN - 1]]

@@ -21,7 +21,7 @@ from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import OuterCall, plain_options
 from ...compiler.blocks.parameters import options_of
-from ...compiler.blocks.size_one_dims import Ones
+from ...compiler.blocks.size_one_dims import SizeOneDims
 from ...compiler.blocks.size_rules import Sizes, sizes_of
 from ..graphs.loaded_graph import LoadedGraph
 from ..obtain.registry import registry
@@ -107,7 +107,7 @@ class Kinds:
         architecture: str,
         named: Mapping[str, Any],
         attention: Attention,
-        ones: Ones | None = None,
+        ones: SizeOneDims | None = None,
     ) -> tuple[KindGraph, Matched] | Refused:
         """Make the kind of a call that is none of the known ones; its graph is restored, if there is one.
 

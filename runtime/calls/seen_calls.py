@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ...common.torch_private import TensorLooks
-from ...compiler.blocks.size_one_dims import Ones
+from ...compiler.blocks.size_one_dims import SizeOneDims
 
 _ADDRESS = torch.Tensor.data_ptr
 _MOST_PLACES = 64  # addresses of calls of one look
@@ -49,7 +49,7 @@ class Seen:
     as_they_are: bool
     extents: list[int]
     memory: dict[tuple[int, ...], Memory] = field(default_factory=dict)
-    ones: Ones | None = None
+    ones: SizeOneDims | None = None
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class Seen:
         numbers: list[int],
         sizes: Mapping[str, int] | None,
         elsewhere: torch.device | None,
-        ones: Ones | None,
+        ones: SizeOneDims | None,
     ) -> Seen:
         """Look at a call."""
         plain = all(one.is_contiguous() and not one.is_neg() and not one.is_conj() for one in tensors)

@@ -21,7 +21,7 @@ from ...common.shapes import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
-from ...compiler.blocks.size_one_dims import Ones
+from ...compiler.blocks.size_one_dims import SizeOneDims
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes, code_guard
 from ..guards.module_guard import GuardCache, ModuleGuard
@@ -268,7 +268,7 @@ class BlockRun:
             return Refused(around)
         options = options_of(named)
         attention = self._client.attention(options)
-        ones: Ones | None = None
+        ones: SizeOneDims | None = None
         for number, kind in enumerate(one.kinds):
             matched = kind.match(named) if kind.attention == attention else None
             if matched is None:
