@@ -21,11 +21,11 @@ from .dispatch import Call, Dispatcher
 from .run import Run
 
 # Which sizes a graph is to serve, or why there is to be none, given whether the backend has graphs for any size.
-Plan = Callable[[bool], Shapes | Reason]
+ShapePolicy = Callable[[bool], Shapes | Reason]
 
 
-def plan_of(shapes: Shapes) -> Plan:
-    """The plan of a user who has chosen for which sizes graphs are: any size, where the backend has such graphs."""
+def shape_policy_of(shapes: Shapes) -> ShapePolicy:
+    """The policy of a user who has chosen for which sizes graphs are: any size, where the backend has such graphs."""
     return lambda any_size: "any size" if any_size and shapes == "any size" else "exact"
 
 
@@ -55,14 +55,14 @@ class Component:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         backend: str,
-        plan: Plan,
+        shape_policy: ShapePolicy,
         when_missing: WhenMissing,
     ) -> Call | Refused:
         """What to run through a graph for one call of a module that the run has inspected, or why not."""
         inputs = self.family.read(module, args, kwargs)
         if isinstance(inputs, Refused):
             return inputs
-        request = self.request(run, module, inputs, backend, plan)
+        request = self.request(run, module, inputs, backend, shape_policy)
         if isinstance(request, Refused):
             return request
         names = [spec.name for spec in request.shapes.inputs]
@@ -85,7 +85,7 @@ class Component:
         return Call(request, [inputs[name] for name in names], eager, when_missing, chunk)
 
     def request(
-        self, run: Run, module: torch.nn.Module, inputs: Tensors, backend: str, plan: Plan
+        self, run: Run, module: torch.nn.Module, inputs: Tensors, backend: str, shape_policy: ShapePolicy
     ) -> Request | Refused:
         """What to ask the registry for, given a graph's inputs.
 
@@ -101,7 +101,7 @@ class Component:
         widest, exact = (self.family.ranged(module, inputs, shapes) for shapes in ("any size", "exact"))
 
         def build(candidate: Backend) -> Request | Refused:
-            shapes = plan(candidate.supports(widest.shapes))
+            shapes = shape_policy(candidate.supports(widest.shapes))
             if isinstance(shapes, Reason):
                 return Refused(shapes)
             assert run.guard is not None

@@ -31,7 +31,7 @@ from .. import admission
 from ..admission import Limits
 from ..counters import Counters
 from ..request import Request, Slot, WhenMissing
-from .deferred_compiles import Deferred
+from .deferred_compiles import DeferredCompiles
 from .failures import Failures
 
 log = logging.getLogger("onegraph.runtime")
@@ -94,7 +94,9 @@ class Compiles:
         self._refusals: dict[Slot, Reason] = {}  # for the life of this process
         self._background: dict[Slot, tuple[threading.Thread, float]] = {}
         self._under_way: dict[Slot, _UnderWay] = {}
-        self._deferred: Deferred[Slot, _Waiting] = Deferred(self._may_start, self._start_deferred, limits.poll_seconds)
+        self._deferred: DeferredCompiles[Slot, _Waiting] = DeferredCompiles(
+            self._may_start, self._start_deferred, limits.poll_seconds
+        )
 
     # What is known ------------------------------------------------------------------------------------------
 
@@ -211,7 +213,7 @@ class Compiles:
         if isinstance(fits, admission.TooLittle) and request.make_room is not None:
             request.make_room(fits.missing)
             fits = admission.admit(need, self._free_bytes(request.device))
-        if isinstance(fits, admission.Admitted):
+        if isinstance(fits, admission.Fits):
             memory.give_back(request.device)
             return dataclasses.replace(job, workers=fits.workers)
         if request.idle is None:
@@ -301,7 +303,7 @@ class Compiles:
         idle, need = waiting.request.idle, dataclasses.replace(waiting.need, planned=0)
         if idle is None or not idle():
             return False
-        return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Admitted)
+        return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Fits)
 
     def _start_deferred(self, slot: Slot, waiting: _Waiting) -> None:
         """Compile what was deferred, in the thread of such compiles. Raises _GiveWay when it is to wait again."""
