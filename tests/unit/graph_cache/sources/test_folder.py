@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.store.entries import bake, key, publish, quarantine, rewrite, snapshot, trust
+from support.store.entries import bake, key, publish, quarantine, snapshot, trust
 from support.store.users import OTHER, as_root, as_user, give_to
 
 from onegraph.common import reasons
@@ -20,7 +20,7 @@ from onegraph.graph_cache.sources import source
 from onegraph.graph_cache.sources.folder import FolderSource, remove_copy, write_copy
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust.signing import KEY_FILE, Signer
+from onegraph.graph_cache.trust.signing import KEY_FILE
 
 MODEL = "0123456789ab"
 
@@ -117,14 +117,6 @@ def test_a_copy_that_is_refused(name: str, store: Store, checkpoint: ModelSource
     assert [*(store.home / ".staging").iterdir()] == []
 
 
-def test_an_objection_is_the_reason(store: Store, checkpoint: ModelSource, entry: Entry, beside: Path) -> None:
-    def objection(manifest: object) -> reasons.Reason:
-        return reasons.VaeCopied()
-
-    assert store.lookup(key(), checkpoint, differs=objection) == Miss(reasons.NoGraph())
-    assert store.take(key(), checkpoint, differs=objection) == reasons.VaeCopied()
-
-
 def test_the_next_copy_is_taken_where_one_is_refused(
     store: Store, checkpoint: ModelSource, entry: Entry, beside: Path, location: Path
 ) -> None:
@@ -162,23 +154,6 @@ def test_a_copy_that_changes_while_it_is_copied_is_refused(
     monkeypatch.setattr(source, "is_copied", swapped)
     assert store.take(key(), checkpoint) == reasons.DigestDiffers("graph.aoti")
     assert not list(store.home.rglob("graph.aoti"))
-
-
-def test_a_home_that_takes_nothing_is_a_reason(
-    store: Store, checkpoint: ModelSource, beside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("onegraph.graph_cache.home.free_bytes", lambda folder: 0)
-    assert store.take(key(), checkpoint) == reasons.UnreadableNow("manifest.json", "[Errno 28] No space left on device")
-
-
-def test_a_folder_that_is_closed_or_no_folder_has_nothing(
-    store: Store, checkpoint: ModelSource, models: Path, location: Path
-) -> None:
-    location.mkdir(parents=True)
-    (location / "unet").write_text("no folder")
-    (models / "photo.graphs").write_text("no folder")
-    assert store.take(key(), checkpoint) is None
-    assert store.keys("unet", ["aa"], checkpoint) == []
 
 
 def test_keys_are_read_from_the_home_and_then_from_copies(
@@ -381,12 +356,3 @@ def test_only_own_copies_are_removed(store: Store, entry: Entry, tmp_path: Path)
     shutil.rmtree(location)
     store.remove_copy(Entry(store.save(entry, location), entry.manifest, entry.text))
     assert not location.parent.exists()  # nothing empty stays
-
-
-def test_a_copy_of_another_format_keeps_its_bytes(store: Store, entry: Entry, location: Path) -> None:
-    rewrite(store, entry, entry.manifest)  # as another version of the pack would write it
-    text = (entry.folder / "manifest.json").read_bytes()
-    copy = write_copy(Entry(entry.folder, entry.manifest, text), location, Signer(store.home))
-    assert isinstance(copy, Path)
-    for name in ("manifest.json", "signature.json"):
-        assert (copy / name).read_bytes() == (entry.folder / name).read_bytes()
