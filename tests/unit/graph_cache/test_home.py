@@ -43,14 +43,6 @@ def open_umask() -> Iterator[None]:
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's folder for temporary files."""
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    return tmp_path / "temporary"
-
-
-@pytest.fixture
 def open_home(tmp_path: Path) -> Path:
     """A graph folder that all may write."""
     (tmp_path / "open").mkdir()

@@ -212,12 +212,10 @@ def test_a_component_that_cannot_be_listed(
     [("graph.aoti", Broken), ("manifest.json", Broken), ("signature.json", Miss), (".", Unavailable)],
 )
 def test_an_own_entry_that_is_closed_to_its_owner(
-    name: str, kind: type, store: Store, entry: Entry, tmp_path: Path
+    name: str, kind: type, store: Store, entry: Entry, reachable: Path
 ) -> None:
     """A file with mode 0 never opens again, and another graph is made."""
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
-    give_to(OTHER, tmp_path)
+    give_to(OTHER, reachable)
     (entry.folder / name).chmod(0)
 
     def act() -> None:
@@ -230,11 +228,7 @@ def test_an_own_entry_that_is_closed_to_its_owner(
             made = publish(mine, NOWHERE)
             assert mine.find(key()) == Hit(made)
 
-    try:
-        as_user(act)
-    finally:
-        for above in tmp_path.parents[:2]:
-            above.chmod(0o700)
+    as_user(act)
 
 
 # What is no file of an entry --------------------------------------------------------------------------------------

@@ -164,13 +164,11 @@ def test_what_was_quarantined_here_is_not_taken_again(
 
 
 def test_a_baked_store_as_the_graph_folder(
-    baker: Store, checkpoint: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    baker: Store, checkpoint: ModelSource, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a read-only mount, and with a home among the temporary files; or in the folder itself."""
-    (tmp_path / "temporary").mkdir()
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))  # no key can be made, and none is needed
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     fleet = Store(tmp_path / "fleet")
     trust(fleet, bake(baker, tmp_path / "fleet", publish(baker, ModelSource(None, "666666666666"))))
     before = snapshot(tmp_path / "fleet")
@@ -178,7 +176,7 @@ def test_a_baked_store_as_the_graph_folder(
         patch.setattr(os, "access", lambda *args, **options: False)
         worker = Store(tmp_path / "fleet")
     taken = worker.take(key(), checkpoint)
-    assert isinstance(taken, Taken) and taken.entry.folder.is_relative_to(tmp_path / "temporary")
+    assert isinstance(taken, Taken) and taken.entry.folder.is_relative_to(temporary)
     assert worker.find(key()) == Hit(taken.entry)
     assert snapshot(tmp_path / "fleet") == before
     itself = fleet.take(key(), checkpoint)
