@@ -193,9 +193,10 @@ def _sweep(component: Path, suffix: str = "") -> None:
     """Remove this user's unfinished copies of processes that are gone. Never raises OSError."""
     for name in listed_now(component):
         with contextlib.suppress(OSError):
-            if name.startswith(_WRITING) and _is_mine(component / name):
-                if (suffix and name.endswith(suffix)) or is_left_behind(component / name):
-                    shutil.rmtree(component / name, ignore_errors=True)
+            replaced = suffix and name.endswith(suffix)
+            mine = name.startswith(_WRITING) and _is_mine(component / name)
+            if mine and (replaced or is_left_behind(component / name)):
+                shutil.rmtree(component / name, ignore_errors=True)
 
 
 @contextlib.contextmanager

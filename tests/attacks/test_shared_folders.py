@@ -195,7 +195,7 @@ def test_nothing_is_written_through_anothers_link(
     assert isinstance(store.find(key()), Hit)
     assert modes(precious) == before
     (models / name).unlink()
-    os.symlink(target, models / name)
+    (models / name).symlink_to(target)
     store.keep_beside(entry, source)  # through one of this user's own, as to another disk
     assert modes(precious) != before
 
@@ -257,7 +257,7 @@ def test_a_home_that_another_made_is_refused(
     assert isinstance(mine.find(request.key), Miss) and [*mine.entries()] == []
     refused = Registry(mine).obtain(request, "wait", lambda progress: None)
     assert isinstance(refused, Refused) and refused.reason.code == "not_saved", refused
-    with pytest.raises(OSError, match="home, where graphs|belongs to|other users"):
+    with pytest.raises(OSError, match=r"home, where graphs|belongs to|other users"):
         publish(mine, ModelSource(None, "0"))
     assert modes(named) == before and own.folder.exists()
 

@@ -25,16 +25,6 @@ def opened(folder: Path, mode: int, uid: int = -1, gid: int = OTHER) -> None:
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's folder for temporary files."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    return folder
-
-
-@pytest.fixture
 def shared(tmp_path: Path) -> Path:
     """A folder above `shared / "a" / "home"`, which a test opens to others."""
     folder = tmp_path / "shared"
