@@ -73,7 +73,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     "install_package": (r.MissingPackage, r.OtherVersion, r.PackageTooNew, r.NeedsCryptography),
     "other_backend": (r.NoGpu, r.NoKernels, r.WrongDeviceType),
     "update_torch": (r.TorchTooOld,),
-    "update": (r.NewerManifest, r.NewerHost, r.HostLacks),
+    "update": (r.NewerManifest, r.OlderManifest, r.NewerHost, r.HostLacks),
     "made_elsewhere": (r.MadeForAnother,),
     "put_checkpoint_back": (r.CheckpointGone,),
     # Whose graphs are loaded

@@ -122,7 +122,7 @@ def test_a_strangers_folder_on_the_way_is_refused(mode: int, shared: Path) -> No
     make(shared / "a" / "own")
     opened(shared, mode, OTHER)
     assert check(shared / "a" / "own") == reasons.ForeignOwner(str(OTHER))
-    assert reasons.ForeignOwner("eve").text == "the cached graph belongs to another user (eve)"
+    assert reasons.ForeignOwner("eve").text == "the folder where graphs are cached belongs to another user (eve)"
 
 
 def test_roots_folders_are_as_good_as_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
