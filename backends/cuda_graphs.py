@@ -116,8 +116,8 @@ class _Captured:
 
     def replay(self, inputs: tuple[torch.Tensor, ...]) -> Output:
         with torch.no_grad():
-            for own, given in zip(self.inputs, inputs, strict=True):
-                own.copy_(given)
+            for static_input, tensor in zip(self.inputs, inputs, strict=True):
+                static_input.copy_(tensor)
             self.graph.replay()
             return mapped(torch.clone, self.output)
 
@@ -160,8 +160,8 @@ class CudaGraphs:
         if not self._allowed or self._paused or _policy.after <= 0:
             return False
         shapes = tuple(t.shape for t in inputs)
-        known = shapes in self._captured or shapes in self._refused
-        return _policy.after <= self._calls[shapes] and not known
+        decided = shapes in self._captured or shapes in self._refused
+        return _policy.after <= self._calls[shapes] and not decided
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -228,14 +228,14 @@ class CudaGraphs:
         """Capture a call, keep the CUDA graph if it is right and pays, and answer the call."""
         device = inputs[0].device
         self._refused.add(shapes)  # until it has shown what it is worth
-        known = None if self.trials is None else self.trials.pays(_in_words(shapes))
-        if known is False:
+        paid_before = None if self.trials is None else self.trials.pays(_in_words(shapes))
+        if paid_before is False:
             return self._function(*inputs)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         shares: list[float] = []
         expected: Output | None = None
-        for _ in range(1 if known else _TRIALS):
+        for _ in range(1 if paid_before else _TRIALS):
             expected = None
             torch.cuda.synchronize(device)
             started = time.perf_counter()
@@ -245,8 +245,8 @@ class CudaGraphs:
             shares.append(launched / (time.perf_counter() - started))
         assert expected is not None
         needed = torch.cuda.max_memory_allocated(device) - before
-        pays = known or statistics.median(shares) > _policy.launching
-        if known is None:
+        pays = paid_before or statistics.median(shares) > _policy.launching
+        if paid_before is None:
             counters.trials += 1
             if self.trials is not None and _policy is _USUAL:  # a measurement's own policy says nothing
                 self.trials.remember(_in_words(shapes), pays)
@@ -291,18 +291,18 @@ class CudaGraphs:
         # Not torch.cuda.graph: that collects garbage and empties the allocator's cache, and stops other threads' work.
         graph = torch.cuda.CUDAGraph()
         with torch.inference_mode(False), torch.no_grad():
-            own = tuple(torch.empty_like(t).copy_(t) for t in inputs)
+            static_inputs = tuple(torch.empty_like(t).copy_(t) for t in inputs)
             side = self._side_stream(device)
             side.wait_stream(current)
             with torch.cuda.stream(side):
                 graph.capture_begin(self._pool, "thread_local")
                 try:
-                    output = self._function(*own)
+                    output = self._function(*static_inputs)
                 finally:
                     graph.capture_end()
             current.wait_stream(side)
         self._pool, self._device = graph.pool(), device
-        return _Captured(graph, current, own, output)
+        return _Captured(graph, current, static_inputs, output)
 
     def _side_stream(self, device: torch.device) -> torch.cuda.Stream:
         """The stream on which this thread captures, always the same one.
@@ -310,16 +310,16 @@ class CudaGraphs:
         torch's cuBLAS keeps a workspace of 32 MiB for each stream that it was ever called on. The first call on it is
         a plain one, or the workspace would belong to the capture and never be given back.
         """
-        known = getattr(_streams, "by_device", None)
-        if known is None:
-            known = _streams.by_device = {}
-        if device not in known:
+        streams = getattr(_streams, "by_device", None)
+        if streams is None:
+            streams = _streams.by_device = {}
+        if device not in streams:
             side = torch.cuda.Stream(device)
             with torch.cuda.stream(side):
                 self._warm_up(device)
             side.synchronize()
-            known[device] = side
-        side = known[device]
+            streams[device] = side
+        side = streams[device]
         assert isinstance(side, torch.cuda.Stream)
         return side
 
@@ -340,9 +340,9 @@ def _in_words(shapes: Shapes) -> str:
     return " ".join("x".join(map(str, shape)) for shape in shapes)
 
 
-def _distance(found: Output, expected: Output) -> float:
+def _distance(result: Output, expected: Output) -> float:
     """Relative L2, the largest of all tensors."""
-    pairs = zip(tensors_of(found), tensors_of(expected), strict=True)
+    pairs = zip(tensors_of(result), tensors_of(expected), strict=True)
     distances = [(a.float() - b.float()).norm() / b.float().norm().clamp(min=1e-30) for a, b in pairs]
     return float(torch.stack(distances).max())  # Python's own max would lose a NaN
 

@@ -1,4 +1,4 @@
-"""Several processes that compile one graph: each has all of it at hand and takes the next job that nobody took."""
+"""Several processes that compile one graph: each has all of it at hand and takes the next task that nobody took."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 _POLL_SECONDS = 0.05
 
-Job = Callable[[], None]
+Task = Callable[[], None]
 
 
 class WorkerPool:
@@ -21,12 +21,12 @@ class WorkerPool:
 
     Args:
         folder: seen by all of them, empty at first.
-        workers: processes that this one started to take jobs from the same folder.
+        workers: processes that this one started to take tasks from the same folder.
         is_main: whether this process is the main worker.
-        copies: how many copies of this process work too, made when there are jobs. On Linux only, for other systems'
+        copies: how many copies of this process work too, made when there are tasks. On Linux only, for other systems'
             libraries do not survive it. Not where it uses a GPU, which a copy cannot. A copy has none of its threads.
         in_copy: called in each of them first.
-        announce: told the sizes of the jobs, by the names of their files, by the main worker.
+        announce: told the sizes of the tasks, by the names of their files, by the main worker.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WorkerPool:
 
     @property
     def has_workers(self) -> bool:
-        """Whether other processes wait for jobs."""
+        """Whether other processes wait for tasks."""
         return bool(self._workers)
 
     def dismiss(self) -> None:
@@ -62,32 +62,32 @@ class WorkerPool:
             worker.wait()
         self._workers = ()
 
-    def run(self, jobs: Mapping[str, Job], sizes: Mapping[str, float] | None = None) -> None:
-        """Have every job done once. A job's name is the file in `folder` that is there as soon as it is done.
+    def run(self, tasks: Mapping[str, Task], sizes: Mapping[str, float] | None = None) -> None:
+        """Have every task done once. A task's name is the file in `folder` that is there as soon as it is done.
 
         A worker returns when nothing is left to take, the main worker when all files are there. What workers took and
         did not finish, because they died or failed, the main worker does itself.
 
         Args:
-            sizes: how much each job is of the whole, where that is known.
+            sizes: how much each task is of the whole, where that is known.
         """
         if self.is_main and sizes:
             self._announce(sizes)
-        copies = [self._copy(jobs) for _ in range(min(self._copies, len(jobs) - 1))]
-        self._take_all(jobs)
+        copies = [self._copy(tasks) for _ in range(min(self._copies, len(tasks) - 1))]
+        self._take_all(tasks)
         if not self.is_main:
             return
-        for name, job in jobs.items():
+        for name, task in tasks.items():
             while not (self._folder / name).exists():
                 if any(worker.poll() is None for worker in self._workers) or any(map(_is_at_work, copies)):
                     time.sleep(_POLL_SECONDS)
                 elif not (self._folder / name).exists():  # the last worker may have finished it just now
-                    job()
+                    task()
 
-    def _take_all(self, jobs: Mapping[str, Job]) -> None:
-        for name, job in jobs.items():
+    def _take_all(self, tasks: Mapping[str, Task]) -> None:
+        for name, task in tasks.items():
             if self._take(name):
-                job()
+                task()
 
     def _take(self, name: str) -> bool:
         try:
@@ -96,8 +96,8 @@ class WorkerPool:
             return False
         return True
 
-    def _copy(self, jobs: Mapping[str, Job]) -> int:
-        """Make a copy of this process that does jobs and ends; return its id, 0 where the system refuses."""
+    def _copy(self, tasks: Mapping[str, Task]) -> int:
+        """Make a copy of this process that does tasks and ends; return its id, 0 where the system refuses."""
         with contextlib.suppress(OSError):
             copy = os.fork()
             if copy:
@@ -105,7 +105,7 @@ class WorkerPool:
             code = 1
             try:
                 self._in_copy()
-                self._take_all(jobs)
+                self._take_all(tasks)
                 code = 0
             except BaseException:  # whatever happens, a copy never goes on as the main worker
                 traceback.print_exc()

@@ -78,8 +78,8 @@ def _pair(key: Any, value: Any) -> str | None:
 
 def _whole(form: str, texts: Iterable[str | None], *, is_sorted: bool = False) -> str | None:
     """A text of all parts, or None where one of them is no configuration."""
-    found = list(texts)
-    plain = [text for text in found if text is not None]
-    if len(plain) != len(found):
+    entries = list(texts)
+    plain = [text for text in entries if text is not None]
+    if len(plain) != len(entries):
         return None
     return form.format(",".join(sorted(plain) if is_sorted else plain))

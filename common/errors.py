@@ -23,8 +23,8 @@ def without_paths(text: str) -> str:
 
     Addresses of web pages stay. A path with spaces is recognised as a whole only inside quotes.
     """
-    text = _QUOTED.sub(lambda found: f"{found[1]}{_last(found[0][1:-1])}{found[1]}", text)
-    return _BARE.sub(lambda found: _last(found[0]), text)
+    text = _QUOTED.sub(lambda match: f"{match[1]}{_last(match[0][1:-1])}{match[1]}", text)
+    return _BARE.sub(lambda match: _last(match[0]), text)
 
 
 def _last(path: str) -> str:

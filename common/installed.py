@@ -21,7 +21,7 @@ def torch_version() -> str:
         spec = importlib.util.find_spec("torch")
         if spec is None or spec.origin is None:
             return ""
-        found = _VERSION.search((Path(spec.origin).parent / "version.py").read_text(errors="replace"))
+        match = _VERSION.search((Path(spec.origin).parent / "version.py").read_text(errors="replace"))
     except (OSError, ValueError, ImportError):
         return ""
-    return found[1] if found else ""
+    return match[1] if match else ""

@@ -42,9 +42,9 @@ def total_bytes(device: torch.device) -> int:
 def _system_bytes(line: str = "MemAvailable", attribute: str = "available") -> int:
     """Of the whole machine: a line of /proc/meminfo, or what psutil calls it."""
     if _MEMINFO.is_file():
-        for found in _MEMINFO.read_text().splitlines():
-            if found.startswith(f"{line}:"):
-                return 1024 * int(found.split()[1])
+        for entry in _MEMINFO.read_text().splitlines():
+            if entry.startswith(f"{line}:"):
+                return 1024 * int(entry.split()[1])
     try:
         import psutil
     except ImportError:

@@ -73,7 +73,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     "install_package": (r.MissingPackage, r.OtherVersion, r.PackageTooNew, r.NeedsCryptography),
     "other_backend": (r.NoGpu, r.NoKernels, r.WrongDeviceType),
     "update_torch": (r.TorchTooOld,),
-    "update": (r.NewerManifest, r.NewerHost, r.HostLacks),
+    "update": (r.NewerManifest, r.OlderManifest, r.NewerHost, r.HostLacks),
     "made_elsewhere": (r.MadeForAnother,),
     "put_checkpoint_back": (r.CheckpointGone,),
     # Whose graphs are loaded
@@ -105,11 +105,11 @@ def remedy(reason: Reason) -> str | None:
 
     Of a reason that only hands on another one, what to do about that.
     """
-    found = remedy_of(type(reason))
-    if found is None:
+    name = remedy_of(type(reason))
+    if name is None:
         because = getattr(reason, "because", None)
         return remedy(because) if isinstance(because, Reason) else None
-    return None if found == SAID else found
+    return None if name == SAID else name
 
 
 def remedy_of(kind: type[Reason]) -> str | None:
@@ -119,8 +119,8 @@ def remedy_of(kind: type[Reason]) -> str | None:
 
 def remedy_of_code(code: str) -> str | None:
     """As `remedy`, by a reason's code, as reports of runs have them."""
-    found = _by_code().get(code)
-    return None if found == SAID else found
+    name = _by_code().get(code)
+    return None if name == SAID else name
 
 
 @functools.cache
@@ -128,7 +128,7 @@ def _by_code() -> Mapping[str, str]:
     def below(kind: type[Reason]) -> list[type[Reason]]:
         return [one for child in kind.__subclasses__() for one in (child, *below(child))]
 
-    return {kind.code: found for kind in below(Reason) if (found := remedy_of(kind)) is not None}
+    return {kind.code: name for kind in below(Reason) if (name := remedy_of(kind)) is not None}
 
 
 @functools.cache
@@ -136,6 +136,6 @@ def sentences() -> Mapping[str, str]:
     """What to do, in English, by the names of remedies; empty where the page's texts are not installed."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         text = (Path(__file__).parents[1] / "locales/en/main.json").read_text(encoding="utf-8")
-        found: Mapping[str, str] = json.loads(text)["onegraph"]["remedies"]
-        return found
+        texts: Mapping[str, str] = json.loads(text)["onegraph"]["remedies"]
+        return texts
     return {}

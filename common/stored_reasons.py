@@ -27,12 +27,14 @@ def from_json(data: Any) -> Reason:
     Raises:
         ValueError: it is no reason that this version of the pack knows.
     """
-    found = _classes().get(data["code"]) if isinstance(data, dict) and isinstance(data.get("code"), str) else None
-    if found is None:
+    reason_class = (
+        _classes().get(data["code"]) if isinstance(data, dict) and isinstance(data.get("code"), str) else None
+    )
+    if reason_class is None:
         raise ValueError("no reason")
     try:
         facts = {name: from_json(fact) if isinstance(fact, dict) else fact for name, fact in data.items()}
-        reason: Reason = TypeAdapter(found).validate_python(facts)
+        reason: Reason = TypeAdapter(reason_class).validate_python(facts)
         return reason
     except (TypeError, RecursionError) as error:
         raise ValueError("no reason") from error

@@ -44,6 +44,6 @@ class TensorMeta:
         """The dtype as torch's."""
         import torch
 
-        found = getattr(torch, self.dtype)
-        assert isinstance(found, torch.dtype)
-        return found
+        dtype = getattr(torch, self.dtype)
+        assert isinstance(dtype, torch.dtype)
+        return dtype

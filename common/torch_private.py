@@ -36,18 +36,18 @@ def require(what: str) -> Any:
     """
     if version() < OLDEST_TORCH:
         raise LoadError(f"torch {torch.__version__} is too old for AOTInductor graphs; update to 2.8 or newer.")
-    found: Any = torch
+    target: Any = torch
     for part in what.split(".")[1:]:
-        if not hasattr(found, part):  # a submodule that nobody has imported yet
+        if not hasattr(target, part):  # a submodule that nobody has imported yet
             with contextlib.suppress(ImportError):
-                importlib.import_module(f"{found.__name__}.{part}")
-        found = getattr(found, part, None)
-        if found is None:
+                importlib.import_module(f"{target.__name__}.{part}")
+        target = getattr(target, part, None)
+        if target is None:
             raise LoadError(
                 f"torch {torch.__version__} has no {what}, which AOTInductor graphs need; "
                 "use a torch version named in the README or set backend to off."
             )
-    return found
+    return target
 
 
 def without_class(tensor: torch.Tensor) -> torch.Tensor:
@@ -58,14 +58,14 @@ def without_class(tensor: torch.Tensor) -> torch.Tensor:
     """
     with require("torch._C.DisableTorchFunctionSubclass")():
         # By torch's own methods: the class may have others, too.
-        found: torch.Tensor = torch.Tensor.as_subclass(torch.Tensor.detach(tensor), torch.Tensor)
-    return found
+        plain: torch.Tensor = torch.Tensor.as_subclass(torch.Tensor.detach(tensor), torch.Tensor)
+    return plain
 
 
 def memory_of(tensor: torch.Tensor) -> int:
     """Return what tells a tensor's memory from others', also that of one which stands for others in a capture."""
-    found: int = tensor.untyped_storage()._cdata
-    return found
+    storage_id: int = tensor.untyped_storage()._cdata
+    return storage_id
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
@@ -247,8 +247,8 @@ class TensorLooks:
                 *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
             ).check
         except (LoadError, TypeError, RuntimeError, ValueError):  # another torch's, or there is no tensor
-            known = _looks(tensors)
-            self.same_as = lambda *given: _looks(given) == known
+            expected = _looks(tensors)
+            self.same_as = lambda *others: _looks(others) == expected
 
     def same(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Tell whether the tensors look as those at first did, one by one, to a thread in the same modes."""
@@ -309,8 +309,8 @@ def scaled_product(
     Raises:
         LoadError: this torch has no such product.
     """
-    found: torch.Tensor = require("torch._scaled_mm")(a, b, scale_a, scale_b, bias=bias, out_dtype=dtype)
-    return found
+    product: torch.Tensor = require("torch._scaled_mm")(a, b, scale_a, scale_b, bias=bias, out_dtype=dtype)
+    return product
 
 
 def assume(relation: Any) -> None:
@@ -324,8 +324,8 @@ def surely(relation: Any) -> bool:
     Raises:
         LoadError: this torch cannot tell without fixing a size.
     """
-    found: bool = require("torch.fx.experimental.symbolic_shapes.statically_known_true")(relation)
-    return found
+    holds: bool = require("torch.fx.experimental.symbolic_shapes.statically_known_true")(relation)
+    return holds
 
 
 @contextlib.contextmanager
@@ -338,7 +338,7 @@ def contiguous_where_asked() -> Iterator[None]:
     Raises:
         LoadError: this torch cannot tell without asking.
     """
-    known = require("torch._prims_common.is_contiguous_or_false")
+    is_contiguous = require("torch._prims_common.is_contiguous_or_false")
     functional = torch.nn.functional
     asking = {
         *(torch.Tensor.reshape, torch.Tensor.contiguous, torch.Tensor.flatten),
@@ -350,16 +350,16 @@ def contiguous_where_asked() -> Iterator[None]:
         more = range(6 - x.ndim)  # of six dimensions nobody asks that
         for _ in more:
             x = x.unsqueeze(0)
-        found = func(x, *args, **kwargs)
+        result = func(x, *args, **kwargs)
         for _ in more:
-            found = found.squeeze(0)
-        return found
+            result = result.squeeze(0)
+        return result
 
     class Copying(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             # Not by its class: while a graph is captured that is another one.
             if func in asking and args and isinstance(args[0], torch.Tensor):
-                if not known(args[0]):
+                if not is_contiguous(args[0]):
                     args = (args[0].clone(memory_format=torch.contiguous_format), *args[1:])
                 if func is functional.rms_norm and args[0].ndim in (4, 5):
                     return normed(func, *args, **(kwargs or {}))

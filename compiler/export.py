@@ -75,13 +75,13 @@ def outputs(exported: torch.export.ExportedProgram) -> int:
     return len(results) if plain else 0
 
 
-def _by_parameter(module: torch.nn.Module, given: list[dict[int, Any]]) -> tuple[Any, ...]:
+def _by_parameter(module: torch.nn.Module, dimensions: list[dict[int, Any]]) -> tuple[Any, ...]:
     """The inputs' dimensions as the parameters of a module's forward take them: those of `*inputs` belong together."""
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL not in kinds:
-        return tuple(given)
+        return tuple(dimensions)
     first = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-    return *given[:first], tuple(given[first:])
+    return *dimensions[:first], tuple(dimensions[first:])
 
 
 def capture(
@@ -101,10 +101,10 @@ def capture(
             or it returns something else than tensors.
     """
     inputs = example_inputs(shapes, example_sizes, device)
-    given = _by_parameter(module, dynamic_shapes(shapes))
+    dimensions = _by_parameter(module, dynamic_shapes(shapes))
     try:
         with torch.no_grad():
-            exported = torch.export.export(module, inputs, strict=False, dynamic_shapes=given)
+            exported = torch.export.export(module, inputs, strict=False, dynamic_shapes=dimensions)
     except Exception as error:
         raise CaptureError(
             f"The model could not be captured as one graph ({in_brief(error)}); it runs eager instead."

@@ -13,7 +13,7 @@ from .composite_weights import as_read
 LayerOf = Callable[[torch.nn.Module], "torch.nn.Module | None"]  # what stands for a module; None: a copy of it does
 
 
-class Parts(torch.nn.Module):
+class ComponentTensors(torch.nn.Module):
     """The tensors of a composite weight, as buffers by the attribute paths that they have in the weight."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -60,9 +60,9 @@ def with_layers(module: torch.nn.Module, layer_of: LayerOf) -> torch.nn.Module:
 
 
 def _copied(module: torch.nn.Module, layer_of: LayerOf, made: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    known = made.get(id(module))
-    if known is not None:
-        return known
+    existing = made.get(id(module))
+    if existing is not None:
+        return existing
     copied = layer_of(module)
     if copied is None:
         copied = object.__new__(type(module))
@@ -79,9 +79,9 @@ def _copied(module: torch.nn.Module, layer_of: LayerOf, made: dict[int, torch.nn
 
 def in_float32(module: torch.nn.Module, layer_of: LayerOf) -> torch.nn.Module:
     """A copy of a module in float32, with weights of its own where they are not float32 already."""
-    found = layer_of(module)
-    if found is not None:
-        return found
+    replacement = layer_of(module)
+    if replacement is not None:
+        return replacement
     made: torch.nn.Module = object.__new__(type(module))
     vars(made).update(vars(module))
     parameters, buffers, children = tables(module)

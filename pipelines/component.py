@@ -21,7 +21,7 @@ from ..common.shapes import Refused
 from ..compiler.process.progress import Progress
 from ..graph_cache.model_hash import ModelSource
 from ..runtime.calls import component
-from ..runtime.calls.component import Plan, plan_of
+from ..runtime.calls.component import ShapePolicy, shape_policy_of
 from ..runtime.calls.dispatch import Accepted, Call, Substituted
 from ..runtime.calls.run import Run
 from ..runtime.calls.run_report import RunReport
@@ -171,8 +171,8 @@ class Component(component.Component):
     ) -> Call | Refused:
         """What to run through a graph for one call, or why not."""
         when_missing = "eager" if self.family.only_restores() else self.options.when_missing
-        plan = plan_of(self.options.shapes)
-        call = self.call(run, module, args, kwargs, self.options.backend, plan, when_missing)
+        shape_policy = shape_policy_of(self.options.shapes)
+        call = self.call(run, module, args, kwargs, self.options.backend, shape_policy, when_missing)
         if isinstance(call, Refused) or not self.family.checks_finite:
             return call
         request, eager = call.request, call.eager
@@ -193,9 +193,11 @@ class Component(component.Component):
 
     # Requests -----------------------------------------------------------------------------------------------
 
-    def request(self, run: Run, module: torch.nn.Module, given: Tensors, backend: str, plan: Plan) -> Request | Refused:
+    def request(
+        self, run: Run, module: torch.nn.Module, given: Tensors, backend: str, shape_policy: ShapePolicy
+    ) -> Request | Refused:
         """As every component's, with those that were made kept in `used`, as many as there may be."""
-        request = super().request(run, module, given, backend, plan)
+        request = super().request(run, module, given, backend, shape_policy)
         if isinstance(request, Refused):
             return request
         if self._is_one_too_many(request):

@@ -83,7 +83,7 @@ class MemoryNeed:
 
 
 @dataclass(frozen=True)
-class Admitted:
+class Fits:
     """A compile may start, with that many further workers."""
 
     workers: int
@@ -97,9 +97,9 @@ class TooLittle:
     refused: Refused
 
 
-def admit(need: MemoryNeed, free: int) -> Admitted | TooLittle:
+def admit(need: MemoryNeed, free: int) -> Fits | TooLittle:
     """Whether a compile fits into the free bytes beside what the host planned, with as many further workers as do."""
     left = free - need.planned - need.least
     if left >= 0:
-        return Admitted(min(need.workers, left // need.context))
+        return Fits(min(need.workers, left // need.context))
     return TooLittle(-left, Refused(reasons.CompileDoesNotFit(need.least, need.planned, max(free, 0))))

@@ -107,11 +107,11 @@ class Family:
         """Why no graph serves any call of a module that is built and configured like this, or None."""
         return None
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
-        """The tensors that graphs of a module take, in order. Some dimensions may depend on those `given`."""
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
+        """The tensors that graphs of a module take, in order. Some dimensions may depend on the `tensors` of a call."""
         raise NotImplementedError
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         """The sizes in which calls like this one may differ, and the label of the graph for all of them."""
         raise NotImplementedError
 
@@ -122,23 +122,23 @@ class Family:
         for name, value in call.items():
             if name not in inputs and name not in self.neutral and value is not None and value != {}:
                 return Refused(self.foreign_argument(name))
-        given = {one.name: call[argument] for argument, one in inputs.items() if call.get(argument) is not None}
-        if plain([*given.values()]) is None:
+        tensors = {one.name: call[argument] for argument, one in inputs.items() if call.get(argument) is not None}
+        if plain([*tensors.values()]) is None:
             return Refused(reasons.NotPlainInputs())
         for one in inputs.values():
-            if given[one.name].ndim != len(one.dims) if one.name in given else not one.optional:
+            if tensors[one.name].ndim != len(one.dims) if one.name in tensors else not one.optional:
                 return Refused(reasons.UnusualInputs())
-        return given
+        return tensors
 
     def foreign_argument(self, name: str) -> Reason:
         """Why no graph serves a call with an argument that is none of its inputs."""
         return reasons.CallArgument(name)
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> Output:
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> Output:
         """The module's own method as a function of a graph's inputs: for comparisons, and to be captured."""
         raise NotImplementedError
 
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> contextlib.AbstractContextManager[None]:
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> contextlib.AbstractContextManager[None]:
         """What the compiling process changes while it captures `run`: what asks for sizes and makes no difference."""
         return contextlib.nullcontext()
 
@@ -150,16 +150,18 @@ class Family:
         """
         raise NotImplementedError
 
-    def ranged(self, module: torch.nn.Module, given: Tensors, shapes: Shapes) -> Ranged:
+    def ranged(self, module: torch.nn.Module, tensors: Tensors, shapes: Shapes) -> Ranged:
         """The range that a graph for this call should have."""
-        axes, label = self.axes(module, given)
-        inputs = [one for one in self.inputs(module, given) if one.name in given]
-        if len(inputs) != len(given):
-            raise ValueError(f"{type(self).__name__} takes no {', '.join(given.keys() - {one.name for one in inputs})}")
+        axes, label = self.axes(module, tensors)
+        inputs = [one for one in self.inputs(module, tensors) if one.name in tensors]
+        if len(inputs) != len(tensors):
+            raise ValueError(
+                f"{type(self).__name__} takes no {', '.join(tensors.keys() - {one.name for one in inputs})}"
+            )
         # Where inputs disagree, the first one counts: the call is refused, in its terms.
-        dims_of = ((one.dims, given[one.name].shape) for one in reversed(inputs))
-        found = {dim: size for names, shape in dims_of for dim, size in zip(names, shape, strict=True)}
-        sizes = {axis.name: found[axis.name] for axis in axes}
+        dims_of = ((one.dims, tensors[one.name].shape) for one in reversed(inputs))
+        size_of = {dim: size for names, shape in dims_of for dim, size in zip(names, shape, strict=True)}
+        sizes = {axis.name: size_of[axis.name] for axis in axes}
         sides = {axis.name: sizes[axis.name] * axis.pixels for axis in axes if axis.pixels}
         if shapes == "exact":
             dims = [Dim(axis.name, sizes[axis.name], sizes[axis.name]) for axis in axes]
@@ -170,8 +172,10 @@ class Family:
         specs = [
             TensorSpec(
                 one.name,
-                tuple(size if dim is None else dim for dim, size in zip(one.dims, given[one.name].shape, strict=True)),
-                one.dtype or dtype_of(given[one.name]),
+                tuple(
+                    size if dim is None else dim for dim, size in zip(one.dims, tensors[one.name].shape, strict=True)
+                ),
+                one.dtype or dtype_of(tensors[one.name]),
             )
             for one in inputs
         ]
@@ -189,16 +193,16 @@ class ModuleCall(torch.nn.Module):
         self._inputs = tuple(inputs)
 
     def forward(self, *tensors: torch.Tensor) -> Output:
-        given = dict(zip(self._inputs, tensors, strict=True))
-        with self._family.capture_rewrites(self.module, given):
-            return self._family.run(self.module, given)
+        named = dict(zip(self._inputs, tensors, strict=True))
+        with self._family.capture_rewrites(self.module, named):
+            return self._family.run(self.module, named)
 
 
 def modules_of(families: Iterable[Family]) -> list[str]:
     """The modules outside of this package that define some of these families, for processes that need them, too."""
-    own = __name__.removesuffix("runtime.family")
+    package = __name__.removesuffix("runtime.family")
     names = {type(family).__module__ for family in families}
-    return sorted(name for name in names if not name.startswith(own))
+    return sorted(name for name in names if not name.startswith(package))
 
 
 def by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,8 +212,8 @@ def by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def plain(values: Sequence[Any]) -> list[torch.Tensor] | None:
     """The values as tensors; None where one of them is something else, a tensor of a library's own class for one."""
-    found = [value for value in values if type(value) is torch.Tensor]
-    return found if len(found) == len(values) else None
+    tensors = [value for value in values if type(value) is torch.Tensor]
+    return tensors if len(tensors) == len(values) else None
 
 
 def dtype_of(tensor: torch.Tensor) -> str:

@@ -29,7 +29,7 @@ def _sample(tensor: torch.Tensor) -> bytes:
     try:
         if hasattr(tensor, "__tensor_flatten__"):  # torch's protocol for tensors that are made of others
             return b"".join(_sample(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
-        found: bytes = tensor.detach().flatten()[:256].float().cpu().contiguous().numpy().tobytes()
-        return found
+        sample: bytes = tensor.detach().flatten()[:256].float().cpu().contiguous().numpy().tobytes()
+        return sample
     except Exception:  # of whatever class: one may unpack its values at each use alone, or have none on this device
         return b""

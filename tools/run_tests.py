@@ -176,7 +176,7 @@ def warm_process(graphs: Path, threads: int | None) -> Iterator[list[Outcome]]:
         return
     began = time.monotonic()
     environ = {name: value for name, value in layer_environment(graphs, threads).items() if name != "PYTHONPATH"}
-    with tempfile.TemporaryDirectory(prefix="onegraph-") as folder:  # a socket's path must be short
+    with tempfile.TemporaryDirectory(prefix="og-") as folder:  # a socket's path must be short
         socket = Path(folder) / "warm"
         command = [sys.executable, str(ROOT / "tools" / "headless" / "warm.py"), str(socket)]
         process = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE)

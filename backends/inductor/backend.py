@@ -57,12 +57,12 @@ class InductorBackend:
         return AVAILABLE
 
     def compiler(self) -> str:
-        found = cpp_compiler()
+        path = cpp_compiler()
         try:
-            stat = Path(found).stat() if found is not None else None
+            stat = Path(path).stat() if path is not None else None
         except OSError:
             stat = None
-        return found or "" if stat is None else f"{found} {stat.st_size} {stat.st_mtime_ns}"
+        return path or "" if stat is None else f"{path} {stat.st_size} {stat.st_mtime_ns}"
 
     def supports(self, shapes: ShapeRange) -> bool:
         return True
@@ -112,13 +112,13 @@ class InductorBackend:
             with settings.compile_settings(device):
                 if device.type == "cuda":
                     double_by_copies(exported)
-                found = partition.cut(exported, CompileTime(pool.size, _REGION_COSTS[device.type]))
-                if found is None:
+                partitioned = partition.cut(exported, CompileTime(pool.size, _REGION_COSTS[device.type]))
+                if partitioned is None:
                     pool.dismiss()
                     exact = settings.own_rounding(exported)
                     pool.run({GRAPH_FILE: lambda: compile_whole(exported, {**options, **exact}, folder)})
                     return [GRAPH_FILE]
-                plan, modules = found
+                plan, modules = partitioned
                 largest_first = sorted(range(len(modules)), key=lambda number: -len(modules[number].graph.nodes))
                 if pool.has_workers:
                     sharing.hand_out(modules, largest_first, folder)

@@ -84,8 +84,8 @@ class Packaged:
         self._loader.load_constants({**tensors}, False, False, True)
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = self._loader.boxed_run(inputs)
-        return found
+        outputs: list[torch.Tensor] = self._loader.boxed_run(inputs)
+        return outputs
 
 
 class _Entry(ctypes.Structure):
@@ -125,12 +125,12 @@ class Library:
         """
         if os.name != "posix":
             return None
-        found = [*unpacked.glob("*/data/aotinductor/model/*.so")]
+        libraries = [*unpacked.glob("*/data/aotinductor/model/*.so")]
         # Operations that have no function of their own in the library are listed beside it, and run by torch's loader.
-        if len(found) != 1 or found[0].with_suffix(".json").exists():
+        if len(libraries) != 1 or libraries[0].with_suffix(".json").exists():
             return None
         with contextlib.suppress(LoadError):
-            return cls(found[0])
+            return cls(libraries[0])
         return None
 
     def call(self, name: str, *args: Any) -> None:
@@ -177,24 +177,24 @@ class Container:
         self._held: list[Any] = []  # what it held any by, as capsules
         weakref.finalize(self, _end, library, handle, self._held).atexit = False
         self._inputs, self._outputs = self._count("GetNumInputs"), self._count("GetNumOutputs")
-        self._given = (ctypes.c_void_p * self._inputs)()
-        self._found = (ctypes.c_void_p * self._outputs)()
+        self._input_handles = (ctypes.c_void_p * self._inputs)()
+        self._output_handles = (ctypes.c_void_p * self._outputs)()
         self._names = dict(self._constants())
 
     def _count(self, what: str) -> int:
-        found = ctypes.c_size_t()
-        self._library.call(what, self._handle, ctypes.byref(found))
-        return found.value
+        count = ctypes.c_size_t()
+        self._library.call(what, self._handle, ctypes.byref(count))
+        return count.value
 
     def _constants(self) -> list[tuple[str, bytes]]:
         """The names of the weights, and what the container calls them."""
         names = []
         for number in range(self._count("GetNumConstants")):
-            own, original = ctypes.c_char_p(), ctypes.c_char_p()
+            internal, original = ctypes.c_char_p(), ctypes.c_char_p()
             at = ctypes.c_size_t(number)
-            self._library.call("GetConstantName", self._handle, at, ctypes.byref(own))
+            self._library.call("GetConstantName", self._handle, at, ctypes.byref(internal))
             self._library.call("GetConstantOriginalFQN", self._handle, at, ctypes.byref(original))
-            names.append(((original.value or b"").decode(), own.value or b""))
+            names.append(((original.value or b"").decode(), internal.value or b""))
         return names
 
     def constant_names(self) -> list[str]:
@@ -227,12 +227,14 @@ class Container:
         if self._current_stream is not None:
             stream = self._current_stream(torch.cuda.current_device() if self._index is None else self._index)
         # Without names: this comes with every call of a block.
-        self._given[:] = [_pointer_of(capsule, None) for capsule in self._to_pointers(inputs)]
+        self._input_handles[:] = [_pointer_of(capsule, None) for capsule in self._to_pointers(inputs)]
         inputs.clear()  # the graph takes the tensors over
-        if self._run(self._handle, self._given, self._inputs, self._found, self._outputs, stream, None):
+        if self._run(
+            self._handle, self._input_handles, self._inputs, self._output_handles, self._outputs, stream, None
+        ):
             raise self._library.failed("RunSingleThreaded")
-        found: list[torch.Tensor] = self._to_tensors([_capsule_of(one, None, None) for one in self._found])
-        return found
+        outputs: list[torch.Tensor] = self._to_tensors([_capsule_of(one, None, None) for one in self._output_handles])
+        return outputs
 
 
 def _end(library: Library, handle: ctypes.c_void_p, held: list[Any]) -> None:

@@ -31,14 +31,14 @@ def _options_for(weights: Iterable[Any], nodes: Iterable[Node], options: Mapping
     A graph that calls functions of others must not write to a buffer twice: they may keep what they are given, and
     return what they have kept.
     """
-    own: dict[str, Any] = {}
+    needed: dict[str, Any] = {}
     if any(isinstance(weight, torch.Tensor) and weight.numel() == 1 for weight in weights):
-        own["joint_graph_constant_folding"] = False
+        needed["joint_graph_constant_folding"] = False
     if any(getattr(node.target, "namespace", "") == OPERATIONS for node in nodes):
-        own |= {"allow_buffer_reuse": False, "inplace_buffers": False}
-    for name in own:
+        needed |= {"allow_buffer_reuse": False, "inplace_buffers": False}
+    for name in needed:
         require(f"torch._inductor.config.{name}")
-    return {**options, **own}
+    return {**options, **needed}
 
 
 def compile_whole(exported: torch.export.ExportedProgram, options: Mapping[str, Any], folder: Path) -> None:
@@ -66,9 +66,9 @@ def with_whole_metadata(package: Path) -> None:
         whole = next((name for name in metadata if sizes[name]), None)
         if not empty or whole is None:
             return
-        found = {name: archive.read(whole if name in empty else name) for name in sizes}
+        contents = {name: archive.read(whole if name in empty else name) for name in sizes}
     with zipfile.ZipFile(package, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in found.items():
+        for name, data in contents.items():
             archive.writestr(name, data)
 
 
@@ -77,8 +77,8 @@ def compile_region(module: torch.fx.GraphModule, options: Mapping[str, Any], fol
     examples = tuple(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")
     # Inductor would name its folder after the region's code, which regions of different sizes share.
     output = {"aot_inductor.package": True, "aot_inductor.output_path": str(folder / f"region{region_type}")}
-    own = _options_for([*module.parameters(), *module.buffers()], module.graph.nodes, options)
-    files = require("torch._inductor").aot_compile(module, examples, options={**own, **output})
+    region_options = _options_for([*module.parameters(), *module.buffers()], module.graph.nodes, options)
+    files = require("torch._inductor").aot_compile(module, examples, options={**region_options, **output})
     package = folder / f"region{region_type}.pt2"
     require("torch._inductor.package").package_aoti(str(package), files)
     package.rename(folder / region_file(region_type))

@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from .graph_body import GraphBody, is_size, layout, signature
-from .plan import Plan, Step
+from .plan import RegionPlan, Step
 from .repetition import CompileTime, Runs, repeating, slices
 
 WORTH_IT = 0.75  # cut only if that has the graph compiled in at most this share of the time that it takes whole
@@ -26,7 +26,7 @@ WORTH_IT = 0.75  # cut only if that has the graph compiled in at most this share
 _ALIKE = 1.15
 
 
-def cut(exported: torch.export.ExportedProgram, time: CompileTime) -> tuple[Plan, list[GraphModule]] | None:
+def cut(exported: torch.export.ExportedProgram, time: CompileTime) -> tuple[RegionPlan, list[GraphModule]] | None:
     """Cut a graph where that has it compiled sooner.
 
     With more than one worker the graph is also cut where nothing repeats.
@@ -52,13 +52,13 @@ def cut(exported: torch.export.ExportedProgram, time: CompileTime) -> tuple[Plan
         candidates += (slices(graph, count) for count in sorted({2, time.workers, 2 * time.workers}))
     times = [(expected([*runs]), [*runs]) for runs in dict.fromkeys(map(tuple, candidates)) if len(runs) > 1]
     best = min((seconds for seconds, _ in times), default=0)
-    order = sorted(times, key=lambda found: (0, len(found[1])) if found[0] <= _ALIKE * best else (1, found[0]))
+    order = sorted(times, key=lambda timed: (0, len(timed[1])) if timed[0] <= _ALIKE * best else (1, timed[0]))
     for runs in (runs for needed, runs in order if needed <= most):
-        found = _assemble(graph, runs)
-        if found is not None:
-            sizes = [sum(node.op == "call_function" for node in module.graph.nodes) for module in found[1]]
+        assembled = _assemble(graph, runs)
+        if assembled is not None:
+            sizes = [sum(node.op == "call_function" for node in module.graph.nodes) for module in assembled[1]]
             if time.of_regions(sizes) <= most:
-                return found
+                return assembled
     return None
 
 
@@ -74,11 +74,11 @@ class _Region:
 def _regions(graph: GraphBody, runs: Sequence[range]) -> list[_Region] | None:
     owner = {node: number for number, run in enumerate(runs) for node in (graph.nodes[i] for i in run)}
     regions = [_Region(tuple(graph.nodes[i] for i in run), [], []) for run in runs]
-    known = set(graph.inputs)
+    graph_inputs = set(graph.inputs)
 
     def take(number: int, operand: Node) -> bool:
         """Make an operand available in a region; False where only a tensor could cross and it is none."""
-        if operand in graph.weights or operand in known or owner.get(operand) == number:
+        if operand in graph.weights or operand in graph_inputs or owner.get(operand) == number:
             return True
         if not isinstance(operand.meta.get("val"), torch.Tensor):
             return False
@@ -112,8 +112,8 @@ def _read_off(size: Node, tensors: Iterable[Node]) -> tuple[Node, int] | None:
     wanted = str(size.meta["val"])
     for tensor in tensors:
         value = tensor.meta.get("val")
-        for dim, found in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if str(found) == wanted:
+        for dim, length in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if str(length) == wanted:
                 return tensor, dim
     return None
 
@@ -136,10 +136,10 @@ class _Writer:
         self._new = Graph()
         self._made: dict[Node, Node] = {}
         self.weights: dict[str, str] = {}  # the graph's name -> the region's
-        self._given = [*graph.inputs, *region.inputs]
+        self._inputs = [*graph.inputs, *region.inputs]
 
     def write(self) -> GraphModule:
-        for number, node in enumerate(self._given):
+        for number, node in enumerate(self._inputs):
             placeholder = self._new.placeholder(f"x{number}")
             placeholder.meta["val"] = node.meta["val"]
             self._made[node] = placeholder
@@ -160,7 +160,7 @@ class _Writer:
         weights = (self._graph.tensors[name] for name in self.weights)
         return (
             module.code,
-            *(layout(node.meta["val"]) for node in self._given),
+            *(layout(node.meta["val"]) for node in self._inputs),
             *(layout(node.meta["val"]) for node in self._region.nodes),
             *(f"{type(w).__name__} {layout(w)}" for w in weights),
         )
@@ -188,15 +188,15 @@ class _Writer:
         return made
 
     def _size(self, node: Node) -> Node:
-        found = _read_off(node, [*self._given, *(n for n in self._region.nodes if n in self._made)])
-        if found is None:
+        source = _read_off(node, [*self._inputs, *(n for n in self._region.nodes if n in self._made)])
+        if source is None:
             return self._copy(node)
-        size = self._new.call_function(torch.ops.aten.sym_size.int, (self._made[found[0]], found[1]))
+        size = self._new.call_function(torch.ops.aten.sym_size.int, (self._made[source[0]], source[1]))
         size.meta["val"] = node.meta["val"]
         return size
 
 
-def _assemble(graph: GraphBody, runs: Sequence[range]) -> tuple[Plan, list[GraphModule]] | None:
+def _assemble(graph: GraphBody, runs: Sequence[range]) -> tuple[RegionPlan, list[GraphModule]] | None:
     regions = _regions(graph, runs)
     if regions is None:
         return None
@@ -221,4 +221,4 @@ def _assemble(graph: GraphBody, runs: Sequence[range]) -> tuple[Plan, list[Graph
                 tuple(values[node] for node in region.outputs),
             )
         )
-    return Plan(len(graph.inputs), tuple(steps), tuple(values[node] for node in graph.results)), modules
+    return RegionPlan(len(graph.inputs), tuple(steps), tuple(values[node] for node in graph.results)), modules

@@ -24,10 +24,13 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How regions make up the graph. Values 0 to `given - 1` are the graph's inputs, `results` are what it returns."""
+class RegionPlan:
+    """How regions make up the graph.
 
-    given: int
+    Values 0 to `input_count - 1` are the graph's inputs, `results` are what it returns.
+    """
+
+    input_count: int
     steps: tuple[Step, ...]
     results: tuple[int, ...]
 
@@ -36,10 +39,10 @@ class Plan:
         steps = [
             {"kind": s.region_type, "weights": s.weights, "inputs": s.inputs, "outputs": s.outputs} for s in self.steps
         ]
-        return {"given": self.given, "steps": steps, "result": self.results}
+        return {"given": self.input_count, "steps": steps, "result": self.results}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Plan:
+    def from_json(cls, data: dict[str, Any]) -> RegionPlan:
         """Read a plan. Raises KeyError or TypeError for what is none."""
         steps = (Step(s["kind"], *(tuple(s[name]) for name in ("weights", "inputs", "outputs"))) for s in data["steps"])
         return cls(data["given"], tuple(steps), tuple(data["result"]))
@@ -51,6 +54,6 @@ class Plan:
             for value in (*step.inputs, *step.outputs):
                 last[value] = number
         return tuple(
-            tuple(v for v, at in last.items() if at == number and v >= self.given and v not in self.results)
+            tuple(v for v, at in last.items() if at == number and v >= self.input_count and v not in self.results)
             for number in range(len(self.steps))
         )

@@ -134,13 +134,13 @@ class _Repeats:
 
 def _structure(module: torch.nn.Module) -> tuple[Any, ...]:
     """Classes, attributes and the weights' layouts, of the module and all below."""
-    found: list[Any] = []
+    modules: list[Any] = []
     for name, child in module.named_modules(remove_duplicate=False):
         plain = {key: _attribute(value) for key, value in vars(child).items() if key not in _TABLES}
         cls = type(child)  # torch may have put one of its own, with the same names, before the module's
-        found.append((name, cls.__module__, cls.__qualname__, cls.forward, *sorted(plain.items())))
+        modules.append((name, cls.__module__, cls.__qualname__, cls.forward, *sorted(plain.items())))
     weights = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return (*found, *((name, _layout(weight)) for name, weight in weights))
+    return (*modules, *((name, _layout(weight)) for name, weight in weights))
 
 
 def _attribute(value: Any) -> str:
@@ -188,24 +188,24 @@ def _path(tracer: Any, module: torch.nn.Module) -> str:
         raise _Unclear from error
 
 
-def _known(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any]) -> dict[Any, Node]:
+def _nodes_by_role(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any]) -> dict[Any, Node]:
     """The nodes of what a call is given, by what they are to it. Raises _Unclear where one has two roles."""
-    found: dict[Any, Node] = {}
+    nodes: dict[Any, Node] = {}
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     for number, tensor in enumerate(tensors):
         node = _node_of(tensor, tracer)
         if node is None:
             raise _Unclear
-        found[number] = node
+        nodes[number] = node
     weights = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     for name, weight in weights:
         node = _node_of(weight, tracer)
         if node is None:
             raise _Unclear
-        found[name] = node
-    if len(set(found.values())) < len(found):
+        nodes[name] = node
+    if len(set(nodes.values())) < len(nodes):
         raise _Unclear
-    return found
+    return nodes
 
 
 def _read(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], last: Node | None, result: Any) -> _Trace:
@@ -217,16 +217,16 @@ def _read(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], last: Nod
             raise _Unclear
         nodes.append(node)
         node = node.next
-    role_of = {node: role for role, node in _known(tracer, module, leaves).items()}
-    own = set(nodes)
-    outside = dict.fromkeys(operand for n in nodes for operand in n.all_input_nodes if operand not in own)
+    role_of = {node: role for role, node in _nodes_by_role(tracer, module, leaves).items()}
+    inside = set(nodes)
+    outside = dict.fromkeys(operand for n in nodes for operand in n.all_input_nodes if operand not in inside)
     roles = {operand: role_of.get(operand, operand) for operand in outside}
     results: list[Node | int] = []
     values: list[Any] = []
     returned, spec = pytree.tree_flatten(result)
     for value in returned:
         made = _node_of(value, tracer) if isinstance(value, torch.Tensor) else None
-        if made in own:
+        if made in inside:
             results.append(made)
             values.append(value)
         elif made is not None and isinstance(role_of.get(made), int):
@@ -239,10 +239,10 @@ def _read(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], last: Nod
 
 def _write_down(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], trace: _Trace) -> Any:
     """Add to the graph what tracing the call would have added; its result."""
-    given = _known(tracer, module, leaves)
+    node_of = _nodes_by_role(tracer, module, leaves)
     path = _path(tracer, module)
     made: dict[Node, Node] = {
-        operand: role if isinstance(role, Node) else given[role] for operand, role in trace.roles.items()
+        operand: role if isinstance(role, Node) else node_of[role] for operand, role in trace.roles.items()
     }
     around = {
         key: (path_around, f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else cls)
@@ -260,9 +260,9 @@ def _write_down(tracer: Any, module: torch.nn.Module, leaves: Sequence[Any], tra
             results.append(tensors[result])
             continue
         with require(f"{_PROXIES}.disable_proxy_modes_tracing")():
-            own = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-        require(f"{_PROXIES}.track_tensor_tree")(own, Proxy(made[result], tracer), constant=None, tracer=tracer)
-        results.append(own)
+            output = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        require(f"{_PROXIES}.track_tensor_tree")(output, Proxy(made[result], tracer), constant=None, tracer=tracer)
+        results.append(output)
     return pytree.tree_unflatten(results, trace.spec)
 
 

@@ -80,9 +80,9 @@ def slices(graph: GraphBody, count: int) -> Runs:
     for number in range(1, count):
         target = total * number // count
         nearest = range(max(ends[-1] + 1, int(target - _NEAR * total)), min(total, int(target + _NEAR * total) + 1))
-        found = [(crossing[end], abs(end - target), end) for end in nearest if not other[end]]
-        if found:
-            ends.append(min(found)[2])
+        cuts = [(crossing[end], abs(end - target), end) for end in nearest if not other[end]]
+        if cuts:
+            ends.append(min(cuts)[2])
     return [range(start, end) for start, end in zip(ends, [*ends[1:], total], strict=True)]
 
 

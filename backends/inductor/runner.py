@@ -22,7 +22,7 @@ from ...graph_cache.crash import leftovers
 from ..cuda_graphs import CudaGraphs
 from .container import Container, Library, Loaded, Packaged
 from .packages import GRAPH_FILE, PLAN_FILE, region_file
-from .plan import Plan
+from .plan import RegionPlan
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,10 @@ class InductorRunner:
             return _own(self._regions[0].loaded([*inputs]), inputs)
         values = dict(enumerate(inputs))
         for region in self._regions:
-            given = [values[number] for number in region.inputs]
+            region_inputs = [values[number] for number in region.inputs]
             for number in region.freed:
                 values.pop(number, None)  # the last reference is then the list's, which the region empties
-            values.update(zip(region.outputs, region.loaded(given), strict=True))
+            values.update(zip(region.outputs, region.loaded(region_inputs), strict=True))
         return _own([values[number] for number in self._results], inputs)
 
     def close(self) -> None:
@@ -114,12 +114,12 @@ def _own(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Out
     if len(results) == 1:
         return results[0]
     taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-    own: list[torch.Tensor] = []
+    separate: list[torch.Tensor] = []
     for result in results:
         memory = result.untyped_storage().data_ptr()
-        own.append(result.clone() if memory in taken else result)
+        separate.append(result.clone() if memory in taken else result)
         taken.add(memory)
-    return output_of(own)
+    return output_of(separate)
 
 
 def _point(aliases: dict[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -255,13 +255,13 @@ def _as_load_error() -> Iterator[None]:
         ) from error
 
 
-def _read_plan(folder: Path) -> Plan | None:
+def _read_plan(folder: Path) -> RegionPlan | None:
     if not (folder / PLAN_FILE).exists():
         return None
-    return Plan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
+    return RegionPlan.from_json(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
 
 
-def _loaded(plan: Plan | None, files: _Files) -> InductorRunner:
+def _loaded(plan: RegionPlan | None, files: _Files) -> InductorRunner:
     if plan is None:
         whole = files.loaded(GRAPH_FILE)
         names = {name: name for name in whole.constant_names()}

@@ -48,7 +48,7 @@ def cpu_digest() -> str:
 
 def target(device: torch.device) -> dict[str, str]:
     """Return everything that a graph for the device depends on, by name."""
-    found = {
+    facts = {
         "torch": torch.__version__,
         "platform": platform.system().lower(),
         "machine": platform.machine(),
@@ -57,5 +57,5 @@ def target(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         # Not the CPU: what runs there is built for the least of its kind, see `settings.compiler_flags`.
         major, minor = torch.cuda.get_device_capability(device)
-        return found | {"cuda": str(torch.version.cuda), "capability": f"{major}.{minor}"}
-    return found | {"cpu": cpu_digest()}
+        return facts | {"cuda": str(torch.version.cuda), "capability": f"{major}.{minor}"}
+    return facts | {"cpu": cpu_digest()}

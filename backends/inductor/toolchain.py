@@ -140,8 +140,8 @@ class Toolchain:
                 if not isinstance(source, str) or not source.endswith(_WRAPPER):
                     super().build()
                     return
-                head, found, body = Path(source).read_text(encoding="utf-8").partition(text)
-                if found:
+                head, separator, body = Path(source).read_text(encoding="utf-8").partition(text)
+                if separator:
                     # Beside the whole one, which stays as Inductor wrote it: it writes none that is there already.
                     alone = Path(source.removesuffix(_WRAPPER) + _ALONE)
                     try:
@@ -209,14 +209,14 @@ def trim(folder: Path, most: int = MOST_BYTES, spare_seconds: float = 3600.0) ->
     Args:
         spare_seconds: what was written in the last so many seconds stays, for a compile may be at it.
     """
-    found: list[tuple[float, int, Path]] = []
+    entries: list[tuple[float, int, Path]] = []
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             files = [entry, *entry.rglob("*")] if entry.is_dir() else [entry]
             stats = [path.lstat() for path in files]
-            found.append((max(s.st_mtime for s in stats), sum(s.st_size for s in stats if S_ISREG(s.st_mode)), entry))
-    total = sum(size for _, size, _ in found)
-    for changed, size, entry in sorted(found):
+            entries.append((max(s.st_mtime for s in stats), sum(s.st_size for s in stats if S_ISREG(s.st_mode)), entry))
+    total = sum(size for _, size, _ in entries)
+    for changed, size, entry in sorted(entries):
         if total <= most or changed > time.time() - spare_seconds:
             return
         with contextlib.suppress(OSError):

@@ -71,8 +71,8 @@ def load(data: bytes, device: torch.device) -> GraphModule:
 def _no_view(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
     """The same as a tensor of its own: torch cannot write views of views."""
     with torch.no_grad(), mode:
-        own = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return own.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        base = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return base.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _is_parameter(weight: torch.Tensor) -> bool:

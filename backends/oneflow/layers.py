@@ -77,9 +77,9 @@ def _layer_norm(
     cudnn: bool = True,
 ) -> Tensor:
     """Statistics in float32. Columns are spread by products with a row, which is the weight where it can be."""
-    given, dtype, length = list(x.shape), x.dtype, math.prod(shape)
+    input_shape, dtype, length = list(x.shape), x.dtype, math.prod(shape)
     x = ops.cast(x, ops.library.dtype("float32")) if ops.is_half(dtype) else x
-    x = view(ops, x, [*given[: rank(x) - len(shape)], length])
+    x = view(ops, x, [*input_shape[: rank(x) - len(shape)], length])
     ones = ops.constant([1, length], 1.0, x.dtype)
     centred = x - ops.c.matmul(ops.mean(x, [rank(x) - 1]), ones)
     scale = ops.c.rsqrt(ops.mean(centred * centred, [rank(x) - 1]) + eps)
@@ -87,7 +87,7 @@ def _layer_norm(
     y = centred * ops.c.matmul(scale, row)
     if bias is not None:
         y = y + ops.c.reshape(ops.cast(bias, x.dtype), [length])
-    return ops.cast(view(ops, y, given), dtype)
+    return ops.cast(view(ops, y, input_shape), dtype)
 
 
 @lowers("native_layer_norm")

@@ -70,11 +70,11 @@ def _library_files(package: str) -> list[Path] | None:
 
 def refused(device: torch.device) -> Reason | None:
     """Return why OneFlow cannot be used for a device here, judged from what is installed: nothing is imported."""
-    found = installed("oneflow")
-    if found is None:
+    installed_version = installed("oneflow")
+    if installed_version is None:
         return reasons.MissingPackage("OneFlow", INSTALL)
-    if found.partition("+")[0] != VERSION:
-        return reasons.OtherVersion("OneFlow", found, VERSION, INSTALL)
+    if installed_version.partition("+")[0] != VERSION:
+        return reasons.OtherVersion("OneFlow", installed_version, VERSION, INSTALL)
     name = f"OneFlow {VERSION}"
     for package, limit in _TOO_NEW.items():
         version = installed(package)
@@ -281,13 +281,13 @@ class Library:
 
     def job_tensors(self, job: Any, kind: str) -> dict[str, tuple[tuple[int, ...], str]]:
         """Op name -> (shape, dtype) of a job's `input`, `output` or `variable` ops, in the job's order."""
-        found = {}
+        tensors = {}
         for op in job.net.op:
             if op.HasField(f"{kind}_conf"):
                 conf = getattr(op, f"{kind}_conf")
                 described = conf if kind == "variable" else conf.blob_conf
-                found[op.name] = (tuple(described.shape.dim), self._names.get(described.data_type, "unknown"))
-        return found
+                tensors[op.name] = (tuple(described.shape.dim), self._names.get(described.data_type, "unknown"))
+        return tensors
 
     def dtype_name(self, data_type: int) -> str:
         """torch's name of a data type in a job."""

@@ -90,8 +90,8 @@ def _where(ops: Ops, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 @lowers("view", "reshape", "_unsafe_view")
 def view(ops: Ops, x: Tensor, shape: Sequence[int]) -> Tensor:
-    known = -math.prod(shape) if -1 in shape else 1
-    wanted = [math.prod(x.shape) // known if s == -1 else s for s in shape]
+    specified = -math.prod(shape) if -1 in shape else 1
+    wanted = [math.prod(x.shape) // specified if s == -1 else s for s in shape]
     return x if wanted == list(x.shape) else ops.c.reshape(x, wanted)
 
 
@@ -193,9 +193,9 @@ def _select(ops: Ops, x: Tensor, dim: int, index: int) -> Tensor:
 
 
 @lowers("constant_pad_nd", "pad")
-def _pad(ops: Ops, x: Tensor, pad: Sequence[int], *given: Any, value: float | None = None) -> Tensor:
-    names = [g for g in given if isinstance(g, str)]
-    numbers = [g for g in given if isinstance(g, int | float)]
+def _pad(ops: Ops, x: Tensor, pad: Sequence[int], *rest: Any, value: float | None = None) -> Tensor:
+    names = [g for g in rest if isinstance(g, str)]
+    numbers = [g for g in rest if isinstance(g, int | float)]
     if names and names[0] != "constant":
         raise NotImplementedError(f"padding mode {names[0]}")
     return ops.c.pad(x, list(pad), mode="constant", value=value or (numbers[0] if numbers else 0))

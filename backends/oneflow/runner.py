@@ -85,23 +85,25 @@ class OneFlowRunner:
             _check(f"The weight {record.name}", tensors[record.name], record, self._device)
             if not tensors[record.name].is_contiguous():
                 raise BindError(f"The weight {record.name} is not contiguous in memory; it runs eager instead.")
-        given = {name: tensors[name].detach() for name in self.constant_names()}
-        elsewhere = {n for n, s in self._slots.items() if not s.private and s.tensor.data_ptr() != given[n].data_ptr()}
+        weights = {name: tensors[name].detach() for name in self.constant_names()}
+        elsewhere = {
+            n for n, s in self._slots.items() if not s.private and s.tensor.data_ptr() != weights[n].data_ptr()
+        }
         if self._runtime is None or elsewhere:
             private = elsewhere | {n for n, s in self._slots.items() if s.private}
-            if 2 * sum(_bytes(given[n]) for n in private) >= sum(_bytes(t) for t in given.values()):
+            if 2 * sum(_bytes(weights[n]) for n in private) >= sum(_bytes(t) for t in weights.values()):
                 private = set()
-            self._start(given, private)
+            self._start(weights, private)
         else:
             for name, slot in self._slots.items():
                 if slot.private:
-                    slot.source = given[name]
+                    slot.source = weights[name]
         _settle(self._device)
 
-    def _start(self, given: Mapping[str, torch.Tensor], private: set[str]) -> None:
+    def _start(self, weights: Mapping[str, torch.Tensor], private: set[str]) -> None:
         self.close()
-        self._check_memory(sum(_bytes(given[n]) for n in private))
-        self._slots = {n: _Slot(t.clone(), t) if n in private else _Slot(t) for n, t in given.items()}
+        self._check_memory(sum(_bytes(weights[n]) for n in private))
+        self._slots = {n: _Slot(t.clone(), t) if n in private else _Slot(t) for n, t in weights.items()}
         _settle(self._device)
         try:
             self._runtime = runtime.Runtime(

@@ -89,13 +89,13 @@ def fast_form(wide: Sequence[int], narrow: Sequence[int]) -> tuple[list[int], li
     if len(wide) == 4 and narrow[1] == wide[1] and narrow[0] in (1, wide[0]) and narrow[2] == narrow[3] == 1:
         return None
     runs: list[list[int]] = []  # [size, 1 if `narrow` is broadcast there], neighbours of one kind joined
-    for size, given in zip(wide, narrow, strict=True):
+    for size, narrow_size in zip(wide, narrow, strict=True):
         if size == 1:
             continue
-        if runs and runs[-1][1] == (given == 1):
+        if runs and runs[-1][1] == (narrow_size == 1):
             runs[-1][0] *= size
         else:
-            runs.append([size, given == 1])
+            runs.append([size, narrow_size == 1])
     sizes, kinds = [size for size, _ in runs], [bool(kind) for _, kind in runs]
     if kinds == [True, False] and len(wide) > 3:
         return sizes, [1, sizes[1]]

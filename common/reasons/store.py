@@ -165,13 +165,15 @@ class WrongSignature(Untrusted):
     )
 
 
-class ForeignOwner(Untrusted):
-    sentence = "the cached graph belongs to another user ({owner})"
+class ForeignOwner(Reason):
+    """A folder that is to be this user's alone, or one on the way to it, is another's."""
+
+    sentence = "the folder where graphs are cached belongs to another user ({owner})"
     owner: str
 
 
-class WritableByOthers(Untrusted):
-    """The group or all users may write a file or folder of it; `path` is its name."""
+class WritableByOthers(Reason):
+    """The group or all users may write a folder that is to be this user's alone, or one on the way to it."""
 
     sentence = "other users may write {path}, where graphs are cached"
     path: str

@@ -64,9 +64,9 @@ class ResidualSize(Reason):
     wanted: tuple[int, ...]
 
     def clause(self) -> str:
-        found, wanted = (" x ".join(map(str, shape)) for shape in (self.shape, self.wanted))
+        actual, wanted = (" x ".join(map(str, shape)) for shape in (self.shape, self.wanted))
         block = f"{self.kind} block {self.number}"
-        return f"a ControlNet or an adapter gives {block} a residual of {found}, and a graph takes {wanted}"
+        return f"a ControlNet or an adapter gives {block} a residual of {actual}, and a graph takes {wanted}"
 
 
 class UnusualResidual(Reason):

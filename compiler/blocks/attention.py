@@ -125,10 +125,10 @@ _capture: ContextVar[_Captured | None] = ContextVar("onegraph_captured_attention
 @contextlib.contextmanager
 def capturing(options: RecordedOptions, packages: Sequence[str]) -> Iterator[_Captured]:
     """While this lasts, stand-ins put the operation into what is captured."""
-    found = _Captured(options, tuple(packages))
-    before = _capture.set(found)
+    captured = _Captured(options, tuple(packages))
+    before = _capture.set(captured)
     try:
-        yield found
+        yield captured
     finally:
         _capture.reset(before)
 
@@ -151,8 +151,8 @@ class StandIn:
         capture = _capture.get()
         if capture is None:
             return self.function(*args, **kwargs)
-        given = {name: value for name, value in kwargs.items() if name != OPTIONS}
-        form, leaves = flatten((args, given), capture.packages)
+        other_kwargs = {name: value for name, value in kwargs.items() if name != OPTIONS}
+        form, leaves = flatten((args, other_kwargs), capture.packages)
         options = _described(kwargs, capture)
         call = json.dumps({"form": call_tree.to_json(form), "options": options})
         numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
@@ -162,7 +162,7 @@ class StandIn:
             capture.order = tensors[0].new_zeros(1)
         # One more tensor, which each call writes to, keeps them in eager's order: a function may count its calls.
         operation = getattr(torch.ops, OPERATIONS).attend
-        return operation([*tensors, capture.order], self.name, call, numbers, [*self.shape(*args, **given)])
+        return operation([*tensors, capture.order], self.name, call, numbers, [*self.shape(*args, **other_kwargs)])
 
 
 def _described(kwargs: Mapping[str, Any], capture: _Captured) -> Any:
@@ -174,10 +174,10 @@ def _described(kwargs: Mapping[str, Any], capture: _Captured) -> Any:
         return ["none" if options is None else "empty", {}]
     if not isinstance(options, RecordedOptions) or not options.is_copy_of(capture.options):
         raise UnknownArgumentError("an attention function with options of the block's own")
-    own = options.own()
-    if not all(type(value) in _PLAIN for value in own.values()):
+    additions = options.additions()
+    if not all(type(value) in _PLAIN for value in additions.values()):
         raise UnknownArgumentError("an attention function with options that are no plain values")
-    return ["call's", own]
+    return ["call's", additions]
 
 
 # A call -----------------------------------------------------------------------------------------------------
@@ -208,43 +208,44 @@ class Call:
 
         What it raises is kept in `error`, for no graph passes it on whole.
         """
-        form, is_number, options, own = _parsed(call, self.packages)
+        form, is_number, options, additions = _parsed(call, self.packages)
         of_tensors, of_numbers = iter(tensors), iter(numbers)
         leaves = [int(next(of_numbers)) if one else next(of_tensors) for one in is_number]
         args, kwargs = rebuild(form, leaves)
         if options == "call's":
-            kwargs[OPTIONS] = {**self.options, **own} if own else self.options
+            kwargs[OPTIONS] = {**self.options, **additions} if additions else self.options
         elif options is not None:
             kwargs[OPTIONS] = None if options == "none" else {}
         memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         like = tensors[0].dtype, tensors[0].device
         try:
-            found = _function(function)(*args, **kwargs)
-            _check(found, tuple(shape), *like)
+            result = _function(function)(*args, **kwargs)
+            _check(result, tuple(shape), *like)
         except BaseException as error:
             self.error = error
             raise
-        found = found.resolve_neg().contiguous()  # as compiled code expects it; it writes to no tensor of a function's
-        return found.clone() if found.data_ptr() % 16 or found.untyped_storage().data_ptr() in memory else found
+        # As compiled code expects it, which writes to no tensor of a function's.
+        result = result.resolve_neg().contiguous()
+        return result.clone() if result.data_ptr() % 16 or result.untyped_storage().data_ptr() in memory else result
 
 
-def _check(found: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    if type(found) not in (torch.Tensor, torch.nn.Parameter):
-        raise OtherResultError(f"a {type(found).__name__}")
-    if (tuple(found.shape), found.dtype, found.device) != (shape, dtype, device):
-        raise OtherResultError(f"{list(found.shape)} {str(found.dtype).removeprefix('torch.')} on {found.device}")
+def _check(result: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    if type(result) not in (torch.Tensor, torch.nn.Parameter):
+        raise OtherResultError(f"a {type(result).__name__}")
+    if (tuple(result.shape), result.dtype, result.device) != (shape, dtype, device):
+        raise OtherResultError(f"{list(result.shape)} {str(result.dtype).removeprefix('torch.')} on {result.device}")
 
 
 @functools.lru_cache(maxsize=256)
 def _parsed(call: str, packages: tuple[str, ...]) -> tuple[Form, list[bool], str | None, dict[str, Any]]:
     data = json.loads(call)
     form = call_tree.from_json(data["form"], packages)
-    options, own = data["options"] or (None, {})
-    return form, [isinstance(one, NumberForm) for one in leaf_forms(form)], options, own
+    options, additions = data["options"] or (None, {})
+    return form, [isinstance(one, NumberForm) for one in leaf_forms(form)], options, additions
 
 
 def _function(name: str) -> Callable[..., Any]:
     """What a name of a module refers to now."""
     module, _, attribute = name.partition(":")
-    found: Any = getattr(sys.modules[module], attribute)
-    return found
+    function: Any = getattr(sys.modules[module], attribute)
+    return function

@@ -155,10 +155,10 @@ def watched(value: Any, packages: Sequence[str] = ()) -> Callable[[], bool]:
 
     def written() -> bool:
         try:
-            now, found = flatten(value, packages)
+            now, current = flatten(value, packages)
         except Exception:  # it cannot be taken apart any more
             return True
-        return now != form or any(one is not other for one, other in zip(leaves, found, strict=True))
+        return now != form or any(one is not other for one, other in zip(leaves, current, strict=True))
 
     return written
 
@@ -209,9 +209,9 @@ def _rebuilt(form: Form, leaves: Iterator[Leaf], options: Any) -> Any:
 def class_of(name: str) -> type:
     """Return the class of that name, `module:name`."""
     module, _, path = name.partition(":")
-    found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
-    assert isinstance(found, type)
-    return found
+    cls: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    assert isinstance(cls, type)
+    return cls
 
 
 def leaf_forms(form: Form) -> list[TensorForm | NumberForm]:

@@ -144,15 +144,15 @@ class _Seen:
         self.attention = "called" if attended.calls else "captured"
         self.changed = tuple(number for number, tensor in tensors.items() if tensor._version != versions[number])
         self.options = options.guards()
-        self.results, found = flatten(result, calls.packages)
-        given = {id(tensor): number for number, tensor in tensors.items()}
-        self.aliases = tuple(given.get(id(one)) for one in found)
-        fresh = [one for one, alias in zip(found, self.aliases, strict=True) if alias is None]
+        self.results, result_leaves = flatten(result, calls.packages)
+        number_of = {id(tensor): number for number, tensor in tensors.items()}
+        self.aliases = tuple(number_of.get(id(one)) for one in result_leaves)
+        fresh = [one for one, alias in zip(result_leaves, self.aliases, strict=True) if alias is None]
         results = [one for one in fresh if isinstance(one, torch.Tensor)]
         if len(results) < len(fresh):
             raise UnknownArgumentError("a result that is a number")
-        known = {memory_of(one) for one in (*tensors.values(), *block.parameters(), *block.buffers())}
-        return (*_separate(results, known), *(tensors[number] for number in self.mutated))
+        taken = {memory_of(one) for one in (*tensors.values(), *block.parameters(), *block.buffers())}
+        return (*_separate(results, taken), *(tensors[number] for number in self.mutated))
 
     def _recorded_options(self) -> RecordedOptions:
         plain = {**_PATCHES, **self.calls.options}
@@ -178,11 +178,11 @@ class _Seen:
         ]
 
 
-def _separate(results: Sequence[torch.Tensor], known: set[int]) -> list[torch.Tensor]:
+def _separate(results: Sequence[torch.Tensor], taken: set[int]) -> list[torch.Tensor]:
     """A block's results, each in memory of its own.
 
     Args:
-        known: memory of other tensors.
+        taken: memory of other tensors.
 
     Raises:
         UnknownArgumentError: whoever changes one in place would change another tensor, too.
@@ -190,7 +190,7 @@ def _separate(results: Sequence[torch.Tensor], known: set[int]) -> list[torch.Te
     memories = [memory_of(one) for one in results]
     for memory in dict.fromkeys(memories):
         among = [one for one, its_own in zip(results, memories, strict=True) if its_own == memory]
-        if memory in known or not apart(among):
+        if memory in taken or not apart(among):
             raise UnknownArgumentError("a result that shares memory with another tensor")
     return [
         one.clone(memory_format=torch.contiguous_format) if memories.count(memory) > 1 else one
@@ -281,28 +281,28 @@ def _ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tup
     """What the capture left of each symbol's range; calls outside are other code's."""
     names = [one for one in program.graph_signature.user_inputs if isinstance(one, str)]
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     never_one = _never_one(program)
     for leaf, dim in sizes.symbols:
         size = values[names[leaf]].shape[dim]
         if isinstance(size, int):  # fixed by the block's code
-            found.append((size, size))
+            ranges.append((size, size))
             continue
         constraint = program.range_constraints.get(size.node.expr)
         low, high = (1, MOST) if constraint is None else (int(constraint.lower), min(int(constraint.upper), MOST))
-        found.append((max(low, 2 if size.node.expr in never_one else 1), high))
-    return found
+        ranges.append((max(low, 2 if size.node.expr in never_one else 1), high))
+    return ranges
 
 
 def _never_one(program: torch.export.ExportedProgram) -> set[Any]:
     """The symbols that an assertion of the graph does not let be 1: it would raise at each such call."""
-    found: set[Any] = set()
+    symbols: set[Any] = set()
     for node in (one for one in program.graph.nodes if str(one.target) == _ASSERTION):
         condition = getattr(node.args[0], "meta", {}).get("val")
         if isinstance(condition, torch.SymBool):
             expression = condition.node.expr
-            found |= {one for one in expression.free_symbols if str(expression.subs(one, 1)) == "False"}
-    return found
+            symbols |= {one for one in expression.free_symbols if str(expression.subs(one, 1)) == "False"}
+    return symbols
 
 
 def fits(signature: BlockSignature, leaves: Sequence[Leaf]) -> bool:

@@ -19,7 +19,7 @@ from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_bloc
 from .outer_call import OuterCall
 from .records import recording
 from .repeated import repeated_blocks
-from .size_one_dims import Ones
+from .size_one_dims import SizeOneDims
 from .size_rules import Sizes
 
 log = logging.getLogger("onegraph.compiler")
@@ -47,7 +47,7 @@ class KindCalls:
     options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     attention: Attention = "captured"
-    ones: Ones | None = None
+    ones: SizeOneDims | None = None
 
     def to_json(self) -> JSON:
         """Return everything, JSON-ready."""
@@ -74,7 +74,7 @@ class KindCalls:
             data["options"],
             packages,
             data["attention"],
-            None if data["ones"] is None else Ones.from_json(data["ones"]),
+            None if data["ones"] is None else SizeOneDims.from_json(data["ones"]),
         )
 
 
@@ -103,11 +103,11 @@ def capture_kind(
         if kind.ones is not None:  # by a batch of 1, perhaps, of which the calls above have one
             made += outer_call.repeat(model, kind.outer, device, recorded, "kept")
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
-    found = [*kind.seen, *(same.records if same is not None else ())]
+    records = [*kind.seen, *(same.records if same is not None else ())]
     if kind.ones is not None:
-        found = [sizes for sizes in found if kind.ones.fit(sizes)]
-    log.debug("%s: %d sizes from %d further calls", kind.block, len(found), made)
-    calls = BlockCalls(kind.form, tuple(found), kind.options, kind.packages, kind.attention)
+        records = [sizes for sizes in records if kind.ones.fit(sizes)]
+    log.debug("%s: %d sizes from %d further calls", kind.block, len(records), made)
+    calls = BlockCalls(kind.form, tuple(records), kind.options, kind.packages, kind.attention)
     captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)
     if captured.operations < settings.fewest:
         raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")

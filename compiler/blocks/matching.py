@@ -82,9 +82,9 @@ class _Code:
     space: dict[str, Any] = field(default_factory=dict)
 
     def name(self, value: Any) -> str:
-        found = f"_{len(self.space)}"
-        self.space[found] = value
-        return found
+        variable = f"_{len(self.space)}"
+        self.space[variable] = value
+        return variable
 
     def made(self, source: str) -> Any:
         exec(source, self.space)  # noqa: S102  # of forms' own making: names are numbers
@@ -100,8 +100,8 @@ class _Matching(_Code):
     def function(self, form: Form) -> Callable[[Any], list[Leaf] | None]:
         self._check(form, self._variable())
         body = "".join(f"    {line}\n" for line in (*self.lines, f"return [{', '.join(self.leaves)}]"))
-        found: Callable[[Any], list[Leaf] | None] = self.made(f"def made(v0):\n{body}")
-        return found
+        leaves_of: Callable[[Any], list[Leaf] | None] = self.made(f"def made(v0):\n{body}")
+        return leaves_of
 
     def _variable(self) -> str:
         self.variables += 1
@@ -142,8 +142,8 @@ class _Matching(_Code):
                 self._unless(f"type({v}) is {self.name(dict)} and [*{v}] == {keys}")
                 self._parts([one for _, one in items], f"{v}.values()")
             case ObjectForm(cls, items):
-                known = self.name(_class(cls))
-                self._unless(f"type({v}) is {known} or {self.name(has_class)}({v}, {self.name(cls)})")
+                class_name = self.name(_class(cls))
+                self._unless(f"type({v}) is {class_name} or {self.name(has_class)}({v}, {self.name(cls)})")
                 self._unless(f"not {self.name(call_tree.has_more)}({v}, {self.name({name for name, _ in items})})")
                 get = self.name(getattr)
                 values = ", ".join(f"{get}({v}, {self.name(name)}, None)" for name, _ in items)
@@ -159,16 +159,18 @@ class _Building(_Code):
     def finisher(
         self, form: Form, aliases: Sequence[int | None], mutated: Sequence[int]
     ) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
-        own = [f"new{number}" for number, one in enumerate(aliases) if one is None]
+        new_names = [f"new{number}" for number, one in enumerate(aliases) if one is None]
         values = [f"value{number}" for number in mutated]
-        new = iter(own)
+        new = iter(new_names)
         self.leaves = [next(new) if one is None else f"leaves[{one:d}]" for one in aliases]
-        names = ", ".join([*own, *values])
+        names = ", ".join([*new_names, *values])
         lines = [f"{names}, = outputs" if names else "() = outputs"]
         lines += (f"leaves[{one:d}].copy_({value})" for one, value in zip(mutated, values, strict=True))
         body = "".join(f"    {line}\n" for line in (*lines, f"return {self._value(form)}"))
-        found: Callable[[Sequence[Any], Sequence[torch.Tensor]], Any] = self.made(f"def made(leaves, outputs):\n{body}")
-        return found
+        finish: Callable[[Sequence[Any], Sequence[torch.Tensor]], Any] = self.made(
+            f"def made(leaves, outputs):\n{body}"
+        )
+        return finish
 
     def _value(self, form: Form) -> str:
         match form:

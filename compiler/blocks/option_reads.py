@@ -48,8 +48,8 @@ class OptionGuards:
             if looked_up(options, path) is _MISSING:
                 return path
         for path, value in self.values:
-            found = looked_up(options, path)
-            if type(found) is not type(value) or found != value:
+            current = looked_up(options, path)
+            if type(current) is not type(value) or current != value:
                 return path
         return None
 
@@ -70,12 +70,12 @@ class OptionGuards:
         """
         try:
             values = tuple((_path(path), value) for path, value in data["values"])
-            found = cls(tuple(map(_path, data["absent"])), tuple(map(_path, data["present"])), values)
+            guards = cls(tuple(map(_path, data["absent"])), tuple(map(_path, data["present"])), values)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no guards of options: {data!r}") from error
         if any(type(value) not in _PLAIN for _, value in values):
             raise ValueError(f"no guards of options: {data!r}")
-        return found
+        return guards
 
 
 def _path(keys: Any) -> Path:
@@ -120,7 +120,7 @@ class RecordedOptions(dict[str, Any]):
         self._replaced = frozenset(replaced)
         self._followed = frozenset(followed)
         self._replaced_reads: set[str] = set()
-        self._own: set[str] = set()  # keys that a block has put into its own copy
+        self._added: set[str] = set()  # keys that a block has put into its own copy
 
     def guards(self) -> OptionGuards:
         """Return what was read, as guards.
@@ -133,20 +133,20 @@ class RecordedOptions(dict[str, Any]):
         present: list[Path] = []
         values: list[tuple[Path, bool | int | float | str]] = []
         for path in sorted(self._reads.keys() - inner - self._opened):
-            found = looked_up(self, path)
-            if found is _MISSING:
+            value = looked_up(self, path)
+            if value is _MISSING:
                 absent.append(path)
             elif not self._reads[path]:
                 present.append(path)
-            elif type(found) in _PLAIN:
-                values.append((path, found))
+            elif type(value) in _PLAIN:
+                values.append((path, value))
             else:
                 raise UnreadableOptionsError(f"the block reads {'.'.join(path)} of the options")
         return OptionGuards(tuple(absent), tuple(present), tuple(values))
 
     def _note(self, key: Any, read: bool) -> Any:
         value = dict.get(self, key, _MISSING)
-        if not self._prefix and (key in self._own or key in self._followed):
+        if not self._prefix and (key in self._added or key in self._followed):
             return value
         if not self._prefix and key in self._replaced:
             self._replaced_reads.add(key)
@@ -178,16 +178,16 @@ class RecordedOptions(dict[str, Any]):
         made = _OwnOptions(dict(dict.items(self)), self._replaced, self._followed)
         made._reads, made._prefix, made._replaced_reads = self._reads, self._prefix, self._replaced_reads
         made._opened = self._opened
-        made._own = {*self._own}
+        made._added = {*self._added}
         return made
 
     def is_copy_of(self, other: RecordedOptions) -> bool:
         """Tell whether this is the other one, or was copied from it."""
         return self._reads is other._reads and not self._prefix
 
-    def own(self) -> dict[str, Any]:
+    def additions(self) -> dict[str, Any]:
         """Return what a block has put into its copy."""
-        return {key: dict.__getitem__(self, key) for key in self._own}
+        return {key: dict.__getitem__(self, key) for key in self._added}
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise UnreadableOptionsError("the block changes the options, or goes through all of them")
@@ -201,5 +201,5 @@ class _OwnOptions(RecordedOptions):
     """A block's own copy of the options: it may write there, and what it wrote is its own."""
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._own.add(key)
+        self._added.add(key)
         dict.__setitem__(self, key, value)

@@ -54,15 +54,15 @@ def ways(
     Returns:
         What makes the arguments by name, for each way; and whether the call has its images in a list, one an entry.
     """
-    found = _Leaves()
-    found.walk(named)
-    if found.main is None:
+    leaves = _Leaves()
+    leaves.walk(named)
+    if leaves.main is None:
         return [], False
-    sides = (_LISTED_SIDES if found.listed else _SIDES).get(found.main.ndim, ())
+    sides = (_LISTED_SIDES if leaves.listed else _SIDES).get(leaves.main.ndim, ())
     made: list[Callable[[], Arguments]] = []
     for batched, some in itertools.product(BATCHED[batches], sides):
-        made.append(functools.partial(_arguments, found, some, sizes, batched, named))
-    return made, found.listed
+        made.append(functools.partial(_arguments, leaves, some, sizes, batched, named))
+    return made, leaves.listed
 
 
 def _arguments(
@@ -172,13 +172,13 @@ class _Reading:
 
     def _texts(self, leaves: _Leaves, tokens: int) -> list[int]:
         """The lengths of prompts, each once."""
-        found: dict[int, None] = {}
+        lengths: dict[int, None] = {}
         for tensor in leaves.tensors:
             dim = 0 if self._listed else 1
             prompt = tensor.ndim == 2 if self._listed else tensor.ndim in (3, 4) and tensor.shape[0] == self._batch
             if tensor.is_floating_point() and prompt and tensor.shape != self._main:
-                found[tensor.shape[dim]] = None
-        return [one for one in found if one > 1 and one != tokens]
+                lengths[tensor.shape[dim]] = None
+        return [one for one in lengths if one > 1 and one != tokens]
 
     def arguments(self, named: Mapping[str, Any]) -> Arguments:
         """The arguments at other sizes."""

@@ -57,8 +57,8 @@ class OuterCall:
         Raises:
             TypeError: the model cannot be called so.
         """
-        own: Any = type(model)
-        named = parameters_of(own).bind(args, kwargs)
+        model_class: Any = type(model)
+        named = parameters_of(model_class).bind(args, kwargs)
         form, leaves = flatten({name: _simple(name, value) for name, value in named.items()})
         return cls(form, tuple(map(_described, leaves)), plain_options(options_of(named)))
 

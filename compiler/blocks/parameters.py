@@ -75,5 +75,5 @@ def as_call(named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def options_of(named: Mapping[str, Any]) -> Any:
     """Return the model's options among arguments by name, also where they come through `**kwargs`; None: no options."""
-    found = named.get(OPTIONS)
-    return found if found is not None else named.get(_NAMED, {}).get(OPTIONS)
+    options = named.get(OPTIONS)
+    return options if options is not None else named.get(_NAMED, {}).get(OPTIONS)

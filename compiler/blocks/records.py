@@ -96,7 +96,7 @@ def recording(
         packages: whose objects are taken apart by their fields.
         into: what earlier calls showed, to be added to.
     """
-    found = into or Recording()
+    recorded = into or Recording()
     structure_of = {name: digest for digest, names in structures(dict(blocks), rules).items() for name in names}
     thread = threading.get_ident()
 
@@ -107,17 +107,17 @@ def recording(
             if threading.get_ident() == thread:
                 with contextlib.suppress(TypeError):  # the class's own forward says what is wrong
                     named = parameters_of(cls).bind(args, kwargs)
-                    found._note(name, structure_of[name], block, named, packages)
+                    recorded._note(name, structure_of[name], block, named, packages)
             return cls.forward(block, *args, **kwargs)
 
         return forward
 
     with _lock:
-        own = {name: block for name, block in blocks.items() if "forward" not in vars(block)}
+        unpatched = {name: block for name, block in blocks.items() if "forward" not in vars(block)}
         try:
-            for name, block in own.items():
+            for name, block in unpatched.items():
                 vars(block)["forward"] = noting(name, block)
-            yield found
+            yield recorded
         finally:
-            for block in own.values():
+            for block in unpatched.values():
                 vars(block).pop("forward", None)

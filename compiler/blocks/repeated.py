@@ -38,7 +38,7 @@ def _is_block(module: torch.nn.Module) -> bool:
 
 def structures(blocks: dict[str, torch.nn.Module], rules: Rules) -> dict[str, list[str]]:
     """Return the names of blocks by their architecture digests: those of one digest share their graphs."""
-    found: dict[str, list[str]] = {}
+    by_digest: dict[str, list[str]] = {}
     for name, block in blocks.items():
-        found.setdefault(digest(block, rules), []).append(name)
-    return found
+        by_digest.setdefault(digest(block, rules), []).append(name)
+    return by_digest

@@ -94,7 +94,7 @@ class BlockSignature:
             ValueError: it is something else, or its parts do not belong together.
         """
         try:
-            found = cls(
+            signature = cls(
                 call_tree.from_json(data["arguments"], packages),
                 SizeRules.from_json(data["sizes"]),
                 OptionGuards.from_json(data["options"]),
@@ -105,15 +105,15 @@ class BlockSignature:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no signature of a block: {error}") from error
-        leaves = leaf_forms(found.arguments)
+        leaves = leaf_forms(signature.arguments)
         tensors = {number for number, one in enumerate(leaves) if not isinstance(one, NumberForm)}
         counts = [1 if isinstance(one, NumberForm) else one.dims for one in leaves]
         dims = {(number, dim) for number, count in enumerate(counts) for dim in range(count)}
         if (
-            found.sizes.rules.keys() != dims
-            or not {*found.mutated} <= tensors
-            or not {one for one in found.aliases if one is not None} <= tensors
-            or len(found.aliases) != len(leaf_forms(found.results))
+            signature.sizes.rules.keys() != dims
+            or not {*signature.mutated} <= tensors
+            or not {one for one in signature.aliases if one is not None} <= tensors
+            or len(signature.aliases) != len(leaf_forms(signature.results))
         ):
             raise ValueError("no signature of a block: its parts do not belong together")
-        return found
+        return signature

@@ -14,7 +14,7 @@ from .size_rules import LeafDim, SizeRules, Sizes
 
 
 @dataclass(frozen=True)
-class Ones:
+class SizeOneDims:
     """By which calls differ from those that another graph of their form serves.
 
     Attributes:
@@ -36,13 +36,13 @@ class Ones:
         return {"single": [*map(list, self.single)], "several": [*map(list, self.several)]}
 
     @classmethod
-    def from_json(cls, data: Any) -> Ones:
+    def from_json(cls, data: Any) -> SizeOneDims:
         """Read what `to_json` made, which comes from this process' own parent."""
         single, several = (tuple((leaf, dim) for leaf, dim in data[name]) for name in ("single", "several"))
         return cls(single, several)
 
 
-def ones_apart(rules: SizeRules, sizes: Sizes, tensors: Collection[int]) -> Ones | None:
+def differing_size_one_dims(rules: SizeRules, sizes: Sizes, tensors: Collection[int]) -> SizeOneDims | None:
     """Return how the sizes of 1 of a call that does not fit rules differ from what these say; None: they do not.
 
     Args:
@@ -66,4 +66,4 @@ def ones_apart(rules: SizeRules, sizes: Sizes, tensors: Collection[int]) -> Ones
             (as_ever if size == 1 else several).append(place)
         elif size == 1 and (rule.value(values) != 1 or not broadcast.isdisjoint(rule.symbols)):
             single.append(place)
-    return Ones(tuple(sorted([*single, *as_ever])), tuple(several)) if single or several else None
+    return SizeOneDims(tuple(sorted([*single, *as_ever])), tuple(several)) if single or several else None

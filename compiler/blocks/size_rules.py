@@ -45,20 +45,20 @@ class Rule:
 
     def value(self, values: Sequence[int]) -> int:
         """Return the size for the symbols' values; symbolic ones give a symbolic size."""
-        given = [values[one] for one in self.symbols]
+        operands = [values[one] for one in self.symbols]
         match self.kind:
             case "fixed":
                 return self.number
             case "symbol":
-                return given[0]
+                return operands[0]
             case "multiple":
-                return self.number * given[0]
+                return self.number * operands[0]
             case "offset":
-                return self.number + given[0]
+                return self.number + operands[0]
             case "sum":
-                return given[0] + given[1]
+                return operands[0] + operands[1]
             case "product":
-                return math.prod(given)
+                return math.prod(operands)
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,13 @@ class SizeRules:
                 symbols.append(place)
         for place in tuple(symbols):  # those that follow from later ones, as tokens from the sides of an image
             fewer = [one for one in symbols if one != place]
-            given = [columns[one] for one in fewer]
-            if all(_rule(column, given) is not None for column in columns.values()):
+            symbol_columns = [columns[one] for one in fewer]
+            if all(_rule(column, symbol_columns) is not None for column in columns.values()):
                 symbols = fewer
-        given = [columns[one] for one in symbols]
-        rules = {place: rule for place, column in columns.items() if (rule := _rule(column, given)) is not None}
+        symbol_columns = [columns[one] for one in symbols]
+        rules = {
+            place: rule for place, column in columns.items() if (rule := _rule(column, symbol_columns)) is not None
+        }
 
         def telling(record: Sizes) -> tuple[bool, int, int]:
             values = [record[leaf][dim] for leaf, dim in symbols]
@@ -151,16 +153,16 @@ class SizeRules:
         return self._shapes(self.example)
 
     def _shapes(self, values: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        found: dict[int, tuple[int, ...]] = {}
+        shapes: dict[int, tuple[int, ...]] = {}
         for (leaf, _), rule in self.rules.items():
-            found[leaf] = (*found.get(leaf, ()), rule.value(values))
-        return found
+            shapes[leaf] = (*shapes.get(leaf, ()), rule.value(values))
+        return shapes
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
         rules = [[*place, rule.kind, rule.number, *rule.symbols] for place, rule in self.rules.items()]
-        found = {"symbols": [*map(list, self.symbols)], "rules": rules, "ranges": [*map(list, self.ranges)]}
-        return {**found, "example": [*self.example]} if self.example else found
+        data = {"symbols": [*map(list, self.symbols)], "rules": rules, "ranges": [*map(list, self.ranges)]}
+        return {**data, "example": [*self.example]} if self.example else data
 
     @classmethod
     def from_json(cls, data: Any) -> SizeRules:
@@ -174,21 +176,21 @@ class SizeRules:
                 (int(leaf), int(dim)): Rule(kind, int(number), tuple(map(int, symbols)))
                 for leaf, dim, kind, number, *symbols in data["rules"]
             }
-            found = cls(
+            size_rules = cls(
                 tuple((int(leaf), int(dim)) for leaf, dim in data["symbols"]),
                 rules,
                 tuple((int(low), int(high)) for low, high in data["ranges"]),
                 tuple(map(int, data.get("example", ()))),
             )
             for rule in rules.values():
-                rule.value([1] * len(found.symbols))
-            right = len(found.ranges) == len(found.symbols) and rules.keys() >= set(found.symbols)
-            right = right and len(found.example) in (0, len(found.symbols))
+                rule.value([1] * len(size_rules.symbols))
+            right = len(size_rules.ranges) == len(size_rules.symbols) and rules.keys() >= set(size_rules.symbols)
+            right = right and len(size_rules.example) in (0, len(size_rules.symbols))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"no rules of sizes: {data!r}") from error
         if not right or any(rule.kind not in _KINDS for rule in rules.values()):
             raise ValueError(f"no rules of sizes: {data!r}")
-        return found
+        return size_rules
 
 
 _KINDS = ("fixed", "symbol", "multiple", "offset", "sum", "product")

@@ -79,14 +79,14 @@ def is_at_home(function: Any) -> bool:
 
 def cells(function: FunctionType) -> tuple[Any, ...]:
     """Return what a function closes over; what an empty cell holds is left out."""
-    found: list[Any] = []
+    contents: list[Any] = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):
-            found.append(cell.cell_contents)
-    return tuple(found)
+            contents.append(cell.cell_contents)
+    return tuple(contents)
 
 
-def _given(function: FunctionType) -> str:
+def _defaults(function: FunctionType) -> str:
     """Return what a function has besides its code: its module, its defaults and the values that it closes over."""
     keywords = sorted((function.__kwdefaults__ or {}).items())
     values = [function.__defaults__ or (), [value for _, value in keywords], cells(function)]
@@ -102,7 +102,7 @@ def bytecode_digest(function: Any) -> str:
     """Digest bytecode and defaults: 16 hex digits that hold for this version of Python."""
     h = blake3()
     for one in unwrap_chain(function):
-        h.update(f"{_code_digest(one.__code__)} {_given(one)}\n".encode())
+        h.update(f"{_code_digest(one.__code__)} {_defaults(one)}\n".encode())
     return str(h.hexdigest(length=8))
 
 
@@ -125,7 +125,7 @@ def source_digest(function: Any) -> str:
     """Digest the source text without comments: 16 hex digits that hold for every version of Python."""
     h = blake3()
     for one in unwrap_chain(function):
-        h.update(f"{_source_text(one.__code__)} {_given(one)}\n".encode())
+        h.update(f"{_source_text(one.__code__)} {_defaults(one)}\n".encode())
     return str(h.hexdigest(length=8))
 
 

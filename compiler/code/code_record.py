@@ -86,8 +86,8 @@ def _counts(module: str, roots: Sequence[str]) -> bool:
 
 def _roots_of(module: torch.nn.Module, rules: Rules) -> tuple[str, ...]:
     """Return the packages that a model's classes come from, torch and this pack apart."""
-    found = {type(child).__module__.partition(".")[0] for child in module.modules()}
-    return tuple(sorted((found | set(rules.roots)) - {"torch", "builtins", __name__.partition(".")[0]}))
+    packages = {type(child).__module__.partition(".")[0] for child in module.modules()}
+    return tuple(sorted((packages | set(rules.roots)) - {"torch", "builtins", __name__.partition(".")[0]}))
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
@@ -105,22 +105,22 @@ def _unwrapped(value: Any) -> Any:
 
 def _paths_of_code(module: ModuleType) -> dict[CodeType, list[str]]:
     """Map the code of a module's functions, and of functions inside them, to their dotted paths."""
-    found: dict[CodeType, list[str]] = {}
+    paths: dict[CodeType, list[str]] = {}
 
     def walk(space: Mapping[str, Any], prefix: str, depth: int) -> None:
         for name, value in list(space.items()):
-            own = isinstance(value, type) and value.__module__ == module.__name__ and value.__name__ == name
-            if own and depth < _MAX_NESTING:
+            defined_here = isinstance(value, type) and value.__module__ == module.__name__ and value.__name__ == name
+            if defined_here and depth < _MAX_NESTING:
                 walk(vars(value), f"{prefix}{name}.", depth + 1)
             function = _unwrapped(value)
             if function is None or (depth == 0 and function.__name__ != name):
                 continue  # another name for a function says which of several was chosen: see the references
             if function.__module__ == module.__name__:
                 for code in _nested(function.__code__):
-                    found.setdefault(code, []).append(prefix + name)
+                    paths.setdefault(code, []).append(prefix + name)
 
     walk(vars(module), "", 0)
-    return found
+    return paths
 
 
 def resolve(space: Mapping[str, Any], path: Sequence[str]) -> tuple[Any, int]:
@@ -134,10 +134,10 @@ def resolve(space: Mapping[str, Any], path: Sequence[str]) -> tuple[Any, int]:
     for name in path[1:]:
         if not isinstance(value, ModuleType | type):
             break
-        found = vars(value).get(name, MISSING)
-        if found is MISSING:
+        attribute = vars(value).get(name, MISSING)
+        if attribute is MISSING:
             break
-        value, used = found, used + 1
+        value, used = attribute, used + 1
     return value, used
 
 
@@ -183,34 +183,34 @@ def _functions_that_ran(seen: Iterable[CodeType], roots: Sequence[str]) -> dict[
     return dict(sorted(ran.items()))
 
 
-def _describe_references(function: FunctionType, rules: Rules, known: dict[str, str]) -> None:
-    """Add what a function's global names refer to to `known`, by `module:path`."""
+def _describe_references(function: FunctionType, rules: Rules, references: dict[str, str]) -> None:
+    """Add what a function's global names refer to to `references`, by `module:path`."""
     for path in _global_references(function.__code__):
         target, used = resolve(function.__globals__, path)
         name = f"{function.__module__}:{'.'.join(path[:used])}"
-        if target is MISSING or name in known or path[0] not in function.__globals__:
+        if target is MISSING or name in references or path[0] not in function.__globals__:
             continue
         if isinstance(target, StandIn):
             continue  # the graph calls whatever the name refers to
         if str(getattr(target, "__module__", "")).partition(".")[0] in sys.stdlib_module_names:
             continue  # logging and the like
         if name in rules.interchangeable and isinstance(target, FunctionType):
-            known[name] = "one of " + " ".join(_own_functions(sys.modules[target.__module__]))
+            references[name] = "one of " + " ".join(_own_functions(sys.modules[target.__module__]))
             continue
         text = describe_target(target, bytecode_digest)
         if text is not None:
             if text.startswith("function "):
                 text += f" {source_digest(target)} {package_of(target)}"
-            known[name] = text
+            references[name] = text
 
 
-def _describe_choices(name: str, rules: Rules, known: dict[str, str]) -> None:
+def _describe_choices(name: str, rules: Rules, references: dict[str, str]) -> None:
     """Add what the name refers to in each package that a library looks it up in when it is called."""
     for module_name, module in list(sys.modules.items()):
         target = vars(module).get(name) if module_name.rpartition(".")[0] in rules.chosen_among else None
         if is_function(target):
             text = describe_target(target, bytecode_digest)
-            known[f"{module_name}:{name}"] = f"{text} {source_digest(target)} {package_of(target)}"
+            references[f"{module_name}:{name}"] = f"{text} {source_digest(target)} {package_of(target)}"
 
 
 def _defining_classes(module: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
@@ -220,8 +220,8 @@ def _defining_classes(module: torch.nn.Module, names: Iterable[str]) -> dict[str
     """
     held: dict[type, set[str]] = {}
     for child in module.modules():
-        found = (name for table in tables(child) for name in table if name.isidentifier())
-        held.setdefault(type(child), set()).update(found)
+        table_names = (name for table in tables(child) for name in table if name.isidentifier())
+        held.setdefault(type(child), set()).update(table_names)
     methods: dict[str, str] = {}
     for cls in sorted(held, key=qualified_name):
         for name in sorted({*names, *held[cls]}):

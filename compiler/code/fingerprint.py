@@ -79,18 +79,18 @@ def names_in(code: CodeType) -> Iterator[str]:
 @functools.cache
 def _names_of(module_name: str) -> frozenset[str]:
     """Return all names and strings in the code of a Python module's functions and methods."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def walk(space: Any, depth: int) -> None:
         for value in list(space.values()):
             value = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(value, FunctionType) and value.__module__ == module_name:
-                found.update(names_in(inspect.unwrap(value).__code__))
+                names.update(names_in(inspect.unwrap(value).__code__))
             elif isinstance(value, type) and value.__module__ == module_name and depth < 3:
                 walk(vars(value), depth + 1)
 
     walk(vars(sys.modules[module_name]) if module_name in sys.modules else {}, 0)
-    return frozenset(found)
+    return frozenset(names)
 
 
 @functools.cache
@@ -124,9 +124,11 @@ def referenced_names(module: torch.nn.Module, numbers: frozenset[str] = frozense
     """
     classes = {base for child in module.modules() for base in type(child).__mro__}
     modules = {cls.__module__ for cls in classes if cls not in (object, torch.nn.Module)}
-    found = frozenset[str]().union(*(_names_of(name) for name in modules))
-    own = [name for name in modules if not name.startswith("torch.")] if numbers else []
-    return found - numbers.intersection(*(_written_only(name, numbers) for name in own)) if own else found
+    names = frozenset[str]().union(*(_names_of(name) for name in modules))
+    model_modules = [name for name in modules if not name.startswith("torch.")] if numbers else []
+    if not model_modules:
+        return names
+    return names - numbers.intersection(*(_written_only(name, numbers) for name in model_modules))
 
 
 def attributes(module: torch.nn.Module, referenced: frozenset[str], rules: Rules) -> Iterator[Attribute]:

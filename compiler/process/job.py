@@ -205,7 +205,7 @@ class Done(Checked):
 
 
 @dataclass(frozen=True)
-class CompileFailed:
+class Failed:
     """There is no graph; the arguments of a `CompileError`."""
 
     event: ClassVar[str] = "failed"
@@ -214,8 +214,8 @@ class CompileFailed:
     cause: Cause = ""
 
 
-Message = Stage | Regions | Checked | Done | CompileFailed
-_MESSAGES: Mapping[str, type[Message]] = {cls.event: cls for cls in (Stage, Regions, Checked, Done, CompileFailed)}
+Message = Stage | Regions | Checked | Done | Failed
+_MESSAGES: Mapping[str, type[Message]] = {cls.event: cls for cls in (Stage, Regions, Checked, Done, Failed)}
 
 
 def to_json(message: Message) -> JSON:
@@ -239,13 +239,13 @@ def from_json(data: JSON) -> Message:
         raise ValueError(f"no message of a compiling process: {data!r}") from error
 
 
-def _from_fields(cls: type[Message], given: JSON) -> Message:
-    del given["event"]
+def _from_fields(cls: type[Message], fields: JSON) -> Message:
+    del fields["event"]
     if issubclass(cls, Checked):
-        given["files"] = tuple(given["files"])
-        given["constants"] = tuple(map(TensorMeta.from_json, given["constants"]))
-        if given["code"] is not None:
+        fields["files"] = tuple(fields["files"])
+        fields["constants"] = tuple(map(TensorMeta.from_json, fields["constants"]))
+        if fields["code"] is not None:
             from ...graph_cache.manifest import CodeRecord
 
-            given["code"] = CodeRecord.model_validate(given["code"])
-    return cls(**given)
+            fields["code"] = CodeRecord.model_validate(fields["code"])
+    return cls(**fields)

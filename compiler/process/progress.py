@@ -14,15 +14,15 @@ _LEAST_SECONDS = 0.2
 _CERTAIN = 0.9  # of a stage: one that takes longer than expected approaches the last tenth and never reaches it
 
 
-def expected(known: Mapping[str, float], weights: int) -> dict[str, float]:
+def expected(rates: Mapping[str, float], weights: int) -> dict[str, float]:
     """Return the seconds that each stage of a compile will probably take.
 
     Args:
-        known: from `per_weight`, of an earlier compile of the same kind; empty if there was none.
+        rates: from `per_weight`, of an earlier compile of the same kind; empty if there was none.
         weights: how many the model has.
     """
     scale = {stage: max(weights, 1) if stage in _SCALING else 1 for stage in STAGES}
-    return {s: max(known.get(s, _TYPICAL[s]) * scale[s], _LEAST_SECONDS) for s in STAGES}
+    return {s: max(rates.get(s, _TYPICAL[s]) * scale[s], _LEAST_SECONDS) for s in STAGES}
 
 
 def per_weight(stages: Mapping[str, float], weights: int) -> dict[str, float]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from ...common.errors import Cause, ChildDiedError, CompileError, in_brief
 from ...graph_cache.crash import leftovers
 from . import ready_workers
-from .job import LOG_FILE, Checked, Compiled, CompileFailed, Done, Job, Message, Regions, Stage, from_json, write_job
+from .job import LOG_FILE, Checked, Compiled, Done, Failed, Job, Message, Regions, Stage, from_json, write_job
 from .progress import STAGES, Estimate, Progress
 
 log = logging.getLogger("onegraph.compiler")
@@ -108,7 +108,7 @@ def _follow(
             stage = message.stage
         elif isinstance(message, Regions):
             regions = message.sizes
-        elif isinstance(message, CompileFailed):
+        elif isinstance(message, Failed):
             raise CompileError(message.reason, lasting=message.lasting, cause=message.cause) from child.last_lines()
         elif isinstance(message, Checked):
             usable = Compiled(

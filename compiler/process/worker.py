@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from onegraph.backends.worker_pool import WorkerPool
-    from onegraph.compiler.process.job import CompileFailed, Job, Message
+    from onegraph.compiler.process.job import Failed, Job, Message
 
 FURTHER = "--further-worker"
 WAIT = "--wait"
@@ -206,28 +206,28 @@ class _MainWorker:
         )
 
 
-def _failure(error: Exception) -> CompileFailed:
+def _failure(error: Exception) -> Failed:
     """Describe a failure for the server."""
     from onegraph.common import memory
     from onegraph.common.errors import OneGraphError, disk_is_full, in_brief
-    from onegraph.compiler.process.job import CompileFailed
+    from onegraph.compiler.process.job import Failed
     from onegraph.graph_cache.files import is_passing
 
     try:
         cause = memory.ran_out(error)
     except ImportError as missing:  # torch
-        return CompileFailed(f"The compiling process failed ({type(error).__name__}: {missing.name}).")
-    known = isinstance(error, OneGraphError)
+        return Failed(f"The compiling process failed ({type(error).__name__}: {missing.name}).")
+    is_ours = isinstance(error, OneGraphError)
     if cause:
         which = "memory" if cause == "memory" else "GPU memory"
-        own = known and getattr(error, "cause", "") == cause
-        text = str(error) if own else f"The compiling process ran out of {which} ({in_brief(error)})."
-        return CompileFailed(text, lasting=False, cause=cause)
-    text = str(error) if known else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
+        names_cause = is_ours and getattr(error, "cause", "") == cause
+        text = str(error) if names_cause else f"The compiling process ran out of {which} ({in_brief(error)})."
+        return Failed(text, lasting=False, cause=cause)
+    text = str(error) if is_ours else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
     if disk_is_full(error):
-        return CompileFailed(text, lasting=False, cause="disk")
+        return Failed(text, lasting=False, cause="disk")
     passing = is_passing(error) or is_passing(error.__cause__)
-    return CompileFailed(text, lasting=getattr(error, "lasting", True) and not passing)
+    return Failed(text, lasting=getattr(error, "lasting", True) and not passing)
 
 
 def wait_for_job() -> tuple[Path, int]:
@@ -268,8 +268,8 @@ def _next_line() -> dict[str, Any]:
         if not one:
             _end_all()
         line += one
-    found: dict[str, Any] = json.loads(line)
-    return found
+    message: dict[str, Any] = json.loads(line)
+    return message
 
 
 def main(staging: Path, number: int | None = None, channel: int | None = None) -> NoReturn:
@@ -280,8 +280,8 @@ def main(staging: Path, number: int | None = None, channel: int | None = None) -
     """
     if "onegraph" not in sys.modules:
         import_pack()
-    own = _redirect_output(staging / log_file(number))
-    worker = _MainWorker(staging, own if channel is None else channel)
+    parent_channel = _redirect_output(staging / log_file(number))
+    worker = _MainWorker(staging, parent_channel if channel is None else channel)
     _end_with_parent()
     _resume_without_parent()
     try:

@@ -24,6 +24,7 @@ log = logging.getLogger("onegraph.graph_cache")
 
 OWNER_FILE = ".owner"  # in a folder of `owned_folder`: whose it is
 
+_OLDER_FOLDERS = (".compiling", ".loading-copies")  # below a home, of older versions
 _STALE_SECONDS = 24 * 3600  # of what has no owner, or one of another machine or container
 _TEMPORARY_PREFIX = "onegraph-"  # of folders among other programs' temporary files
 _STAGING_PREFIX = "s-"
@@ -66,8 +67,8 @@ def sweep(home: Path, graphs: Path) -> None:
     Args:
         graphs: the folder with the graphs, which is closed to others.
     """
-    for folder in _folders(home / STAGING_FOLDER):
-        if is_left_behind(folder):
+    for name in (STAGING_FOLDER, *_OLDER_FOLDERS):
+        for folder in filter(is_left_behind, _folders(home / name)):
             log.debug("removing %s, which a process left behind", folder)
             shutil.rmtree(folder, ignore_errors=True)
     temporary = Path(tempfile.gettempdir())

@@ -88,8 +88,6 @@ REMEDIES = {
     "publisher_list_refused": (
         "Remove trusted-publishers.json from the graph folder, and trust the publishers anew (`onegraph trust add`)."
     ),
-    "foreign_owner": "Another user owns it. Run ComfyUI as that user, or compile your own.",
-    "writable_by_others": "Take other users' right to write the folders away (`chmod go-w`).",
     "graph_withdrawn": (
         "Its publisher took it back, so nothing loads it, and the next run compiles another one. Delete it."
     ),

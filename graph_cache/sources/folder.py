@@ -24,6 +24,7 @@ from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
 from ..files import read_regular, set_mode, sync_folder, write_synced
 from ..home import Home, Verified, equals_one
+from ..integrity import Sound, check
 from ..key import GraphKey
 from ..layout import listed_now, of_digest, visible
 from ..lookup import MOST_COMPARED, Differs
@@ -159,7 +160,7 @@ def _free_name(entry: Entry, component: Path, signer: Signer) -> str | None:
     with_key = f"{plain}-{key_id}"
     for name in (plain, with_key):
         verdict = read_trusted(component / name, signer) if os.path.lexists(component / name) else None
-        if isinstance(verdict, Known) and verdict.entry.text == entry.text:
+        if isinstance(verdict, Known) and verdict.entry.text == entry.text and isinstance(check(verdict.entry), Sound):
             return None
         mine = isinstance(verdict, Known) and verdict.trusted.publisher is None
         if verdict is None or mine or isinstance(verdict, Faulty) or name == with_key:

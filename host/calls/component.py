@@ -19,7 +19,7 @@ from ...compiler.process import ready_workers
 from ...compiler.process.progress import Progress
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import component
-from ...runtime.calls.component import plan_of
+from ...runtime.calls.component import shape_policy_of
 from ...runtime.family import Arguments
 from ...runtime.guards.module_guard import GuardCache
 from ...runtime.obtain import likely_compile
@@ -132,8 +132,8 @@ class Component(component.Component):
         run = HostRun(version=guard.version, patcher=patcher, guard=guard, paged=paged)
         for example in examples():
             given = self.family.read(module, example.args, example.kwargs)
-            plan = plan_of("any size")
-            yield given if isinstance(given, Refused) else self.request(run, module, given, backend, plan)
+            shape_policy = shape_policy_of("any size")
+            yield given if isinstance(given, Refused) else self.request(run, module, given, backend, shape_policy)
 
     def preload_requests(
         self, patcher: Any, requests: Callable[[], Iterable[tuple[Request, int]]], compiles: str

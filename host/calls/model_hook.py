@@ -19,7 +19,7 @@ from ...common.shapes import Refused
 from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice
-from ...runtime.calls.component import plan_of
+from ...runtime.calls.component import shape_policy_of
 from ...runtime.calls.dispatch import Call, Dispatcher
 from ...runtime.guards import code_guard
 from ...runtime.obtain.registry import registry
@@ -84,8 +84,8 @@ class ModelHook(SamplingHook):
         refusal = _replaced_for_one_call(module, family.entry, original)
         if refusal is not None:
             return Refused(refusal)
-        plan = plan_of(options.shapes)
-        call = self._component.call(run, module, args, kwargs, options.backend, plan, options.when_missing)
+        shape_policy = shape_policy_of(options.shapes)
+        call = self._component.call(run, module, args, kwargs, options.backend, shape_policy, options.when_missing)
         if isinstance(call, Call) and options.shapes == "any size" and call.request.shapes.exact:
             run.report.rule = reasons.EachSizeOwnGraph(call.request.backend.name).text
         return call

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from ...common.errors import in_brief, without_paths
 from ...runtime.obtain.registry import registry
+from ..comfyui.comfyui_nodes import comfyui_nodes
 from ..jobs.trial_runs import JobError, NodeType, Prompt, nodes_of_ours, refusal_text, run_until_nothing_compiles
 from ..show import events, status
 
@@ -181,9 +182,7 @@ class _JobRun:
 
     def node_type(self, kind: str) -> NodeType:
         """A type of node; one that is not there ends nothing."""
-        import nodes
-
-        found = nodes.NODE_CLASS_MAPPINGS.get(kind)
+        found = comfyui_nodes().NODE_CLASS_MAPPINGS.get(kind)
         gives = getattr(found, "RETURN_TYPES", None) or ()
         return NodeType(bool(getattr(found, "OUTPUT_NODE", False)), tuple(map(str, gives)))
 

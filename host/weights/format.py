@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...compiler.layer_swap import Parts
+from ...compiler.layer_swap import ComponentTensors
 from .quantised import parts
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # of dtypes, to comfy-kitchen's operations
@@ -29,7 +29,7 @@ class PlainLinear(torch.nn.Module, ABC):
         weight = layer.weight
         found = parts(weight)
         assert found is not None
-        self.weight: Any = Parts(found.tensors)
+        self.weight: Any = ComponentTensors(found.tensors)
         self.bias = layer.bias
         self.input_scale: torch.Tensor | None = getattr(layer, "input_scale", None)
         self.pre_quant_scale: torch.Tensor | None = getattr(layer, "pre_quant_scale", None)

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from ...common.torch_private import without_class
 from ...compiler.composite_weights import MEMORY, WeightParts, class_name
-from ...compiler.layer_swap import Parts
+from ...compiler.layer_swap import ComponentTensors
 from .format import LibraryFormat
 
 _MODULE = "diffusers.quantizers.gguf.utils"
@@ -85,7 +85,7 @@ class DequantisingLinear(torch.nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.weight: Any = Parts({MEMORY: without_class(layer.weight)})
+        self.weight: Any = ComponentTensors({MEMORY: without_class(layer.weight)})
         self.bias = layer.bias
         self._kind, self._dtype = layer.weight.quant_type, layer.compute_dtype
         self.train(layer.training)

@@ -15,7 +15,7 @@ import torch
 from typing_extensions import override
 
 from ...compiler.composite_weights import PLAIN, WeightParts, class_name
-from ...compiler.layer_swap import Parts
+from ...compiler.layer_swap import ComponentTensors
 from .format import LibraryFormat
 
 _LIBRARY = "torchao"
@@ -90,7 +90,7 @@ class RemadeLinear(torch.nn.Module):
     def __init__(self, layer: Any, found: WeightParts) -> None:
         super().__init__()
         weight = layer.weight
-        self.weight: Any = Parts(found.tensors)
+        self.weight: Any = ComponentTensors(found.tensors)
         self.bias = layer.bias
         # Of single values: others have theirs, and to ask for it would be to read a tensor that no product needs.
         self._shapes = {name: one.shape if one.numel() == 1 else None for name, one in found.tensors.items()}

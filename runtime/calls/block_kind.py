@@ -19,7 +19,7 @@ from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
 from ...compiler.blocks.parameters import as_call
 from ...compiler.blocks.signature import BlockSignature
-from ...compiler.blocks.size_one_dims import Ones, ones_apart
+from ...compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
 from ...compiler.blocks.size_rules import sizes_of
 from ..counters import Counters
 from ..graphs.binding import Held
@@ -92,10 +92,10 @@ class KindGraph:
         self,
         name: str,
         form: Form,
-        found: LoadedGraph | Refused,
+        obtained: LoadedGraph | Refused,
         packages: Sequence[str],
         attends: Attention = "captured",
-        ones: Ones | None = None,
+        ones: SizeOneDims | None = None,
     ) -> None:
         self.name = name
         self.attention = attends
@@ -103,8 +103,8 @@ class KindGraph:
         self.ones = ones
         self._leaves_of = matching.structured(form)
         self._is_of_form = matching.of_form(form)
-        self.graph = found if isinstance(found, LoadedGraph) else None
-        self.refusal: Reason | None = found.reason if isinstance(found, Refused) else None
+        self.graph = obtained if isinstance(obtained, LoadedGraph) else None
+        self.refusal: Reason | None = obtained.reason if isinstance(obtained, Refused) else None
         self._numbers = [n for n, one in enumerate(leaf_forms(form)) if isinstance(one, NumberForm)]
         self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]
         self._packages = tuple(packages)
@@ -148,7 +148,7 @@ class KindGraph:
             if rules.fits(by_leaf):
                 sizes = {f"size {n}": by_leaf[leaf][dim] for n, (leaf, dim) in enumerate(rules.symbols)}
             elif self.ones is None:
-                ones = ones_apart(rules, by_leaf, self._tensors)
+                ones = differing_size_one_dims(rules, by_leaf, self._tensors)
             elsewhere = next((one.device for one in tensors if one.device != graph.device), None)
         seen = Seen.of(tensors, numbers, sizes, elsewhere, ones)
         self._seen = [seen, *self._seen[: _MOST_SEEN - 1]]
@@ -191,8 +191,8 @@ class KindGraph:
                 result = self._attending(call, tuple(inputs), seen.sizes, counters, compared)
             else:
 
-                def eager(*given: torch.Tensor) -> Output:
-                    return self._eager(call, given, call.options)
+                def eager(*tensors: torch.Tensor) -> Output:
+                    return self._eager(call, tensors, call.options)
 
                 reference = self._judged(call, eager, call.options)
                 copied = not memory.as_expected
@@ -231,16 +231,16 @@ class KindGraph:
             return Refused(reasons.ChosenAttention("another attention"))
         options = compared(call.options)
 
-        def eager(*given: torch.Tensor) -> Output:
-            return self._eager(call, given, options)
+        def eager(*tensors: torch.Tensor) -> Output:
+            return self._eager(call, tensors, options)
 
         def comparing() -> contextlib.AbstractContextManager[None]:
             return attention.attending(attention.Call(options, self._packages))
 
-        own = attention.Call(call.options, self._packages)
+        attention_call = attention.Call(call.options, self._packages)
         reference = self._judged(call, eager, options)
         try:
-            with attention.attending(own):
+            with attention.attending(attention_call):
                 result = self.graph.call(
                     call.module,
                     inputs,
@@ -252,9 +252,9 @@ class KindGraph:
                     unchanged=call.unchanged,
                 )
         except Exception:
-            if own.error is None:
+            if attention_call.error is None:
                 raise
-            return self._failed(own.error)
+            return self._failed(attention_call.error)
         if isinstance(result, Result) and result.refusal is not None:  # its output is that of a comparison
             self.refusal = result.refusal
             return Refused(result.refusal)
@@ -269,9 +269,9 @@ class KindGraph:
             return Refused(self.refusal)
         return Raised(error)
 
-    def _eager(self, call: BlockCall, given: Sequence[torch.Tensor], options: Any) -> Output:
+    def _eager(self, call: BlockCall, inputs: Sequence[torch.Tensor], options: Any) -> Output:
         """The block's own forward as a function of a graph's inputs, which it leaves as they are."""
-        form, output = self._computed(call.block, given, options)
+        form, output = self._computed(call.block, inputs, options)
         if form != self.signature.results:
             raise ValueError("a block returned something else than its graph")
         return output
@@ -282,27 +282,27 @@ class KindGraph:
         if copied is None:
             return eager
 
-        def exact(*given: torch.Tensor) -> Output:
-            floats = [one.float() if one.is_floating_point() else one for one in given]
+        def exact(*tensors: torch.Tensor) -> Output:
+            floats = [one.float() if one.is_floating_point() else one for one in tensors]
             with torch.no_grad():
                 return self._computed(copied(call.module), floats, options)[1]
 
         return QuantisingEager(eager, exact)
 
-    def _computed(self, block: torch.nn.Module, given: Sequence[torch.Tensor], options: Any) -> tuple[Form, Output]:
+    def _computed(self, block: torch.nn.Module, inputs: Sequence[torch.Tensor], options: Any) -> tuple[Form, Output]:
         """What a block returns: its form, and what a graph of it would return."""
         signature = self.signature
-        leaves: list[Any] = [*given]
+        leaves: list[Any] = [*inputs]
         for number in self._numbers:
-            leaves[number] = given[number].shape[0]
+            leaves[number] = inputs[number].shape[0]
         for number in signature.mutated:
-            leaves[number] = given[number].clone()
+            leaves[number] = inputs[number].clone()
         named = call_tree.rebuild(self.form, leaves, options)
         written = call_tree.watched(named, self._packages)
         args, kwargs = as_call(named)
         result = type(block).forward(block, *args, **kwargs)
         if written():
             raise _WritesError
-        form, found = call_tree.flatten(result, self._packages)
-        fresh = [one for one, alias in zip(found, signature.aliases, strict=True) if alias is None]
+        form, result_leaves = call_tree.flatten(result, self._packages)
+        fresh = [one for one, alias in zip(result_leaves, signature.aliases, strict=True) if alias is None]
         return form, output_of([*fresh, *(leaves[number] for number in signature.mutated)])  # type: ignore[list-item]

@@ -21,7 +21,7 @@ from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import OuterCall, plain_options
 from ...compiler.blocks.parameters import options_of
-from ...compiler.blocks.size_one_dims import Ones
+from ...compiler.blocks.size_one_dims import SizeOneDims
 from ...compiler.blocks.size_rules import Sizes, sizes_of
 from ..graphs.loaded_graph import LoadedGraph
 from ..obtain.registry import registry
@@ -107,7 +107,7 @@ class Kinds:
         architecture: str,
         named: Mapping[str, Any],
         attention: Attention,
-        ones: Ones | None = None,
+        ones: SizeOneDims | None = None,
     ) -> tuple[KindGraph, Matched] | Refused:
         """Make the kind of a call that is none of the known ones; its graph is restored, if there is one.
 
@@ -133,12 +133,12 @@ class Kinds:
             shapes["ones"] = ones.to_json()
         dtype = str(like.dtype).removeprefix("torch.")
         request = block_request(self._client, block, architecture, shapes, dtype, like.device)
-        found: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
-        kind = KindGraph(type(block).__name__, form, found, self._client.packages, attention, ones)
+        obtained: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
+        kind = KindGraph(type(block).__name__, form, obtained, self._client.packages, attention, ones)
         among.insert(0, kind)
-        if isinstance(found, LoadedGraph):
-            self._run.report.blocks.found(found, time.perf_counter() - started)
-        elif isinstance(request, Request) and found.reason == reasons.BlockRecorded():
+        if isinstance(obtained, LoadedGraph):
+            self._run.report.blocks.note_graph(obtained, time.perf_counter() - started)
+        elif isinstance(request, Request) and obtained.reason == reasons.BlockRecorded():
             self._pending.append(_Pending(request, kind, among, name, like, plain_options(options_of(named))))
         matched = kind.match(named)
         return (kind, matched) if matched is not None else Refused(reasons.UnusualInputs())
@@ -146,12 +146,12 @@ class Kinds:
     def _obtained(self, request: Request) -> LoadedGraph | Refused:
         """The graph, if there is one; `BlockRecorded` where one is to be compiled after this call."""
         self._client.requested(request)
-        found = registry().obtain(request, "eager", self._client.follow(request.label))
-        if isinstance(found, LoadedGraph) or self._client.when_missing == "eager":
-            return found
+        graph = registry().obtain(request, "eager", self._client.follow(request.label))
+        if isinstance(graph, LoadedGraph) or self._client.when_missing == "eager":
+            return graph
         compiles = registry().compiles
-        known = compiles.known(request.slot) or compiles.failures.why_not(request)
-        return known or Refused(reasons.BlockRecorded())
+        refusal = compiles.refusal(request.slot) or compiles.failures.why_not(request)
+        return refusal or Refused(reasons.BlockRecorded())
 
     def compile_pending(self, model: torch.nn.Module, outer: tuple[Sequence[Any], Mapping[str, Any]] | None) -> None:
         """Compile the kinds that a call has shown and nobody has. Raises the user's interrupt alone.
@@ -170,14 +170,14 @@ class Kinds:
         started = time.perf_counter()
         client, run = self._client, self._run
         names = ", ".join(sorted({one.kind.name for one in pending}))
-        found = obtain_all(requests, client.when_missing, client.follow(f"{len(pending)} kinds of blocks ({names})"))
+        graphs = obtain_all(requests, client.when_missing, client.follow(f"{len(pending)} kinds of blocks ({names})"))
         seconds = time.perf_counter() - started
-        for one, graph in zip(pending, found, strict=True):
+        for one, graph in zip(pending, graphs, strict=True):
             kind = one.kind
             made = KindGraph(kind.name, kind.form, graph, client.packages, kind.attention, kind.ones)
             one.among[one.among.index(one.kind)] = made
             if isinstance(graph, LoadedGraph):
-                run.report.blocks.found(graph, seconds)
+                run.report.blocks.note_graph(graph, seconds)
 
     def _requests(
         self,

@@ -21,11 +21,11 @@ from .dispatch import Call, Dispatcher
 from .run import Run
 
 # Which sizes a graph is to serve, or why there is to be none, given whether the backend has graphs for any size.
-Plan = Callable[[bool], Shapes | Reason]
+ShapePolicy = Callable[[bool], Shapes | Reason]
 
 
-def plan_of(shapes: Shapes) -> Plan:
-    """The plan of a user who has chosen for which sizes graphs are: any size, where the backend has such graphs."""
+def shape_policy_of(shapes: Shapes) -> ShapePolicy:
+    """The policy of a user who has chosen for which sizes graphs are: any size, where the backend has such graphs."""
     return lambda any_size: "any size" if any_size and shapes == "any size" else "exact"
 
 
@@ -55,14 +55,14 @@ class Component:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         backend: str,
-        plan: Plan,
+        shape_policy: ShapePolicy,
         when_missing: WhenMissing,
     ) -> Call | Refused:
         """What to run through a graph for one call of a module that the run has inspected, or why not."""
-        given = self.family.read(module, args, kwargs)
-        if isinstance(given, Refused):
-            return given
-        request = self.request(run, module, given, backend, plan)
+        inputs = self.family.read(module, args, kwargs)
+        if isinstance(inputs, Refused):
+            return inputs
+        request = self.request(run, module, inputs, backend, shape_policy)
         if isinstance(request, Refused):
             return request
         names = [spec.name for spec in request.shapes.inputs]
@@ -82,24 +82,26 @@ class Component:
 
             eager = QuantisingEager(eager, exactly)
         chunk = self.family.chunk if self.family.chunk == 1 or not request.shapes.exact else 0
-        return Call(request, [given[name] for name in names], eager, when_missing, chunk)
+        return Call(request, [inputs[name] for name in names], eager, when_missing, chunk)
 
-    def request(self, run: Run, module: torch.nn.Module, given: Tensors, backend: str, plan: Plan) -> Request | Refused:
+    def request(
+        self, run: Run, module: torch.nn.Module, inputs: Tensors, backend: str, shape_policy: ShapePolicy
+    ) -> Request | Refused:
         """What to ask the registry for, given a graph's inputs.
 
         Args:
             module: that runs; a graph is compiled for the run's skeleton of it.
             backend: its name, or `auto`.
         """
-        key = tuple((name, tuple(t.shape), t.dtype, t.device) for name, t in given.items())
-        known = run.requests.get(key)
-        if known is not None:
-            return known
-        main = next(iter(given.values()))
-        widest, exact = (self.family.ranged(module, given, shapes) for shapes in ("any size", "exact"))
+        key = tuple((name, tuple(t.shape), t.dtype, t.device) for name, t in inputs.items())
+        cached = run.requests.get(key)
+        if cached is not None:
+            return cached
+        main = next(iter(inputs.values()))
+        widest, exact = (self.family.ranged(module, inputs, shapes) for shapes in ("any size", "exact"))
 
         def build(candidate: Backend) -> Request | Refused:
-            shapes = plan(candidate.supports(widest.shapes))
+            shapes = shape_policy(candidate.supports(widest.shapes))
             if isinstance(shapes, Reason):
                 return Refused(shapes)
             assert run.guard is not None

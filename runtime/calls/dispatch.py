@@ -77,9 +77,9 @@ class Call:
         if not self.chunk or batch <= self.chunk:
             return [[*self.inputs]]
         batched = [spec.dims[0] == self.request.shapes.inputs[0].dims[0] for spec in self.request.shapes.inputs]
-        given = [*zip(self.inputs, batched, strict=True)]
+        pairs = [*zip(self.inputs, batched, strict=True)]
         starts = range(0, batch, self.chunk)
-        return [[t[start : start + self.chunk] if sliced else t for t, sliced in given] for start in starts]
+        return [[t[start : start + self.chunk] if sliced else t for t, sliced in pairs] for start in starts]
 
 
 class Client(Protocol):
@@ -149,13 +149,13 @@ class Dispatcher:
             return call
         outputs: list[Output] = []
         instead: Reason | None = None
-        for given in call.chunks():
-            ready = self._ready(run, call, given, unchanged is None)
+        for chunk in call.chunks():
+            ready = self._ready(run, call, chunk, unchanged is None)
             if isinstance(ready, Refused | Changed):
                 return ready
             graph, sizes = ready
             still = None if unchanged is None else functools.partial(_still, graph, unchanged)
-            first, inputs = graph.fresh, tuple(_plain(t) for t in given)
+            first, inputs = graph.fresh, tuple(_plain(t) for t in chunk)
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
@@ -171,7 +171,7 @@ class Dispatcher:
             if result.refusal is not None:
                 return Refused(result.refusal)
             _report(run, call.request, graph, time.perf_counter() - started if first else None)
-            accepted = call.accept(given, result.output)
+            accepted = call.accept(chunk, result.output)
             if isinstance(accepted, Refused):
                 return accepted
             if isinstance(accepted, Substituted):
@@ -181,14 +181,14 @@ class Dispatcher:
         return output if instead is None else Substituted(output, instead)
 
     def _ready(
-        self, run: Run, call: Call, given: list[torch.Tensor], checked: bool
+        self, run: Run, call: Call, inputs: list[torch.Tensor], checked: bool
     ) -> tuple[LoadedGraph, Any] | Refused | Changed:
         """The graph that may serve these inputs now, with their sizes. `checked`: whether the module just was."""
         request = call.request
-        around = ambient_modes.refusal(request.module, given)  # first: autocast changes inputs' dtypes, too
+        around = ambient_modes.refusal(request.module, inputs)  # first: autocast changes inputs' dtypes, too
         if around is not None:
             return Refused(around)
-        calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in given]
+        calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in inputs]
         admitted = request.shapes.admits(calls, str(request.device))
         if isinstance(admitted, Refused):
             return Refused(reasons.NotAdmitted(_in_pixels(admitted.reason, request.pixels), request.label))
@@ -198,7 +198,7 @@ class Dispatcher:
         if not checked and (graph is None or id(graph) not in run.bound):
             return CHANGED
         if graph is None or graph.retired is not None:
-            obtained = self._obtain(run, self._client.with_memory(run, request, given[0]), call.when_missing)
+            obtained = self._obtain(run, self._client.with_memory(run, request, inputs[0]), call.when_missing)
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained

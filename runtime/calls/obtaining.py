@@ -39,9 +39,9 @@ def obtain_all(
             if stopped.is_set():
                 raise _Stopped
 
-        found = registry().obtain(requests[number], when_missing, follow)
+        obtained = registry().obtain(requests[number], when_missing, follow)
         latest.pop(number, None)
-        return found
+        return obtained
 
     with ThreadPoolExecutor(min(len(requests), container.cores()), "onegraph-blocks") as pool:
         futures = [pool.submit(obtain, number) for number in range(len(requests))]

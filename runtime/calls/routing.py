@@ -58,14 +58,14 @@ class ForwardSlot(NamedTuple):
     @property
     def is_taken(self) -> bool:
         """Whether somebody else's forward stands there, which is never routed."""
-        found = self.table.get("forward")
-        return found is not None and found != self.usual and type(found) is not Route
+        forward = self.table.get("forward")
+        return forward is not None and forward != self.usual and type(forward) is not Route
 
 
 def own_slot(module: torch.nn.Module) -> ForwardSlot:
     """Where Python looks for a module's forward before its class. Hooks that go may leave the class's own there."""
-    found = vars(module).get("forward")
-    return ForwardSlot(vars(module), found if found == type(module).forward.__get__(module) else None)
+    forward = vars(module).get("forward")
+    return ForwardSlot(vars(module), forward if forward == type(module).forward.__get__(module) else None)
 
 
 @contextlib.contextmanager

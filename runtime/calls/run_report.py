@@ -40,7 +40,7 @@ class BlockReport:
     _first_uses: dict[int, FirstUseCheck] = field(default_factory=dict)  # by the ids of graphs, which are not kept
     _served: Counter[int] = field(default_factory=Counter)  # calls by the ids of graphs
 
-    def found(self, graph: LoadedGraph, seconds: float) -> None:
+    def note_graph(self, graph: LoadedGraph, seconds: float) -> None:
         """Note that this run obtained a graph, which took so long; those that are compiled at once take as long."""
         if id(graph) in self._first_uses:
             return
@@ -160,18 +160,18 @@ class RunReport:
     @property
     def eager_texts(self) -> dict[str, int]:
         """Eager calls by the sentence that says why."""
-        found: Counter[str] = Counter()
+        texts: Counter[str] = Counter()
         for reason, calls in self.eager.copy().items():
-            found[reason.text] += calls
-        return dict(found)
+            texts[reason.text] += calls
+        return dict(texts)
 
     @property
     def eager_codes(self) -> dict[str, int]:
         """Eager calls by the code of the reason, for programs."""
-        found: Counter[str] = Counter()
+        codes: Counter[str] = Counter()
         for reason, calls in self.eager.copy().items():
-            found[reason.code] += calls
-        return dict(found)
+            codes[reason.code] += calls
+        return dict(codes)
 
     @property
     def calls(self) -> int:
@@ -237,7 +237,7 @@ class RunReport:
 
 
 def _texts(eager: Mapping[Reason, int]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    texts: Counter[str] = Counter()
     for reason, calls in {**eager}.items():
-        found[reason.text] += calls
-    return found
+        texts[reason.text] += calls
+    return texts

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ...common.torch_private import TensorLooks
-from ...compiler.blocks.size_one_dims import Ones
+from ...compiler.blocks.size_one_dims import SizeOneDims
 
 _ADDRESS = torch.Tensor.data_ptr
 _MOST_PLACES = 64  # addresses of calls of one look
@@ -49,7 +49,7 @@ class Seen:
     as_they_are: bool
     extents: list[int]
     memory: dict[tuple[int, ...], Memory] = field(default_factory=dict)
-    ones: Ones | None = None
+    ones: SizeOneDims | None = None
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class Seen:
         numbers: list[int],
         sizes: Mapping[str, int] | None,
         elsewhere: torch.device | None,
-        ones: Ones | None,
+        ones: SizeOneDims | None,
     ) -> Seen:
         """Look at a call."""
         plain = all(one.is_contiguous() and not one.is_neg() and not one.is_conj() for one in tensors)
@@ -73,9 +73,9 @@ class Seen:
         if len(self.memory) >= _MOST_PLACES:
             self.memory.clear()
         aligned = not any(address % 16 for address in addresses)
-        found = Memory(self._shares(addresses, changed), self.as_they_are and aligned)
-        self.memory[addresses] = found
-        return found
+        memory = Memory(self._shares(addresses, changed), self.as_they_are and aligned)
+        self.memory[addresses] = memory
+        return memory
 
     def _shares(self, addresses: Sequence[int], changed: Sequence[int]) -> bool:
         """Whether a tensor that the block changes lies where another one of the call does."""

@@ -21,7 +21,7 @@ from ...common.shapes import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
-from ...compiler.blocks.size_one_dims import Ones
+from ...compiler.blocks.size_one_dims import SizeOneDims
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes, code_guard
 from ..guards.module_guard import GuardCache, ModuleGuard
@@ -169,7 +169,7 @@ class BlockRun:
                     self._unheld = held.reason
             elif held is not model:
                 self._held = held
-        own: list[tuple[torch.nn.Module, ForwardSlot]] = []
+        slots: list[tuple[torch.nn.Module, ForwardSlot]] = []
         for one in self._blocks.values():  # some calls do not come here
             slot = self._client.slot(one.block)
             if is_compiled_by_torch(one.block):  # it would trace through a route
@@ -179,11 +179,11 @@ class BlockRun:
                 self._eager[hooked] += 1
                 self._counters.count_eager(hooked)
             else:
-                own.append((one.block, slot))
+                slots.append((one.block, slot))
                 if slot.is_taken:
                     source = code_guard.custom_node(slot.table["forward"])
                     self._eager[reasons.BlockReplaced(one.name, source)] += 1
-        lasting.enter_context(routed([*own, (model, own_slot(model))], self))
+        lasting.enter_context(routed([*slots, (model, own_slot(model))], self))
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -212,9 +212,9 @@ class BlockRun:
         """Take down what a block is now."""
         with self._lock:
             one.guard.refresh(one.block)
-            found = self._client.skeleton(self._run, one.name, one.block, one.guard)
-            one.refusal = found.reason if isinstance(found, Refused) else one.guard.patched
-            skeleton = one.block if isinstance(found, Refused) else found
+            obtained = self._client.skeleton(self._run, one.name, one.block, one.guard)
+            one.refusal = obtained.reason if isinstance(obtained, Refused) else one.guard.patched
+            skeleton = one.block if isinstance(obtained, Refused) else obtained
             if one.guard.version != one.version or skeleton is not one.skeleton:
                 one.version, one.skeleton, one.started = one.guard.version, skeleton, set()
                 one.kinds = self._kinds.of(one.guard.architecture(skeleton))
@@ -245,9 +245,9 @@ class BlockRun:
         assert isinstance(served, Refused)  # it was checked
         self._eager[served.reason] += 1
         self._counters.count_eager(served.reason)
-        found = type(block).forward(block, *args, **kwargs)
+        result = type(block).forward(block, *args, **kwargs)
         self._kinds.settle()
-        return found
+        return result
 
     def _serve(
         self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool
@@ -262,13 +262,13 @@ class BlockRun:
             named = one.parameters.bind(args, kwargs)
         except TypeError:  # the class's own forward says what is wrong
             return Refused(reasons.UnusualInputs())
-        given = [value for value in named.values() if isinstance(value, torch.Tensor)]
-        around = ambient_modes.refusal(one.block, given) if given else None
+        tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
+        around = ambient_modes.refusal(one.block, tensors) if tensors else None
         if around is not None:  # first: autocast changes arguments' dtypes, too
             return Refused(around)
         options = options_of(named)
         attention = self._client.attention(options)
-        ones: Ones | None = None
+        ones: SizeOneDims | None = None
         for number, kind in enumerate(one.kinds):
             matched = kind.match(named) if kind.attention == attention else None
             if matched is None:
@@ -283,11 +283,11 @@ class BlockRun:
             return CHANGED
         with self._lock:
             architecture = one.guard.architecture(one.skeleton)
-        found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
-        if not isinstance(found, Refused) and found[1].seen.ones is not None:  # it was restored
-            ones = found[1].seen.ones
-            found = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
-        return found if isinstance(found, Refused) else self._serve_by(found[0], one, named, options, found[1], True)
+        added = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
+        if not isinstance(added, Refused) and added[1].seen.ones is not None:  # it was restored
+            ones = added[1].seen.ones
+            added = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
+        return added if isinstance(added, Refused) else self._serve_by(added[0], one, named, options, added[1], True)
 
     def _serve_by(
         self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched, checked: bool

@@ -54,8 +54,8 @@ class _Elsewhere:
         return _path(self.owner(), self.names)[-1]
 
     def holds(self) -> bool:
-        found = _path(self.owner(), self.names)
-        return tuple(map(id, found)) == self.identities and found[-1].data_ptr() == self.address
+        chain = _path(self.owner(), self.names)
+        return tuple(map(id, chain)) == self.identities and chain[-1].data_ptr() == self.address
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Binding:
 
         Some 1700 look-ups for SDXL's UNet.
         """
-        tensors = self._found(module)
+        tensors = self._named_tensors(module)
         if tensors is None or list(map(id, tensors)) != self.identities:
             return False
         if list(map(torch.Tensor.data_ptr, tensors)) != self.addresses or not all(
@@ -94,7 +94,7 @@ class Binding:
             return False
         return self.looks.same([*tensors, *(one.tensor() for one in self.elsewhere)])
 
-    def _found(self, module: torch.nn.Module) -> list[Any] | None:
+    def _named_tensors(self, module: torch.nn.Module) -> list[Any] | None:
         """What the module's tables name as its parameters, in order; None: not all of their owners live."""
         owners: list[Any] = [owner() for owner in self.owners]
         if self.module() is not module or None in owners:
@@ -107,8 +107,8 @@ class Binding:
 
     def memory(self) -> list[torch.UntypedStorage] | None:
         """The memory that the graph reads, to be kept alive; None: some of it is gone."""
-        found = [storage() for storage in self.storages]
-        return None if None in found else found  # type: ignore[return-value]
+        storages = [storage() for storage in self.storages]
+        return None if None in storages else storages  # type: ignore[return-value]
 
 
 class Held:
@@ -130,9 +130,9 @@ class Held:
         Args:
             owner: any number for the graph.
         """
-        known = self._storages.get(owner)
-        if known is not None and known[0] is binding:
-            return known[1]
+        held = self._storages.get(owner)
+        if held is not None and held[0] is binding:
+            return held[1]
         storages = binding.memory()
         if storages is not None:
             self.put(owner, binding, storages)
@@ -174,11 +174,11 @@ def release_held(device: torch.device) -> None:
 
 def _path(owner: Any, names: Iterable[str]) -> list[Any]:
     """What attributes lead to, one below the other: None from where there is none."""
-    found = []
+    chain = []
     for name in names:
         owner = getattr(owner, name, None)
-        found.append(owner)
-    return found
+        chain.append(owner)
+    return chain
 
 
 def _located(owners: Mapping[str, torch.nn.Module], name: str) -> tuple[torch.nn.Module | None, str]:
@@ -224,9 +224,9 @@ def bind(
         if tensor.is_neg() or tensor.is_conj():  # its memory holds other values than it does
             return Refused(reasons.NotPlainWeight("view of negated or conjugated values"))
         read = as_read(tensor) if "." in key else tensor.detach()
-        found = tuple(read.shape), read.stride(), _name_of(read.dtype)
-        if found != (constant.shape, constant.stride, constant.dtype):
-            got = f"{found[2]} {list(found[0])} with strides {list(found[1])}"
+        layout = tuple(read.shape), read.stride(), _name_of(read.dtype)
+        if layout != (constant.shape, constant.stride, constant.dtype):
+            got = f"{layout[2]} {list(layout[0])} with strides {list(layout[1])}"
             wanted = f"{constant.dtype} {list(constant.shape)} with {list(constant.stride)}"
             return Refused(reasons.WeightDiffers(name, got, wanted))
         tensors[constant.name] = read

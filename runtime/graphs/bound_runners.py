@@ -75,13 +75,13 @@ class BoundRunners:
         """
         if self._another is None:
             return self.first
-        known = self._by_module.get(module)
-        if known is None:
+        runner = self._by_module.get(module)
+        if runner is None:
             taken = {id(one) for one in self._by_module.values()}
             free = id(self.first) not in taken
-            known = self.first if free else BoundRunner(self._spare.pop() if self._spare else self._another())
-            self._by_module[module] = known
-        return known
+            runner = self.first if free else BoundRunner(self._spare.pop() if self._spare else self._another())
+            self._by_module[module] = runner
+        return runner
 
     def ahead(self) -> Runner | None:
         """Load a further one before its module comes, for `keep`; None: one serves all modules. Raises LoadError."""

@@ -60,11 +60,11 @@ def compare(result: Output, reference: Output) -> Faithful | Unfaithful:
     Returns:
         The worst of them, or the first one that is wrong.
     """
-    found, wanted = tensors_of(result), tensors_of(reference)
-    if len(found) != len(wanted):
-        return Unfaithful(reasons.OtherResult(f"{len(found)} tensors", f"{len(wanted)} tensors"), float("inf"))
+    results, wanted = tensors_of(result), tensors_of(reference)
+    if len(results) != len(wanted):
+        return Unfaithful(reasons.OtherResult(f"{len(results)} tensors", f"{len(wanted)} tensors"), float("inf"))
     worst, telling = Faithful(0.0), True
-    for tensors in zip(found, wanted, strict=True):
+    for tensors in zip(results, wanted, strict=True):
         verdict = _compare(*tensors)
         if isinstance(verdict, Unfaithful):
             return verdict
@@ -85,14 +85,14 @@ def compare_quantised(result: Output, reference: Output, exact: Output) -> Faith
     Returns:
         The worst tensor's distance to eager, or the first that is wrong.
     """
-    found, wanted, right = tensors_of(result), tensors_of(reference), tensors_of(exact)
-    same = len(found) == len(wanted) == len(right) and all(
-        a.shape == b.shape == c.shape and a.dtype == b.dtype for a, b, c in zip(found, wanted, right, strict=True)
+    results, wanted, right = tensors_of(result), tensors_of(reference), tensors_of(exact)
+    same = len(results) == len(wanted) == len(right) and all(
+        a.shape == b.shape == c.shape and a.dtype == b.dtype for a, b, c in zip(results, wanted, right, strict=True)
     )
     if not same:
         return compare(result, reference)
     worst = 0.0
-    for a, b, c in zip(found, wanted, right, strict=True):
+    for a, b, c in zip(results, wanted, right, strict=True):
         graphs, eagers = relative_l2(a, c), relative_l2(b, c)
         if not math.isfinite(graphs + eagers):
             return compare(result, reference)

@@ -135,8 +135,8 @@ class FirstUseCheck:
         return self._result
 
     @result.setter
-    def result(self, found: FirstUse) -> None:
-        self._result, self._compared, speedup = found, None, found.speedup
+    def result(self, first_use: FirstUse) -> None:
+        self._result, self._compared, speedup = first_use, None, first_use.speedup
         slow = speedup is not None and speedup < self._policy.slower
         self._slower = reasons.SlowerThanEager(round(speedup, 3)) if slow and speedup is not None else None
 

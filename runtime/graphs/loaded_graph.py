@@ -231,15 +231,15 @@ class LoadedGraph:
                     behind = self._checks_behind and not (due or spot or self.fresh or compared is not None)
                     if unchanged is not None and not behind and not unchanged():
                         return CHANGED
-                    known = bound.binding
+                    current = bound.binding
                     # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call:
                     # the host lets go of it for room in another thread, or in a function that the graph calls.
-                    kept = None if known is None else held.hold(id(bound), known)
+                    kept = None if current is None else held.hold(id(bound), current)
                     if unchanged is not None and behind:
-                        if known is None or kept is None or known.module() is not module or not known.is_in(kept):
+                        if current is None or kept is None or current.module() is not module or not current.is_in(kept):
                             return CHANGED
-                        return self._checked_behind(bound.runner, known, module, inputs, unchanged, counters)
-                    if known is None or kept is None or not known.holds(module):
+                        return self._checked_behind(bound.runner, current, module, inputs, unchanged, counters)
+                    if current is None or kept is None or not current.holds(module):
                         made = self._bind(bound, module)
                         if isinstance(made, Refused):
                             return made
@@ -286,7 +286,7 @@ class LoadedGraph:
     def _checked_behind(
         self,
         runner: Runner,
-        known: binding.Binding,
+        current: binding.Binding,
         module: torch.nn.Module,
         inputs: tuple[torch.Tensor, ...],
         unchanged: Callable[[], bool],
@@ -294,7 +294,7 @@ class LoadedGraph:
     ) -> Result | Changed:
         """A call that is launched first and checked while the device computes; its memory is held by the caller."""
         output = self._run(runner, inputs)
-        if known.holds(module) and unchanged():
+        if current.holds(module) and unchanged():
             counters.compiled_calls += 1
             return Result(output)
         counters.dropped_calls += 1
@@ -375,10 +375,10 @@ class LoadedGraph:
         self, inputs: tuple[torch.Tensor, ...], eager: Callable[..., Output], result: Result
     ) -> Result:
         """The result of a graph that returns as many tensors as its manifest says, else eager's."""
-        found, wanted = len(tensors_of(result.output)), self.entry.manifest.outputs
-        if result.refusal is not None or found == wanted:
+        count, wanted = len(tensors_of(result.output)), self.entry.manifest.outputs
+        if result.refusal is not None or count == wanted:
             return result
-        other = reasons.OtherResult(f"{found} tensors", f"{wanted} tensors")
+        other = reasons.OtherResult(f"{count} tensors", f"{wanted} tensors")
         return self._retire(CheckFailed(reasons.FirstUseFailed(other), eager(*inputs)))
 
     def _retire(self, failed: CheckFailed) -> Result:

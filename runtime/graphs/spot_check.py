@@ -131,18 +131,18 @@ class SpotChecks:
         """Why a result of the graph is wrong. `ahead`: eager's for all of the inputs, and its milliseconds."""
         try:
             if ahead is not None:
-                milliseconds, (found, reference) = ahead[0], (output, ahead[1])
+                milliseconds, (result, reference) = ahead[0], (output, ahead[1])
             else:
-                milliseconds, (found, reference) = timed(
+                milliseconds, (result, reference) = timed(
                     lambda: pair(self._shapes, comparison.inputs, output, runner, comparison.eager), self._device
                 )
         except torch.OutOfMemoryError:  # a check must not cost the run its graph
             self._schedule.checked(0.0)
             return None
         self._schedule.checked(milliseconds / 1e3)
-        verdict = faithfulness.compare(found, reference)
+        verdict = faithfulness.compare(result, reference)
         if isinstance(comparison.eager, QuantisingEager) and not self._first_use.is_usual(verdict):
-            verdict = comparison.verdict(found, reference)  # of a block, which is compared as a whole
+            verdict = comparison.verdict(result, reference)  # of a block, which is compared as a whole
             if isinstance(verdict, faithfulness.Faithful):
                 self._first_use.note_usual(comparison.group, verdict)
         if isinstance(verdict, faithfulness.Unfaithful):

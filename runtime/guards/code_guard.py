@@ -61,8 +61,8 @@ def is_what_its_name_says(cls: type) -> bool:
     """Tell whether no other class has the name of this one, as a subclass that poses as what it is derived from."""
     if "<" in cls.__qualname__ or cls.__module__ not in sys.modules:
         return True  # of a function, or of nobody
-    found, _ = resolve(vars(sys.modules[cls.__module__]), cls.__qualname__.split("."))
-    return found is cls or not isinstance(found, type) or qualified_name(found) != qualified_name(cls)
+    target, _ = resolve(vars(sys.modules[cls.__module__]), cls.__qualname__.split("."))
+    return target is cls or not isinstance(target, type) or qualified_name(target) != qualified_name(cls)
 
 
 def foreign_method(module: torch.nn.Module) -> FunctionReplaced | None:
@@ -75,8 +75,8 @@ def foreign_method(module: torch.nn.Module) -> FunctionReplaced | None:
             function = underlying_function(value)
             chain = [*unwrap_chain(function)] if isinstance(function, FunctionType) else []
             files = {one.__code__.co_filename for one in chain}
-            known = home in files or any(file.startswith("<") for file in files)
-            if chain and not known and not is_defined_in(function, cls.__module__.partition(".")[0]):
+            at_home = home in files or any(file.startswith("<") for file in files)
+            if chain and not at_home and not is_defined_in(function, cls.__module__.partition(".")[0]):
                 return FunctionReplaced(f"{cls.__name__}.{name}", custom_node(function))
     return None
 
@@ -113,12 +113,12 @@ _CHANGEABLE = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 def _parts(functions: Sequence[FunctionType], closures: Sequence[FunctionType]) -> list[Any]:
     """List what may be changed in functions themselves. `closures`: those that close over something."""
-    found = [*itertools.chain.from_iterable(map(_CHANGEABLE, functions))]
-    for named in filter(None, found[2::3]):
-        found += (*named, *named.values())
+    values = [*itertools.chain.from_iterable(map(_CHANGEABLE, functions))]
+    for named in filter(None, values[2::3]):
+        values += (*named, *named.values())
     for function in closures:
-        found += cells(function)
-    return found
+        values += cells(function)
+    return values
 
 
 def _table_of(owner: ModuleType | type) -> Any:
@@ -138,8 +138,8 @@ class _Names:
         self._tables: list[Any] = []  # of modules and classes, what is written to
         self._then: list[Any] = []
         self._names: dict[int, tuple[ModuleType | type, set[str]]] = {}
-        self._known: list[tuple[Mapping[str, Any], Callable[[Any], tuple[Any, ...]], list[int]]] = []
-        self._unknown: list[tuple[Mapping[str, Any], list[str]]] = []
+        self._present: list[tuple[Mapping[str, Any], Callable[[Any], tuple[Any, ...]], list[int]]] = []
+        self._absent: list[tuple[Mapping[str, Any], list[str]]] = []
         self._held: list[Any] = []
 
     def watch(self, owner: ModuleType | type, name: str) -> Any:
@@ -149,21 +149,21 @@ class _Names:
 
     def note(self) -> None:
         """Take down what the names refer to now."""
-        self._known, self._unknown, self._held = [], [], []
+        self._present, self._absent, self._held = [], [], []
         self._tables = [_table_of(owner) for owner, _ in self._names.values()]
         self._then = list(map(self._writes, self._tables))  # first: what is written meanwhile is found by the next look
         for owner, names in self._names.values():
             space = vars(owner)
-            found = {name: space.get(name, MISSING) for name in sorted(names)}  # once: others may delete it meanwhile
-            known = {name: value for name, value in found.items() if value is not MISSING}
-            if known:
+            values = {name: space.get(name, MISSING) for name in sorted(names)}  # once: others may delete it meanwhile
+            present = {name: value for name, value in values.items() if value is not MISSING}
+            if present:
                 # One name more than needed: of a single one it gives no tuple.
-                first = next(iter(known))
-                ids = [id(known[first]), *map(id, known.values())]
-                self._known.append((space, operator.itemgetter(first, *known), ids))
-            if len(known) < len(found):
-                self._unknown.append((space, [name for name in found if name not in known]))
-            self._held += known.values()
+                first = next(iter(present))
+                ids = [id(present[first]), *map(id, present.values())]
+                self._present.append((space, operator.itemgetter(first, *present), ids))
+            if len(present) < len(values):
+                self._absent.append((space, [name for name in values if name not in present]))
+            self._held += present.values()
 
     def same(self) -> bool:
         """Tell whether they refer to the same objects still, and the others to nothing; not before `note`."""
@@ -173,10 +173,10 @@ class _Names:
         if writes == self._then:
             return True
         try:
-            known = all(list(map(id, values_of(space))) == ids for space, values_of, ids in self._known)
+            unchanged = all(list(map(id, values_of(space))) == ids for space, values_of, ids in self._present)
         except KeyError:  # a name is gone
             return False
-        if not known or any(any(map(space.__contains__, names)) for space, names in self._unknown):
+        if not unchanged or any(any(map(space.__contains__, names)) for space, names in self._absent):
             return False
         self._then = writes
         return True
@@ -241,27 +241,27 @@ class CodeGuard:
 
     def _first_difference(self) -> Difference | None:
         # All names are watched, whichever differs: a difference may go away again.
-        found: list[Difference] = []
+        differences: list[Difference] = []
         for full, digests in self._record.functions.items():
             value = underlying_function(self._find(full))
-            self._compare_function(found, full, value, f"function {digests[self._which_digest]}")
+            self._compare_function(differences, full, value, f"function {digests[self._which_digest]}")
         for full, text in self._record.references.items():
             value = self._find(full)
             if text.startswith("function "):
                 digest, package = text.split(" ")[1 + self._which_digest], text.split(" ")[3]
-                self._compare_function(found, full, value, f"function {digest}", package)
+                self._compare_function(differences, full, value, f"function {digest}", package)
             elif text.startswith("one of "):
                 if not self._is_one_of(text.split(" ")[2:], full, value):
-                    found.append(self._difference_of(full, value))
+                    differences.append(self._difference_of(full, value))
             elif text.startswith("value "):
                 if describe_value(value) != text:
-                    found.append(OtherHostVersion(short_name(full)))
+                    differences.append(OtherHostVersion(short_name(full)))
             elif describe_target(value, self._digest) != text:
-                found.append(self._difference_of(full, value))
+                differences.append(self._difference_of(full, value))
         for full, definer in self._record.methods.items():
-            found += self._definer_differences(full, definer)
-        found += self._tensor_differences()
-        return min(found, key=lambda one: not isinstance(one, FunctionReplaced)) if found else None
+            differences += self._definer_differences(full, definer)
+        differences += self._tensor_differences()
+        return min(differences, key=lambda one: not isinstance(one, FunctionReplaced)) if differences else None
 
     def _is_one_of(self, digests: Sequence[str], full: str, value: Any) -> bool:
         """Tell whether a name refers to one of several functions of the host; for another Python by its file alone."""
@@ -271,11 +271,13 @@ class CodeGuard:
             return is_defined_in(value, full.partition(".")[0])
         return bytecode_digest(value) in digests and is_at_home(value)
 
-    def _compare_function(self, found: list[Difference], full: str, value: Any, wanted: str, package: str = "") -> None:
+    def _compare_function(
+        self, differences: list[Difference], full: str, value: Any, wanted: str, package: str = ""
+    ) -> None:
         """Add a difference where a function is another one. `package`: that it came from, besides the model's own."""
         self._functions += (one for one in unwrap_chain(value) if is_at_home(one))
         if not is_function(value) or describe_target(value, self._digest) != wanted or not is_at_home(value):
-            found.append(self._difference_of(full, value, package))
+            differences.append(self._difference_of(full, value, package))
 
     def _difference_of(self, full: str, value: Any, library: str = "") -> Difference:
         """Tell a function that was put there at run time from the host's own in another version."""
@@ -321,10 +323,10 @@ class CodeGuard:
         if not isinstance(cls, type):
             return
         for base in cls.__mro__:
-            found = self._names.watch(base, name)
-            if found is not MISSING:
+            value = self._names.watch(base, name)
+            if value is not MISSING:
                 if qualified_name(base) != definer:
-                    yield self._difference_of(f"{qualified_name(cls)}.{name}", found)
+                    yield self._difference_of(f"{qualified_name(cls)}.{name}", value)
                 return
 
 
@@ -344,7 +346,7 @@ class Differences:
         self.replaced: FunctionReplaced | None = None
 
     def __call__(self, manifest: Manifest) -> Difference | None:
-        found = difference(manifest)
-        if isinstance(found, FunctionReplaced):
-            self.replaced = self.replaced or found
-        return found
+        reason = difference(manifest)
+        if isinstance(reason, FunctionReplaced):
+            self.replaced = self.replaced or reason
+        return reason

@@ -50,16 +50,16 @@ Patch: TypeAlias = ForwardHook | ReplacedPart  # what takes the place of a class
 
 def _tree_number(module: torch.nn.Module, children: list[torch.nn.Module]) -> int:
     """A number by which objects a module consists of: the same for every guard, another when one is exchanged."""
-    known = _trees.get(module)
-    if known is None or [child() for child in known[0]] != children:  # modules are equal when they are the same
-        known = _trees[module] = [weakref.ref(child) for child in children], next(_tree_numbers)
-    return known[1]
+    cached = _trees.get(module)
+    if cached is None or [child() for child in cached[0]] != children:  # modules are equal when they are the same
+        cached = _trees[module] = [weakref.ref(child) for child in children], next(_tree_numbers)
+    return cached[1]
 
 
-def _differs(value: Any, known: Any) -> bool:
+def _differs(value: Any, copied: Any) -> bool:
     """Whether a container is no longer what it was; one that holds tensors by now may not be comparable."""
     try:
-        return bool(value != known)
+        return bool(value != copied)
     except Exception:
         return True
 
@@ -121,13 +121,13 @@ class ModuleGuard:
         return self._classes
 
     def _read_weights(self) -> None:
-        found = [t for t in itertools.chain.from_iterable(map(_VALUES, self._weights)) if t is not None]
-        if self._looks is None or not self._looks.same(found):
-            self._looks = TensorLooks(found)
-            self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in found))
-            self.composite, self._part_writes = any(type(t) not in PLAIN for t in found), []
+        tensors = [t for t in itertools.chain.from_iterable(map(_VALUES, self._weights)) if t is not None]
+        if self._looks is None or not self._looks.same(tensors):
+            self._looks = TensorLooks(tensors)
+            self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in tensors))
+            self.composite, self._part_writes = any(type(t) not in PLAIN for t in tensors), []
         if self.composite:
-            self._read_parts([t for t in found if type(t) not in PLAIN])
+            self._read_parts([t for t in tensors if type(t) not in PLAIN])
         self.version = hash((self._signature, self._metadata, self._tree, self._composite if self.composite else 0))
 
     def _read_parts(self, weights: list[torch.Tensor]) -> None:
@@ -153,11 +153,11 @@ class ModuleGuard:
 
     def where_set(self, attribute: str) -> str | None:
         """The first module on which an attribute is set to something, looked up on the modules themselves."""
-        known = self._values_of.get(attribute)
-        if known is None or known[0] is not self._writes_then:  # else the same objects: lists may be written to
+        cached = self._values_of.get(attribute)
+        if cached is None or cached[0] is not self._writes_then:  # else the same objects: lists may be written to
             values = list(map(dict.get, self._states, itertools.repeat(attribute)))
-            known = self._values_of[attribute] = self._writes_then, values
-        values = known[1]
+            cached = self._values_of[attribute] = self._writes_then, values
+        values = cached[1]
         return next((self._where[n] for n, value in enumerate(values) if value), None) if any(values) else None
 
     def where_class_set(self, attribute: str) -> str | None:
@@ -169,11 +169,11 @@ class ModuleGuard:
 
     def architecture(self, module: torch.nn.Module) -> str:
         """The architecture digest of the module, or of a skeleton of it, computed once for each version of either."""
-        known = self._digest
-        if known is None or known[0]() is not module or known[1] != self.version:
-            known = weakref.ref(module), self.version, fingerprint.digest(module, self._rules)
-            self._digest = known
-        return known[2]
+        cached = self._digest
+        if cached is None or cached[0]() is not module or cached[1] != self.version:
+            cached = weakref.ref(module), self.version, fingerprint.digest(module, self._rules)
+            self._digest = cached
+        return cached[2]
 
     def _same(self, module: torch.nn.Module) -> bool:
         if (
@@ -181,7 +181,7 @@ class ModuleGuard:
             or list(map(type, self._modules)) != self._types
             or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
             or list(map(len, every_modules_hooks())) != self._hooks_of_every
-            or any(_differs(space.get(name), known) for space, name, known in self._containers)
+            or any(_differs(space.get(name), copied) for space, name, copied in self._containers)
         ):
             return False
         # Read first: what is written meanwhile is then found by the next look.
@@ -230,11 +230,11 @@ class ModuleGuard:
 
     def _only_placed(self) -> bool:
         """Whether attributes came or went by which the host places weights, and nothing else."""
-        found = list(map(tuple, self._states))
-        for number, (before, now) in enumerate(zip(self._keys, found, strict=True)):
+        keys = list(map(tuple, self._states))
+        for number, (before, now) in enumerate(zip(self._keys, keys, strict=True)):
             if before != now and self._telling(before, number) != self._telling(now, number):
                 return False
-        self._keys = found
+        self._keys = keys
         return True
 
     def _ids_of_tables(self) -> list[int]:
@@ -243,8 +243,8 @@ class ModuleGuard:
 
     def _telling(self, keys: Iterable[str], number: int) -> frozenset[str]:
         """Those of a module's attributes that may say what it computes. `number`: 0 is the model itself."""
-        found = (k for k in keys if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
-        return frozenset(found) - (self._rules.intercepted if number == 0 else frozenset())
+        telling = (k for k in keys if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
+        return frozenset(telling) - (self._rules.intercepted if number == 0 else frozenset())
 
     def _rebuild(self, module: torch.nn.Module) -> None:
         """Take everything down as it is now."""
@@ -293,10 +293,10 @@ class ModuleGuard:
                 if key in referenced or callable(value):
                     if callable(value) or is_empty(value) or self._rules.describe(value) is not None:
                         facts.append((vars(child), key))
-                    found = self._patch(child, key, value, where)
-                    if found is not None:
-                        signature.append(found)
-                        self.patched = self.patched or found
+                    replaced = self._patch(child, key, value, where)
+                    if replaced is not None:
+                        signature.append(replaced)
+                        self.patched = self.patched or replaced
             if any(hook_tables(child)):
                 hook = ForwardHook(where)
                 signature.append(hook)
@@ -344,8 +344,8 @@ class GuardCache:
     def of(self, module: torch.nn.Module, rules: Rules) -> ModuleGuard:
         """The guard on a module, refreshed in full."""
         with self._lock:
-            known = self._guards.get(module)
-            if known is None:
-                known = self._guards[module] = ModuleGuard(module, rules)
-            known.refresh(module)
-            return known
+            guard = self._guards.get(module)
+            if guard is None:
+                guard = self._guards[module] = ModuleGuard(module, rules)
+            guard.refresh(module)
+            return guard

@@ -31,7 +31,7 @@ from .. import admission
 from ..admission import Limits
 from ..counters import Counters
 from ..request import Request, Slot, WhenMissing
-from .deferred_compiles import Deferred
+from .deferred_compiles import DeferredCompiles
 from .failures import Failures
 
 log = logging.getLogger("onegraph.runtime")
@@ -94,18 +94,21 @@ class Compiles:
         self._refusals: dict[Slot, Reason] = {}  # for the life of this process
         self._background: dict[Slot, tuple[threading.Thread, float]] = {}
         self._under_way: dict[Slot, _UnderWay] = {}
-        self._deferred: Deferred[Slot, _Waiting] = Deferred(self._may_start, self._start_deferred, limits.poll_seconds)
+        self._deferred: DeferredCompiles[Slot, _Waiting] = DeferredCompiles(
+            self._may_start, self._start_deferred, limits.poll_seconds
+        )
 
     # What is known ------------------------------------------------------------------------------------------
 
-    def known(self, slot: Slot) -> Refused | None:
+    def refusal(self, slot: Slot) -> Refused | None:
         """Why this process has no graph for this slot: it can have none, or compiles it in the background."""
         if slot in self._refusals:
             return Refused(self._refusals[slot])
         background = self._background.get(slot)
         if background is not None and background[0].is_alive():
-            found = self._under_way.get(slot)
-            share = round(found.progress.share, 2) if found is not None and found.progress is not None else None
+            compiling = self._under_way.get(slot)
+            progress = None if compiling is None else compiling.progress
+            share = None if progress is None else round(progress.share, 2)
             return Refused(reasons.StillCompiling(int(time.perf_counter() - background[1]), share))
         return None
 
@@ -210,7 +213,7 @@ class Compiles:
         if isinstance(fits, admission.TooLittle) and request.make_room is not None:
             request.make_room(fits.missing)
             fits = admission.admit(need, self._free_bytes(request.device))
-        if isinstance(fits, admission.Admitted):
+        if isinstance(fits, admission.Fits):
             memory.give_back(request.device)
             return dataclasses.replace(job, workers=fits.workers)
         if request.idle is None:
@@ -300,7 +303,7 @@ class Compiles:
         idle, need = waiting.request.idle, dataclasses.replace(waiting.need, planned=0)
         if idle is None or not idle():
             return False
-        return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Admitted)
+        return isinstance(admission.admit(need, self._free_bytes(waiting.request.device)), admission.Fits)
 
     def _start_deferred(self, slot: Slot, waiting: _Waiting) -> None:
         """Compile what was deferred, in the thread of such compiles. Raises _GiveWay when it is to wait again."""

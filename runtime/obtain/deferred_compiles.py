@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 _IN_A_ROW = 2  # looks that must find the host idle: between two prompts of a script it is, too, for a moment
 
 
-class Deferred(Generic[Key, Item]):
+class DeferredCompiles(Generic[Key, Item]):
     """Items that wait, by key, and one daemon thread while there are any: it never keeps the process alive.
 
     Args:

@@ -64,13 +64,13 @@ class Failures:
     def why_not(self, request: Request) -> Refused | None:
         """Why a request's graph is not compiled now: it would fail as it did before. None: it may be."""
         digest = request.key.digest
-        found = self._files.read(request.key)
+        failures = self._files.read(request.key)
         if digest in self._stopped:
-            found = (*found, self._stopped[digest])
-        if not found:
+            failures = (*failures, self._stopped[digest])
+        if not failures:
             return None
         now = self._facts(request)
-        for failure in found:
+        for failure in failures:
             if failure.model in ("", request.source.digest) and all(
                 now.get(name, "") == fact for name, fact in failure.facts.items()
             ):
@@ -136,17 +136,17 @@ class Failures:
             device = request.device if error.cause == "device memory" else torch.device("cpu")
             free, killed = self._limits.free(device), isinstance(error, ChildDiedError)
             self._here.add(request.key.digest)
-            found = self._failure("memory", reason, request, where=str(device), free=free, accident=killed)
-            self._remember(request, found)
+            failure = self._failure("memory", reason, request, where=str(device), free=free, accident=killed)
+            self._remember(request, failure)
             return
         facts = (*_VERSIONS, _TIMEOUT) if error.cause == "time" else _VERSIONS
-        found = self._failure("facts" if error.lasting else "again", reason, request, facts)
+        failure = self._failure("facts" if error.lasting else "again", reason, request, facts)
         if error.cause == "stopped":  # perhaps the whole machine
             before = self._stopped.get(request.key.digest)
             tries = 1 if before is None else before.tries + 1
-            self._stopped[request.key.digest] = found.model_copy(update={"tries": tries})
+            self._stopped[request.key.digest] = failure.model_copy(update={"tries": tries})
             return
-        self._remember(request, found)
+        self._remember(request, failure)
 
     def _remember_full(self, request: Request, reason: Reason, folder: Path | None) -> None:
         """Remember that a disk was full: the graph's own, or that of temporary files, whichever has less room now."""
@@ -175,8 +175,8 @@ class Failures:
             full = free is not None and (error.errno in _FULL or free < _FULL_BYTES)
             files = isinstance(reason, reasons.NotSaved) and reason.fault == "files"  # which more bytes do not help
             kind: Kind = "disk" if full and not files else "place"
-            found = self._failure(kind, reason, request, (_PLACES,), where=str(folder), free=free or 0)
-            self._remember(request, found)
+            failure = self._failure(kind, reason, request, (_PLACES,), where=str(folder), free=free or 0)
+            self._remember(request, failure)
         return reason
 
     def remember_wrong(self, request: Request, entry: Entry, reason: Reason) -> None:

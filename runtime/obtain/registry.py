@@ -87,8 +87,8 @@ class Registry:
         """Whether a graph for the request is loaded or stored, so that nothing needs compiling."""
         if self.loaded(request.key, request.device) is not None:
             return True
-        found = self.store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
-        return isinstance(found, Hit | Unavailable)
+        lookup = self.store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
+        return isinstance(lookup, Hit | Unavailable)
 
     def _is_needed(self, request: Request) -> bool:
         return request.slot not in self._graphs and not self.has(request)
@@ -114,9 +114,9 @@ class Registry:
     def _obtain(self, request: Request, when_missing: WhenMissing, on_progress: OnProgress) -> LoadedGraph | Refused:
         slot = request.slot
         with self._lock_of(slot):
-            known = self._known(slot)
-            if known is not None:
-                return known
+            cached = self._cached(slot)
+            if cached is not None:
+                return cached
             reason = self._preload_refusals.pop(slot, None)
             if reason is not None:
                 return Refused(reason)
@@ -151,12 +151,12 @@ class Registry:
             if taken:
                 lock.release()
 
-    def _known(self, slot: Slot) -> LoadedGraph | Refused | None:
+    def _cached(self, slot: Slot) -> LoadedGraph | Refused | None:
         """The graph, or the reason why there is none, that this process knows already."""
         graph = self._graphs.get(slot)
         if graph is not None:
             return graph if graph.retired is None else Refused(graph.retired)
-        return self.compiles.known(slot)
+        return self.compiles.refusal(slot)
 
     def _restore(self, request: Request, on_progress: OnProgress | None = None) -> LoadedGraph | Refused | Miss:
         """Load the graph from the store; one that a child must try first (`ChildLoadTest`) with `on_progress`."""
@@ -169,21 +169,21 @@ class Registry:
             self.store.sweep()
         self.store.sweep_beside(request.source)
         differences = code_guard.Differences()
-        found = self.store.find(request.key, differences)
-        if isinstance(found, Broken):
-            return self._broken(request, found)
-        if isinstance(found, Unavailable):
-            return Refused(found.reason, passing=True)
-        if isinstance(found, Miss):
+        lookup = self.store.find(request.key, differences)
+        if isinstance(lookup, Broken):
+            return self._broken(request, lookup)
+        if isinstance(lookup, Unavailable):
+            return Refused(lookup.reason, passing=True)
+        if isinstance(lookup, Miss):
             taken = self.store.take(request.key, request.source, request.neighbours, differences)
             if not isinstance(taken, Taken):
-                missed = found if taken is None else Miss(taken)
+                missed = lookup if taken is None else Miss(taken)
                 return Refused(differences.replaced, passing=True) if differences.replaced else missed
             entry = taken.entry
             self.counters.fetches += taken.graph is not None
             published_use.believe(self.store, taken, request)
         else:
-            entry = found.entry
+            entry = lookup.entry
         lease = self.store.lease(entry)
         if isinstance(lease, Reason):
             return Miss(lease)
@@ -197,14 +197,14 @@ class Registry:
             self.store.disk.changed()
         return graph
 
-    def _broken(self, request: Request, found: Broken) -> Refused | Miss:
+    def _broken(self, request: Request, broken: Broken) -> Refused | Miss:
         """Quarantine an entry. The next look-up finds another copy, or one more compile makes another."""
-        entry = read(found.folder)
-        if not self.store.quarantine(found):
-            return Miss(found.reason)
-        if isinstance(found.reason, DiedWhileLoading) and isinstance(entry, Entry):
-            self.compiles.failures.remember_wrong(request, entry, found.reason)
-        return Refused(reasons.CompiledAgainLater(found.reason))
+        entry = read(broken.folder)
+        if not self.store.quarantine(broken):
+            return Miss(broken.reason)
+        if isinstance(broken.reason, DiedWhileLoading) and isinstance(entry, Entry):
+            self.compiles.failures.remember_wrong(request, entry, broken.reason)
+        return Refused(reasons.CompiledAgainLater(broken.reason))
 
     def _compile(self, request: Request, when_missing: WhenMissing, on_progress: OnProgress) -> LoadedGraph | Refused:
         unable = request.backend.can_compile(request.device).reason
@@ -282,7 +282,7 @@ class Registry:
         # Whoever else obtains this graph may be compiling it, and a process that ends waits for this thread.
         slot = request.slot
         with self._claim(slot) as claimed:
-            if not claimed or self._known(slot) is not None or slot in self._preload_refusals:
+            if not claimed or self._cached(slot) is not None or slot in self._preload_refusals:
                 return None
             restored = self._restore(request)
             if isinstance(restored, Refused) and not restored.passing:  # nobody listens here

@@ -1,4 +1,4 @@
-"""Processes that share a compile: every job is done once, also when one of them dies over it."""
+"""Processes that share a compile: every task is done once, also when one of them dies over it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def _nothing_done() -> None:
     DONE.clear()
 
 
-def jobs(folder: Path, *names: str):
-    def job(name: str):
+def tasks(folder: Path, *names: str):
+    def task(name: str):
         def do() -> None:
             DONE[name] += 1
             (folder / name).write_text("done")
 
         return do
 
-    return {name: job(name) for name in names}
+    return {name: task(name) for name in names}
 
 
 def test_alone_it_does_everything(tmp_path: Path) -> None:
-    WorkerPool(tmp_path).run(jobs(tmp_path, "a", "b", "c"))
+    WorkerPool(tmp_path).run(tasks(tmp_path, "a", "b", "c"))
     assert DONE == {"a": 1, "b": 1, "c": 1}
 
 
 def test_what_a_worker_took_and_did_is_not_done_again(tmp_path: Path) -> None:
-    work = jobs(tmp_path, "a", "b", "c")
+    work = tasks(tmp_path, "a", "b", "c")
     other = WorkerPool(tmp_path, is_main=False)
     other.run({name: work[name] for name in ("a", "b")})
     WorkerPool(tmp_path).run(work)
@@ -50,7 +50,7 @@ def test_the_main_worker_waits_for_one_that_is_at_work(tmp_path: Path) -> None:
     code = f"import time, pathlib; time.sleep(1); pathlib.Path({str(tmp_path / 'a')!r}).write_text('by the other')"
     (tmp_path / "a.taken").touch()
     other = subprocess.Popen([sys.executable, "-c", code])
-    WorkerPool(tmp_path, [other]).run(jobs(tmp_path, "a", "b"))
+    WorkerPool(tmp_path, [other]).run(tasks(tmp_path, "a", "b"))
     assert (tmp_path / "a").read_text() == "by the other"
     assert DONE == {"b": 1}
 
@@ -58,21 +58,21 @@ def test_the_main_worker_waits_for_one_that_is_at_work(tmp_path: Path) -> None:
 def test_the_main_worker_does_what_another_died_over(tmp_path: Path) -> None:
     (tmp_path / "a.taken").touch()
     other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"])
-    WorkerPool(tmp_path, [other]).run(jobs(tmp_path, "a", "b"))
+    WorkerPool(tmp_path, [other]).run(tasks(tmp_path, "a", "b"))
     assert DONE == {"a": 1, "b": 1}
 
 
 def test_a_worker_leaves_what_others_took(tmp_path: Path) -> None:
     (tmp_path / "a.taken").touch()
-    WorkerPool(tmp_path, is_main=False).run(jobs(tmp_path, "a", "b"))
+    WorkerPool(tmp_path, is_main=False).run(tasks(tmp_path, "a", "b"))
     assert DONE == {"b": 1}
 
 
 def by_process(folder: Path, *names: str, seconds: float = 0.3, deadly: bool = False):
-    """Jobs that write which process did them; copies of this process do not survive deadly ones."""
+    """Tasks that write which process did them; copies of this process do not survive deadly ones."""
     main = os.getpid()
 
-    def job(name: str):
+    def task(name: str):
         def do() -> None:
             time.sleep(seconds)
             if deadly and os.getpid() != main:
@@ -83,7 +83,7 @@ def by_process(folder: Path, *names: str, seconds: float = 0.3, deadly: bool = F
 
         return do
 
-    return {name: job(name) for name in names}
+    return {name: task(name) for name in names}
 
 
 def done_by(folder: Path) -> dict[str, int]:
@@ -101,7 +101,7 @@ def test_a_copy_of_the_process_does_its_share(tmp_path: Path) -> None:
     assert called.exists()
 
 
-def test_there_are_never_more_copies_than_jobs(tmp_path: Path) -> None:
+def test_there_are_never_more_copies_than_tasks(tmp_path: Path) -> None:
     WorkerPool(tmp_path, copies=3).run(by_process(tmp_path, "a"))
     assert done_by(tmp_path) == {"a": os.getpid()}
 
@@ -115,9 +115,9 @@ def test_an_error_in_a_copy_raises_in_the_main_worker(tmp_path: Path) -> None:
     def fails() -> None:
         raise ValueError("no")
 
-    jobs = {**by_process(tmp_path, "a"), "b": fails}
+    tasks = {**by_process(tmp_path, "a"), "b": fails}
     with pytest.raises(ValueError, match="no"):
-        WorkerPool(tmp_path, copies=1).run(jobs)
+        WorkerPool(tmp_path, copies=1).run(tasks)
 
 
 def test_where_no_more_processes_start_there_are_fewer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

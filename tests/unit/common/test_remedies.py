@@ -56,7 +56,7 @@ def test_every_state_of_a_graph_on_the_page_has_a_remedy() -> None:
     """What a list may say of an entry: why it is not loaded, and why nothing here can use it."""
     untrusted = {kind.code for kind in kinds(reasons.Untrusted)}
     damaged = {kind.code for kind in kinds(reasons.Damaged)}
-    others = {"quarantined", "made_for_another", "checkpoint_gone", "newer_manifest"}
+    others = {"quarantined", "made_for_another", "checkpoint_gone", "newer_manifest", "older_manifest"}
     assert report.REMEDIES.keys() == untrusted | others | {"damaged"}
     assert {report.remedy_of(code) for code in damaged} == {"damaged"}
     for code in untrusted | others:

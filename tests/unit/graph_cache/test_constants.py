@@ -17,7 +17,7 @@ from onegraph.graph_cache import constants
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.files import is_passing
 from onegraph.graph_cache.integrity import check
-from onegraph.graph_cache.lookup import Broken, Hit
+from onegraph.graph_cache.lookup import Broken
 from onegraph.graph_cache.manifest import CONSTANTS_FILE, MOST_BYTES
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources.source import Taken
@@ -35,15 +35,6 @@ def test_weights_are_those_that_were_published(store: Store, checkpoint: ModelSo
     shutil.rmtree(entry.folder)
     taken = store.take(key(), checkpoint)
     assert isinstance(taken, Taken) and store.constants(taken.entry) == CONSTANTS
-
-
-def test_a_lookup_reads_no_weights_of_other_keys(
-    store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(store, checkpoint)
-    monkeypatch.setattr(constants, "read_regular", lambda *args: pytest.fail("read"))
-    store.find(key(architecture="bb"))
-    assert isinstance(store.find(key()), Hit)
 
 
 def test_weights_that_were_changed_are_damage(store: Store, checkpoint: ModelSource) -> None:

@@ -25,11 +25,6 @@ def test_results_are_stored_per_machine(store: Store, entry: Entry, monkeypatch:
     assert len(first_use_results.read_all(entry.folder).machines) == 2
 
 
-def test_a_corrupt_result_is_measured_again(store: Store, entry: Entry) -> None:
-    (entry.folder / "outcome.json").write_text("{")
-    assert store.first_use(entry) == FirstUse()
-
-
 def test_a_file_is_written_as_it_was_read(store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_use_results, "machine_id", lambda: "here")
     fields = {

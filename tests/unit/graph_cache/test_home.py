@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,14 +40,6 @@ def open_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's folder for temporary files."""
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    return tmp_path / "temporary"
 
 
 @pytest.fixture
@@ -130,24 +121,6 @@ def test_another_users_folder_in_its_place_is_refused(temporary: Path, open_home
 # Publishing -------------------------------------------------------------------------------------------------------
 
 
-def test_one_writer_of_several_wins(store: Store) -> None:
-    entries: list[Entry] = []
-    start = threading.Barrier(4)
-
-    def write(content: bytes) -> None:
-        start.wait()
-        entries.append(publish(store, NOWHERE, content=content))
-
-    threads = [threading.Thread(target=write, args=(f"code {i}".encode(),)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({entry.text for entry in entries}) == 1
-    assert [*entries[0].folder.parent.iterdir()] == [entries[0].folder]
-    assert store.find(key()) == Hit(entries[0])
-
-
 def publish_in_a_process(folder: Path, content: bytes, start: object, results: multiprocessing.Queue[bytes]) -> None:
     start.wait()  # type: ignore[attr-defined]
     results.put(publish(Store(folder), NOWHERE, content=content).text)
@@ -168,12 +141,6 @@ def test_processes_that_publish_one_key_use_one_graph(store: Store) -> None:
     found = store.find(key())
     assert isinstance(found, Hit) and texts == {found.entry.text}
     assert len([*found.entry.folder.parent.iterdir()]) == 1 and [*(store.home / ".staging").iterdir()] == []
-
-
-def test_the_same_graph_of_another_writer_stays(store: Store) -> None:
-    first = publish(store, NOWHERE, content=b"first", new=new_entry(code=code()))
-    assert publish(store, NOWHERE, content=b"second", new=new_entry(code=code())) == first
-    assert (first.folder / "graph.aoti").read_bytes() == b"first"
 
 
 @pytest.mark.parametrize("other", [key(architecture="bb"), key(dtype="float16"), key(format=2)])
@@ -330,14 +297,6 @@ def test_the_same_graph_of_two_models_is_taken_in_once(store: Store) -> None:
     store.sweep()
     assert store.find(key()) == Hit(entry)
     assert [*store.home.glob("[ab]???????????")] == []
-
-
-def test_a_block_of_an_older_version_keeps_its_rules(store: Store) -> None:
-    entry = publish(store, NOWHERE)
-    as_version_2(store, entry, call_rules={"inputs": ["x"]})
-    store.sweep()
-    found = store.find(key())
-    assert isinstance(found, Hit) and found.entry.manifest.call_rules == {"inputs": ["x"]}
 
 
 def test_what_is_no_entry_of_this_users_stays(store: Store, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 def with_manifest(store: Store, entry: Entry, **changed: Any) -> None:
     """Give an entry another manifest, signed by the user; None leaves a field out."""
     fields = {**json.loads(entry.text), **changed}
-    data = json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+    left_out = {name for name, value in changed.items() if value is None}
+    data = json.dumps({name: value for name, value in fields.items() if name not in left_out}).encode()
     (entry.folder / "manifest.json").write_bytes(data)
     (entry.folder / SIGNATURE_FILE).write_text(Signer(store.home).sign(data).model_dump_json())
 

@@ -13,15 +13,13 @@ from onegraph.common.reasons import (
     DiedWhileLoading,
     DigestDiffers,
     GraphNotFinite,
-    NoGraph,
     UnreadableManifest,
     Unsigned,
 )
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.integrity import Sound
-from onegraph.graph_cache.lookup import Broken, Hit, Miss
+from onegraph.graph_cache.lookup import Broken, Hit
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.remote.records import key_digest
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import Trusted
 
@@ -59,12 +57,6 @@ def test_what_is_whole_again_stays(file: str, spoilt: bytes, store: Store, entry
     (entry.folder / file).write_bytes(whole)
     assert isinstance(found, Broken) and store.quarantine(found)
     assert store.find(key()) == Hit(entry)
-
-
-def test_what_is_gone_is_out_of_the_way(store: Store, entry: Entry) -> None:
-    for _ in range(2):
-        assert store.quarantine(Broken.of(entry, GraphNotFinite()))
-    assert store.find(key()) == Miss(NoGraph())
 
 
 def test_a_graph_survives_one_unlucky_kill(store: Store, entry: Entry) -> None:
@@ -126,8 +118,3 @@ def test_one_bad_folder_hides_no_other(store: Store, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "listdir", fails)
     assert [*store.entries()] == [entry]
-
-
-def test_a_graph_that_no_store_has_by_its_digest(store: Store, entry: Entry) -> None:
-    """Copies on this machine are found by keys; digests are what remote stores have."""
-    assert store.take_named(key_digest(entry.manifest.key)) is None

@@ -16,7 +16,7 @@ from onegraph.common.shapes import Dim, Refused, ShapeRange, TensorSpec
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission
-from onegraph.runtime.admission import CONTEXT_BYTES, Admitted, Limits, MemoryNeed, TooLittle, admit
+from onegraph.runtime.admission import CONTEXT_BYTES, Fits, Limits, MemoryNeed, TooLittle, admit
 from onegraph.runtime.obtain.registry import Registry
 
 GIB = 1 << 30
@@ -26,10 +26,10 @@ NO_ROOM = Limits(poll_seconds=0.02, applies=lambda device: True, free=lambda dev
 def test_a_compile_fits_with_as_many_workers_as_do() -> None:
     need = MemoryNeed(calls=GIB, planned=2 * GIB, workers=3)
     alone = 3 * GIB + CONTEXT_BYTES
-    assert admit(need, alone) == Admitted(0)
-    assert admit(need, alone + CONTEXT_BYTES) == Admitted(1)
-    assert admit(need, alone + 2 * CONTEXT_BYTES + GIB) == Admitted(2)
-    assert admit(need, 1000 * GIB) == Admitted(3)
+    assert admit(need, alone) == Fits(0)
+    assert admit(need, alone + CONTEXT_BYTES) == Fits(1)
+    assert admit(need, alone + 2 * CONTEXT_BYTES + GIB) == Fits(2)
+    assert admit(need, 1000 * GIB) == Fits(3)
     found = admit(need, alone - 1)
     assert isinstance(found, TooLittle) and found.missing == 1
 

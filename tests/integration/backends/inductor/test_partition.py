@@ -12,7 +12,7 @@ from support.models import toy
 
 from onegraph.backends.inductor import partition, repetition
 from onegraph.backends.inductor.graph_body import GraphBody
-from onegraph.backends.inductor.plan import Plan, Step
+from onegraph.backends.inductor.plan import RegionPlan, Step
 from onegraph.backends.inductor.repetition import CompileTime
 from onegraph.common.outputs import output_of
 from onegraph.compiler import export
@@ -38,7 +38,7 @@ def exported(module: torch.nn.Module, spec: Any = None) -> torch.export.Exported
         return export.capture(toy.Call(module), spec or toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
 
 
-def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.Tensor) -> Any:
+def run(plan: RegionPlan, modules: list[Any], module: torch.nn.Module, *inputs: torch.Tensor) -> Any:
     """The regions in eager, with the weights of `module`; what a plan says is freed is freed."""
     weights = dict(toy.Call(module).named_parameters())
     values = dict(enumerate(inputs))
@@ -49,7 +49,7 @@ def run(plan: Plan, modules: list[Any], module: torch.nn.Module, *inputs: torch.
         values.update(zip(step.outputs, region(*(values[i] for i in step.inputs)), strict=True))
         for value in freed:
             del values[value]
-    assert set(values) == {*range(plan.given), *plan.results}
+    assert set(values) == {*range(plan.input_count), *plan.results}
     return output_of([values[number] for number in plan.results])
 
 
@@ -111,11 +111,11 @@ def test_a_small_graph_stays_whole() -> None:
 def test_a_plan_is_the_same_after_a_file() -> None:
     found = cut(deep())
     assert found is not None
-    assert Plan.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
+    assert RegionPlan.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
 
 
 def test_the_format_of_a_plan_on_disk_stays() -> None:
-    plan = Plan(2, (Step(0, ("a.weight",), (0, 1), (2,)), Step(1, (), (0, 1, 2), (3,))), (3,))
+    plan = RegionPlan(2, (Step(0, ("a.weight",), (0, 1), (2,)), Step(1, (), (0, 1, 2), (3,))), (3,))
     assert json.dumps(plan.to_json()) == (
         '{"given": 2, "steps": [{"kind": 0, "weights": ["a.weight"], "inputs": [0, 1], "outputs": [2]}, '
         '{"kind": 1, "weights": [], "inputs": [0, 1, 2], "outputs": [3]}], "result": [3]}'
@@ -130,7 +130,7 @@ def test_regions_give_several_results() -> None:
     assert len({step.region_type for step in plan.steps}) < len(plan.steps)
     module, inputs = toy.Several(4), toy.inputs(4, 17, 9, 1)
     torch.testing.assert_close(run(plan, modules, module, *inputs), toy.several(module, *inputs))
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert RegionPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def test_a_result_that_nothing_computes_is_never_cut() -> None:

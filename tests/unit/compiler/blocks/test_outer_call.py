@@ -17,7 +17,7 @@ from onegraph.compiler.blocks.other_sizes import Batches
 from onegraph.compiler.blocks.outer_call import OuterCall, repeat
 from onegraph.compiler.blocks.records import Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
-from onegraph.compiler.blocks.size_one_dims import Ones
+from onegraph.compiler.blocks.size_one_dims import SizeOneDims
 
 CPU = torch.device("cpu")
 CALL = (2, 6, 10, 7)  # batch, height, width, tokens
@@ -158,7 +158,7 @@ def test_a_graph_for_one_image_at_a_time_has_any_size() -> None:
     import torch.fx.experimental._config as config
 
     model = toy_blocks.model()
-    called = replace(kind(model, (1, *CALL[1:])), ones=Ones(((0, 0), (1, 0), (2, 0), (3, 0)), ()))
+    called = replace(kind(model, (1, *CALL[1:])), ones=SizeOneDims(((0, 0), (1, 0), (2, 0), (3, 0)), ()))
     with torch.no_grad(), config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
         captured = capture_kind(model, called, CPU, toy_blocks.block_settings(), toy_blocks.rules())
     for image, text in [(99, 77), (50, 7), (9, 1)]:

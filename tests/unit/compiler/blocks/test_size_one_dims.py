@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onegraph.compiler.blocks.size_one_dims import Ones, ones_apart
+from onegraph.compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
 from onegraph.compiler.blocks.size_rules import SizeRules
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -38,45 +38,45 @@ def test_one_timestep_or_one_for_each_frame(sizes: tuple[int, int, int, int]) ->
     batch, tokens, frames, text = sizes
     one, each = call(batch, tokens, 1, text), call(batch, tokens, frames, text)
     assert ONE.fits(one) and EACH.fits(each) and not ONE.fits(each) and not EACH.fits(one)
-    found = ones_apart(ONE, each, TENSORS)
-    assert found == Ones(((2, 0),), ((1, 1),))
+    found = differing_size_one_dims(ONE, each, TENSORS)
+    assert found == SizeOneDims(((2, 0),), ((1, 1),))
     assert found.fit(each) and not found.fit(one)
-    found = ones_apart(EACH, one, TENSORS)
-    assert found == Ones(((1, 1), (2, 0)), ())
+    found = differing_size_one_dims(EACH, one, TENSORS)
+    assert found == SizeOneDims(((1, 1), (2, 0)), ())
     assert found.fit(one) and not found.fit(each)
 
 
 @pytest.mark.parametrize("sizes", [call(1, 1, 1, 1), call(5, 1, 1, 3), call(1, 9, 1, 1)])
 def test_a_batch_or_a_length_of_one_is_no_difference(sizes: Sizes) -> None:
-    assert ONE.fits(sizes) and ones_apart(ONE, sizes, TENSORS) is None
+    assert ONE.fits(sizes) and differing_size_one_dims(ONE, sizes, TENSORS) is None
 
 
 def test_a_batch_that_no_graph_serves() -> None:
     """Code may need two; a graph for one of them is another."""
     narrow = ONE.within([(2, high) if number == 0 else (1, high) for number, (_, high) in enumerate(ONE.ranges)])
-    found = ones_apart(narrow, call(1, 8, 1, 5), TENSORS)
-    assert found == Ones(((0, 0), (1, 0), (1, 1), (2, 0)), ())
+    found = differing_size_one_dims(narrow, call(1, 8, 1, 5), TENSORS)
+    assert found == SizeOneDims(((0, 0), (1, 0), (1, 1), (2, 0)), ())
     assert found.fit(call(1, 30, 1, 2)) and not found.fit(call(2, 8, 1, 5))
 
 
 def test_other_sizes_are_no_difference() -> None:
     tokens, timesteps, table, text = call(2, 8, 1, 5)
-    assert ones_apart(ONE, (tokens, timesteps, (1, 99, 4), text), TENSORS) is None
-    assert ones_apart(ONE, ((2, 8, 33), timesteps, table, text), TENSORS) is None
+    assert differing_size_one_dims(ONE, (tokens, timesteps, (1, 99, 4), text), TENSORS) is None
+    assert differing_size_one_dims(ONE, ((2, 8, 33), timesteps, table, text), TENSORS) is None
 
 
 def test_where_a_symbol_is_read_is_the_broadcast_one() -> None:
     """The batch is read of the first tensor, which is the one that has one for all."""
-    found = ones_apart(ONE, ((1, 8, 32), (3, 1, 6, 32), (1, 13, 4), (5,)), TENSORS)
+    found = differing_size_one_dims(ONE, ((1, 8, 32), (3, 1, 6, 32), (1, 13, 4), (5,)), TENSORS)
     assert found is not None and (0, 0) in found.single and (1, 0) not in found.single
 
 
 def test_numbers_are_no_sizes() -> None:
     fixed = rules(*(((batch, 8), (1,)) for batch in (2, 3, 5)))
-    assert ones_apart(fixed, ((2, 8), (4,)), (0,)) is None
-    assert ones_apart(fixed, ((2, 8), (4,)), (0, 1)) == Ones((), ((1, 0),))
+    assert differing_size_one_dims(fixed, ((2, 8), (4,)), (0,)) is None
+    assert differing_size_one_dims(fixed, ((2, 8), (4,)), (0, 1)) == SizeOneDims((), ((1, 0),))
 
 
 def test_there_and_back() -> None:
-    found = Ones(((1, 1), (2, 0)), ((0, 3),))
-    assert Ones.from_json(json.loads(json.dumps(found.to_json()))) == found
+    found = SizeOneDims(((1, 1), (2, 0)), ((0, 3),))
+    assert SizeOneDims.from_json(json.loads(json.dumps(found.to_json()))) == found

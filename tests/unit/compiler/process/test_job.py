@@ -14,8 +14,8 @@ from onegraph.common.tensor_meta import TensorMeta
 from onegraph.compiler.process.job import (
     Checked,
     Client,
-    CompileFailed,
     Done,
+    Failed,
     Job,
     Message,
     Regions,
@@ -38,7 +38,7 @@ CODE = CodeRecord(python="3.10", functions={"a:f": ("1", "2")}, references={}, m
         Regions({"region0.aoti": 3.0}),
         Checked(("graph.aoti",), (WEIGHT,), CODE, outputs=11),
         Done(("graph.aoti",), (), None, cuda_graphs=True),
-        CompileFailed("No room.", lasting=False, cause="memory"),
+        Failed("No room.", lasting=False, cause="memory"),
     ],
 )
 def test_messages_arrive_as_they_were_sent(message: Message) -> None:

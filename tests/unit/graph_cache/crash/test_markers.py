@@ -183,8 +183,3 @@ def test_without_proc_the_id_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_damaged_owner_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "owner").write_text(text, errors="surrogateescape")
     assert liveness.read_owner(tmp_path / "owner") is None
-
-
-def test_an_owner_is_read_as_written(tmp_path: Path) -> None:
-    (tmp_path / "owner").write_text(this_process().to_text())
-    assert liveness.read_owner(tmp_path / "owner") == this_process()

@@ -45,7 +45,7 @@ def served(folder: Path) -> Iterator[FileServer]:
 
 
 def kept(worker: Worker) -> list[str]:
-    return [name for name in worker.files() if name.startswith("0123456789ab/") or "/.staging" in name]
+    return [name for name in worker.files() if name.startswith(("graphs/", ".staging/"))]
 
 
 CASES: dict[str, tuple[Fault, str]] = {

@@ -17,14 +17,11 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.layout import BROKEN_PREFIX
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import Manifest
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.remote import records
 from onegraph.graph_cache.remote.layers import Layers
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import Trusted
-
-MODEL = ModelSource(None, "0123456789ab")
 
 
 @pytest.fixture
@@ -105,8 +102,8 @@ def test_a_graph_is_fetched_once_and_used_offline(
     assert worker.fetch(key(dtype="float16")) is None
     assert worker.store.remotes.requests == 6  # what was not there is not asked for again at once
     offline = Worker.at(tmp_path / "home")
-    assert offline.store.lookup(key(), MODEL) == Hit(found.entry)
-    assert not list((tmp_path / "home").glob(".loading-copies/*"))
+    assert offline.store.find(key()) == Hit(found.entry)
+    assert not list((tmp_path / "home" / ".staging").iterdir())
 
 
 def test_nothing_is_asked_without_a_trusted_publisher(
@@ -126,7 +123,7 @@ def test_a_publisher_who_is_trusted_no_longer(
     found = worker.fetch()
     assert isinstance(found, Taken)
     (worker.store.home / "trusted-publishers.json").unlink()
-    assert worker.store.lookup(key(), MODEL) == Miss(reasons.UnknownPublisher(alice.public))
+    assert worker.store.find(key()) == Miss(reasons.UnknownPublisher(alice.public))
     assert isinstance(worker.fetch(key(dtype="float16")), reasons.StoreWithoutPublisher)
 
 
@@ -140,11 +137,11 @@ def test_a_withdrawn_graph_is_not_used_even_where_it_is_kept(
     assert alice.withdraw(f"file://{folder}", made) == 1
     without_time(worker)
     worker.store.remotes.refresh()
-    assert worker.store.lookup(key(), MODEL) == Miss(reasons.GraphWithdrawn("fleet"))
+    assert worker.store.find(key()) == Miss(reasons.GraphWithdrawn("fleet"))
     assert worker.fetch() is None  # the record does not name it any more
     assert alice.push(f"file://{folder}", made) == ["left out"]
     again = Worker.at(tmp_path / "home")  # remembered by later processes, offline too
-    assert again.store.lookup(key(), MODEL) == Miss(reasons.GraphWithdrawn("fleet"))
+    assert again.store.find(key()) == Miss(reasons.GraphWithdrawn("fleet"))
 
 
 def test_the_budget_removes_what_was_fetched(
@@ -166,7 +163,7 @@ def test_of_several_graphs_of_a_key_the_one_that_fits_is_taken(
 ) -> None:
     """As for two versions of the host, whose code differs."""
     alice.push(f"file://{folder}", alice.make(content=b"first"))
-    second = alice.make(content=b"second", model="777777777777")
+    second = alice.make(content=b"second", version="2")
     alice.push(f"file://{folder}", second)
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
     wrong = reasons.FunctionReplaced("f")
@@ -219,19 +216,19 @@ def test_a_folder_that_cannot_be_written(
 ) -> None:
     alice.push(f"file://{folder}", alice.make())
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
-    monkeypatch.setattr("onegraph.graph_cache.remote.fetching.staging", _refuse)
+    monkeypatch.setattr(worker.store.private, "staging", _refuse)
     found = worker.fetch()
     assert isinstance(found, reasons.StoreGraphNotKept)
     assert [name for name in worker.files() if name.endswith("manifest.json")] == []
 
 
-def _refuse(locations: object) -> object:
+def _refuse() -> object:
     raise PermissionError(13, "Permission denied")
 
 
 def test_addresses_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEGRAPH_STORES", f" s3://a/b, file://{tmp_path}/x\nnothing")
-    layers = Layers(tmp_path, Store(tmp_path).signer)
+    layers = Layers(tmp_path)
     labels = [layer.remote.label for layer in layers._layers if layer.remote is not None]
     assert labels == ["s3://a/b", "file:x"]
     assert layers._layers[2].fault == reasons.StoreBadAddress("nothing")
@@ -260,7 +257,7 @@ def test_a_graph_is_fetched_by_the_digest_of_its_key(urls: tuple[str, str], alic
     worker = Worker.at(tmp_path / "home", urls[1], trusts=[alice])
     digests = [records.key_digest(key(dtype=dtype).fields()) for dtype in ("float32", "float16")]
     assert worker.store.remotes.keys() == sorted(digests)
-    found = worker.store.fetch_named(digests[0])
-    assert isinstance(found, Taken) and found.entry.folder.parents[1] == worker.store.home / "pulled"
-    assert worker.store.lookup(key(), MODEL) == Hit(found.entry, foreign=True)
-    assert worker.store.fetch_named(64 * "0") is None
+    found = worker.store.take_named(digests[0])
+    assert isinstance(found, Taken) and found.entry.folder.parents[1] == worker.store.graphs
+    assert worker.store.find(key()) == Hit(found.entry)
+    assert worker.store.take_named(64 * "0") is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.store.bundles import contents, graphs
-from support.store.entries import bake, key, new_entry, publish, quarantine, snapshot, trust
+from support.store.entries import bake, key, new_entry, publish, quarantine, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
@@ -17,7 +17,6 @@ from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sharing import exporting
 from onegraph.graph_cache.sharing.exporting import Exported
-from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file
 
@@ -160,16 +159,6 @@ def test_an_own_copy_is_never_replaced(store: Store, copy: Entry, models: Path, 
     why = reasons.TargetExists(copy.folder.name)
     assert export(other, models / "photo.graphs", theirs) == [Exported(theirs.folder, why)]
     assert snapshot(copy.folder) == before
-
-
-def test_a_publishers_graph_may_be_given_on(
-    store: Store, entry: Entry, models: Path, checkpoint: ModelSource, tmp_path: Path
-) -> None:
-    user = Store(tmp_path / "user")
-    trust(user, bake(store, models / "fleet.graphs", entry))
-    taken = user.take(key(), checkpoint)
-    assert isinstance(taken, Taken)
-    assert export(user, tmp_path / "x.tar", taken.entry) == [Exported(taken.entry.folder)]
 
 
 def test_others_can_read_a_folder(store: Store, entry: Entry, tmp_path: Path) -> None:

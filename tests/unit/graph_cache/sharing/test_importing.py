@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -159,9 +158,3 @@ def test_without_the_package_nothing_is_read(store: Store, bundle: Path, monkeyp
     assert take(store, bundle) == reasons.NeedsCryptography()
     assert "pip install cryptography" in reasons.NeedsCryptography().text
     assert snapshot(store.home) == before
-
-
-def test_a_home_that_is_moved_keeps_them(store: Store, bundle: Path, tmp_path: Path) -> None:
-    take(store, bundle)
-    shutil.copytree(store.home, tmp_path / "moved")
-    assert isinstance(Store(tmp_path / "moved").find(key()), Hit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +12,8 @@ import pytest
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.files import open_regular
-from onegraph.graph_cache.integrity import record
-from onegraph.graph_cache.manifest import FileRecord
 from onegraph.graph_cache.sources import source
-from onegraph.graph_cache.sources.source import copy_files, is_copied
+from onegraph.graph_cache.sources.source import copy_files
 
 FILE = "graph.aoti"
 
@@ -25,13 +22,6 @@ FILE = "graph.aoti"
 def target(tmp_path: Path) -> Path:
     (tmp_path / "target").mkdir()
     return tmp_path / "target"
-
-
-def test_all_files_are_copied_and_no_other(entry: Entry, target: Path) -> None:
-    (entry.folder / "more").touch()
-    assert copy_files(entry, target) is None
-    assert {path.name for path in target.iterdir()} == {*entry.manifest.files}
-    assert {path.name: record(path) for path in target.iterdir()} == entry.manifest.files
 
 
 def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -106,40 +96,3 @@ def test_a_file_that_cannot_be_read_now_is_no_damage(
     monkeypatch.setattr(source, "open_regular", fails)
     found = copy_files(entry, target)
     assert isinstance(found, reasons.UnreadableNow) and str(entry.folder) not in found.text
-
-
-class Changing(io.BytesIO):
-    """A file that somebody writes while it is read."""
-
-    def __init__(self, data: bytes, change: Callable[[bytes], bytes]) -> None:
-        super().__init__(data)
-        self._change = change
-
-    def read(self, size: int | None = -1) -> bytes:
-        data = super().read(size)
-        rest = self.getvalue()[self.tell() :]
-        self.truncate()
-        self.write(self._change(rest))
-        self.seek(-len(self._change(rest)), io.SEEK_CUR)
-        return data
-
-
-@pytest.mark.parametrize(
-    "change", [lambda rest: b"x" + rest[1:] if rest else b"", lambda rest: b"", lambda rest: rest + b"more"]
-)
-def test_a_file_that_changes_while_it_is_copied(
-    change: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was copied counts. What comes after its size is not read."""
-    monkeypatch.setattr(source, "_CHUNK", 2)
-    (tmp_path / "right").write_bytes(b"abcdef")
-    wanted, target = record(tmp_path / "right"), io.BytesIO()
-    right = is_copied(Changing(b"abcdef", change), target, wanted)
-    assert right == (target.getvalue() == b"abcdef") == (change(b"ab") == b"abmore")
-    assert len(target.getvalue()) <= 6
-    assert is_copied(io.BytesIO(b""), io.BytesIO(), FileRecord(bytes=0, blake3=record_of_nothing(tmp_path)))
-
-
-def record_of_nothing(tmp_path: Path) -> str:
-    (tmp_path / "nothing").touch()
-    return record(tmp_path / "nothing").blake3

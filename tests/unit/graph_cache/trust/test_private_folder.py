@@ -25,16 +25,6 @@ def opened(folder: Path, mode: int, uid: int = -1, gid: int = OTHER) -> None:
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's folder for temporary files."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    return folder
-
-
-@pytest.fixture
 def shared(tmp_path: Path) -> Path:
     """A folder above `shared / "a" / "home"`, which a test opens to others."""
     folder = tmp_path / "shared"
@@ -132,7 +122,7 @@ def test_a_strangers_folder_on_the_way_is_refused(mode: int, shared: Path) -> No
     make(shared / "a" / "own")
     opened(shared, mode, OTHER)
     assert check(shared / "a" / "own") == reasons.ForeignOwner(str(OTHER))
-    assert reasons.ForeignOwner("eve").text == "the cached graph belongs to another user (eve)"
+    assert reasons.ForeignOwner("eve").text == "the folder where graphs are cached belongs to another user (eve)"
 
 
 def test_roots_folders_are_as_good_as_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust import private_folder, signing_key
+from onegraph.graph_cache.trust import signing_key
 from onegraph.graph_cache.trust.private_folder import RefusedError
 from onegraph.graph_cache.trust.signing_key import KEY_FILE, VARIABLE
 
@@ -44,12 +44,6 @@ def test_a_secret_signs_for_all_starts(store: Store, checkpoint: ModelSource, tm
 def test_a_secret_of_32_bytes(secret: Path, store: Store) -> None:
     secret.chmod(0o600)
     secret.write_bytes(32 * b"Z")
-    assert signing_key.obtain(store.home) == 32 * b"Z"
-
-
-def test_a_tilde_is_the_users_home(secret: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(secret.parent))
-    monkeypatch.setenv(VARIABLE, "~/onegraph")
     assert signing_key.obtain(store.home) == 32 * b"Z"
 
 
@@ -94,12 +88,6 @@ def test_a_secret_that_others_may_change_is_refused(secret: Path, store: Store) 
     assert fault() == "foreign"
 
 
-def test_a_link_to_itself_is_no_secret(secret: Path, store: Store) -> None:
-    secret.unlink()
-    secret.symlink_to(secret.name)
-    assert isinstance(signing_key.read(store.home), reasons.SigningKeyRefused)
-
-
 @as_root
 def test_a_key_that_others_could_read_is_replaced(store: Store, checkpoint: ModelSource, settings: Path) -> None:
     """By one in the folder for settings, as where a start opens all files to a group. It says so until it is closed."""
@@ -113,16 +101,6 @@ def test_a_key_that_others_could_read_is_replaced(store: Store, checkpoint: Mode
     assert store.trust(first) == reasons.SigningKeyRefused("open")
     (store.home / KEY_FILE).chmod(0o600)
     assert store.find(key()) == Hit(first)
-
-
-@as_root
-def test_a_key_of_a_group_of_one_is_a_secret(
-    store: Store, checkpoint: ModelSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = publish(store, checkpoint)
-    (store.home / KEY_FILE).chmod(0o660)
-    monkeypatch.setattr(private_folder, "is_group_of_one", lambda gid: True)
-    assert store.find(key()) == Hit(entry)
 
 
 def test_no_folder_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
