@@ -285,7 +285,7 @@ class Home:
                 return "gone"
             except OSError:  # on Windows: a process has its manifest open
                 return "kept" if leases.HAVE_LOCKS else "used"
-        shutil.rmtree(away, ignore_errors=True)
+        leftovers.remove(away)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()
         return "removed"

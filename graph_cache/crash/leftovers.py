@@ -58,7 +58,21 @@ def owned_folder(location: Path | None) -> Iterator[Path]:
                 log.debug("%s has no owner and goes by its age: %s", folder, error)
             yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder. Never raises OSError.
+
+    The files by which `sweep` knows it go last, should this process die meanwhile.
+    """
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name not in (OWNER_FILE, MANIFEST_FILE):
+                path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(home: Path, graphs: Path) -> None:
@@ -70,12 +84,12 @@ def sweep(home: Path, graphs: Path) -> None:
     for name in (STAGING_FOLDER, *_OLDER_FOLDERS):
         for folder in filter(is_left_behind, _folders(home / name)):
             log.debug("removing %s, which a process left behind", folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
     temporary = Path(tempfile.gettempdir())
     mine = temporary / _TEMPORARY_PREFIX
     for folder in _folders(temporary) if private_folder.locate(mine) == mine else ():
         if folder.name.startswith(_TEMPORARY_PREFIX) and _is_own(folder) and _state(folder) == "dead":
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
     for file in _files((home, home / ".failures", *graphs.glob("*/*"))):
         if _is_left_file(file):
             with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...common.errors import in_brief
 from ...common.reasons import Damaged, Reason, UnreadableNow, Untrusted
-from ..crash.leftovers import OWNER_FILE, is_left_behind
+from ..crash.leftovers import OWNER_FILE, is_left_behind, remove
 from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
 from ..files import read_regular, set_mode, sync_folder, write_synced
@@ -148,7 +148,7 @@ def put(entry: Entry, component: Path, name: str, signatures: Mapping[str, str])
         writing.rename(component / name)
         sync_folder(component)
     finally:
-        shutil.rmtree(writing, ignore_errors=True)
+        remove(writing)
     _sweep(component, "-old")
     return None
 
@@ -196,7 +196,7 @@ def _sweep(component: Path, suffix: str = "") -> None:
         with contextlib.suppress(OSError):
             left = (suffix and name.endswith(suffix)) or is_left_behind(component / name)
             if left and _is_mine(component / name):
-                shutil.rmtree(component / name, ignore_errors=True)
+                remove(component / name)
 
 
 @contextlib.contextmanager
