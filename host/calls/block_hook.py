@@ -113,11 +113,11 @@ def _started(client: BlockClient, patcher: Any, module: torch.nn.Module, guards:
     if paged_weights.is_paged(patcher):
         run.guard = guards.of(module, eligibility.rules())
         run.version = run.guard.version
-        found = paged_weights.paged(patcher, module, run.version)
-        if not isinstance(found, paged_weights.Paged):
-            run.refusal = found.reason
+        paged = paged_weights.paged(patcher, module, run.version)
+        if not isinstance(paged, paged_weights.Paged):
+            run.refusal = paged.reason
             return run
-        run.paged = found
+        run.paged = paged
     run.blocks = BlockRun(client, run, module, guards)
     return run
 
@@ -186,10 +186,10 @@ class BlockClient:
         if around is None:  # once in a call of the model
             around = self._surroundings[classes] = plain.surroundings(classes)
         checked = guard.version, around
-        known = self._weights.get(name)
-        if known is None or known[0] != checked:
-            known = self._weights[name] = checked, plain.refusal(block)
-        return known[1]
+        last_check = self._weights.get(name)
+        if last_check is None or last_check[0] != checked:
+            last_check = self._weights[name] = checked, plain.refusal(block)
+        return last_check[1]
 
     def before_call(self, run: HostRun, block: torch.nn.Module) -> None:
         """Nothing: graphs read weights alone."""

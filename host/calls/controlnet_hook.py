@@ -186,9 +186,9 @@ class ControlNetProxy(ModuleProxy):
 
 def _end(hook: weakref.ref[ControlNetHook], run: HostRun) -> None:
     """The sampling of a run is gone, whether the host has said so or not."""
-    found = hook()
-    if found is not None and found.run is run:
-        found.on_cleanup(None)
+    live_hook = hook()
+    if live_hook is not None and live_hook.run is run:
+        live_hook.on_cleanup(None)
 
 
 def compile_controlnet(

@@ -64,8 +64,8 @@ def explain(job: Job) -> list[Finding]:
     import folder_paths
 
     path = Path(job.checkpoint)
-    known, kinds = folder_paths.folder_names_and_paths["checkpoints"]
-    folder_paths.folder_names_and_paths["checkpoints"] = ([*dict.fromkeys([*known, str(path.parent)])], kinds)
+    folders, kinds = folder_paths.folder_names_and_paths["checkpoints"]
+    folder_paths.folder_names_and_paths["checkpoints"] = ([*dict.fromkeys([*folders, str(path.parent)])], kinds)
     loaded = comfy.sd.load_checkpoint_guess_config(str(path), output_vae=True, output_clip=False)
     model, vae = loaded[0], loaded[2]
     return [*_model(model, path, job.backend), *(_vae(vae, path, job.backend) if vae is not None else ())]
@@ -130,9 +130,9 @@ def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Fi
 
     options = Options(backend, "any size", "eager")
     client = BlockClient(Component(Blocks(), None, source), options, module, "diffusion_model.", patcher.load_device)
-    found = [*stored_requests(client, module, patcher.load_device, GuardCache())]
-    yield from (_judge(COMPONENT, request) for request, _ in found)
-    if not found:
+    stored = [*stored_requests(client, module, patcher.load_device, GuardCache())]
+    yield from (_judge(COMPONENT, request) for request, _ in stored)
+    if not stored:
         text = (
             "no graph of these blocks is cached; a run records its first calls, and compiles one for each kind of block"
         )
@@ -152,34 +152,34 @@ def _judge(component: str, request: Any) -> Finding:
     unable = request.backend.can_run(request.device).reason
     if unable is not None:
         return Finding(component, "refused", request.label, unable.code, unable.text)
-    found = store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
-    nearest = found.entry if isinstance(found, Hit) else store.nearest(request.key)
+    judged = store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
+    nearest = judged.entry if isinstance(judged, Hit) else store.nearest(request.key)
     fields = _fields(request.key.fields(), nearest.manifest.key if nearest is not None else {})
     folder = str(nearest.folder) if nearest is not None else ""
-    if isinstance(found, Hit):
-        text = "it is copied to the graph folder and verified first" if found.source is not None else ""
+    if isinstance(judged, Hit):
+        text = "it is copied to the graph folder and verified first" if judged.source is not None else ""
         return Finding(component, "hit", request.label, "", text, folder, fields)
-    reason: Reason = found.reason
+    reason: Reason = judged.reason
     failed = registry().compiles.failures.why_not(request)
     waits = failed.reason if failed is not None else request.backend.can_compile(request.device).reason
-    if isinstance(found, Miss) and waits is None:
+    if isinstance(judged, Miss) and waits is None:
         return Finding(component, "miss", request.label, reason.code, reason.text, folder, fields)
     why: Reason = waits or reason
     return Finding(component, "refused", request.label, why.code, why.text, folder, fields)
 
 
-def _fields(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+def _fields(wanted: dict[str, Any], nearest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """The fields of a key beside those of the nearest graph; those of the target one by one."""
     rows = []
     for name, value in wanted.items():
-        there = found.get(name)
+        nearest_value = nearest.get(name)
         if name == "target" and isinstance(value, dict):
-            other = there if isinstance(there, dict) else {}
+            other = nearest_value if isinstance(nearest_value, dict) else {}
             names = sorted({*value, *other})
             rows += [(f"target.{one}", value.get(one), other.get(one)) for one in names]
         else:
-            rows.append((name, value, there))
-    return tuple({"field": n, "wanted": w, "found": f, "equal": bool(found) and w == f} for n, w, f in rows)
+            rows.append((name, value, nearest_value))
+    return tuple({"field": n, "wanted": w, "found": f, "equal": bool(nearest) and w == f} for n, w, f in rows)
 
 
 def main() -> None:

@@ -79,8 +79,8 @@ class HttpServer:
 
     def status(self) -> dict[str, Any]:
         """What OneGraph did there. Raises OSError, ValueError."""
-        found: dict[str, Any] = self.ask("/onegraph/status")
-        return found
+        status: dict[str, Any] = self.ask("/onegraph/status")
+        return status
 
     def queue(self, prompt: Prompt) -> str:
         """Queue a workflow; its id. Raises JobError, OSError."""
@@ -91,8 +91,8 @@ class HttpServer:
 
     def result(self, prompt_id: str) -> dict[str, Any] | None:
         """The status of a workflow that has ended."""
-        found = self.ask(f"/history/{prompt_id}").get(prompt_id)
-        return None if found is None else dict(found.get("status") or {})
+        history = self.ask(f"/history/{prompt_id}").get(prompt_id)
+        return None if history is None else dict(history.get("status") or {})
 
     def stop(self, prompt_id: str) -> None:
         """Interrupt what runs. Never raises."""

@@ -192,21 +192,23 @@ class VaeHook:
         if asked is not None:
             count_eager(asked[1], reason)
 
-    def serve(self, part: Half, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
-        """What the proxy's decode and encode return: from a graph, else from the class's `own`, image by image."""
+    def serve(
+        self, part: Half, module: torch.nn.Module, x: torch.Tensor, class_method: Callable[[torch.Tensor], Any]
+    ) -> Served:
+        """What the proxy's decode and encode return: from a graph, else from `class_method`, image by image."""
         asked = self._asked(part, module)
         if asked is None:
-            return Served(own(x), whole=True)
+            return Served(class_method(x), whole=True)
         call, run = asked
         run.call_bytes = run.call_bytes or call_bytes(part, call.vae, x)
         chunk = Chunk(self._halves[part], call, run, module)
         if call.rerun is not None:
             run.report.call_starts()
-            return self._without_graph(chunk, call.rerun, x, own)
+            return self._without_graph(chunk, call.rerun, x, class_method)
         started = time.perf_counter()
         component = self._components[part]
         prepare = functools.partial(self._prepare, chunk, component, x)
-        served = component.dispatcher.call(run, module, prepare, lambda: Served(own(x), whole=True))
+        served = component.dispatcher.call(run, module, prepare, lambda: Served(class_method(x), whole=True))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
@@ -250,11 +252,11 @@ class VaeHook:
         return call.plans[any_size]
 
     def _without_graph(
-        self, chunk: Chunk, rerun: EagerRerun, x: torch.Tensor, own: Callable[[torch.Tensor], Any]
+        self, chunk: Chunk, rerun: EagerRerun, x: torch.Tensor, class_method: Callable[[torch.Tensor], Any]
     ) -> Served:
         """A tile by eager, in float32 where that overflows."""
         run, state = chunk.run, random_state(chunk.call.vae)
-        result = Served(own(x), whole=True)
+        result = Served(class_method(x), whole=True)
         rerun.tiles += 1
         if bool(torch.isfinite(result.tensor).all()):
             return result
@@ -279,13 +281,13 @@ def _without_hook(vae: Any) -> Any:
     module = getattr(vae, "first_stage_model", None)
     if not isinstance(vae, Calls) and not isinstance(module, VaeProxy):
         return vae
-    found: Any = copy.copy(vae)
+    plain_vae: Any = copy.copy(vae)
     if isinstance(vae, Calls):
         classes = type(vae).__mro__
-        found.__class__ = classes[classes.index(Calls) + 1]
-        del found.onegraph
-    found.first_stage_model = plain(module)
-    return found
+        plain_vae.__class__ = classes[classes.index(Calls) + 1]
+        del plain_vae.onegraph
+    plain_vae.first_stage_model = plain(module)
+    return plain_vae
 
 
 def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:

@@ -37,7 +37,7 @@ def test_this_comfyui_has_all_that_is_used(feature: contract.Feature) -> None:
     assert contract.missing(contract.USES[feature]) == ()
 
 
-@pytest.mark.parametrize("family", families.known(), ids=lambda family: family.component)
+@pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.component)
 def test_this_comfyui_has_what_each_family_uses(family: families.Family) -> None:
     assert family.uses
     assert contract.missing(family.uses) == ()
@@ -123,7 +123,7 @@ def test_the_log_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: 
     import comfy.utils
 
     monkeypatch.delattr(comfy.utils.ProgressBar, "update_absolute")
-    contract.check((family.feature, family.uses) for family in families.known())
+    contract.check((family.feature, family.uses) for family in families.registered())
     assert [record.getMessage() for record in caplog.records] == [
         "OneGraph: nodes may show nothing, because this ComfyUI does not have "
         "comfy.utils.ProgressBar.update_absolute as OneGraph knows it; update OneGraph"
