@@ -11,7 +11,7 @@ from ..common.reasons import Reason
 from ..host.calls import controlnet_hook, model_hook
 from ..host.calls.vae import hook as vae_hook
 from ..host.comfyui import loader
-from ..host.comfyui.options import Options
+from ..host.comfyui.options import ModelNodeOptions
 from ..host.show.progress import show_intro
 
 Inputs = Mapping[str, Any]
@@ -53,7 +53,7 @@ def _text(first: str, lost: tuple[Reason, ...]) -> str:
 
 def _compiled(model: Any, lost: tuple[Reason, ...], inputs: Inputs, node: ExecutedNode) -> tuple[Any, str]:
     booster = _booster(inputs)
-    compiled, text = model_hook.compile_model(model, Options(booster.backend), node.node_id, node.dynprompt)
+    compiled, text = model_hook.compile_model(model, ModelNodeOptions(booster.backend), node.node_id, node.dynprompt)
     return compiled, _text(text, (*lost, *booster.lost))
 
 
@@ -72,7 +72,7 @@ def compile_vae(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """Compile VAE (OneGraph) on `vae`."""
     booster = _booster(inputs)
     compiled, text = vae_hook.compile_vae(
-        inputs["vae"], vae_hook.Options(booster.backend), node.node_id, node.dynprompt
+        inputs["vae"], vae_hook.VaeNodeOptions(booster.backend), node.node_id, node.dynprompt
     )
     show_intro(node.node_id, text=_text(text, booster.lost))
     return (compiled,)
@@ -87,7 +87,7 @@ def load_checkpoint(*lost: Reason) -> Run:
         if inputs.get("vae_speedup") != "enable":
             show_intro(node.node_id, text=about_model)
             return compiled, clip, vae
-        options = vae_hook.Options(_booster(inputs).backend)
+        options = vae_hook.VaeNodeOptions(_booster(inputs).backend)
         compiled_vae, about_vae = vae_hook.compile_vae(vae, options, node.node_id, node.dynprompt)
         show_intro(node.node_id, model=about_model, VAE=about_vae)
         return compiled, clip, compiled_vae
@@ -98,7 +98,7 @@ def load_checkpoint(*lost: Reason) -> Run:
 def compile_control_net(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """Compile ControlNet (OneGraph) on `control_net`."""
     booster = _booster(inputs)
-    options = Options(booster.backend)
+    options = ModelNodeOptions(booster.backend)
     compiled, text = controlnet_hook.compile_controlnet(inputs["control_net"], options, node.node_id, node.dynprompt)
     show_intro(node.node_id, text=_text(text, booster.lost))
     return (compiled,)

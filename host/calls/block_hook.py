@@ -38,7 +38,7 @@ from .run import HostRun
 from .sampling_hook import SamplingHook, active
 
 if TYPE_CHECKING:
-    from ..comfyui.options import Options
+    from ..comfyui.options import ModelNodeOptions
 
 _PREFIX = "diffusion_model."  # of the patcher's keys
 
@@ -54,7 +54,7 @@ class BlockHook(SamplingHook):
 
     wraps = "APPLY_MODEL"
 
-    def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
+    def __init__(self, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
         super().__init__(Component(Blocks(), node_id, source))
         self.options = options
 
@@ -83,7 +83,12 @@ class BlockHook(SamplingHook):
 
 
 def preload_blocks(
-    component: Component, options: Options, patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardCache
+    component: Component,
+    options: ModelNodeOptions,
+    patcher: Any,
+    module: torch.nn.Module,
+    prefix: str,
+    guards: GuardCache,
 ) -> None:
     """Begin to restore the graphs that the store has for a model's blocks."""
 
@@ -130,7 +135,7 @@ class BlockClient:
     """
 
     def __init__(
-        self, component: Component, options: Options, model: torch.nn.Module, prefix: str, device: torch.device
+        self, component: Component, options: ModelNodeOptions, model: torch.nn.Module, prefix: str, device: torch.device
     ) -> None:
         self._component = component
         self._model = model
@@ -224,7 +229,7 @@ def rules() -> Rules:
 
 
 def compile_blocks(
-    model: Any, module: torch.nn.Module, options: Options, node_id: str | None, source: ModelSource
+    model: Any, module: torch.nn.Module, options: ModelNodeOptions, node_id: str | None, source: ModelSource
 ) -> str:
     """Compile the blocks of a MODEL, a fresh clone; a sentence for the node."""
     lacking = contract.refusal("blocks")

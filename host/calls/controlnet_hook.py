@@ -21,7 +21,7 @@ from ...runtime.calls.component import plan_of
 from ...runtime.calls.dispatch import Call, count_eager
 from ...runtime.guards.module_guard import GuardCache
 from ..comfyui import contract, model_source
-from ..comfyui.options import Options
+from ..comfyui.options import ModelNodeOptions
 from ..families import CONTROLNETS, Family, family_of
 from ..show import status
 from .block_hook import BlockClient, Blocks, preload_blocks, start_blocks
@@ -62,7 +62,7 @@ class ControlNetHook:
         run: the one under way.
     """
 
-    def __init__(self, family: Family, options: Options, node_id: str | None, source: ModelSource) -> None:
+    def __init__(self, family: Family, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
         self.options = options
         self._component = Component(family, node_id, source)
         self._guards = GuardCache()
@@ -192,7 +192,7 @@ def _end(hook: weakref.ref[ControlNetHook], run: HostRun) -> None:
 
 
 def compile_controlnet(
-    control_net: Any, options: Options, node_id: str | None = None, dynprompt: Any = None
+    control_net: Any, options: ModelNodeOptions, node_id: str | None = None, dynprompt: Any = None
 ) -> tuple[Any, str]:
     """A copy of a CONTROL_NET that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
     family = family_for(control_net)

@@ -1,7 +1,7 @@
-"""Would a checkpoint's graphs be found here? Asked in a process of its own: `python -m onegraph.host.jobs.explain JOB`.
+"""Would a checkpoint's graphs be found? Asked in a process of its own: `python -m onegraph.host.jobs.explain TASK`.
 
-JOB is JSON with the fields of `Job`; the last line printed is JSON, a list of `Finding`. Requests are made as a node
-makes them before a run, so what is looked up is what a run looks up. Nothing is compiled, sampled or written.
+TASK is JSON with the fields of `ExplainTask`; the last line printed is JSON, a list of `Finding`. Requests are made as
+a node makes them before a run, so what is looked up is what a run looks up. Nothing is compiled, sampled or written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .bench import boot
 
 
 @dataclass(frozen=True)
-class Job:
+class ExplainTask:
     """What to explain.
 
     Attributes:
@@ -58,17 +58,17 @@ class Finding:
     fields: tuple[dict[str, Any], ...] = ()
 
 
-def explain(job: Job) -> list[Finding]:
+def explain(task: ExplainTask) -> list[Finding]:
     """Look up the graphs of a checkpoint's model and VAE. ComfyUI must be booted."""
     import comfy.sd
     import folder_paths
 
-    path = Path(job.checkpoint)
+    path = Path(task.checkpoint)
     folders, kinds = folder_paths.folder_names_and_paths["checkpoints"]
     folder_paths.folder_names_and_paths["checkpoints"] = ([*dict.fromkeys([*folders, str(path.parent)])], kinds)
     loaded = comfy.sd.load_checkpoint_guess_config(str(path), output_vae=True, output_clip=False)
     model, vae = loaded[0], loaded[2]
-    return [*_model(model, path, job.backend), *(_vae(vae, path, job.backend) if vae is not None else ())]
+    return [*_model(model, path, task.backend), *(_vae(vae, path, task.backend) if vae is not None else ())]
 
 
 def _model(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
@@ -126,9 +126,9 @@ def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Fi
     from ...runtime.guards.module_guard import GuardCache
     from ..calls.block_hook import BlockClient, Blocks
     from ..calls.component import Component
-    from ..comfyui.options import Options
+    from ..comfyui.options import ModelNodeOptions
 
-    options = Options(backend, "any size", "eager")
+    options = ModelNodeOptions(backend, "any size", "eager")
     client = BlockClient(Component(Blocks(), None, source), options, module, "diffusion_model.", patcher.load_device)
     stored = [*stored_requests(client, module, patcher.load_device, GuardCache())]
     yield from (_judge(COMPONENT, request) for request, _ in stored)
@@ -183,9 +183,9 @@ def _fields(wanted: dict[str, Any], nearest: dict[str, Any]) -> tuple[dict[str, 
 
 
 def main() -> None:
-    job = Job(**json.loads(sys.argv[1]))
-    boot(Path(job.comfyui), job.cpu, job.custom_node)
-    sys.stdout.write(json.dumps([asdict(one) for one in explain(job)]) + "\n")
+    task = ExplainTask(**json.loads(sys.argv[1]))
+    boot(Path(task.comfyui), task.cpu, task.custom_node)
+    sys.stdout.write(json.dumps([asdict(one) for one in explain(task)]) + "\n")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _OVER = ("done", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
-class Job:
+class BakeProgress:
     """How far a job is.
 
     Attributes:
@@ -53,7 +53,7 @@ class _Cancelled(Exception):
 class _Bake:
     """A job of this process. `prompt`: None once it is over."""
 
-    now: Job
+    now: BakeProgress
     prompt: Prompt | None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -66,7 +66,7 @@ class Jobs:
         self._bakes: dict[str, _Bake] = {}
         self._running = False
 
-    def add(self, prompt: Prompt) -> Job | None:
+    def add(self, prompt: Prompt) -> BakeProgress | None:
         """Begin a job, or put it behind the others; None: too many wait already.
 
         Args:
@@ -75,7 +75,7 @@ class Jobs:
         with self._lock:
             if sum(one.now.state == "waiting" for one in self._bakes.values()) >= MOST_WAITING:
                 return None
-            job = Job(uuid.uuid4().hex, len(nodes_of_ours(prompt)))
+            job = BakeProgress(uuid.uuid4().hex, len(nodes_of_ours(prompt)))
             self._bakes[job.job] = _Bake(job, prompt)
             over = [name for name, one in self._bakes.items() if one.now.state in _OVER]
             for name in over[: max(0, len(self._bakes) - _MOST_REMEMBERED)]:
@@ -85,12 +85,12 @@ class Jobs:
                 threading.Thread(target=self._run, name="onegraph-bake", daemon=True).start()
         return job
 
-    def get(self, job: str) -> Job | None:
+    def get(self, job: str) -> BakeProgress | None:
         """How far a job is."""
         bake = self._bakes.get(job)
         return None if bake is None else bake.now
 
-    def cancel(self, job: str) -> Job | None:
+    def cancel(self, job: str) -> BakeProgress | None:
         """End a job; what it compiled stays. A running one ends within a second or two."""
         bake = self._bakes.get(job)
         if bake is None:

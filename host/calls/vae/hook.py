@@ -40,7 +40,7 @@ from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_fi
 from .eligibility import changed, halves_of, has_encoder, replaced
 from .finite import gather, not_finite, random_state, recomputed_in_float32, set_random_state
 from .proxy import Calls, VaeProxy, vae_class_for
-from .resolutions import DynamicResolution, Plan, sizes_of
+from .resolutions import DynamicResolution, ResolutionDecision, sizes_of
 
 log = logging.getLogger("onegraph.host")
 
@@ -48,7 +48,7 @@ Parts = Literal["decoder", "encoder", "both"]
 
 
 @dataclass(frozen=True)
-class Options:
+class VaeNodeOptions:
     """The choices of the node."""
 
     backend: str = "auto"
@@ -61,7 +61,7 @@ class VaeHook:
     """One node's hook on one VAE: options, reports and the call under way, never weights."""
 
     def __init__(
-        self, halves: Mapping[Half, VaeHalf], options: Options, node_id: str | None, source: ModelSource
+        self, halves: Mapping[Half, VaeHalf], options: VaeNodeOptions, node_id: str | None, source: ModelSource
     ) -> None:
         self.options = options
         self.node_id = node_id
@@ -219,7 +219,7 @@ class VaeHook:
 
         def plan(any_size: bool) -> Shapes | Reason:
             """By the rule for changing resolutions, which is decided once for each call."""
-            decided = self._plan(chunk.call, component, x, any_size)
+            decided = self._decision(chunk.call, component, x, any_size)
             chunk.run.report.rule = decided.why.text
             return decided.why if decided.shapes == "none" else decided.shapes
 
@@ -240,16 +240,16 @@ class VaeHook:
 
         return dataclasses.replace(call, accept=accept)
 
-    def _plan(self, call: VaeCall, component: Component, x: torch.Tensor, any_size: bool) -> Plan:
+    def _decision(self, call: VaeCall, component: Component, x: torch.Tensor, any_size: bool) -> ResolutionDecision:
         """The rule's decision, for all chunks of a call together; each call counts its size once."""
         if call.tiles:
-            return Plan("any size" if any_size else "exact", reasons.TilesNeverCompile())
-        if any_size not in call.plans:
+            return ResolutionDecision("any size" if any_size else "exact", reasons.TilesNeverCompile())
+        if any_size not in call.decisions:
             sizes, size = sizes_of(self._source.digest, component.family.component), (x.shape[-2], x.shape[-1])
-            if not call.plans:
+            if not call.decisions:
                 sizes.count(size)
-            call.plans[any_size] = sizes.plan(self.options.dynamic_resolution, size, any_size)
-        return call.plans[any_size]
+            call.decisions[any_size] = sizes.decide(self.options.dynamic_resolution, size, any_size)
+        return call.decisions[any_size]
 
     def _without_graph(
         self, chunk: Chunk, rerun: EagerRerun, x: torch.Tensor, class_method: Callable[[torch.Tensor], Any]
@@ -290,7 +290,9 @@ def _without_hook(vae: Any) -> Any:
     return plain_vae
 
 
-def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
+def compile_vae(
+    vae: Any, options: VaeNodeOptions, node_id: str | None = None, dynprompt: Any = None
+) -> tuple[Any, str]:
     """A copy of a VAE that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
     plain_vae = _without_hook(vae)
     if options.backend == "off":
