@@ -42,7 +42,7 @@ _PAUSE_SECONDS = 2.0  # after which calls of a module without a pipeline ask aga
 
 
 @dataclass(frozen=True)
-class Options:
+class PipelineOptions:
     """The choices of `compile_pipe`.
 
     Attributes:
@@ -75,7 +75,7 @@ class Component(component.Component):
         then: to be called once, after the first call that a graph serves.
     """
 
-    def __init__(self, name: str, module: torch.nn.Module, family: Family, options: Options) -> None:
+    def __init__(self, name: str, module: torch.nn.Module, family: Family, options: PipelineOptions) -> None:
         super().__init__(family)
         self.family: Family = family
         self.name = name
@@ -89,7 +89,7 @@ class Component(component.Component):
         self._digest: str | None = None
         self.interception = Interception(module, family.method, self.serve)
 
-    def set_options(self, options: Options) -> None:
+    def set_options(self, options: PipelineOptions) -> None:
         """Go by other choices from the next run on; folders with saved graphs stay."""
         folders = tuple(dict.fromkeys([*self.options.folders, *options.folders]))
         self.options = dataclasses.replace(options, folders=folders)

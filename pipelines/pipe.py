@@ -16,7 +16,7 @@ from ..common.torch_private import is_compiled_by_torch, unwrapped
 from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
 from .blocks import BlockComponent
-from .component import Component, Options
+from .component import Component, PipelineOptions
 from .families import Family, family_of
 from .families.blocks import Blocks
 from .interception import interception_of
@@ -200,7 +200,7 @@ def compile_pipe(
         >>> pipe = compile_pipe(StableDiffusionXLPipeline.from_pretrained(folder))
         >>> image = pipe("a lighthouse").images[0]
     """
-    take_calls(pipe, Options(backend, shapes, when_missing), ignores)
+    take_calls(pipe, PipelineOptions(backend, shapes, when_missing), ignores)
     return pipe
 
 
@@ -214,18 +214,19 @@ def leave_out(owner: Any, reason: Reason) -> None:
 
 def attach(pipe: Any) -> Handle:
     """Take the calls of a pipeline's modules, for graphs that are there already. Modules that are compiled stay so."""
-    return take_calls(pipe, Options(when_missing="eager"), (), _as_they_are)
+    return take_calls(pipe, PipelineOptions(when_missing="eager"), (), _as_they_are)
 
 
-Reconfigure = Callable[[Component, Options], None]  # what is done with a component of a module that is compiled already
+# What is done with a component of a module that is compiled already.
+Reconfigure = Callable[[Component, PipelineOptions], None]
 
 
-def _as_they_are(component: Component, options: Options) -> None:
+def _as_they_are(component: Component, options: PipelineOptions) -> None:
     """Leave it."""
 
 
 def take_calls(
-    owner: Any, options: Options, ignores: str | Sequence[str], reconfigure: Reconfigure = Component.set_options
+    owner: Any, options: PipelineOptions, ignores: str | Sequence[str], reconfigure: Reconfigure = Component.set_options
 ) -> Handle:
     """Take the calls of all modules of an owner that are not to be ignored."""
     _check_choices(options)
@@ -253,7 +254,7 @@ def take_calls(
     return handle
 
 
-def _check_choices(options: Options) -> None:
+def _check_choices(options: PipelineOptions) -> None:
     choices = {
         "backend": ("auto", *known()),
         "shapes": ("any size", "exact"),
@@ -266,7 +267,7 @@ def _check_choices(options: Options) -> None:
 
 
 def _attach(
-    name: str, module: torch.nn.Module, family: Family, options: Options, reconfigure: Reconfigure
+    name: str, module: torch.nn.Module, family: Family, options: PipelineOptions, reconfigure: Reconfigure
 ) -> Component:
     """Take the calls of a module, unless they are taken already."""
     component = _component_of(module)
