@@ -65,14 +65,14 @@ class Resident:
     def __init__(self, slots: dict[tuple[int, str], torch.Tensor], device: torch.device) -> None:
         self._slots = slots
         self._device = device
-        self._found: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._weights: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
         self._looks = TensorLooks([])  # of these
         self._copied: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])  # targets, weights
 
     def of(self, owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor that a copy has in place of a module's."""
         parameters, buffers, _ = tables(owner)
-        self._found.append((parameters if name in parameters else buffers, name, tensor, tensor.data_ptr()))
+        self._weights.append((parameters if name in parameters else buffers, name, tensor, tensor.data_ptr()))
         if tensor.device != self._device:
             return tensor  # binding refuses it
         # The host keeps small weights in the file's dtype and casts them at each use: the copy is that cast.
@@ -92,14 +92,14 @@ class Resident:
 
     def complete(self) -> None:
         """All have been asked for: take down what they look like."""
-        self._looks = TensorLooks([tensor for _, _, tensor, _ in self._found])
+        self._looks = TensorLooks([tensor for _, _, tensor, _ in self._weights])
 
     def unchanged(self) -> bool:
         """Whether all are the same objects at the same addresses, and look the same."""
         return all(
             tensors.get(name) is tensor and tensor.data_ptr() == address
-            for tensors, name, tensor, address in self._found
-        ) and self._looks.same([tensor for _, _, tensor, _ in self._found])
+            for tensors, name, tensor, address in self._weights
+        ) and self._looks.same([tensor for _, _, tensor, _ in self._weights])
 
     def copy(self) -> None:
         """Bring the values of small ones to where graphs read them."""
