@@ -29,7 +29,7 @@ class OneGraphExtension(ComfyExtension):
         from ..host.comfyui import contract, options
         from ..host.page import routes
 
-        contract.check((family.feature, family.uses) for family in families.known())
+        contract.check((family.feature, family.uses) for family in families.registered())
         options.follow()
         routes.register()
 

@@ -8,7 +8,7 @@ from comfy_api.latest import io
 from typing_extensions import override
 
 from ..host.calls.controlnet_hook import compile_controlnet
-from ..host.comfyui.options import Options
+from ..host.comfyui.options import ModelNodeOptions
 from ..host.show.progress import show_intro
 from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
@@ -50,6 +50,8 @@ class OneGraphCompileControlNet(io.ComfyNode):
     def execute(cls, control_net: Any, backend: str, shapes: Shapes, when_missing: WhenMissing) -> io.NodeOutput:
         node_id = cls.hidden.unique_id if cls.hidden else None
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
-        compiled, text = compile_controlnet(control_net, Options(backend, shapes, when_missing), node_id, dynprompt)
+        compiled, text = compile_controlnet(
+            control_net, ModelNodeOptions(backend, shapes, when_missing), node_id, dynprompt
+        )
         show_intro(node_id, text=text)
         return io.NodeOutput(compiled)

@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 from typing_extensions import override
 
-from ..host.calls.vae.hook import Options, Parts, compile_vae
+from ..host.calls.vae.hook import Parts, VaeNodeOptions, compile_vae
 from ..host.calls.vae.resolutions import DynamicResolution
 from ..host.show.progress import show_intro
 from ..runtime.request import WhenMissing
@@ -51,7 +51,7 @@ class OneGraphCompileVAE(io.ComfyNode):
     ) -> io.NodeOutput:
         node_id = cls.hidden.unique_id if cls.hidden else None
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
-        options = Options(backend, parts, dynamic_resolution, when_missing)
+        options = VaeNodeOptions(backend, parts, dynamic_resolution, when_missing)
         compiled, text = compile_vae(vae, options, node_id, dynprompt)
         show_intro(node_id, text=text)
         return io.NodeOutput(compiled)

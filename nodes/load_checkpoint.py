@@ -9,7 +9,7 @@ from ..host.calls import model_hook
 from ..host.calls.vae import hook as vae_hook
 from ..host.calls.vae.resolutions import DynamicResolution
 from ..host.comfyui import loader
-from ..host.comfyui.options import Options
+from ..host.comfyui.options import ModelNodeOptions
 from ..host.show.progress import show_intro
 from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
@@ -56,9 +56,9 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         model, clip, plain_vae = loader.load_checkpoint(ckpt_name)
         compiled, about_model = model_hook.compile_model(
-            model, Options(backend, shapes, when_missing), node_id, dynprompt
+            model, ModelNodeOptions(backend, shapes, when_missing), node_id, dynprompt
         )
-        options = vae_hook.Options(backend, parts, dynamic_resolution, when_missing)
+        options = vae_hook.VaeNodeOptions(backend, parts, dynamic_resolution, when_missing)
         compiled_vae, about_vae = vae_hook.compile_vae(plain_vae, options, node_id, dynprompt)
         show_intro(node_id, model=about_model, VAE=about_vae)
         return io.NodeOutput(compiled, clip, compiled_vae)

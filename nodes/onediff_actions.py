@@ -11,7 +11,7 @@ from ..common.reasons import Reason
 from ..host.calls import controlnet_hook, model_hook
 from ..host.calls.vae import hook as vae_hook
 from ..host.comfyui import loader
-from ..host.comfyui.options import Options
+from ..host.comfyui.options import ModelNodeOptions
 from ..host.show.progress import show_intro
 
 Inputs = Mapping[str, Any]
@@ -41,9 +41,9 @@ class ExecutedNode:
 Run = Callable[[Inputs, ExecutedNode], tuple[Any, ...]]  # the values of a node's outputs, in order
 
 
-def _given(inputs: Inputs) -> Booster:
-    given = inputs.get("custom_booster")
-    return given if isinstance(given, Booster) else Booster()  # another pack's has no meaning here
+def _booster(inputs: Inputs) -> Booster:
+    booster = inputs.get("custom_booster")
+    return booster if isinstance(booster, Booster) else Booster()  # another pack's has no meaning here
 
 
 def _text(first: str, lost: tuple[Reason, ...]) -> str:
@@ -52,8 +52,8 @@ def _text(first: str, lost: tuple[Reason, ...]) -> str:
 
 
 def _compiled(model: Any, lost: tuple[Reason, ...], inputs: Inputs, node: ExecutedNode) -> tuple[Any, str]:
-    booster = _given(inputs)
-    compiled, text = model_hook.compile_model(model, Options(booster.backend), node.node_id, node.dynprompt)
+    booster = _booster(inputs)
+    compiled, text = model_hook.compile_model(model, ModelNodeOptions(booster.backend), node.node_id, node.dynprompt)
     return compiled, _text(text, (*lost, *booster.lost))
 
 
@@ -70,9 +70,9 @@ def compile_model(*lost: Reason) -> Run:
 
 def compile_vae(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """Compile VAE (OneGraph) on `vae`."""
-    booster = _given(inputs)
+    booster = _booster(inputs)
     compiled, text = vae_hook.compile_vae(
-        inputs["vae"], vae_hook.Options(booster.backend), node.node_id, node.dynprompt
+        inputs["vae"], vae_hook.VaeNodeOptions(booster.backend), node.node_id, node.dynprompt
     )
     show_intro(node.node_id, text=_text(text, booster.lost))
     return (compiled,)
@@ -87,7 +87,7 @@ def load_checkpoint(*lost: Reason) -> Run:
         if inputs.get("vae_speedup") != "enable":
             show_intro(node.node_id, text=about_model)
             return compiled, clip, vae
-        options = vae_hook.Options(_given(inputs).backend)
+        options = vae_hook.VaeNodeOptions(_booster(inputs).backend)
         compiled_vae, about_vae = vae_hook.compile_vae(vae, options, node.node_id, node.dynprompt)
         show_intro(node.node_id, model=about_model, VAE=about_vae)
         return compiled, clip, compiled_vae
@@ -97,8 +97,8 @@ def load_checkpoint(*lost: Reason) -> Run:
 
 def compile_control_net(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """Compile ControlNet (OneGraph) on `control_net`."""
-    booster = _given(inputs)
-    options = Options(booster.backend)
+    booster = _booster(inputs)
+    options = ModelNodeOptions(booster.backend)
     compiled, text = controlnet_hook.compile_controlnet(inputs["control_net"], options, node.node_id, node.dynprompt)
     show_intro(node.node_id, text=_text(text, booster.lost))
     return (compiled,)
@@ -139,6 +139,6 @@ def make_booster(lost: Reason) -> Run:
 
 def merge_boosters(inputs: Inputs, node: ExecutedNode) -> tuple[Any, ...]:
     """One booster of all that are connected."""
-    boosters = [given for given in inputs.values() if isinstance(given, Booster)]
+    boosters = [value for value in inputs.values() if isinstance(value, Booster)]
     backend = "off" if any(booster.backend == "off" for booster in boosters) else "auto"
     return (Booster(backend, tuple(reason for booster in boosters for reason in booster.lost)),)

@@ -94,7 +94,7 @@ class AdapterScales:
     scalings: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     layers: list[tuple[LowRankLayer, int]] = field(default_factory=list)
     values: torch.Tensor | None = None
-    _known: list[Any] = field(default_factory=list)
+    _synced: list[Any] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def sync(self) -> None:
@@ -106,27 +106,27 @@ class AdapterScales:
             device = self.layers[0][0].weight.device
             moved = self.values is None or self.values.device != device
             tensors = any(isinstance(value, torch.Tensor) for value in now)  # which may change in place
-            if not moved and not tensors and now == self._known:
+            if not moved and not tensors and now == self._synced:
                 return
             with torch.inference_mode(False), torch.no_grad():  # nobody may change an inference tensor later
                 if tensors:
-                    found = torch.stack([torch.as_tensor(one, dtype=torch.float32, device=device) for one in now])
+                    scales = torch.stack([torch.as_tensor(one, dtype=torch.float32, device=device) for one in now])
                 else:
-                    found = torch.tensor(now, device=device)
+                    scales = torch.tensor(now, device=device)
                 if moved:
                     self._place(device)
                 assert self.values is not None
-                self.values[torch.tensor([*chain(*self._slices())], device=device)] = found
-            self._known = now
+                self.values[torch.tensor([*chain(*self._slices())], device=device)] = scales
+            self._synced = now
 
     def _slices(self) -> list[range]:
         """Where in `values` each layer's stand: they begin where compiled code expects a tensor to."""
-        found: list[range] = []
+        slices: list[range] = []
         start = 0
         for _, count in self.layers:
-            found.append(range(start, start + count))
+            slices.append(range(start, start + count))
             start += -(-count // _ALIGNED) * _ALIGNED
-        return found
+        return slices
 
     def _place(self, device: torch.device) -> None:
         slices = self._slices()
@@ -139,7 +139,7 @@ def as_compiled(module: torch.nn.Module) -> tuple[torch.nn.Module, AdapterScales
     """The module with layers that graphs know in the place of adapter layers. It shares all weights."""
     strengths = AdapterScales()
 
-    def known(layer: Any) -> torch.nn.Module:
+    def low_rank(layer: Any) -> torch.nn.Module:
         base: torch.nn.Module = getattr(layer, _INNER)
         active = _active(layer)
         if not active:
@@ -150,7 +150,7 @@ def as_compiled(module: torch.nn.Module) -> tuple[torch.nn.Module, AdapterScales
         strengths.scalings += [(vars(layer), name) for name in active]
         return made
 
-    made = _replaced(module, known)
+    made = _replaced(module, low_rank)
     strengths.sync()
     return made, strengths
 
@@ -162,20 +162,22 @@ def plain(module: torch.nn.Module) -> torch.nn.Module:
 
 def own_weights(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
     """The weights of a module without those of adapters."""
-    found = plain(module)
-    yield from found.parameters(recurse=False)
-    for child in found.children():
+    bare = plain(module)
+    yield from bare.parameters(recurse=False)
+    for child in bare.children():
         yield from own_weights(child)
 
 
-def _replaced(module: torch.nn.Module, known: Callable[[Any], torch.nn.Module]) -> torch.nn.Module:
+def _replaced(module: torch.nn.Module, replacement: Callable[[Any], torch.nn.Module]) -> torch.nn.Module:
     if _is_adapter(module):
-        return known(module)
+        return replacement(module)
     if first_of(module) is None:
         return module
     plain: torch.nn.Module = object.__new__(type(module))
     object.__setattr__(plain, "__dict__", dict(vars(module)))
-    own = tables(module)
-    children = {name: None if child is None else _replaced(child, known) for name, child in own.children.items()}
-    set_tables(plain, Tables(own.parameters, own.buffers, children))
+    module_tables = tables(module)
+    children = {
+        name: None if child is None else _replaced(child, replacement) for name, child in module_tables.children.items()
+    }
+    set_tables(plain, Tables(module_tables.parameters, module_tables.buffers, children))
     return plain

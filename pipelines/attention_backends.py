@@ -14,8 +14,8 @@ USUAL = "native"
 
 def of(processor: Any) -> str | None:
     """The backend of a processor's own; None where it has none and computes with the one that is turned on for all."""
-    found = getattr(processor, ATTRIBUTE, None)
-    return None if found is None else str(getattr(found, "value", found))
+    backend = getattr(processor, ATTRIBUTE, None)
+    return None if backend is None else str(getattr(backend, "value", backend))
 
 
 def follows(processor: Any) -> bool:

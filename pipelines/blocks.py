@@ -69,8 +69,8 @@ class _BlocksRun(PipeRun):
 
     @override
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
-        known = {block: facts.bare for block, (_, facts) in state_of(module).blocks.items()}
-        return _skeleton(module, known)
+        skeletons = {block: facts.bare for block, (_, facts) in state_of(module).blocks.items()}
+        return _skeleton(module, skeletons)
 
     @override
     @contextlib.contextmanager
@@ -82,26 +82,26 @@ class _BlocksRun(PipeRun):
     def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
         if refusal != reasons.OffloadedWeights():
             return None
-        known, model = state_of(module).blocks, weakref.ref(module)
+        blocks, model = state_of(module).blocks, weakref.ref(module)
 
         def block_of(name: str) -> tuple[torch.nn.Module, torch.nn.Module]:
             live = model()
             assert live is not None  # it is called
             block = live.get_submodule(name)
-            return block, known[block][1].bare
+            return block, blocks[block][1].bare
 
         return offloading.OffloadedBlocks(block_of)
 
 
-def _skeleton(module: torch.nn.Module, known: Mapping[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
+def _skeleton(module: torch.nn.Module, skeletons: Mapping[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
     """A copy of a model that shares its weights, without what sits on its modules.
 
     Args:
-        known: skeletons of its blocks. Adapters elsewhere are left out: they change no sizes.
+        skeletons: of its blocks. Adapters elsewhere are left out: they change no sizes.
     """
-    found = known.get(module)
+    skeleton = skeletons.get(module)
     return module_facts.with_children(
-        found if found is not None else adapters.plain(module), lambda child: _skeleton(child, known)
+        skeleton if skeleton is not None else adapters.plain(module), lambda child: _skeleton(child, skeletons)
     )
 
 
@@ -138,11 +138,11 @@ class _Client:
     def skeleton(
         self, run: PipeRun, name: str, block: torch.nn.Module, guard: ModuleGuard
     ) -> torch.nn.Module | Refused:
-        known = state_of(self._live()).blocks
-        version, facts = known.get(block, (None, None))
+        blocks = state_of(self._live()).blocks
+        version, facts = blocks.get(block, (None, None))
         if facts is None or version != guard.version or not facts.holds():
             facts = module_facts.read(block, module_facts.is_own, library_weights.refusal)
-            known[block] = guard.version, facts
+            blocks[block] = guard.version, facts
         refusal = facts.refusal or facts.refusal_now()
         if refusal is not None:
             return Refused(refusal)
@@ -153,9 +153,9 @@ class _Client:
 
     def before_call(self, run: PipeRun, block: torch.nn.Module) -> None:
         """The scale of a call's LoRAs is set within the model's forward."""
-        known = state_of(self._live()).blocks.get(block)
-        if known is not None and known[1].strengths is not None:
-            known[1].strengths.sync()
+        entry = state_of(self._live()).blocks.get(block)
+        if entry is not None and entry[1].strengths is not None:
+            entry[1].strengths.sync()
 
     def requested(self, request: Request) -> None:
         self._component.note(request)

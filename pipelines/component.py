@@ -42,7 +42,7 @@ _PAUSE_SECONDS = 2.0  # after which calls of a module without a pipeline ask aga
 
 
 @dataclass(frozen=True)
-class Options:
+class PipelineOptions:
     """The choices of `compile_pipe`.
 
     Attributes:
@@ -75,7 +75,7 @@ class Component(component.Component):
         then: to be called once, after the first call that a graph serves.
     """
 
-    def __init__(self, name: str, module: torch.nn.Module, family: Family, options: Options) -> None:
+    def __init__(self, name: str, module: torch.nn.Module, family: Family, options: PipelineOptions) -> None:
         super().__init__(family)
         self.family: Family = family
         self.name = name
@@ -89,7 +89,7 @@ class Component(component.Component):
         self._digest: str | None = None
         self.interception = Interception(module, family.method, self.serve)
 
-    def set_options(self, options: Options) -> None:
+    def set_options(self, options: PipelineOptions) -> None:
         """Go by other choices from the next run on; folders with saved graphs stay."""
         folders = tuple(dict.fromkeys([*self.options.folders, *options.folders]))
         self.options = dataclasses.replace(options, folders=folders)
@@ -139,9 +139,9 @@ class Component(component.Component):
         """The run that a call of this thread belongs to."""
         state, thread = state_of(module), threading.get_ident()
         mark = self._mark(caller)
-        known = state.runs.get(thread)
-        if known is not None and mark is not None and _is_same(known[0], mark):
-            return known[1]
+        entry = state.runs.get(thread)
+        if entry is not None and mark is not None and _is_same(entry[0], mark):
+            return entry[1]
         run = self.start_run(module)
         run.refusal = run.refusal or self.interception.refusal
         state.keep(thread, mark or (), run)
@@ -177,8 +177,8 @@ class Component(component.Component):
             return call
         request, eager = call.request, call.eager
 
-        def accept(given: Sequence[torch.Tensor], output: Output) -> Accepted:
-            return output if is_finite(output) else self._judge(request, eager(*given))
+        def accept(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
+            return output if is_finite(output) else self._judge(request, eager(*inputs))
 
         return dataclasses.replace(call, accept=accept)
 
@@ -194,10 +194,10 @@ class Component(component.Component):
     # Requests -----------------------------------------------------------------------------------------------
 
     def request(
-        self, run: Run, module: torch.nn.Module, given: Tensors, backend: str, shape_policy: ShapePolicy
+        self, run: Run, module: torch.nn.Module, tensors: Tensors, backend: str, shape_policy: ShapePolicy
     ) -> Request | Refused:
         """As every component's, with those that were made kept in `used`, as many as there may be."""
-        request = super().request(run, module, given, backend, shape_policy)
+        request = super().request(run, module, tensors, backend, shape_policy)
         if isinstance(request, Refused):
             return request
         if self._is_one_too_many(request):
@@ -213,8 +213,8 @@ class Component(component.Component):
     def _is_one_too_many(self, request: Request) -> bool:
         if self.most_sizes is None or not request.shapes.exact:
             return False
-        known = self.used.items()
-        others = [digest for digest, one in known if one.shapes.exact and digest != request.key.digest]
+        used = self.used.items()
+        others = [digest for digest, one in used if one.shapes.exact and digest != request.key.digest]
         return request.key.digest not in self.used and len(others) >= self.most_sizes
 
     # What this client tells ---------------------------------------------------------------------------------

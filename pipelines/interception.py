@@ -46,8 +46,8 @@ class Interception:
         self.active = True
         self.refusal: Reason | None = None
         # Pipelines ask what a module's method takes. The method itself would refer to the module.
-        own = getattr(type(module), method)
-        self.__name__, self.__doc__ = method, own.__doc__
+        class_method = getattr(type(module), method)
+        self.__name__, self.__doc__ = method, class_method.__doc__
         self.__signature__ = inspect.signature(self._original(module))
         if self._before is not None and not _is_own(module, method, self._before):
             self.refusal = reasons.MethodReplaced(method, code_guard.custom_node(self._before))
@@ -81,9 +81,9 @@ class Interception:
         self.active = False
         if module is None:
             return
-        own = vars(module)
-        own.pop(_STATE, None)
-        for table, slot in ((self._table(module), self._slot), (own, self._method), (own, _ACCELERATE)):
+        attributes = vars(module)
+        attributes.pop(_STATE, None)
+        for table, slot in ((self._table(module), self._slot), (attributes, self._method), (attributes, _ACCELERATE)):
             if table.get(slot) is self:
                 if self._before is None and slot == self._method:
                     del table[slot]
@@ -128,9 +128,9 @@ def _state_of_a_copy(reference: weakref.ref[torch.nn.Module], method: str) -> An
     module = reference()
     assert module is not None  # it is copied
     state = {name: value for name, value in vars(module).items() if name not in (method, _STATE)}
-    own = getattr(type(module), _STATE, None)
-    given = None if own in (None, getattr(object, _STATE, None)) else own(module)
-    return state if given is None else {name: value for name, value in given.items() if name in state}
+    getstate = getattr(type(module), _STATE, None)
+    class_state = None if getstate in (None, getattr(object, _STATE, None)) else getstate(module)
+    return state if class_state is None else {name: value for name, value in class_state.items() if name in state}
 
 
 def _place(module: torch.nn.Module, method: str) -> tuple[weakref.ref[Any] | None, str]:
@@ -154,17 +154,17 @@ def interception_of(module: torch.nn.Module, method: str) -> Interception | None
     """The interception that stands on a module, below whatever was put over it; None where there is none."""
     reference, slot = _place(module, method)  # accelerate's hook refers to more than it calls
     inner = None if reference is None else reference()
-    found = [vars(module if inner is None else inner).get(slot)]
+    pending = [vars(module if inner is None else inner).get(slot)]
     seen: set[int] = set()
-    while found and len(seen) < _MOST_BELOW:
-        one = found.pop()
+    while pending and len(seen) < _MOST_BELOW:
+        one = pending.pop()
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
         if isinstance(one, Interception) and one.module() is module:
             return one
         if callable(one) and not isinstance(one, torch.nn.Module | type):
-            found += _below(one)
+            pending += _below(one)
     return None
 
 

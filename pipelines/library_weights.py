@@ -21,7 +21,7 @@ def composites() -> Composites:
 
 def parts(weight: torch.Tensor) -> WeightParts | None:
     """What a weight of a library that is served consists of, and all else that compiled code depends on."""
-    return next((found for one in FORMATS if (found := one.parts(weight)) is not None), None)
+    return next((weight_parts for one in FORMATS if (weight_parts := one.parts(weight)) is not None), None)
 
 
 def _format_of(weight: torch.Tensor) -> LibraryFormat | None:
@@ -29,23 +29,23 @@ def _format_of(weight: torch.Tensor) -> LibraryFormat | None:
 
 
 def _arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
-    found = _format_of(weight)
-    return None if found is None else found.arguments(weight)
+    weight_format = _format_of(weight)
+    return None if weight_format is None else weight_format.arguments(weight)
 
 
 def _served(layer: torch.nn.Module) -> LibraryFormat | None:
     """The format of a layer's weight, where a graph computes what the layer does."""
     weight = tables(layer).parameters.get("weight")
-    found = None if weight is None or type(weight) in PLAIN else _format_of(weight)
-    return found if found is not None and found.serves(layer) else None
+    weight_format = None if weight is None or type(weight) in PLAIN else _format_of(weight)
+    return weight_format if weight_format is not None and weight_format.serves(layer) else None
 
 
 def plain_block(block: torch.nn.Module) -> torch.nn.Module:
     """A copy of a block whose quantised layers read plain tensors. In the compiling process."""
 
     def remade(layer: torch.nn.Module) -> torch.nn.Module | None:
-        found = _served(layer)
-        return None if found is None else found.remade(layer)
+        weight_format = _served(layer)
+        return None if weight_format is None else weight_format.remade(layer)
 
     return with_layers(block, remade)
 
@@ -54,8 +54,8 @@ def exact_block(module: torch.nn.Module) -> torch.nn.Module:
     """A copy of a block in float32 whose weights are dequantised: what eager and a graph are both rounded from."""
 
     def exact(layer: torch.nn.Module) -> torch.nn.Module | None:
-        found = _served(layer)
-        return None if found is None else ExactLinear(layer, found.dequantised)
+        weight_format = _served(layer)
+        return None if weight_format is None else ExactLinear(layer, weight_format.dequantised)
 
     return in_float32(module, exact)
 
@@ -67,10 +67,12 @@ def has_any(module: torch.nn.Module) -> bool:
 
 def refusal(layer: torch.nn.Module, name: str) -> Reason | None:
     """Why no graph of a block reads the weights of a layer itself, or None."""
-    found = _not_plain(layer)
-    if any(_format_of(weight) is None for weight in found):
+    quantised = _not_plain(layer)
+    if any(_format_of(weight) is None for weight in quantised):
         return foreign(layer, name)
-    if found and (_served(layer) is None or len(found) > 1 or set(tables(layer).parameters) - {"weight", "bias"}):
+    if quantised and (
+        _served(layer) is None or len(quantised) > 1 or set(tables(layer).parameters) - {"weight", "bias"}
+    ):
         return reasons.QuantisedLayer(_where(layer, name))
     return None
 

@@ -38,9 +38,9 @@ class LowRankLayer(torch.nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """The model's own, which code around a layer asks for its dtype."""
-        found = self.base_layer.weight
-        assert isinstance(found, torch.Tensor)
-        return found
+        weight = self.base_layer.weight
+        assert isinstance(weight, torch.Tensor)
+        return weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.base_layer(x)

@@ -10,7 +10,7 @@ import torch
 
 from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
-from .component import Options
+from .component import PipelineOptions
 from .pipe import take_calls
 from .saving import load_graph, save_graph
 
@@ -34,7 +34,7 @@ def compile_module(
         NoPipelineError: it is no module.
         PipelineError: an argument is no choice.
     """
-    take_calls(module, Options(backend, shapes, when_missing), ())
+    take_calls(module, PipelineOptions(backend, shapes, when_missing), ())
     vars(module)["save_graph"] = ModuleMethod(module, save_graph)
     vars(module)["load_graph"] = ModuleMethod(module, load_graph)
     return module

@@ -55,14 +55,16 @@ def _is_placement(attribute: str) -> bool:
 
 
 def _is_processor(value: Any) -> bool:
-    own = type(value).__module__.partition(".")[0] == "diffusers" and not isinstance(value, torch.nn.Module | type)
-    return own and "Processor" in type(value).__name__
+    library = type(value).__module__.partition(".")[0]
+    if library != "diffusers" or isinstance(value, torch.nn.Module | type):
+        return False
+    return "Processor" in type(value).__name__
 
 
 def is_usual(processor: Any) -> bool:
     """Whether a graph follows an attention processor. One may be told to use kernels that no compiler sees into."""
-    known = type(processor).__name__ in _PROCESSORS.get(type(processor).__module__, ())
-    return known and attention_backends.of(processor) in (None, attention_backends.USUAL)
+    is_listed = type(processor).__name__ in _PROCESSORS.get(type(processor).__module__, ())
+    return is_listed and attention_backends.of(processor) in (None, attention_backends.USUAL)
 
 
 def is_own(processor: Any) -> bool:
@@ -72,8 +74,8 @@ def is_own(processor: Any) -> bool:
     """
     if not _is_processor(processor) or attention_backends.of(processor) not in (None, attention_backends.USUAL):
         return False
-    own = {name: one for name, one in vars(processor).items() if name != attention_backends.ATTRIBUTE}
-    return all(config_text.describe(one) is not None for one in own.values())
+    attributes = {name: one for name, one in vars(processor).items() if name != attention_backends.ATTRIBUTE}
+    return all(config_text.describe(one) is not None for one in attributes.values())
 
 
 def describe(value: Any) -> str | None:
@@ -87,8 +89,8 @@ def describe(value: Any) -> str | None:
         items = [(key, value[key]) for key in sorted(value) if not key.startswith("_") and not _is_placement(key)]
         return f"config({','.join(f'{key}={config_text.describe(one)}' for key, one in items)})"
     if _is_processor(value):
-        own = ((name, one) for name, one in sorted(vars(value).items()) if name != attention_backends.ATTRIBUTE)
-        facts = ((name, config_text.describe(one)) for name, one in own)
+        attributes = ((name, one) for name, one in sorted(vars(value).items()) if name != attention_backends.ATTRIBUTE)
+        facts = ((name, config_text.describe(one)) for name, one in attributes)
         return f"{type(value).__qualname__}({','.join(f'{name}={text}' for name, text in facts)})"
     return config_text.describe(value)
 
@@ -159,8 +161,8 @@ def read(
             bare, strengths = adapters.as_compiled(bare)
             own_weights = True
     dropouts = tuple(vars(child) for child in module.modules() if isinstance(child, torch.nn.Dropout) and child.p > 0)
-    found = [getattr(child, "processor", None) for child in module.modules()]
-    processors = [one for one in found if one is not None and not isinstance(one, torch.nn.Module)]
+    attached = [getattr(child, "processor", None) for child in module.modules()]
+    processors = [one for one in attached if one is not None and not isinstance(one, torch.nn.Module)]
     return ModuleFacts(
         bare,
         own_weights,
@@ -202,8 +204,8 @@ def bare_of(module: torch.nn.Module) -> torch.nn.Module:
 
 def with_children(module: torch.nn.Module, made: Callable[[torch.nn.Module], torch.nn.Module]) -> torch.nn.Module:
     """The same weights in another object, with children of its own and without hooks."""
-    bare, own = bare_of(module), tables(module)
+    bare, module_tables = bare_of(module), tables(module)
     drop_hooks(bare)
-    children = {name: None if child is None else made(child) for name, child in own.children.items()}
-    set_tables(bare, Tables(own.parameters, own.buffers, children))
+    children = {name: None if child is None else made(child) for name, child in module_tables.children.items()}
+    set_tables(bare, Tables(module_tables.parameters, module_tables.buffers, children))
     return bare

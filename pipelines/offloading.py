@@ -54,9 +54,9 @@ def _references(block: torch.nn.Module) -> list[Any]:
     over: Any = vars(block).get("forward")
     for name, reference in zip(reversed(order), reversed(references), strict=True):
         hook = hooks[name]
-        known = type(hook).__module__ == _MODULE and type(hook).__name__ in _HOOKS
+        offloads = type(hook).__module__ == _MODULE and type(hook).__name__ in _HOOKS
         calls = reference.pre_forward == hook.pre_forward and reference.post_forward == hook.post_forward
-        if not known or not calls or reference.original_forward is not None or _called_by(over) is not reference:
+        if not offloads or not calls or reference.original_forward is not None or _called_by(over) is not reference:
             return []
         over = reference.forward
     return references

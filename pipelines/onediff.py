@@ -108,8 +108,8 @@ class _Choices:
         """Read OneDiff's options, or those of its nexfort backend: a mapping, or JSON of one."""
         if isinstance(options, str):
             options = json.loads(options)
-        given = options if isinstance(options, Mapping) else getattr(options, "__dict__", {})
-        return cls(**{name: given[name] for name in cls.__dataclass_fields__ if given.get(name) is not None})
+        values = options if isinstance(options, Mapping) else getattr(options, "__dict__", {})
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if values.get(name) is not None})
 
     @property
     def shapes(self) -> pipes.Shapes:
@@ -239,9 +239,9 @@ def compile_pipe(
     if not choices.use_graph:
         pipes.leave_out(pipe, reasons.GraphsOff())
         return pipe
-    known = pipes.modules_of(pipe)
+    modules = pipes.modules_of(pipe)
     names = [ignores] if isinstance(ignores, str) else [*ignores]
-    present = [name for name in names if any(one == name or one.startswith(f"{name}.") for one in known)]
+    present = [name for name in names if any(one == name or one.startswith(f"{name}.") for one in modules)]
     pipes.compile_pipe(pipe, backend=_BACKENDS.get(backend, backend), ignores=present, shapes=choices.shapes)
     _limit(pipe, choices)
     return pipe

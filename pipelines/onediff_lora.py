@@ -98,5 +98,5 @@ def delete_adapters(pipeline: Any, adapter_names: str | Sequence[str] | None = N
 
 def get_active_adapters(pipeline: Any) -> list[str]:
     """The names of the LoRAs that are in use."""
-    found: list[str] = pipeline.get_active_adapters()
-    return found
+    names: list[str] = pipeline.get_active_adapters()
+    return names

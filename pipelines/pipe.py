@@ -16,7 +16,7 @@ from ..common.torch_private import is_compiled_by_torch, unwrapped
 from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
 from .blocks import BlockComponent
-from .component import Component, Options
+from .component import Component, PipelineOptions
 from .families import Family, family_of
 from .families.blocks import Blocks
 from .interception import interception_of
@@ -36,11 +36,11 @@ def modules_of(owner: Any) -> dict[str, torch.nn.Module]:
     if isinstance(owner, torch.nn.Module):
         return _parts(owner, "")
     check_type(owner)
-    found: dict[str, torch.nn.Module] = {}
+    modules: dict[str, torch.nn.Module] = {}
     for name, part in owner.components.items():
         if isinstance(part, torch.nn.Module):
-            found |= _parts(part, name)
-    return found
+            modules |= _parts(part, name)
+    return modules
 
 
 def _parts(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
@@ -48,10 +48,10 @@ def _parts(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
     family = family_of(plain)
     if family is not None:
         return {name or _name_of(plain, family): module}
-    found: dict[str, Any] = {half: getattr(plain, half, None) for half in _HALVES}
+    children: dict[str, Any] = {half: getattr(plain, half, None) for half in _HALVES}
     if type(plain).__name__.endswith(_SEVERAL):
-        found = {f"nets.{number}": net for number, net in enumerate(plain.nets)}  # type: ignore[arg-type]
-    parts = {f"{name}.{part}" if name else part: m for part, m in found.items() if isinstance(m, torch.nn.Module)}
+        children = {f"nets.{number}": net for number, net in enumerate(plain.nets)}  # type: ignore[arg-type]
+    parts = {f"{name}.{part}" if name else part: m for part, m in children.items() if isinstance(m, torch.nn.Module)}
     compiled = any(family_of(part) is not None for part in parts.values())
     return parts if compiled else {name or type(plain).__name__: module}
 
@@ -137,15 +137,15 @@ class Handle:
 
 def _serving(module: torch.nn.Module | None) -> Component | None:
     """The component that takes a module's calls, whoever compiled it."""
-    found = None if module is None else _component_of(module)
-    return found if found is not None and found.interception.active else None
+    component = None if module is None else _component_of(module)
+    return component if component is not None and component.interception.active else None
 
 
 def _component_of(module: torch.nn.Module) -> Component | None:
     """The component that takes a module's calls, or did before it was removed below somebody else's wrapper."""
     family = family_of(unwrapped(module))
-    found = None if family is None else interception_of(unwrapped(module), family.method)
-    component = None if found is None else getattr(found.serve, "__self__", None)
+    interception = None if family is None else interception_of(unwrapped(module), family.method)
+    component = None if interception is None else getattr(interception.serve, "__self__", None)
     return component if isinstance(component, Component) else None
 
 
@@ -164,8 +164,8 @@ def check_type(owner: Any) -> None:
 def handle_of(owner: Any) -> Handle | None:
     """The handle of a pipeline or module that was compiled. Raises NoPipelineError."""
     check_type(owner)
-    found = vars(owner).get(HANDLE)
-    return found if isinstance(found, Handle) else None
+    handle = vars(owner).get(HANDLE)
+    return handle if isinstance(handle, Handle) else None
 
 
 def compile_pipe(
@@ -200,7 +200,7 @@ def compile_pipe(
         >>> pipe = compile_pipe(StableDiffusionXLPipeline.from_pretrained(folder))
         >>> image = pipe("a lighthouse").images[0]
     """
-    take_calls(pipe, Options(backend, shapes, when_missing), ignores)
+    take_calls(pipe, PipelineOptions(backend, shapes, when_missing), ignores)
     return pipe
 
 
@@ -214,29 +214,30 @@ def leave_out(owner: Any, reason: Reason) -> None:
 
 def attach(pipe: Any) -> Handle:
     """Take the calls of a pipeline's modules, for graphs that are there already. Modules that are compiled stay so."""
-    return take_calls(pipe, Options(when_missing="eager"), (), _as_they_are)
+    return take_calls(pipe, PipelineOptions(when_missing="eager"), (), _as_they_are)
 
 
-Known = Callable[[Component, Options], None]  # what is done with a component of a module that is compiled already
+# What is done with a component of a module that is compiled already.
+Reconfigure = Callable[[Component, PipelineOptions], None]
 
 
-def _as_they_are(component: Component, options: Options) -> None:
+def _as_they_are(component: Component, options: PipelineOptions) -> None:
     """Leave it."""
 
 
 def take_calls(
-    owner: Any, options: Options, ignores: str | Sequence[str], known: Known = Component.set_options
+    owner: Any, options: PipelineOptions, ignores: str | Sequence[str], reconfigure: Reconfigure = Component.set_options
 ) -> Handle:
     """Take the calls of all modules of an owner that are not to be ignored."""
     _check_choices(options)
-    found = modules_of(owner)
-    left_out = _left_out(ignores, found)
+    modules = modules_of(owner)
+    left_out = _left_out(ignores, modules)
     handle = handle_of(owner) or Handle(owner)
     for name in [*handle.eager, *handle.components]:
-        if name not in found:  # the owner has another module now
+        if name not in modules:  # the owner has another module now
             handle.release(name)
             handle.eager.pop(name, None)
-    for name, module in found.items():
+    for name, module in modules.items():
         family = family_of(unwrapped(module))
         before = handle.components.get(name)
         if before is not None and (name in left_out or before.interception.module() is not unwrapped(module)):
@@ -247,46 +248,48 @@ def take_calls(
             handle.eager[name] = reasons.NotCompilable(type(module).__name__)
         else:
             handle.eager.pop(name, None)
-            component = handle.components[name] = _attach(name, unwrapped(module), family, options, known)
+            component = handle.components[name] = _attach(name, unwrapped(module), family, options, reconfigure)
             component.owners.add(owner)
     vars(owner)[HANDLE] = handle
     return handle
 
 
-def _check_choices(options: Options) -> None:
+def _check_choices(options: PipelineOptions) -> None:
     choices = {
         "backend": ("auto", *known()),
         "shapes": ("any size", "exact"),
         "when_missing": ("wait", "background", "eager"),
     }
     for name, allowed in choices.items():
-        given = getattr(options, name)
-        if given not in allowed:
-            raise PipelineError(f"{name} is {given!r}; choose one of {', '.join(allowed)}.")
+        choice = getattr(options, name)
+        if choice not in allowed:
+            raise PipelineError(f"{name} is {choice!r}; choose one of {', '.join(allowed)}.")
 
 
-def _attach(name: str, module: torch.nn.Module, family: Family, options: Options, known: Known) -> Component:
+def _attach(
+    name: str, module: torch.nn.Module, family: Family, options: PipelineOptions, reconfigure: Reconfigure
+) -> Component:
     """Take the calls of a module, unless they are taken already."""
     component = _component_of(module)
     if component is None:
         made = BlockComponent if isinstance(family, Blocks) else Component
         component = made(name, module, family, options)
     elif component.owners:
-        known(component, options)
+        reconfigure(component, options)
     else:
         component.set_options(options)
     component.interception.install()
     return component
 
 
-def _left_out(ignores: str | Sequence[str], found: dict[str, torch.nn.Module]) -> set[str]:
+def _left_out(ignores: str | Sequence[str], modules: dict[str, torch.nn.Module]) -> set[str]:
     """The dotted names that `ignores` leaves out: a component's own and those below it."""
     names = [ignores] if isinstance(ignores, str) else [*ignores]
     left_out: set[str] = set()
     for name in names:
-        matching = {one for one in found if one == name or one.startswith(f"{name}.")}
+        matching = {one for one in modules if one == name or one.startswith(f"{name}.")}
         if not matching:
-            listed = ", ".join(sorted({*found, *(one.partition(".")[0] for one in found)}))
+            listed = ", ".join(sorted({*modules, *(one.partition(".")[0] for one in modules)}))
             raise PipelineError(f"The pipeline has no component {name!r} to ignore; it has {listed}.")
         left_out |= matching
     return left_out

@@ -57,10 +57,10 @@ class ComponentReport:
     @property
     def codes(self) -> dict[str, int]:
         """Eager calls by the code of the reason, for programs."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for reason, calls in self.eager.items():
-            found[reason.code] = found.get(reason.code, 0) + calls
-        return found
+            counts[reason.code] = counts.get(reason.code, 0) + calls
+        return counts
 
     @property
     def text(self) -> str:

@@ -53,12 +53,12 @@ class ModuleState:
 
     def read(self, module: torch.nn.Module, guard: ModuleGuard) -> ModuleFacts:
         """The facts of a module as its guard last saw it."""
-        known = self.facts
-        if known is not None and known[0] == guard.version and known[1].holds():
-            return known[1]
-        found = module_facts.read(module)
-        self.facts = guard.version, found
-        return found
+        cached = self.facts
+        if cached is not None and cached[0] == guard.version and cached[1].holds():
+            return cached[1]
+        facts = module_facts.read(module)
+        self.facts = guard.version, facts
+        return facts
 
 
 @dataclass
@@ -78,23 +78,23 @@ class PipeRun(Run):
     def inspect(self, module: torch.nn.Module) -> Reason | None:
         if self.refusal is not None or self.guard is None:
             return self.refusal
-        version, found = self._read(module, self.guard)
-        if version != self.version or found is not self.facts:
+        version, facts = self._read(module, self.guard)
+        if version != self.version or facts is not self.facts:
             self.version, self.bound, self.requests = version, set(), {}
-            self.facts = found
+            self.facts = facts
             assert self.family is not None
-            self.structure = found.refusal or self.guard.patched or self.family.refusal(module)
-        if found.strengths is not None:
-            found.strengths.sync()
-        return self.structure or found.refusal_now()
+            self.structure = facts.refusal or self.guard.patched or self.family.refusal(module)
+        if facts.strengths is not None:
+            facts.strengths.sync()
+        return self.structure or facts.refusal_now()
 
     @override
     def unchanged(self, module: torch.nn.Module) -> bool:
         if self.refusal is not None or self.guard is None:
             return False
-        version, found = self._read(module, self.guard)
-        same = version == self.version and found is self.facts
-        return same and (self.structure or found.refusal_now()) is None
+        version, facts = self._read(module, self.guard)
+        same = version == self.version and facts is self.facts
+        return same and (self.structure or facts.refusal_now()) is None
 
     @property
     @override
@@ -124,11 +124,11 @@ class PipeRun(Run):
 def state_of(module: torch.nn.Module) -> ModuleState:
     """The state of a module, made at its first call."""
     states = registry().module_states
-    found = states.get(module)
-    if found is None:
-        found = states.setdefault(module, ModuleState())
-    assert isinstance(found, ModuleState)
-    return found
+    state = states.get(module)
+    if state is None:
+        state = states.setdefault(module, ModuleState())
+    assert isinstance(state, ModuleState)
+    return state
 
 
 def start_run(module: torch.nn.Module, family: Family) -> PipeRun:

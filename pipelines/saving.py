@@ -66,30 +66,30 @@ def holds_graphs(folder: Path) -> bool:
 
 
 def _refuse_to_overwrite(folder: Path, overwrite: bool) -> None:
-    there = len(list(registry().store.saved(folder)))
-    if there and not overwrite:
+    count = len(list(registry().store.saved(folder)))
+    if count and not overwrite:
         raise PipelineError(
-            f"{folder} already holds {there} saved graphs; save into another folder or pass overwrite=True."
+            f"{folder} already holds {count} saved graphs; save into another folder or pass overwrite=True."
         )
 
 
 def _save(components: Mapping[str, Component], folder: Path) -> None:
     """Write the graphs that served, in place of those of these components that are there."""
     before = list(registry().store.saved(folder))
-    found = {name: _used(component) for name, component in components.items()}
-    if not any(found.values()):
+    used = {name: _used(component) for name, component in components.items()}
+    if not any(used.values()):
         reports = (ComponentReport.of(name, component.report, ()) for name, component in components.items())
         why = "; ".join(f"{one.name}: {one.text}" for one in reports)
         raise PipelineError(f"There are no graphs to save yet ({why}). Run it once, then save it.")
     written: set[Path] = set()
-    own = {f"{name}{GRAPHS_SUFFIX}" for name in found}
-    for name, graphs in found.items():
+    names = {f"{name}{GRAPHS_SUFFIX}" for name in used}
+    for name, graphs in used.items():
         for request, entry in graphs:
             location = folder / f"{name}{GRAPHS_SUFFIX}" / request.source.digest
             written.add(registry().store.save(entry, location))
     for entry in before:
         # The folder may hold checkpoints too, whose graphs are no concern of this pipeline.
-        if entry.folder not in written and entry.folder.relative_to(folder).parts[0] in own:
+        if entry.folder not in written and entry.folder.relative_to(folder).parts[0] in names:
             registry().store.remove_copy(entry)
     log.info("saved %d graphs in %s", len(written), folder)
 
@@ -113,16 +113,16 @@ def _handle(module: torch.nn.Module) -> Handle:
 
 def _used(component: Component) -> list[tuple[Request, Entry]]:
     """The graphs that served a component in this process and are sound."""
-    found = []
+    graphs = []
     for request in component.used.values():
         graph = registry().loaded(request.key, request.device)
         if graph is not None and graph.retired is None:
-            found.append((request, graph.entry))
+            graphs.append((request, graph.entry))
             continue
         stored = registry().store.find(request.key)
         if isinstance(stored, Hit):
-            found.append((request, stored.entry))
-    return found
+            graphs.append((request, stored.entry))
+    return graphs
 
 
 def load_pipe(pipe: Any, dir: str | Path, *, trust: str | None = None) -> Any:
@@ -199,8 +199,8 @@ def _check(folder: Path, components: Mapping[str, Component]) -> dict[str, Reaso
         )
     misfits: dict[str, Reason] = {}
     for name, component in components.items():
-        own = [entry for entry in entries if entry.manifest.key.get("component") == component.family.component]
-        usable = [entry for entry in own if judged[entry.folder] is None]
+        candidates = [entry for entry in entries if entry.manifest.key.get("component") == component.family.component]
+        usable = [entry for entry in candidates if judged[entry.folder] is None]
         differing = [_target_differs(entry, component) for entry in usable]
         if usable and all(differing):
             reason = misfits[name] = reasons.SavedForOther(next(one for one in differing if one))

@@ -98,7 +98,7 @@ def measure(part: str, work: Path) -> dict[str, Any]:
     run: Callable[[Any], Any]
     if is_unet:
         plain: Any = host.load(path)
-        fast = model_hook.compile_model(plain, model_hook.Options(), "node")[0]
+        fast = model_hook.compile_model(plain, model_hook.ModelNodeOptions(), "node")[0]
         settings = {"height": SIDE, "width": SIDE, "steps": STEPS, "context_width": models.UNETS[part]["context_dim"]}
         key = "node"
 
@@ -106,7 +106,9 @@ def measure(part: str, work: Path) -> dict[str, Any]:
             return host.sample(model, **settings)
     else:
         plain = host.load_vae(path)
-        fast = vae_hook.compile_vae(plain, vae_hook.Options(parts="both", dynamic_resolution="any size"), "node")[0]
+        fast = vae_hook.compile_vae(
+            plain, vae_hook.VaeNodeOptions(parts="both", dynamic_resolution="any size"), "node"
+        )[0]
         key = f"node:{part}"
         latents = torch.randn(1, 4, SIDE // 8, SIDE // 8, generator=generator)
         pixels = torch.rand(1, SIDE, SIDE, 3, generator=generator)
@@ -155,7 +157,7 @@ def beside(part: str, work: Path) -> dict[str, Any]:
 
     path = models.write_checkpoint(part, work / f"{part}.safetensors", vae="none")
     plain = host.load(path)
-    hooked = model_hook.compile_model(plain, model_hook.Options(when_missing="background"), "node")[0]
+    hooked = model_hook.compile_model(plain, model_hook.ModelNodeOptions(when_missing="background"), "node")[0]
     settings = {"height": SIDE, "width": SIDE, "steps": STEPS, "context_width": models.UNETS[part]["context_dim"]}
 
     def step_ms() -> float:

@@ -78,7 +78,7 @@ def main() -> None:
     registry().policy = ANY_SPEED
     path = models.write_checkpoint(options.model, options.work / f"{options.model}.safetensors", device=options.device)
     model = host.load(path)
-    fast, _ = hook.compile_model(model, hook.Options(), "guard")
+    fast, _ = hook.compile_model(model, hook.ModelNodeOptions(), "guard")
     size = {"height": options.side, "width": options.side}
     host.sample(fast, steps=2, **size)
     seconds = []

@@ -58,7 +58,7 @@ def main() -> None:
     path = models.write_checkpoint(options.model, OUT / f"{options.model}.safetensors")
     patcher = host.load(path)
     unet = patcher.model.diffusion_model
-    node = hook.ModelHook(hook.Options(), None, source_of(patcher, unet))
+    node = hook.ModelHook(hook.ModelNodeOptions(), None, source_of(patcher, unet))
     run = start_run(patcher, unet, "diffusion_model.")
     engine = Registry(Store(OUT / "home"))
     width_of_context = models.UNETS[options.model]["context_dim"]

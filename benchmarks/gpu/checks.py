@@ -55,7 +55,7 @@ def measure(name: str, layers: str, rounds: int, work: Path) -> list[dict[str, A
     from onegraph.runtime.obtain.registry import registry
 
     model, text, channels, cfg = load(name, layers, work)
-    fast = model_hook.compile_model(model, model_hook.Options(backend="inductor"), "7")[0]
+    fast = model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
     host.wait_for_preloads()
     times: list[float] = []
 

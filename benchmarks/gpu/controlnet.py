@@ -31,8 +31,8 @@ def run(bench: Bench) -> None:
     controlnet.write_controlnet(bench.model, file, device="cuda" if bench.device == "cuda" else "cpu")
     lora = models.write_lora(bench.model, bench.work / "base" / "models" / "loras" / "bench.safetensors", scale=0.3)
     net, model = controlnet.load(file), host.load(bench.checkpoint(bench.model))
-    fast_model = hook.compile_model(model, hook.Options(), "bench")[0]
-    fast_net = net_hook.compile_controlnet(net, hook.Options(), "bench-net")[0]
+    fast_model = hook.compile_model(model, hook.ModelNodeOptions(), "bench")[0]
+    fast_net = net_hook.compile_controlnet(net, hook.ModelNodeOptions(), "bench-net")[0]
     size = {"height": bench.side, "width": bench.side, "context_width": models.config(bench.model)["context_dim"]}
 
     def settings(steering: Any, strength: float = 1.0) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def run(bench: Bench) -> None:
     put(first_run_s=round(time.perf_counter() - began, 2), rel_l2_to_eager=relative_l2(result, reference))
     put(unet_only=timed(fast_model, settings(net)), both=timed(fast_model, settings(fast_net)))
     steered_model = _with_lora(model, lora)
-    steered_fast = hook.compile_model(steered_model, hook.Options(), "bench")[0]
+    steered_fast = hook.compile_model(steered_model, hook.ModelNodeOptions(), "bench")[0]
     for name, patcher, fast, strength in (
         ("strength 0.5", model, fast_model, 0.5),
         ("LoRA", steered_model, steered_fast, 1.0),

@@ -74,9 +74,9 @@ def latent_of(name: str, side: int) -> Any:
 def compiled_by(way: str, model: Any) -> Any:
     """The MODEL as the node of a way makes it."""
     if way.startswith("ours"):
-        from onegraph.host.calls.model_hook import Options, compile_model
+        from onegraph.host.calls.model_hook import ModelNodeOptions, compile_model
 
-        return compile_model(model, Options(backend="inductor"), "7")[0]
+        return compile_model(model, ModelNodeOptions(backend="inductor"), "7")[0]
     if way == "eager":
         return model
     from comfy_api.torch_helpers import set_torch_compile_wrapper

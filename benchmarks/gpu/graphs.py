@@ -46,7 +46,7 @@ class Unet(Component):
         self.put(refusal=run.refusal, weights=str(weight.dtype), inputs=str(self.dtype))
         for name, shapes in (("any_size", "any size"), ("exact", "exact")):
             node = f"ask-{name}"
-            hooked = hook.compile_model(self.patcher, hook.Options(shapes=shapes), node)[0]  # type: ignore[arg-type]
+            hooked = hook.compile_model(self.patcher, hook.ModelNodeOptions(shapes=shapes), node)[0]  # type: ignore[arg-type]
             self.ask(name, functools.partial(host.sample, hooked, steps=1, **self.settings), node)
 
     def inputs(self, call: Call) -> list[Any]:
@@ -100,7 +100,7 @@ class Vae(Component):
         self.component = f"{self.part}r"
         rules = {"any_size": "any size", "exact": "each size"} if self.part == "decode" else {"any_size": "any size"}
         for name, rule in rules.items():
-            options = hook.Options(parts="both", dynamic_resolution=rule)  # type: ignore[arg-type]
+            options = hook.VaeNodeOptions(parts="both", dynamic_resolution=rule)  # type: ignore[arg-type]
             hooked = hook.compile_vae(self.vae, options, "ask")[0]
             self.ask(name, functools.partial(self.whole, hooked), f"ask:{self.component}")
 
@@ -127,7 +127,7 @@ class Vae(Component):
         from onegraph.host.calls.vae import hook
         from onegraph.host.show import status
 
-        options = hook.Options(parts="both", when_missing="eager")
+        options = hook.VaeNodeOptions(parts="both", when_missing="eager")
         compiled, said = hook.compile_vae(self.vae, options, "bench_vae")
         torch.manual_seed(0)  # an encoder draws its latents
         plain = self.whole(self.vae)

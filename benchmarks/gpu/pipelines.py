@@ -192,7 +192,7 @@ def comfyui_child(model: str, side: int, device: str, work: Path) -> dict[str, A
         "eager_step_ms": _step_ms(lambda steps: host.sample(patcher, steps=steps, **size)),
     }
     print(json.dumps(found), flush=True)
-    compiled = hook.compile_model(patcher, hook.Options(), "bench")[0]
+    compiled = hook.compile_model(patcher, hook.ModelNodeOptions(), "bench")[0]
     began = time.perf_counter()
     host.sample(compiled, steps=FIRST_STEPS, **size)
     found["first_image_s"] = round(time.perf_counter() - began, 2)

@@ -50,7 +50,7 @@ def compare(component: Component, patcher: Any, settings: dict[str, Any]) -> Non
     for name, shapes in (("any_size", "any size"), ("exact", "exact")):
         if name not in component.compiles:
             continue
-        options = hook.Options(shapes=shapes, when_missing="eager")  # type: ignore[arg-type]
+        options = hook.ModelNodeOptions(shapes=shapes, when_missing="eager")  # type: ignore[arg-type]
         compiled, said = hook.compile_model(patcher, options, "bench")
         first = host.sample(compiled, steps=SHORT, **settings)
         second = host.sample(compiled, steps=SHORT, **settings)

@@ -32,7 +32,7 @@ def run(bench: Bench) -> None:
         unet.compiles.pop("exact", None)
         width, height = (side * bench.side // 1024 // 8 * 8 for side in (1920, 1080))
         settings = {**unet.settings, "height": height, "width": width}
-        hooked = hook.compile_model(unet.patcher, hook.Options(), "ask-every-size")[0]
+        hooked = hook.compile_model(unet.patcher, hook.ModelNodeOptions(), "ask-every-size")[0]
         unet.ask(EVERY, functools.partial(host.sample, hooked, steps=1, **settings), "ask-every-size")
         compile_at_once(bench, dict(unet.compiles), bench.deadline - 60)
         for name, compile_ in unet.compiles.items():

@@ -38,7 +38,7 @@ from .run import HostRun
 from .sampling_hook import SamplingHook, active
 
 if TYPE_CHECKING:
-    from ..comfyui.options import Options
+    from ..comfyui.options import ModelNodeOptions
 
 _PREFIX = "diffusion_model."  # of the patcher's keys
 
@@ -54,7 +54,7 @@ class BlockHook(SamplingHook):
 
     wraps = "APPLY_MODEL"
 
-    def __init__(self, options: Options, node_id: str | None, source: ModelSource) -> None:
+    def __init__(self, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
         super().__init__(Component(Blocks(), node_id, source))
         self.options = options
 
@@ -83,7 +83,12 @@ class BlockHook(SamplingHook):
 
 
 def preload_blocks(
-    component: Component, options: Options, patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardCache
+    component: Component,
+    options: ModelNodeOptions,
+    patcher: Any,
+    module: torch.nn.Module,
+    prefix: str,
+    guards: GuardCache,
 ) -> None:
     """Begin to restore the graphs that the store has for a model's blocks."""
 
@@ -113,11 +118,11 @@ def _started(client: BlockClient, patcher: Any, module: torch.nn.Module, guards:
     if paged_weights.is_paged(patcher):
         run.guard = guards.of(module, eligibility.rules())
         run.version = run.guard.version
-        found = paged_weights.paged(patcher, module, run.version)
-        if not isinstance(found, paged_weights.Paged):
-            run.refusal = found.reason
+        paged = paged_weights.paged(patcher, module, run.version)
+        if not isinstance(paged, paged_weights.Paged):
+            run.refusal = paged.reason
             return run
-        run.paged = found
+        run.paged = paged
     run.blocks = BlockRun(client, run, module, guards)
     return run
 
@@ -130,7 +135,7 @@ class BlockClient:
     """
 
     def __init__(
-        self, component: Component, options: Options, model: torch.nn.Module, prefix: str, device: torch.device
+        self, component: Component, options: ModelNodeOptions, model: torch.nn.Module, prefix: str, device: torch.device
     ) -> None:
         self._component = component
         self._model = model
@@ -186,10 +191,10 @@ class BlockClient:
         if around is None:  # once in a call of the model
             around = self._surroundings[classes] = plain.surroundings(classes)
         checked = guard.version, around
-        known = self._weights.get(name)
-        if known is None or known[0] != checked:
-            known = self._weights[name] = checked, plain.refusal(block)
-        return known[1]
+        last_check = self._weights.get(name)
+        if last_check is None or last_check[0] != checked:
+            last_check = self._weights[name] = checked, plain.refusal(block)
+        return last_check[1]
 
     def before_call(self, run: HostRun, block: torch.nn.Module) -> None:
         """Nothing: graphs read weights alone."""
@@ -224,7 +229,7 @@ def rules() -> Rules:
 
 
 def compile_blocks(
-    model: Any, module: torch.nn.Module, options: Options, node_id: str | None, source: ModelSource
+    model: Any, module: torch.nn.Module, options: ModelNodeOptions, node_id: str | None, source: ModelSource
 ) -> str:
     """Compile the blocks of a MODEL, a fresh clone; a sentence for the node."""
     lacking = contract.refusal("blocks")

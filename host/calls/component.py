@@ -131,9 +131,9 @@ class Component(component.Component):
             return
         run = HostRun(version=guard.version, patcher=patcher, guard=guard, paged=paged)
         for example in examples():
-            given = self.family.read(module, example.args, example.kwargs)
+            tensors = self.family.read(module, example.args, example.kwargs)
             shape_policy = shape_policy_of("any size")
-            yield given if isinstance(given, Refused) else self.request(run, module, given, backend, shape_policy)
+            yield tensors if isinstance(tensors, Refused) else self.request(run, module, tensors, backend, shape_policy)
 
     def preload_requests(
         self, patcher: Any, requests: Callable[[], Iterable[tuple[Request, int]]], compiles: str
@@ -151,14 +151,14 @@ class Component(component.Component):
             room = patcher.model_size() + policy.preload_room
             if device.type not in policy.preload_on or memory.unused_bytes(device) < room:
                 return
-            found = False
+            has_requests = False
             for request, modules in requests():
-                found = True
+                has_requests = True
                 name = f"onegraph-preload-{request.key.digest}"
-                given = (request, policy.preload_room, modules, compiles)
+                args = (request, policy.preload_room, modules, compiles)
                 # Not a daemon: a process that ends in the midst would leave the mark of a graph that takes it down.
-                threading.Thread(target=_preload, args=given, name=name).start()
-            if not found and compiles:  # blocks, whose graphs are asked for by what the store has
+                threading.Thread(target=_preload, args=args, name=name).start()
+            if not has_requests and compiles:  # blocks, whose graphs are asked for by what the store has
                 likely_compile.expect(compiles, device, ready_workers.MOST)
         except Exception:  # never into the queue; the first call does without
             log.debug("no graph was preloaded", exc_info=True)

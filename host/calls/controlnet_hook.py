@@ -21,7 +21,7 @@ from ...runtime.calls.component import shape_policy_of
 from ...runtime.calls.dispatch import Call, count_eager
 from ...runtime.guards.module_guard import GuardCache
 from ..comfyui import contract, model_source
-from ..comfyui.options import Options
+from ..comfyui.options import ModelNodeOptions
 from ..families import CONTROLNETS, Family, family_of
 from ..show import status
 from .block_hook import BlockClient, Blocks, preload_blocks, start_blocks
@@ -62,7 +62,7 @@ class ControlNetHook:
         run: the one under way.
     """
 
-    def __init__(self, family: Family, options: Options, node_id: str | None, source: ModelSource) -> None:
+    def __init__(self, family: Family, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
         self.options = options
         self._component = Component(family, node_id, source)
         self._guards = GuardCache()
@@ -186,13 +186,13 @@ class ControlNetProxy(ModuleProxy):
 
 def _end(hook: weakref.ref[ControlNetHook], run: HostRun) -> None:
     """The sampling of a run is gone, whether the host has said so or not."""
-    found = hook()
-    if found is not None and found.run is run:
-        found.on_cleanup(None)
+    live_hook = hook()
+    if live_hook is not None and live_hook.run is run:
+        live_hook.on_cleanup(None)
 
 
 def compile_controlnet(
-    control_net: Any, options: Options, node_id: str | None = None, dynprompt: Any = None
+    control_net: Any, options: ModelNodeOptions, node_id: str | None = None, dynprompt: Any = None
 ) -> tuple[Any, str]:
     """A copy of a CONTROL_NET that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
     family = family_for(control_net)

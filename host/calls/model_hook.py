@@ -24,7 +24,7 @@ from ...runtime.calls.dispatch import Call, Dispatcher
 from ...runtime.guards import code_guard
 from ...runtime.obtain.registry import registry
 from ..comfyui import contract, model_source
-from ..comfyui.options import Options
+from ..comfyui.options import ModelNodeOptions
 from ..families import MODELS, Family, family_of
 from .block_hook import compile_blocks
 from .component import Component, eager_text
@@ -39,7 +39,7 @@ class ModelHook(SamplingHook):
 
     wraps = "DIFFUSION_MODEL"
 
-    def __init__(self, family: Family, options: Options, node_id: str | None, source: ModelSource) -> None:
+    def __init__(self, family: Family, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
         super().__init__(Component(family, node_id, source))
         self.options = options
 
@@ -118,7 +118,9 @@ def _has_blocks(module: Any) -> bool:
     )
 
 
-def compile_model(patcher: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
+def compile_model(
+    patcher: Any, options: ModelNodeOptions, node_id: str | None = None, dynprompt: Any = None
+) -> tuple[Any, str]:
     """A clone of a MODEL that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
     lacking = contract.refusal("model")
     if lacking is not None:

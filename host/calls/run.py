@@ -94,10 +94,10 @@ class HostRun(Run):
         if self.paged is None:
             return None
         self.paged.release()
-        found = paged_weights.paged(self.patcher, module, version)
-        if isinstance(found, Refused):
-            return found.reason
-        self.paged = found
+        paged = paged_weights.paged(self.patcher, module, version)
+        if isinstance(paged, Refused):
+            return paged.reason
+        self.paged = paged
         return None
 
     def release(self) -> None:
@@ -142,11 +142,11 @@ def start_run(patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardC
         refusal = eligibility.refusal(patcher, guard, prefix)
         paged = None
         if refusal is None and paged_weights.is_paged(patcher):
-            found = paged_weights.paged(patcher, module, guard.version)
-            if isinstance(found, Refused):
-                refusal = found.reason
+            access = paged_weights.paged(patcher, module, guard.version)
+            if isinstance(access, Refused):
+                refusal = access.reason
             else:
-                paged = found
+                paged = access
         return HostRun(
             refusal=refusal,
             version=guard.version,

@@ -78,8 +78,8 @@ _runs: dict[int, list[tuple[SamplingHook, HostRun]]] = {}
 
 def active(module: Any) -> tuple[SamplingHook, HostRun] | tuple[None, None]:
     """The hook and the run that a call of a module belongs to; None: there are none."""
-    found = _runs.get(id(module))
-    return found[-1] if found else (None, None)
+    runs = _runs.get(id(module))
+    return runs[-1] if runs else (None, None)
 
 
 def detach(patcher: Any) -> None:

@@ -37,8 +37,10 @@ class ChosenAttention:
         from comfy.ldm.modules import attention
 
         self._host = attention
-        found = {id(one): one for one in (attention, *_modules(model, packages)) if any(n in vars(one) for n in _NAMES)}
-        self._spaces = [vars(one) for one in found.values()]
+        modules = {
+            id(one): one for one in (attention, *_modules(model, packages)) if any(n in vars(one) for n in _NAMES)
+        }
+        self._spaces = [vars(one) for one in modules.values()]
         self._of_host: Attention = "captured"
         self.look()
 
@@ -97,10 +99,10 @@ def overridden(func: Any, *args: Any, **kwargs: Any) -> Any:
     """The override of a capture: blocks may call other functions of the host's than the chosen one with options."""
     from comfy.ldm.modules import attention
 
-    given = {name: value for name, value in kwargs.items() if name != _INSIDE}
+    arguments = {name: value for name, value in kwargs.items() if name != _INSIDE}
     for name, value in vars(attention).items():
         if getattr(value, "__wrapped__", None) is func:
-            return _stand_in(f"{_ATTENTION}:{name}")(*args, **given)
+            return _stand_in(f"{_ATTENTION}:{name}")(*args, **arguments)
     raise TypeError("an attention function that is not ComfyUI's")
 
 

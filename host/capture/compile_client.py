@@ -31,7 +31,7 @@ def client() -> Client:
 
     plain = {k: v for k, v in vars(args).items() if v is None or isinstance(v, _PLAIN)}
     state = {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain}
-    return Client(".host.capture.compile_client", {**state, "families": modules_of(families.known())})
+    return Client(".host.capture.compile_client", {**state, "families": modules_of(families.registered())})
 
 
 @functools.cache
@@ -86,5 +86,5 @@ def wrap(component: str, module: torch.nn.Module, inputs: Sequence[str]) -> torc
     """The function of tensors to capture for a component, which takes the inputs of these names."""
     from ..weights import plain
 
-    family = next(one for one in families.known() if one.component == component and one.serves(module))
+    family = next(one for one in families.registered() if one.component == component and one.serves(module))
     return ModuleCall(family, plain.plain(module), inputs)

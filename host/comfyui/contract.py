@@ -177,7 +177,7 @@ def _module(name: str) -> tuple[ModuleType | None, str]:
     return None, name
 
 
-def _found(use: Use) -> bool:
+def _exists(use: Use) -> bool:
     """Whether this ComfyUI has something as it is used."""
     module, rest = _module(use.name)
     if module is None:
@@ -196,7 +196,7 @@ def _found(use: Use) -> bool:
 @functools.cache
 def missing(used: tuple[Use, ...]) -> tuple[str, ...]:
     """What this ComfyUI lacks, or has with other parameters, of what is used."""
-    return tuple(use.name for use in used if not _found(use))
+    return tuple(use.name for use in used if not _exists(use))
 
 
 def refusal(feature: Feature, of_family: tuple[Use, ...] = ()) -> Reason | None:

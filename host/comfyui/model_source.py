@@ -57,9 +57,9 @@ def workflow_path(
         for name, folder in loader_inputs.items():
             value = inputs.get(name)
             if isinstance(value, str):
-                found = folder_paths.get_full_path(folder, value)
-                if found:
-                    return Path(found)
+                path = folder_paths.get_full_path(folder, value)
+                if path:
+                    return Path(path)
         links = [v for v in inputs.values() if isinstance(v, list) and len(v) == 2 and isinstance(v[0], str)]
         queue += [link[0] for link in links]
     return None
@@ -102,9 +102,9 @@ def model_folders(kinds: Sequence[str] = ("checkpoints", "diffusion_models")) ->
     """ComfyUI's folders of these kinds of models: others there may have graphs of the same architecture."""
     import folder_paths
 
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for kind in kinds:
         roots = [Path(root) for root in folder_paths.get_folder_paths(kind)]
         below = {Path(name).parent for name in folder_paths.get_filename_list(kind)}  # listed once, kept by ComfyUI
-        found |= dict.fromkeys(root / folder for folder in [Path(), *sorted(below)] for root in roots)
-    return tuple(found)
+        folders |= dict.fromkeys(root / folder for folder in [Path(), *sorted(below)] for root in roots)
+    return tuple(folders)

@@ -11,7 +11,7 @@ from ...runtime.request import WhenMissing
 
 
 @dataclass(frozen=True)
-class Options:
+class ModelNodeOptions:
     """The choices of the node."""
 
     backend: str = "auto"

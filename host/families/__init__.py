@@ -42,8 +42,8 @@ __all__ = [
     "VaeHalf",
     "family_of",
     "half_of",
-    "known",
     "register",
+    "registered",
 ]
 
 
@@ -52,7 +52,7 @@ def register(family: Family) -> None:
     MODELS.append(family)
 
 
-def known() -> list[Family]:
+def registered() -> list[Family]:
     """All families."""
     return [*MODELS, *CONTROLNETS, *VAES]
 
@@ -72,8 +72,8 @@ def half_of(module: Any, half: Half) -> VaeHalf | Reason:
     """The family of one half of a VAE, which may refuse it all the same, or why there is none."""
     families = [family for family in VAES if family.half == half]
     lacking = [contract.refusal(family.feature, family.uses) for family in families]  # first: their classes may be gone
-    known = [one for one, lacks in zip(families, lacking, strict=True) if lacks is None and one.knows(module)]
-    if known:
-        return next((family for family in known if family.serves(module)), known[0])
+    candidates = [one for one, lacks in zip(families, lacking, strict=True) if lacks is None and one.knows(module)]
+    if candidates:
+        return next((family for family in candidates if family.serves(module)), candidates[0])
     first = next((lacks for lacks in lacking if lacks is not None), None)
     return first or reasons.NotACompilableVae(type(module).__name__)

@@ -46,10 +46,10 @@ class ControlNet(Family):
         net: Any = module
         return reasons.UnionControlNet() if net.control_add_embedding is not None else None
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         net: Any = module
         # One picture steers a whole batch in most workflows, and then it is looked at once.
-        pictures: int | str = 1 if "hint" in given and given["hint"].shape[0] == 1 else "batch"
+        pictures: int | str = 1 if "hint" in tensors and tensors["hint"].shape[0] == 1 else "batch"
         named = [
             Input("x", ("batch", None, "height", "width")),
             Input("hint", (pictures, None, f"height*{_HINT}", f"width*{_HINT}")),
@@ -58,10 +58,10 @@ class ControlNet(Family):
         ]
         return named if net.num_classes is None else [*named, Input("y", ("batch", None))]
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         net: Any = module
-        *_, height, width = given["x"].shape
-        return latent_ranges.any_size(len(net.channel_mult), given["x"].device, height, width)
+        *_, height, width = tensors["x"].shape
+        return latent_ranges.any_size(len(net.channel_mult), tensors["x"].device, height, width)
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         net: Any = module
@@ -70,15 +70,15 @@ class ControlNet(Family):
             call.pop("y", None)  # which the module does not read
         return super().read(module, (), call)
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> tuple[torch.Tensor, ...]:
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         """The residuals for the skips in their order, then the middle's."""
-        control = module(**given)
+        control = module(**tensors)
         (middle,) = control["middle"]
         return (*control["output"], middle)
 
     @contextlib.contextmanager
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
-        with torch_attention(), one_path(given["x"]), products():
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> Iterator[None]:
+        with torch_attention(), one_path(tensors["x"]), products():
             yield
 
     def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
@@ -86,12 +86,12 @@ class ControlNet(Family):
         tensor = {"dtype": net.dtype, "device": like.load_device}
         width = next(m.attn2.to_k.in_features for m in net.modules() if hasattr(m, "attn2"))
         pixels = _HINT * FIRST_SIDE
-        given = {
+        kwargs = {
             "x": torch.zeros(2, net.in_channels, FIRST_SIDE, FIRST_SIDE, **tensor),
             "hint": torch.zeros(1, net.input_hint_block[0].in_channels, pixels, pixels, **tensor),
             "timesteps": torch.zeros(2, **tensor),
             "context": torch.zeros(2, FIRST_TOKENS, width, **tensor),
         }
         if net.num_classes is not None:
-            given["y"] = torch.zeros(2, net.label_emb[0][0].in_features, **tensor)
-        return Arguments((), given)
+            kwargs["y"] = torch.zeros(2, net.label_emb[0][0].in_features, **tensor)
+        return Arguments((), kwargs)

@@ -68,17 +68,17 @@ def one_path(like: torch.Tensor) -> Iterator[None]:
     """
     import comfy.ops
 
-    own = comfy.ops.scaled_dot_product_attention
-    if "nelement" not in getattr(getattr(own, "__code__", None), "co_names", ()):
+    host_attention = comfy.ops.scaled_dot_product_attention
+    if "nelement" not in getattr(getattr(host_attention, "__code__", None), "co_names", ()):
         yield
         return
     small = like.new_zeros(1, 1, 8, 8)
-    own(small, small, small)
+    host_attention(small, small, small)
     comfy.ops.scaled_dot_product_attention = torch.nn.functional.scaled_dot_product_attention
     try:
         yield
     finally:
-        comfy.ops.scaled_dot_product_attention = own
+        comfy.ops.scaled_dot_product_attention = host_attention
 
 
 @contextlib.contextmanager
@@ -97,6 +97,6 @@ def torch_attention() -> Iterator[None]:
             setattr(host, name, function)
 
 
-def of_steps(given: Mapping[str, Any]) -> dict[str, Any]:
+def of_steps(call: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a model's usual arguments that a call gives."""
-    return {name: given[name] for name in ("x", "hint", "timesteps", "context", "y") if given.get(name) is not None}
+    return {name: call[name] for name in ("x", "hint", "timesteps", "context", "y") if call.get(name) is not None}

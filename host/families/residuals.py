@@ -75,14 +75,14 @@ def taken(unet: Any, control: Any, x: torch.Tensor) -> dict[str, torch.Tensor] |
     """
     if not control:
         return {}
-    found: dict[str, torch.Tensor] = {}
+    residuals: dict[str, torch.Tensor] = {}
     if not isinstance(control, dict):
         return Refused(reasons.UnusualResidual(type(control).__name__))
     for block in _blocks(unet):
-        given = control.get(block.kind, [])
-        if not isinstance(given, list):
-            return Refused(reasons.UnusualResidual(type(given).__name__))
-        residual = given[-1 - block.number] if block.number < len(given) else None
+        of_kind = control.get(block.kind, [])
+        if not isinstance(of_kind, list):
+            return Refused(reasons.UnusualResidual(type(of_kind).__name__))
+        residual = of_kind[-1 - block.number] if block.number < len(of_kind) else None
         if residual is None:
             continue
         if type(residual) is not torch.Tensor or residual.device != x.device or residual.dtype not in _DTYPES:
@@ -91,8 +91,8 @@ def taken(unet: Any, control: Any, x: torch.Tensor) -> dict[str, torch.Tensor] |
         size = block.size(x)
         if tuple(residual.shape) not in (size, (1, *size[1:])):
             return Refused(reasons.ResidualSize(block.kind, block.number, tuple(residual.shape), size))
-        found[block.name] = residual.expand(size)
-    return found
+        residuals[block.name] = residual.expand(size)
+    return residuals
 
 
 def usual(unet: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -101,9 +101,9 @@ def usual(unet: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
     return {block.name: torch.zeros(block.size(x), dtype=x.dtype, device=x.device) for block in steered}
 
 
-def inputs(unet: Any, given: Mapping[str, torch.Tensor]) -> list[Input]:
+def inputs(unet: Any, tensors: Mapping[str, torch.Tensor]) -> list[Input]:
     """The residuals among a graph's inputs, in the order of the blocks."""
-    if not among(given):
+    if not among(tensors):
         return []
     return [
         Input(
@@ -115,9 +115,9 @@ def inputs(unet: Any, given: Mapping[str, torch.Tensor]) -> list[Input]:
     ]
 
 
-def among(given: Mapping[str, torch.Tensor]) -> bool:
+def among(tensors: Mapping[str, torch.Tensor]) -> bool:
     """Whether a graph's inputs hold residuals."""
-    return any(name.partition("_")[0] in _KINDS for name in given)
+    return any(name.partition("_")[0] in _KINDS for name in tensors)
 
 
 def control_of(residuals: Mapping[str, torch.Tensor]) -> dict[str, list[torch.Tensor | None]] | None:
@@ -127,13 +127,13 @@ def control_of(residuals: Mapping[str, torch.Tensor]) -> dict[str, list[torch.Te
     control: dict[str, list[torch.Tensor | None]] = {}
     for name, residual in residuals.items():
         kind, _, number = name.partition("_")
-        given = control.setdefault(kind, [])
-        given += [None] * (int(number) + 1 - len(given))
-        given[int(number)] = residual
-    return {kind: given[::-1] for kind, given in control.items()}
+        of_kind = control.setdefault(kind, [])
+        of_kind += [None] * (int(number) + 1 - len(of_kind))
+        of_kind[int(number)] = residual
+    return {kind: of_kind[::-1] for kind, of_kind in control.items()}
 
 
-def split(given: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:
+def split(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:
     """Return a graph's inputs without the residuals, and these as the host's control."""
-    residuals = {name: tensor for name, tensor in given.items() if name.partition("_")[0] in _KINDS}
-    return {name: tensor for name, tensor in given.items() if name not in residuals}, control_of(residuals)
+    residuals = {name: tensor for name, tensor in tensors.items() if name.partition("_")[0] in _KINDS}
+    return {name: tensor for name, tensor in tensors.items() if name not in residuals}, control_of(residuals)

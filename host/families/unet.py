@@ -63,21 +63,21 @@ class Unet(Family):
 
         return type(module) is UNetModel and not is_video(module)
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
-        dtype = dtype_of(given["x"])
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
+        dtype = dtype_of(tensors["x"])
         return [
             Input("x", ("batch", None, "height", "width")),
             Input("timesteps", ("batch",), dtype="float32"),
             Input("context", ("batch", "context", None), dtype=dtype),
             Input("y", ("batch", None), dtype=dtype, optional=True),
-            *residuals.inputs(module, given),
+            *residuals.inputs(module, tensors),
         ]
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         unet: Any = module
-        *_, height, width = given["x"].shape
-        axes, label = latent_ranges.any_size(len(unet.channel_mult), given["x"].device, height, width)
-        return axes, f"{label} with residuals" if residuals.among(given) else label
+        *_, height, width = tensors["x"].shape
+        axes, label = latent_ranges.any_size(len(unet.channel_mult), tensors["x"].device, height, width)
+        return axes, f"{label} with residuals" if residuals.among(tensors) else label
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         call = by_name(self.arguments, args, kwargs)
@@ -89,25 +89,25 @@ class Unet(Family):
         refusal = options_refusal(call.get("transformer_options") or {})
         if refusal is not None:
             return Refused(refusal)
-        given = of_steps(call)
-        if not {"x", "timesteps", "context"} <= given.keys() or plain([*given.values()]) is None:
+        tensors = of_steps(call)
+        if not {"x", "timesteps", "context"} <= tensors.keys() or plain([*tensors.values()]) is None:
             return Refused(reasons.NotPlainInputs())
-        if given["x"].ndim != 4 or given["context"].ndim != 3 or ("y" in given and given["y"].ndim != 2):
+        if tensors["x"].ndim != 4 or tensors["context"].ndim != 3 or ("y" in tensors and tensors["y"].ndim != 2):
             return Refused(reasons.UnusualInputs())
-        steering = residuals.taken(module, call.get("control"), given["x"])
-        return steering if isinstance(steering, Refused) else {**given, **steering}
+        steering = residuals.taken(module, call.get("control"), tensors["x"])
+        return steering if isinstance(steering, Refused) else {**tensors, **steering}
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
         unet: Any = module
-        plain_inputs, control = residuals.split(given)
+        plain_inputs, control = residuals.split(tensors)
         result: torch.Tensor = unet._forward(**plain_inputs, control=control, transformer_options={**self.options})
         return result
 
     @contextlib.contextmanager
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> Iterator[None]:
         self.options = {"optimized_attention_override": attention}
         try:
-            with one_path(given["x"]), products():
+            with one_path(tensors["x"]), products():
                 yield
         finally:
             self.options = {}
@@ -117,14 +117,14 @@ class Unet(Family):
         config = like.model.model_config.unet_config
         tensor = {"dtype": like.model.get_dtype_inference(), "device": like.load_device}
         batch = 2 * size.images  # with a prompt and without, at once
-        given = {
+        kwargs = {
             "x": torch.zeros(batch, unet.in_channels, size.height // PIXELS, size.width // PIXELS, **tensor),
             "timesteps": torch.zeros(batch, device=like.load_device),
             "context": torch.zeros(batch, FIRST_TOKENS, config["context_dim"], **tensor),
         }
         if unet.num_classes is not None:
-            given["y"] = torch.zeros(batch, config["adm_in_channels"], **tensor)
-        return Arguments((), given)
+            kwargs["y"] = torch.zeros(batch, config["adm_in_channels"], **tensor)
+        return Arguments((), kwargs)
 
     def examples(self, module: torch.nn.Module, like: Any, dynprompt: Any) -> Sequence[Arguments]:
         plain_call = self.example(module, like, prompt_size(dynprompt))
@@ -147,11 +147,11 @@ def is_video(module: torch.nn.Module) -> bool:
 
     if type(module) is not UNetModel:
         return False
-    known = _videos.get(module)
-    if known is None:
+    cached = _videos.get(module)
+    if cached is None:
         blocks = VideoResBlock | SpatialVideoTransformer
-        known = _videos[module] = any(isinstance(child, blocks) for child in module.modules())
-    return known
+        cached = _videos[module] = any(isinstance(child, blocks) for child in module.modules())
+    return cached
 
 
 def options_refusal(options: Mapping[str, Any]) -> Reason | None:
@@ -160,9 +160,9 @@ def options_refusal(options: Mapping[str, Any]) -> Reason | None:
         if key in _NEUTRAL:
             continue
         if key == "patches":
-            found = {name: patches for name, patches in value.items() if patches}
-            if found:
-                name, patches = next(iter(found.items()))
+            patched = {name: patches for name, patches in value.items() if patches}
+            if patched:
+                name, patches = next(iter(patched.items()))
                 return reasons.PatchedBy(_patch_name(patches[0]), str(name))
         elif key == "patches_replace":
             replaced = {name: patches for name, patches in value.items() if patches}

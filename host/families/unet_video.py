@@ -40,8 +40,8 @@ class VideoUnet(Unet):
     def serves(self, module: torch.nn.Module) -> bool:
         return is_video(module)
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
-        dtype = dtype_of(given["x"])
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
+        dtype = dtype_of(tensors["x"])
         return (
             Input("x", (1, "frames", None, "height", "width")),
             Input("timesteps", (1, "frames"), dtype="float32"),
@@ -49,11 +49,11 @@ class VideoUnet(Unet):
             Input("y", (1, "frames", None), dtype=dtype, optional=True),
         )
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         unet: Any = module
-        *_, height, width = given["x"].shape
-        found, label = latent_ranges.any_size(len(unet.channel_mult), given["x"].device, height, width)
-        return [_FRAMES, *(axis for axis in found if axis.pixels)], f"{label}, up to {_FRAMES.high} frames"
+        *_, height, width = tensors["x"].shape
+        axes, label = latent_ranges.any_size(len(unet.channel_mult), tensors["x"].device, height, width)
+        return [_FRAMES, *(axis for axis in axes if axis.pixels)], f"{label}, up to {_FRAMES.high} frames"
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         call = by_name(self.arguments, args, kwargs)  # and what the host gives by name alone
@@ -63,27 +63,27 @@ class VideoUnet(Unet):
         refusal = options_refusal(call.get("transformer_options") or {})
         if refusal is not None:
             return Refused(refusal)
-        given = {name: call[name] for name in _TENSORS if call.get(name) is not None}
-        if not {"x", "timesteps", "context"} <= given.keys() or plain([*given.values()]) is None:
+        tensors = {name: call[name] for name in _TENSORS if call.get(name) is not None}
+        if not {"x", "timesteps", "context"} <= tensors.keys() or plain([*tensors.values()]) is None:
             return Refused(reasons.NotPlainInputs())
-        frames, batch = call.get("num_video_frames"), given["x"].shape[0]
+        frames, batch = call.get("num_video_frames"), tensors["x"].shape[0]
         if type(frames) is not int or frames < 1 or batch % frames:
             return Refused(reasons.UnusualInputs())
         dims = {"x": 4, "timesteps": 1, "context": 3, "y": 2}
-        if any(one.ndim != dims[name] or one.shape[0] != batch for name, one in given.items()):
+        if any(one.ndim != dims[name] or one.shape[0] != batch for name, one in tensors.items()):
             return Refused(reasons.UnusualInputs())
-        return {name: one.unflatten(0, (-1, frames)) for name, one in given.items()}
+        return {name: one.unflatten(0, (-1, frames)) for name, one in tensors.items()}
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
         unet: Any = module
-        together = {name: one.flatten(0, 1) for name, one in given.items()}
-        frames, options = given["x"].shape[1], {**self.options}
+        together = {name: one.flatten(0, 1) for name, one in tensors.items()}
+        frames, options = tensors["x"].shape[1], {**self.options}
         result: torch.Tensor = unet._forward(**together, transformer_options=options, num_video_frames=frames)
         return result
 
     @contextlib.contextmanager
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
-        with super().capture_rewrites(module, given), _OneVideo():
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> Iterator[None]:
+        with super().capture_rewrites(module, tensors), _OneVideo():
             yield
 
     def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
@@ -91,14 +91,14 @@ class VideoUnet(Unet):
         config = like.model.model_config.unet_config
         tensor = {"dtype": like.model.get_dtype_inference(), "device": like.load_device}
         batch = 2 * _USUAL_FRAMES
-        given = {
+        kwargs = {
             "x": torch.zeros(batch, unet.in_channels, FIRST_SIDE, FIRST_SIDE, **tensor),
             "timesteps": torch.zeros(batch, device=like.load_device),
             "context": torch.zeros(batch, 1, config["context_dim"], **tensor),
         }
         if unet.num_classes is not None:
-            given["y"] = torch.zeros(batch, config["adm_in_channels"], **tensor)
-        return Arguments((), {**given, "num_video_frames": _USUAL_FRAMES})
+            kwargs["y"] = torch.zeros(batch, config["adm_in_channels"], **tensor)
+        return Arguments((), {**kwargs, "num_video_frames": _USUAL_FRAMES})
 
     def examples(self, module: torch.nn.Module, like: Any, dynprompt: Any) -> Sequence[Arguments]:
         return [self.example(module, like)]

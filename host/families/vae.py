@@ -67,16 +67,16 @@ class VaeHalf(Family):
     def refusal(self, module: torch.nn.Module) -> Reason | None:
         if not self.knows(module):
             return reasons.NotACompilableVae(type(module).__name__)
-        found = self.layout(module)
-        return found if isinstance(found, Reason) else None
+        layout = self.layout(module)
+        return layout if isinstance(layout, Reason) else None
 
     def laid_out(self, module: torch.nn.Module) -> Layout:
         """The layout of a VAE that is served."""
-        found = self.layout(module)
-        assert isinstance(found, Layout)
-        return found
+        layout = self.layout(module)
+        assert isinstance(layout, Layout)
+        return layout
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         frames = (None,) * (self.laid_out(module).dims - 4)
         return (Input("x", (1, None, *frames, "height", "width")),)
 
@@ -94,13 +94,13 @@ class VaeHalf(Family):
         return None
 
     @contextlib.contextmanager
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> Iterator[None]:
         from comfy.ldm.modules.diffusionmodules.model import pytorch_attention
 
         for block in module.modules():
             if "optimized_attention" in vars(block):  # a VAE's blocks carry the host's choice; see `attention`
                 block.optimized_attention = pytorch_attention
-        with one_path(next(iter(given.values()))):
+        with one_path(next(iter(tensors.values()))):
             yield
 
 
@@ -110,13 +110,13 @@ class DecoderHalf(VaeHalf):
     component = "vae_decoder"
     half = "decoder"
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         pixels = self.laid_out(module).pixels
         return sides(1, pixels, pixels)
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
-        own: Any = type(module)
-        result: torch.Tensor = own.decode(module, given["x"])
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
+        vae_class: Any = type(module)
+        result: torch.Tensor = vae_class.decode(module, tensors["x"])
         return result
 
     def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
@@ -132,13 +132,13 @@ class EncoderHalf(VaeHalf):
     component = "vae_encoder"
     half = "encoder"
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         pixels = self.laid_out(module).pixels
         return sides(pixels, pixels, 1)
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
-        own: Any = type(module)
-        result: torch.Tensor = own.encode(module, given["x"])
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
+        vae_class: Any = type(module)
+        result: torch.Tensor = vae_class.encode(module, tensors["x"])
         return result
 
     def example(self, module: torch.nn.Module, like: Any, size: Size = FIRST) -> Arguments:
@@ -207,10 +207,10 @@ class Autoencoder(VaeHalf):
         name, half = type(module).__name__, getattr(module, self.half)
         if getattr(module, "max_batch_size", None) is not None:
             return reasons.SplitBatches(name)
-        found = self.half_layout(half)
-        if found is None or (self.half == "encoder" and _normalises(module) and _draws(module.regularization)):
+        half_layout = self.half_layout(half)
+        if half_layout is None or (self.half == "encoder" and _normalises(module) and _draws(module.regularization)):
             return reasons.UnusualVae(name)
-        return Layout(found.dims, found.pixels * (module.ps[0] if _normalises(module) else 1))
+        return Layout(half_layout.dims, half_layout.pixels * (module.ps[0] if _normalises(module) else 1))
 
     def half_layout(self, half: Any) -> Layout | None:
         """How the tensors of a decoder or encoder lie; None: it is none that graphs serve."""
@@ -228,24 +228,24 @@ class Decoder(Autoencoder, DecoderHalf):
 class Encoder(Autoencoder, EncoderHalf):
     """Its graph ends before the regularization, unless the latents are normalised after that."""
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
         vae: Any = module
         regularization = self.regularization(module)
         if regularization is None or getattr(regularization, "forward", None) is _unregularized:
             # The class's own method, so that the graph's record of functions names it.
-            return super().run(module, given)
-        moments: torch.Tensor = vae.encoder(given["x"])
+            return super().run(module, tensors)
+        moments: torch.Tensor = vae.encoder(tensors["x"])
         return vae.quant_conv(moments) if hasattr(vae, "quant_conv") else moments
 
     def regularization(self, module: Any) -> Any:
         return None if _normalises(module) else module.regularization
 
     @contextlib.contextmanager
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> Iterator[None]:
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> Iterator[None]:
         regularization = self.regularization(module)
         if regularization is not None:
             regularization.forward = _unregularized
-        with super().capture_rewrites(module, given):
+        with super().capture_rewrites(module, tensors):
             yield
 
 

@@ -1,7 +1,7 @@
-"""One model under one backend, measured in a process of its own: `python -m onegraph.host.jobs.bench JOB`.
+"""One model under one backend, measured in a process of its own: `python -m onegraph.host.jobs.bench TASK`.
 
-JOB is JSON with the fields of `Job`; the last line printed is JSON with the fields of `Figures`. `cli/bench.py` starts
-it twice for each backend, on an empty store and again, and puts the figures side by side.
+TASK is JSON with the fields of `BenchTask`; the last line printed is JSON with the fields of `Figures`. `cli/bench.py`
+starts it twice for each backend, on an empty store and again, and puts the figures side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WIDTHS = ("context_in_dim", "cap_feat_dim", "joint_attention_dim", "text_dim", 
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchTask:
     """What to measure.
 
     Attributes:
@@ -105,7 +105,7 @@ def _load(path: str) -> Any:
     return comfy.sd.load_diffusion_model(path)
 
 
-def measure(job: Job) -> Figures:
+def measure(task: BenchTask) -> Figures:
     """Sample a few steps: a UNet with CFG, which is batch 2, a transformer without. ComfyUI must be booted.
 
     Raises:
@@ -121,14 +121,14 @@ def measure(job: Job) -> Figures:
     from ...runtime.calls.run_report import RunReport
     from ...runtime.obtain import registry
     from ...runtime.policy import ANY_SPEED
-    from ..calls.model_hook import Options, compile_model
+    from ..calls.model_hook import ModelNodeOptions, compile_model
     from ..families import MODELS, family_of
     from ..show.status import last_runs
 
     registry.use(registry.Registry(policy=ANY_SPEED))  # a slow graph is what the user wants to see here
     kinds = folder_paths.folder_names_and_paths["checkpoints"][1]
-    folder_paths.folder_names_and_paths["checkpoints"] = ([str(Path(job.checkpoint).parent)], kinds)
-    model = _load(job.checkpoint)
+    folder_paths.folder_names_and_paths["checkpoints"] = ([str(Path(task.checkpoint).parent)], kinds)
+    model = _load(task.checkpoint)
     module, config = model.model.diffusion_model, model.model.model_config.unet_config
     family = family_of(module, MODELS)
     if not isinstance(family, reasons.Reason):
@@ -141,13 +141,13 @@ def measure(job: Job) -> Figures:
     latents = model.get_model_object("latent_format")
     frames = (1,) * (latents.latent_dimensions - 2)
     side = getattr(latents, "spacial_downscale_ratio", 8)
-    backend = "off" if job.backend == "eager" else job.backend
-    compiled, _ = compile_model(model, Options(backend, "any size", "wait"), "bench")
+    backend = "off" if task.backend == "eager" else task.backend
+    compiled, _ = compile_model(model, ModelNodeOptions(backend, "any size", "wait"), "bench")
     positive, negative = conditioning(width, pooled, 1), conditioning(width, pooled, 2)
     stamps: list[float] = []
 
     def sample(steps: int) -> None:
-        latent = torch.zeros(1, latents.latent_channels, *frames, job.height // side, job.width // side)
+        latent = torch.zeros(1, latents.latent_channels, *frames, task.height // side, task.width // side)
         noise = comfy.sample.prepare_noise(latent, 1)
         with torch.inference_mode():
             comfy.sample.sample(
@@ -197,9 +197,9 @@ def _on_cpu() -> bool:
 
 
 def main() -> None:
-    job = Job(**json.loads(sys.argv[1]))
-    boot(Path(job.comfyui), job.cpu, job.custom_node)
-    sys.stdout.write(json.dumps(asdict(measure(job))) + "\n")
+    task = BenchTask(**json.loads(sys.argv[1]))
+    boot(Path(task.comfyui), task.cpu, task.custom_node)
+    sys.stdout.write(json.dumps(asdict(measure(task))) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Would a checkpoint's graphs be found here? Asked in a process of its own: `python -m onegraph.host.jobs.explain JOB`.
+"""Would a checkpoint's graphs be found? Asked in a process of its own: `python -m onegraph.host.jobs.explain TASK`.
 
-JOB is JSON with the fields of `Job`; the last line printed is JSON, a list of `Finding`. Requests are made as a node
-makes them before a run, so what is looked up is what a run looks up. Nothing is compiled, sampled or written.
+TASK is JSON with the fields of `ExplainTask`; the last line printed is JSON, a list of `Finding`. Requests are made as
+a node makes them before a run, so what is looked up is what a run looks up. Nothing is compiled, sampled or written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .bench import boot
 
 
 @dataclass(frozen=True)
-class Job:
+class ExplainTask:
     """What to explain.
 
     Attributes:
@@ -58,17 +58,17 @@ class Finding:
     fields: tuple[dict[str, Any], ...] = ()
 
 
-def explain(job: Job) -> list[Finding]:
+def explain(task: ExplainTask) -> list[Finding]:
     """Look up the graphs of a checkpoint's model and VAE. ComfyUI must be booted."""
     import comfy.sd
     import folder_paths
 
-    path = Path(job.checkpoint)
-    known, kinds = folder_paths.folder_names_and_paths["checkpoints"]
-    folder_paths.folder_names_and_paths["checkpoints"] = ([*dict.fromkeys([*known, str(path.parent)])], kinds)
+    path = Path(task.checkpoint)
+    folders, kinds = folder_paths.folder_names_and_paths["checkpoints"]
+    folder_paths.folder_names_and_paths["checkpoints"] = ([*dict.fromkeys([*folders, str(path.parent)])], kinds)
     loaded = comfy.sd.load_checkpoint_guess_config(str(path), output_vae=True, output_clip=False)
     model, vae = loaded[0], loaded[2]
-    return [*_model(model, path, job.backend), *(_vae(vae, path, job.backend) if vae is not None else ())]
+    return [*_model(model, path, task.backend), *(_vae(vae, path, task.backend) if vae is not None else ())]
 
 
 def _model(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
@@ -126,13 +126,13 @@ def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Fi
     from ...runtime.guards.module_guard import GuardCache
     from ..calls.block_hook import BlockClient, Blocks
     from ..calls.component import Component
-    from ..comfyui.options import Options
+    from ..comfyui.options import ModelNodeOptions
 
-    options = Options(backend, "any size", "eager")
+    options = ModelNodeOptions(backend, "any size", "eager")
     client = BlockClient(Component(Blocks(), None, source), options, module, "diffusion_model.", patcher.load_device)
-    found = [*stored_requests(client, module, patcher.load_device, GuardCache())]
-    yield from (_judge(COMPONENT, request) for request, _ in found)
-    if not found:
+    stored = [*stored_requests(client, module, patcher.load_device, GuardCache())]
+    yield from (_judge(COMPONENT, request) for request, _ in stored)
+    if not stored:
         text = (
             "no graph of these blocks is cached; a run records its first calls, and compiles one for each kind of block"
         )
@@ -152,40 +152,40 @@ def _judge(component: str, request: Any) -> Finding:
     unable = request.backend.can_run(request.device).reason
     if unable is not None:
         return Finding(component, "refused", request.label, unable.code, unable.text)
-    found = store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
-    nearest = found.entry if isinstance(found, Hit) else store.nearest(request.key)
+    judged = store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
+    nearest = judged.entry if isinstance(judged, Hit) else store.nearest(request.key)
     fields = _fields(request.key.fields(), nearest.manifest.key if nearest is not None else {})
     folder = str(nearest.folder) if nearest is not None else ""
-    if isinstance(found, Hit):
-        text = "it is copied to the graph folder and verified first" if found.source is not None else ""
+    if isinstance(judged, Hit):
+        text = "it is copied to the graph folder and verified first" if judged.source is not None else ""
         return Finding(component, "hit", request.label, "", text, folder, fields)
-    reason: Reason = found.reason
+    reason: Reason = judged.reason
     failed = registry().compiles.failures.why_not(request)
     waits = failed.reason if failed is not None else request.backend.can_compile(request.device).reason
-    if isinstance(found, Miss) and waits is None:
+    if isinstance(judged, Miss) and waits is None:
         return Finding(component, "miss", request.label, reason.code, reason.text, folder, fields)
     why: Reason = waits or reason
     return Finding(component, "refused", request.label, why.code, why.text, folder, fields)
 
 
-def _fields(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+def _fields(wanted: dict[str, Any], nearest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """The fields of a key beside those of the nearest graph; those of the target one by one."""
     rows = []
     for name, value in wanted.items():
-        there = found.get(name)
+        nearest_value = nearest.get(name)
         if name == "target" and isinstance(value, dict):
-            other = there if isinstance(there, dict) else {}
+            other = nearest_value if isinstance(nearest_value, dict) else {}
             names = sorted({*value, *other})
             rows += [(f"target.{one}", value.get(one), other.get(one)) for one in names]
         else:
-            rows.append((name, value, there))
-    return tuple({"field": n, "wanted": w, "found": f, "equal": bool(found) and w == f} for n, w, f in rows)
+            rows.append((name, value, nearest_value))
+    return tuple({"field": n, "wanted": w, "found": f, "equal": bool(nearest) and w == f} for n, w, f in rows)
 
 
 def main() -> None:
-    job = Job(**json.loads(sys.argv[1]))
-    boot(Path(job.comfyui), job.cpu, job.custom_node)
-    sys.stdout.write(json.dumps([asdict(one) for one in explain(job)]) + "\n")
+    task = ExplainTask(**json.loads(sys.argv[1]))
+    boot(Path(task.comfyui), task.cpu, task.custom_node)
+    sys.stdout.write(json.dumps([asdict(one) for one in explain(task)]) + "\n")
 
 
 if __name__ == "__main__":

@@ -110,20 +110,20 @@ def shortened(prompt: Prompt, mode: Mode, size: str, types: Callable[[str], Node
     """Make a workflow short: two steps of each sampler, nothing saved, no graph compiled by `explain`."""
     prompt = copy.deepcopy(prompt)
     for node in prompt.values():
-        kind, given = node["class_type"], node.setdefault("inputs", {})
+        kind, inputs = node["class_type"], node.setdefault("inputs", {})
         for name in ("seed", "noise_seed"):  # a server runs nothing anew that is as it was
-            if isinstance(given.get(name), int):
-                given[name] = random.randrange(2**32)
-        if isinstance(given.get("steps"), int):
-            given["steps"] = min(given["steps"], STEPS)
+            if isinstance(inputs.get(name), int):
+                inputs[name] = random.randrange(2**32)
+        if isinstance(inputs.get("steps"), int):
+            inputs["steps"] = min(inputs["steps"], STEPS)
         if kind == "KSamplerAdvanced":  # each samples, also one that was to go on where another stops
-            given |= {"start_at_step": 0, "end_at_step": 10000}
+            inputs |= {"start_at_step": 0, "end_at_step": 10000}
         elif kind == "SplitSigmas":
-            given["step"] = 1
+            inputs["step"] = 1
         elif kind.startswith(_OURS):
-            given["when_missing"] = "eager" if mode == "explain" else "wait"
-        if size and kind.startswith("Empty") and isinstance(given.get("width"), int):
-            given["width"], given["height"] = (int(side) for side in size.split("x"))
+            inputs["when_missing"] = "eager" if mode == "explain" else "wait"
+        if size and kind.startswith("Empty") and isinstance(inputs.get("width"), int):
+            inputs["width"], inputs["height"] = (int(side) for side in size.split("x"))
     return _without_ends(prompt, types)
 
 
@@ -184,10 +184,10 @@ def refusal_text(answer: bytes | str, status: int) -> str:
     with contextlib.suppress(ValueError, AttributeError, TypeError, KeyError):
         data = json.loads(answer)
         texts = [str(data["error"].get("message"))]
-        for node, found in (data.get("node_errors") or {}).items():
+        for node, node_error in (data.get("node_errors") or {}).items():
             texts += [
-                f"node {node} ({found.get('class_type')}): {e.get('message')}, {e.get('details')}"
-                for e in found["errors"]
+                f"node {node} ({node_error.get('class_type')}): {e.get('message')}, {e.get('details')}"
+                for e in node_error["errors"]
             ]
         return "; ".join(texts)
     return f"HTTP {status}"

@@ -1,7 +1,8 @@
-"""An API workflow run in a short form on a ComfyUI server: `python -m onegraph.host.jobs.workflow_job JOB`.
+"""An API workflow run in a short form on a ComfyUI server: `python -m onegraph.host.jobs.workflow_job TASK`.
 
-JOB is JSON with the fields of `Job`. Nothing is rendered: `trial_runs` says what is run in place of the workflow. Each
-line printed is JSON, an event; the last one is `done` or `failed`. Imports neither torch nor ComfyUI: the server does.
+TASK is JSON with the fields of `WorkflowTask`. Nothing is rendered: `trial_runs` says what is run in place of the
+workflow. Each line printed is JSON, an event; the last one is `done` or `failed`. Imports neither torch nor ComfyUI:
+the server does.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _SIZE = re.compile(r"(\d+)x(\d+)")
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkflowTask:
     """What to run.
 
     Attributes:
@@ -89,8 +90,8 @@ class HttpServer:
 
     def status(self) -> dict[str, Any]:
         """What OneGraph did there. Raises OSError, ValueError."""
-        found: dict[str, Any] = self.ask("/onegraph/status")
-        return found
+        status: dict[str, Any] = self.ask("/onegraph/status")
+        return status
 
     def node_type(self, kind: str) -> NodeType:
         """A type of node; one that is not there ends nothing. Raises OSError, ValueError."""
@@ -106,8 +107,8 @@ class HttpServer:
 
     def result(self, prompt_id: str) -> dict[str, Any] | None:
         """The status of a workflow that has ended."""
-        found = self.ask(f"/history/{prompt_id}").get(prompt_id)
-        return None if found is None else dict(found.get("status") or {})
+        history = self.ask(f"/history/{prompt_id}").get(prompt_id)
+        return None if history is None else dict(history.get("status") or {})
 
     def stop(self, prompt_id: str) -> None:
         """Interrupt what runs. Never raises."""
@@ -122,23 +123,23 @@ def _refusal(error: urllib.error.HTTPError) -> str:
 
 
 @contextlib.contextmanager
-def started(job: Job) -> Iterator[HttpServer]:
-    """Give a running server: the one that the job names, or a new one, which ends with the block. Raises JobError."""
-    if job.server:
-        server = HttpServer(job.server)
+def started(task: WorkflowTask) -> Iterator[HttpServer]:
+    """Give a running server: the one that the task names, or a new one, which ends with the block. Raises JobError."""
+    if task.server:
+        server = HttpServer(task.server)
         with contextlib.suppress(OSError, ValueError):
             server.ask("/system_stats")
             yield server
             return
-        raise JobError(f"No ComfyUI answers at {job.server}.")
+        raise JobError(f"No ComfyUI answers at {task.server}.")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="onegraph-workflow-") as folder:
         command = [
-            sys.executable, str(Path(job.comfyui) / "main.py"), "--port", str(port), "--disable-auto-launch",
+            sys.executable, str(Path(task.comfyui) / "main.py"), "--port", str(port), "--disable-auto-launch",
             "--output-directory", folder, "--temp-directory", folder, "--database-url", "sqlite:///:memory:",
-            *_front_end(Path(folder)), *job.options,
+            *_front_end(Path(folder)), *task.options,
         ]  # fmt: skip
         log = Path(folder) / "log.txt"
         with log.open("wb") as out:
@@ -185,33 +186,33 @@ def tell(event: str, **more: Any) -> None:
     sys.stdout.flush()
 
 
-def run(job: Job) -> None:
-    """Run a job, and tell of each run what its nodes did. Raises JobError, OSError."""
-    prompt = read(Path(job.workflow))
+def run(task: WorkflowTask) -> None:
+    """Run a task, and tell of each run what its nodes did. Raises JobError, OSError."""
+    prompt = read(Path(task.workflow))
     ours = nodes_of_ours(prompt)
     if not ours:
         raise JobError("The workflow has no node of OneGraph. Put Compile Model (OneGraph) behind its loader.")
     old = [n for n in ours if not prompt[n]["class_type"].startswith("OneGraph")]
-    if job.mode == "explain" and old:
+    if task.mode == "explain" and old:
         raise JobError(f"Node {old[0]} is one of OneDiff's, which always compiles. Use the nodes of OneGraph.")
-    for size in job.sizes:
+    for size in task.sizes:
         if _SIZE.fullmatch(size) is None:
             raise JobError(f"{size} is not a size; write it like 1024x1024.")
     tell("starting")
-    with started(job) as server:
+    with started(task) as server:
         with contextlib.suppress(urllib.error.HTTPError):
             server.ask("/onegraph/status")
-        for size in job.sizes or ("",):
-            run_until_nothing_compiles(server, job.mode, prompt, size, tell)
+        for size in task.sizes or ("",):
+            run_until_nothing_compiles(server, task.mode, prompt, size, tell)
     tell("done")
 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a server that was started ends, too
     fields = json.loads(sys.argv[1])
-    job = Job(**{**fields, "sizes": tuple(fields["sizes"]), "options": tuple(fields["options"])})
+    task = WorkflowTask(**{**fields, "sizes": tuple(fields["sizes"]), "options": tuple(fields["options"])})
     try:
-        run(job)
+        run(task)
     except JobError as error:
         tell("failed", text=str(error))
         sys.exit(1)

@@ -31,12 +31,12 @@ def refusal(host: str | None, listen: str, site: str | None = None) -> reasons.H
     """
     if host is None:
         return None
-    found = _HOST.fullmatch(host.strip())
-    if found is None:
+    match = _HOST.fullmatch(host.strip())
+    if match is None:
         return reasons.HostNotAllowed("")
-    name = _normalized(found[1] or found[2])
-    known = {"localhost", *map(_normalized, listen.split(",")), *map(_normalized, _allowed().split(","))}
-    if name in known - {""} or "*" in known or _PRIVATE.fullmatch(name) or site in _OWN_PAGES or _is_address(name):
+    name = _normalized(match[1] or match[2])
+    allowed = {"localhost", *map(_normalized, listen.split(",")), *map(_normalized, _allowed().split(","))}
+    if name in allowed - {""} or "*" in allowed or _PRIVATE.fullmatch(name) or site in _OWN_PAGES or _is_address(name):
         return None
     return reasons.HostNotAllowed(name if _NAME.fullmatch(name) else "")
 
@@ -82,15 +82,15 @@ def change_refusal(
 def _is_own(origin: str, host: str) -> bool:
     """Whether an Origin is this server as the request names it, or one of the names that its proxy has."""
     try:
-        found = urlsplit(origin)
-        asked = urlsplit(f"{found.scheme}://{host.strip()}")
-        default = {"http": 80, "https": 443}.get(found.scheme)
-        if default is None or not found.hostname or found.path or found.query or found.fragment or "@" in found.netloc:
+        url = urlsplit(origin)
+        asked = urlsplit(f"{url.scheme}://{host.strip()}")
+        default = {"http": 80, "https": 443}.get(url.scheme)
+        if default is None or not url.hostname or url.path or url.query or url.fragment or "@" in url.netloc:
             return False
-        ports = (found.port or default, asked.port or default)
+        ports = (url.port or default, asked.port or default)
     except ValueError:
         return False
-    name = _normalized(found.hostname)
+    name = _normalized(url.hostname)
     if name == _normalized(asked.hostname or "") and ports[0] == ports[1]:
         return True
     return name in {*map(_normalized, _allowed().split(","))} - {"", "*"}  # of a proxy that sends another Host

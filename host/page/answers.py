@@ -76,11 +76,11 @@ class Route:
     Attributes:
         method: GET changes nothing; POST is for this server's own page and for programs.
         path: with `{id}` or `{job}` where the client names a graph or a job.
-        given: what a client sends: in the path, and in the query (GET) or as JSON (POST).
+        request_model: what a client sends: in the path, and in the query (GET) or as JSON (POST).
         answer: called in a thread.
     """
 
     method: Literal["GET", "POST"]
     path: str
-    given: type[Given]
+    request_model: type[Given]
     answer: Callable[[Any], Answer]

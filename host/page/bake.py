@@ -6,7 +6,7 @@ from ...common import reasons
 from ..comfyui import contract
 from ..jobs.trial_runs import JobError, checked, nodes_of_ours
 from .answers import OfJob, Refusal
-from .baking import Job, jobs
+from .baking import BakeProgress, jobs
 from .models import BakeJob, QueuedJob, Workflow
 
 
@@ -35,5 +35,5 @@ def cancel(asked: OfJob) -> BakeJob | Refusal:
     return _told(jobs.cancel(asked.job))
 
 
-def _told(job: Job | None) -> BakeJob | Refusal:
+def _told(job: BakeProgress | None) -> BakeJob | Refusal:
     return Refusal(404, reasons.UnknownJob()) if job is None else BakeJob(**vars(job))

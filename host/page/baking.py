@@ -21,13 +21,13 @@ log = logging.getLogger("onegraph.host")
 
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 MOST_WAITING = 10
-_MOST_KNOWN = 100  # jobs of which the end is remembered
+_MOST_REMEMBERED = 100  # jobs of which the end is remembered
 _QUEUEING_SECONDS = 600  # a workflow is validated by its nodes, which may read files
 _OVER = ("done", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
-class Job:
+class BakeProgress:
     """How far a job is.
 
     Attributes:
@@ -51,10 +51,10 @@ class _Cancelled(Exception):
 
 
 @dataclass
-class _Known:
+class _Bake:
     """A job of this process. `prompt`: None once it is over."""
 
-    now: Job
+    now: BakeProgress
     prompt: Prompt | None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -64,79 +64,79 @@ class Jobs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._bakes: dict[str, _Bake] = {}
         self._running = False
 
-    def add(self, prompt: Prompt) -> Job | None:
+    def add(self, prompt: Prompt) -> BakeProgress | None:
         """Begin a job, or put it behind the others; None: too many wait already.
 
         Args:
             prompt: a workflow in the API format, with nodes of OneGraph.
         """
         with self._lock:
-            if sum(one.now.state == "waiting" for one in self._known.values()) >= MOST_WAITING:
+            if sum(one.now.state == "waiting" for one in self._bakes.values()) >= MOST_WAITING:
                 return None
-            job = Job(uuid.uuid4().hex, len(nodes_of_ours(prompt)))
-            self._known[job.job] = _Known(job, prompt)
-            over = [name for name, one in self._known.items() if one.now.state in _OVER]
-            for name in over[: max(0, len(self._known) - _MOST_KNOWN)]:
-                del self._known[name]
+            job = BakeProgress(uuid.uuid4().hex, len(nodes_of_ours(prompt)))
+            self._bakes[job.job] = _Bake(job, prompt)
+            over = [name for name, one in self._bakes.items() if one.now.state in _OVER]
+            for name in over[: max(0, len(self._bakes) - _MOST_REMEMBERED)]:
+                del self._bakes[name]
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="onegraph-bake", daemon=True).start()
         return job
 
-    def get(self, job: str) -> Job | None:
+    def get(self, job: str) -> BakeProgress | None:
         """How far a job is."""
-        known = self._known.get(job)
-        return None if known is None else known.now
+        bake = self._bakes.get(job)
+        return None if bake is None else bake.now
 
-    def cancel(self, job: str) -> Job | None:
+    def cancel(self, job: str) -> BakeProgress | None:
         """End a job; what it compiled stays. A running one ends within a second or two."""
-        known = self._known.get(job)
-        if known is None:
+        bake = self._bakes.get(job)
+        if bake is None:
             return None
-        known.cancelled.set()
+        bake.cancelled.set()
         with self._lock:
-            if known.now.state == "waiting":
-                known.now = replace(known.now, state="cancelled", text="cancelled before it began")
-                known.prompt = None
-        events.send("onegraph.bake", vars(known.now))
-        return known.now
+            if bake.now.state == "waiting":
+                bake.now = replace(bake.now, state="cancelled", text="cancelled before it began")
+                bake.prompt = None
+        events.send("onegraph.bake", vars(bake.now))
+        return bake.now
 
-    def _next(self) -> _Known | None:
+    def _next(self) -> _Bake | None:
         with self._lock:
-            for known in self._known.values():
-                if known.now.state == "waiting":
-                    known.now = replace(known.now, state="running", text="running the workflow")
-                    return known
+            for bake in self._bakes.values():
+                if bake.now.state == "waiting":
+                    bake.now = replace(bake.now, state="running", text="running the workflow")
+                    return bake
             self._running = False
             return None
 
     def _run(self) -> None:
-        while (known := self._next()) is not None:
-            run = _JobRun(known)
+        while (bake := self._next()) is not None:
+            run = _JobRun(bake)
             try:
-                assert known.prompt is not None
-                events.send("onegraph.bake", vars(known.now))  # it began: before any badge of its compiles
-                run_until_nothing_compiles(run, "bake", known.prompt, "", run.tell)
+                assert bake.prompt is not None
+                events.send("onegraph.bake", vars(bake.now))  # it began: before any badge of its compiles
+                run_until_nothing_compiles(run, "bake", bake.prompt, "", run.tell)
             except _Cancelled:
                 run.show(state="cancelled", text="cancelled; what was compiled stays")
             except JobError as error:
-                cancelled = known.cancelled.is_set()  # ComfyUI says then that it was interrupted
+                cancelled = bake.cancelled.is_set()  # ComfyUI says then that it was interrupted
                 text = "cancelled; what was compiled stays" if cancelled else without_paths(str(error))
                 run.show(state="cancelled" if cancelled else "failed", text=text)
             except Exception as error:  # never into the server
                 log.exception("a workflow could not be baked")
                 run.show(state="failed", text=f"It could not be run ({in_brief(error)}); ComfyUI's log says more.")
-            known.prompt = None
+            bake.prompt = None
 
 
 class _JobRun:
     """One job on this server's queue; `trial_runs.Server`."""
 
-    def __init__(self, known: _Known) -> None:
-        self._known = known
+    def __init__(self, bake: _Bake) -> None:
+        self._bake = bake
         self._before = (registry().counters.compiles, registry().counters.restores)
         self._prompt_id = ""
         self._ready: set[str] = set()
@@ -144,18 +144,18 @@ class _JobRun:
     def show(self, **changes: Any) -> None:
         """Note how far the job is, and tell open pages if that is news."""
         counters = registry().counters
-        if self._prompt_id and self._known.prompt is not None:
-            self._ready |= status.ran_in(self._prompt_id) & {*nodes_of_ours(self._known.prompt)}
+        if self._prompt_id and self._bake.prompt is not None:
+            self._ready |= status.ran_in(self._prompt_id) & {*nodes_of_ours(self._bake.prompt)}
         now = replace(
-            self._known.now,
-            done=self._known.now.of if changes.get("state") == "done" else len(self._ready),
+            self._bake.now,
+            done=self._bake.now.of if changes.get("state") == "done" else len(self._ready),
             compiled=counters.compiles - self._before[0],
             restored=counters.restores - self._before[1],
             prompt_id=self._prompt_id,
             **changes,
         )
-        if now != self._known.now or now.state in _OVER:
-            self._known.now = now
+        if now != self._bake.now or now.state in _OVER:
+            self._bake.now = now
             events.send("onegraph.bake", vars(now))
 
     def tell(self, event: str, **facts: Any) -> None:
@@ -173,7 +173,7 @@ class _JobRun:
 
     def status(self) -> dict[str, Any]:
         """As the status route, of what is looked at. Raises _Cancelled."""
-        if self._known.cancelled.is_set():
+        if self._bake.cancelled.is_set():
             raise _Cancelled
         self.show()
         counts = registry().status()
@@ -206,10 +206,10 @@ class _JobRun:
         server = PromptServer.instance
         queue = server.prompt_queue
         waiting = any(item[1] == prompt_id for items in queue.get_current_queue_volatile() for item in items)
-        found = queue.get_history(prompt_id=prompt_id).get(prompt_id)
-        if found is None and not waiting:
+        history = queue.get_history(prompt_id=prompt_id).get(prompt_id)
+        if history is None and not waiting:
             raise JobError("The workflow was taken from the queue.")
-        return None if found is None else dict(found.get("status") or {})
+        return None if history is None else dict(history.get("status") or {})
 
     def stop(self, prompt_id: str) -> None:
         """Take the workflow from the queue, or interrupt it and no other. Never raises."""

@@ -63,10 +63,10 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     refused = report.state_refusal(asked.state)
     if refused is not None:
         return Refusal(400, refused)
-    known = _snapshots(registry().store)
-    found = known.soon(model_files.folders(), _PATIENCE) if asked.partial else snapshot()
+    snapshots = _snapshots(registry().store)
+    listing = snapshots.soon(model_files.folders(), _PATIENCE) if asked.partial else snapshot()
     wanted = {name: value for name in ("state", "model", "component") if (value := getattr(asked, name))}
-    listed = [one for one in found.entries if asked.beside or not one.beside]
+    listed = [one for one in listing.entries if asked.beside or not one.beside]
     chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, asked.search.casefold())]
     backwards = asked.sort in report.LARGEST_FIRST if not asked.order else asked.order == "desc"
     order = report.state_of if asked.sort == "state" else report.ORDERS[asked.sort]
@@ -74,9 +74,9 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     return Graphs(
         entries=_described(chosen[asked.offset : asked.offset + asked.limit]),
         total=len(chosen),
-        totals=Totals(**report.totals(registry().store.disk, found.entries)),
-        revision=found.revision,
-        complete=found.complete,
+        totals=Totals(**report.totals(registry().store.disk, listing.entries)),
+        revision=listing.revision,
+        complete=listing.complete,
     )
 
 
@@ -84,7 +84,7 @@ def _holds(one: Listed, text: str) -> bool:
     facts = one.facts
     models = [model.name for model in one.models]
     texts = (*models, facts.component, facts.label, facts.dtype, facts.backend, report.state_of(one), one.id)
-    return not text or any(text in found.casefold() for found in (*texts, facts.digest, *facts.target.values()))
+    return not text or any(text in fact.casefold() for fact in (*texts, facts.digest, *facts.target.values()))
 
 
 def details(asked: OfGraph) -> Graph | Refusal:
@@ -105,13 +105,13 @@ def details(asked: OfGraph) -> Graph | Refusal:
 
 def _texts(key: dict[str, Any]) -> dict[str, str]:
     """The fields of a key as texts, those of its target one by one."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in key.items():
         if name == "target" and isinstance(value, dict):
-            found |= {f"target.{plain(str(n))}": plain(str(v)) for n, v in sorted(value.items())}
+            texts |= {f"target.{plain(str(n))}": plain(str(v)) for n, v in sorted(value.items())}
         else:
-            found[plain(str(name))] = plain(value if isinstance(value, str) else json.dumps(value))
-    return found
+            texts[plain(str(name))] = plain(value if isinstance(value, str) else json.dumps(value))
+    return texts
 
 
 # Changing ---------------------------------------------------------------------------------------------------

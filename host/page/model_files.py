@@ -42,18 +42,18 @@ def files() -> Iterator[ModelFile]:
 
     for folder in FOLDERS:
         for name in folder_paths.get_filename_list(folder):
-            found = folder_paths.get_full_path(folder, name)
-            if found is None:
+            full_path = folder_paths.get_full_path(folder, name)
+            if full_path is None:
                 continue
-            path = Path(found)
+            path = Path(full_path)
             beside = path.with_name(path.stem + GRAPHS_SUFFIX)
             yield ModelFile(name, folder, os.path.abspath(beside))  # noqa: PTH100
 
 
 def by_checkpoint(entries: Iterable[Listed]) -> dict[str, list[Listed]]:
     """Entries of the home by the `.graphs` folders beside the checkpoints of the models that they served."""
-    found = defaultdict(list)
+    by_folder = defaultdict(list)
     for one in entries:
         for beside in {model.beside for model in one.models} if not one.beside else ():
-            found[beside].append(one)
-    return dict(found)
+            by_folder[beside].append(one)
+    return dict(by_folder)

@@ -25,7 +25,7 @@ def status() -> dict[str, Any]:
     for reason, calls in counters.reasons.copy().items():
         eager[reason.text] += calls
         codes[reason.code] += calls
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         "compiles": counters.compiles,
         "restores": counters.restores,
         "fetches": counters.fetches,
@@ -42,7 +42,7 @@ def status() -> dict[str, Any]:
         "prompts": node_status.prompts(),
         "said": progress.texts.copy(),
     }
-    shown: dict[str, Any] = texts_without_paths(found)
+    shown: dict[str, Any] = texts_without_paths(state)
     return shown
 
 

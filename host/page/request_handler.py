@@ -68,12 +68,12 @@ async def _body(request: web.Request) -> bytes | None:
     """Read what was sent; None where that is too much, which is not read."""
     if (request.content_length or 0) > MOST_BYTES:
         return None
-    found = bytearray()
+    body = bytearray()
     async for chunk in request.content.iter_any():
-        found += chunk
-        if len(found) > MOST_BYTES:
+        body += chunk
+        if len(body) > MOST_BYTES:
             return None
-    return bytes(found)
+    return bytes(body)
 
 
 def _answer(route: Route, named: dict[str, str], query: dict[str, str], sent: bytes) -> Answer:
@@ -84,13 +84,13 @@ def _answer(route: Route, named: dict[str, str], query: dict[str, str], sent: by
             data = json.loads(sent or b"{}")
         if not isinstance(data, dict) or not {*named}.isdisjoint(data):
             return Refusal(400, reasons.BadRequest("a JSON object with the documented fields is expected"))
-        given = route.given.model_validate({**data, **named})
+        fields = route.request_model.model_validate({**data, **named})
     except ValidationError as error:
         return _wrong(error, named)
     except (ValueError, RecursionError):
         return Refusal(400, reasons.BadRequest("it is no JSON"))
     try:
-        return route.answer(given)
+        return route.answer(fields)
     except Exception as error:  # never into the server
         log.exception("GET or POST /onegraph/%s failed", route.path)
         return Refusal(500, reasons.ServerError(type(error).__name__))
@@ -98,11 +98,11 @@ def _answer(route: Route, named: dict[str, str], query: dict[str, str], sent: by
 
 def _wrong(error: ValidationError, named: dict[str, str]) -> Refusal:
     """Say which field is wrong, without repeating what was sent."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    fields = {str(one["loc"][0]) for one in found if one["loc"]}
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    fields = {str(one["loc"][0]) for one in errors if one["loc"]}
     if fields & {*named}:  # a graph or a job that cannot be
         return Refusal(404, reasons.UnknownJob() if "job" in named else reasons.UnknownGraph())
-    details = (f"{'.'.join(map(str, one['loc'])) or 'request'}: {one['msg']}" for one in found)
+    details = (f"{'.'.join(map(str, one['loc'])) or 'request'}: {one['msg']}" for one in errors)
     return Refusal(400, reasons.BadRequest(plain("; ".join(details))[:_MOST_DETAIL]))
 
 

@@ -12,8 +12,8 @@ from .models import ChangedSettings, Nothing, Settings
 
 def read(asked: Nothing) -> Settings:
     """GET settings."""
-    found = registry().store.disk.allowance
-    return Settings(disk_budget_bytes=found.bytes, disk_budget_from=found.origin)
+    allowance = registry().store.disk.allowance
+    return Settings(disk_budget_bytes=allowance.bytes, disk_budget_from=allowance.origin)
 
 
 def change(asked: ChangedSettings) -> Settings | Refusal:

@@ -21,10 +21,10 @@ def texts_without_paths(value: Any) -> Any:
         return [texts_without_paths(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found: dict[Any, Any] = {}
+    cleaned: dict[Any, Any] = {}
     for key, item in value.items():
         name, shown = texts_without_paths(key), texts_without_paths(item)
-        before = found.get(name)
+        before = cleaned.get(name)
         numbers = isinstance(before, int | float) and isinstance(shown, int | float)
-        found[name] = before + shown if numbers else shown
-    return found
+        cleaned[name] = before + shown if numbers else shown
+    return cleaned

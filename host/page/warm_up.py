@@ -85,8 +85,8 @@ class WarmUp:
             for name in names:
                 if not threading.main_thread().is_alive():  # the server has ended
                     return
-                found = [restore(one, entries) for one in _named(name, keys, entries)]
-                if found and all(found):
+                restored = [restore(one, entries) for one in _named(name, keys, entries)]
+                if restored and all(restored):
                     with self._lock:
                         self._left.remove(name)
         except Exception:  # the server is there without it, and says that it is not ready
@@ -100,11 +100,11 @@ def fetch(digest: str) -> None:
     store = registry().store
     if any(records.key_digest(entry.manifest.key) == digest for entry in store.entries()):
         return
-    found = store.take_named(digest, _usable)
-    if isinstance(found, Taken):
+    fetched = store.take_named(digest, _usable)
+    if isinstance(fetched, Taken):
         registry().counters.fetches += 1
-    elif isinstance(found, Reason):
-        log.info("OneGraph: %s... was not fetched: %s", digest[:_SHOWN], found.text)
+    elif isinstance(fetched, Reason):
+        log.info("OneGraph: %s... was not fetched: %s", digest[:_SHOWN], fetched.text)
 
 
 def _usable(manifest: Manifest) -> Reason | None:
@@ -132,20 +132,20 @@ def _named(name: str, keys: Mapping[str, list[str]], entries: Sequence[Listed]) 
 
 def restore(name: str, entries: Sequence[Listed]) -> bool:
     """Restore all graphs that a name means and that can be used here; whether they are all loaded now."""
-    found = [one for one in report.find(entries, name) if report.state_of(one) == "signed"]
-    if not found:  # a name as loaders show it
+    matching = [one for one in report.find(entries, name) if report.state_of(one) == "signed"]
+    if not matching:  # a name as loaders show it
         stem = Path(name).stem
-        found = [one for one in report.find(entries, stem) if report.state_of(one) == "signed"]
+        matching = [one for one in report.find(entries, stem) if report.state_of(one) == "signed"]
     loaded = 0
-    for one in found:
+    for one in matching:
         for request in requests_of(one):
             with no_collection():
                 registry().preload(request, 0)
             if registry().loaded(request.key, request.device) is not None:
                 loaded += 1
                 break
-    log.info("OneGraph: %d of %d graphs of %s are restored", loaded, len(found), name)
-    return bool(found) and loaded == len(found)
+    log.info("OneGraph: %d of %d graphs of %s are restored", loaded, len(matching), name)
+    return bool(matching) and loaded == len(matching)
 
 
 def requests_of(one: Listed) -> Iterator[Request]:

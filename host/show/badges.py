@@ -119,10 +119,10 @@ def _send(node_id: str, origin: Origin) -> None:
 
 def all_badges() -> list[BadgeOf]:
     """For pages that were just opened: of each node the last prompt's badge, and those of other prompts' compiles."""
-    known = dict.fromkeys([*((node, status.origin_of(node)) for node in status.node_ids()), *_compiles.copy()])
+    origins = dict.fromkeys([*((node, status.origin_of(node)) for node in status.node_ids()), *_compiles.copy()])
     return [
         BadgeOf(node=node, **vars(origin), badge=badge)
-        for node, origin in known
+        for node, origin in origins
         if (badge := of(node, origin)) is not None
     ]
 
@@ -155,9 +155,9 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
         why += report.blocks.eager.copy()
     why += whole
     eager = sum(whole.values())
-    known = [one for one in map(_times, reports) if one is not None]
-    state: State = known[-1][0] if known else "compiled"
-    seconds = known[-1][1] if known else None
+    times = [one for one in map(_times, reports) if one is not None]
+    state: State = times[-1][0] if times else "compiled"
+    seconds = times[-1][1] if times else None
     speedup = _last(None if report.blocks.of else report.speedup for report in reports)
     blocks_speedup = _last(report.blocks.speedup for report in reports)
     reasons = why or Counter(dict.fromkeys(refusals, 0))
@@ -182,15 +182,15 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
 
 def _times(report: RunReport) -> tuple[Literal["compiled", "restored"], float] | None:
     """How a run got its graph, and in how many seconds; None: it was loaded before."""
-    found = report.blocks if report.blocks.of else report
-    if found.compile_s is not None:
-        return "compiled", found.compile_s
-    return None if found.restore_s is None else ("restored", found.restore_s)
+    timed = report.blocks if report.blocks.of else report
+    if timed.compile_s is not None:
+        return "compiled", timed.compile_s
+    return None if timed.restore_s is None else ("restored", timed.restore_s)
 
 
 def _last(speedups: Iterable[float | None]) -> float | None:
-    known = [speedup for speedup in speedups if speedup]
-    return round(known[-1], 2) if known else None
+    measured = [speedup for speedup in speedups if speedup]
+    return round(measured[-1], 2) if measured else None
 
 
 def _text(

@@ -70,13 +70,13 @@ def refusal(patcher: Any, guard: ModuleGuard, prefix: str) -> Reason | None:
 
 def patcher_refusal(patcher: Any, prefix: str | tuple[str, ...]) -> Reason | None:
     """Why no graph can stand in for the part of this patcher's model whose keys start so, or None."""
-    injections = [name for name, found in getattr(patcher, "injections", {}).items() if found]
+    injections = [name for name, injected in getattr(patcher, "injections", {}).items() if injected]
     if injections:
         return reasons.Injection(str(injections[0]))
     objects = [key for key in getattr(patcher, "object_patches", {}) if key.startswith(prefix)]
     if objects:
         return reasons.ObjectPatch(str(objects[0]))
-    wrapped = [key for key, found in getattr(patcher, "weight_wrapper_patches", {}).items() if found]
+    wrapped = [key for key, functions in getattr(patcher, "weight_wrapper_patches", {}).items() if functions]
     if wrapped:
         return reasons.WeightWrapper(str(wrapped[0]))
     wrappers = getattr(patcher, "wrappers", {}).get("apply_model", {})

@@ -27,9 +27,9 @@ class PlainLinear(torch.nn.Module, ABC):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         weight = layer.weight
-        found = parts(weight)
-        assert found is not None
-        self.weight: Any = ComponentTensors(found.tensors)
+        weight_parts = parts(weight)
+        assert weight_parts is not None
+        self.weight: Any = ComponentTensors(weight_parts.tensors)
         self.bias = layer.bias
         self.input_scale: torch.Tensor | None = getattr(layer, "input_scale", None)
         self.pre_quant_scale: torch.Tensor | None = getattr(layer, "pre_quant_scale", None)

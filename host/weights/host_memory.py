@@ -94,16 +94,16 @@ def _announce(device: torch.device, wanted: Callable[[], bool]) -> int:
 
         loaded = management.current_loaded_models
         with _lock:
-            known: Any = _announced.get(device)
-            listed = known is not None and any(one is known for one in loaded)
+            captures: Any = _announced.get(device)
+            listed = captures is not None and any(one is captures for one in loaded)
             needed = bool(held) or wanted()
             if needed and not listed:
-                known = _announced[device] = known or _loaded_captures()(device)
-                known.model_load()
-                loaded.append(known)
+                captures = _announced[device] = captures or _loaded_captures()(device)
+                captures.model_load()
+                loaded.append(captures)
             elif listed and not needed:
-                loaded.remove(known)
-                known.forget()
+                loaded.remove(captures)
+                captures.forget()
     except Exception:  # never into the queue: the graphs then go when their model does
         log.debug("captured CUDA graphs could not be announced to the host", exc_info=True)
     return held

@@ -72,13 +72,13 @@ class StagedBlocks:
         copies = copies_of(block, self.versions[name]).filled
         stream = self._stream()
         try:
-            found: Brought | Refused
+            brought: Brought | Refused
             try:
-                found = self._brought(block, copies, stream) if self.refusal is None else Refused(self.refusal)
+                brought = self._brought(block, copies, stream) if self.refusal is None else Refused(self.refusal)
             except torch.OutOfMemoryError:
                 self.refusal = reasons.MemoryRanOut()
-                found = Refused(self.refusal)
-            yield found
+                brought = Refused(self.refusal)
+            yield brought
         finally:
             for copied in copies:
                 set_tables(copied, Tables({}, {}, tables(copied).children))
@@ -97,7 +97,7 @@ class StagedBlocks:
     def _brought(self, block: torch.nn.Module, copies: tuple[torch.nn.Module, ...], stream: Any) -> Brought:
         """Put the weights into the copy of a block: those that are elsewhere or computed at each use, brought."""
         module = torch.get_device_module(self.device) if stream is not None else None
-        found: dict[tuple[int, str], torch.Tensor] = {}
+        parameters: dict[tuple[int, str], torch.Tensor] = {}
         streamed = 0
         with contextlib.nullcontext() if module is None else module.stream(stream):
             for layer in block.modules():
@@ -107,11 +107,11 @@ class StagedBlocks:
                 got = self.cast(layer, device=self.device, **cast_arguments(layer, weight, bias))
                 for key, tensor in zip(("weight", "bias"), got, strict=True):
                     if tensor is not None:
-                        found[id(layer), key] = torch.nn.Parameter(tensor, requires_grad=False)
+                        parameters[id(layer), key] = torch.nn.Parameter(tensor, requires_grad=False)
                         streamed += sum(one.nbytes for one in tensors_of_weight(tensor))
         if module is not None:
             module.current_stream(self.device).wait_stream(stream)
-        fill(copies, block, lambda owner, name, tensor: found.get((id(owner), name), tensor))
+        fill(copies, block, lambda owner, name, tensor: parameters.get((id(owner), name), tensor))
         return Brought(copies[0], streamed)
 
     def _is_brought(self, layer: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:

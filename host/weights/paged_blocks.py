@@ -70,7 +70,9 @@ class StreamedBlocks:
     host: Transaction
     refusal: Reason | None = None
     _blocks: dict[str, _Block] = field(default_factory=dict)
-    _given: dict[_Address, torch.nn.Parameter] = field(default_factory=dict)  # of pages and the host's buffers alone
+    _parameters: dict[_Address, torch.nn.Parameter] = field(
+        default_factory=dict
+    )  # of pages and the host's buffers alone
 
     @contextlib.contextmanager
     def weights(self, name: str) -> Iterator[Brought | Refused]:
@@ -87,16 +89,16 @@ class StreamedBlocks:
                 if fetched:
                     stream = self.host.fetch(fetched, None, self.device, None, True)
                     self.host.sync(self.device, stream)
-                found = self._brought(block)
+                brought = self._brought(block)
             except torch.OutOfMemoryError:
-                found = Refused(reasons.MemoryRanOut())
+                brought = Refused(reasons.MemoryRanOut())
             except RuntimeError as error:  # the host's own buffers
                 if "grow failed" not in str(error):
                     raise
-                found = Refused(reasons.MemoryRanOut())
-            if found == Refused(reasons.MemoryRanOut()):
+                brought = Refused(reasons.MemoryRanOut())
+            if brought == Refused(reasons.MemoryRanOut()):
                 self.refusal = reasons.MemoryRanOut()
-            yield found
+            yield brought
         finally:
             self.paged.forget()
             for copied in block.copies:
@@ -116,7 +118,7 @@ class StreamedBlocks:
 
     def _brought(self, block: _Block) -> Brought | Refused:
         """Put what was fetched into the copy of a block."""
-        found: dict[tuple[int, str], torch.Tensor] = {}
+        parameters: dict[tuple[int, str], torch.Tensor] = {}
         bytes_streamed = 0
         for layer in block.layers:
             state = vars(layer)
@@ -133,12 +135,12 @@ class StreamedBlocks:
             resolved = self.host.resolve(layer, device=self.device, **arguments)
             for key, tensor in zip(("weight", "bias"), resolved, strict=True):
                 if tensor is not None:
-                    found[id(layer), key] = self._parameter(layer, key, tensor, memory)
+                    parameters[id(layer), key] = self._parameter(layer, key, tensor, memory)
 
         resident = Resident(self.paged.copies.small, self.device)
 
         def give(owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
-            brought = found.get((id(owner), name))
+            brought = parameters.get((id(owner), name))
             return resident.of(owner, name, tensor) if brought is None else brought
 
         fill(block.copies, block.module, give)
@@ -149,13 +151,17 @@ class StreamedBlocks:
         self, layer: torch.nn.Module, key: str, tensor: torch.Tensor, memory: tuple[int, int]
     ) -> torch.nn.Parameter:
         """A weight as a parameter: the same one for the same memory, so that a graph is not bound anew to it."""
-        place = id(layer), key, tuple(one.data_ptr() for one in tensors_of_weight(tensor))
-        known = self._given.get(place)
-        if known is None or (known.dtype, known.shape, known.stride()) != (tensor.dtype, tensor.shape, tensor.stride()):
-            known = torch.nn.Parameter(tensor, requires_grad=False)
+        address = id(layer), key, tuple(one.data_ptr() for one in tensors_of_weight(tensor))
+        parameter = self._parameters.get(address)
+        if parameter is None or (parameter.dtype, parameter.shape, parameter.stride()) != (
+            tensor.dtype,
+            tensor.shape,
+            tensor.stride(),
+        ):
+            parameter = torch.nn.Parameter(tensor, requires_grad=False)
             if inside(tensor, *memory):  # anything else is memory of its own, to be freed after the block
-                self._given[place] = known
-        return known
+                self._parameters[address] = parameter
+        return parameter
 
 
 def _let_go(layers: list[torch.nn.Module]) -> None:

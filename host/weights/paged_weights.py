@@ -50,8 +50,8 @@ def inside(weight: torch.Tensor, start: int, size: int) -> bool:
 def cast_arguments(layer: torch.nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> dict[str, Any]:
     """What a layer asks the host's function for its weights with, besides where to; a quantised weight stays so."""
     dtype = dtype_of(layer, "weight", weight)
-    found: dict[str, Any] = {"dtype": dtype, "bias_dtype": None if bias is None else dtype_of(layer, "bias", bias)}
-    return found | ({"compute_dtype": dtype, "want_requant": True} if is_quantised(weight) else {})
+    arguments: dict[str, Any] = {"dtype": dtype, "bias_dtype": None if bias is None else dtype_of(layer, "bias", bias)}
+    return arguments | ({"compute_dtype": dtype, "want_requant": True} if is_quantised(weight) else {})
 
 
 class Resident:
@@ -65,14 +65,14 @@ class Resident:
     def __init__(self, slots: dict[tuple[int, str], torch.Tensor], device: torch.device) -> None:
         self._slots = slots
         self._device = device
-        self._found: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._weights: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
         self._looks = TensorLooks([])  # of these
         self._copied: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])  # targets, weights
 
     def of(self, owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor that a copy has in place of a module's."""
         parameters, buffers, _ = tables(owner)
-        self._found.append((parameters if name in parameters else buffers, name, tensor, tensor.data_ptr()))
+        self._weights.append((parameters if name in parameters else buffers, name, tensor, tensor.data_ptr()))
         if tensor.device != self._device:
             return tensor  # binding refuses it
         # The host keeps small weights in the file's dtype and casts them at each use: the copy is that cast.
@@ -92,14 +92,14 @@ class Resident:
 
     def complete(self) -> None:
         """All have been asked for: take down what they look like."""
-        self._looks = TensorLooks([tensor for _, _, tensor, _ in self._found])
+        self._looks = TensorLooks([tensor for _, _, tensor, _ in self._weights])
 
     def unchanged(self) -> bool:
         """Whether all are the same objects at the same addresses, and look the same."""
         return all(
             tensors.get(name) is tensor and tensor.data_ptr() == address
-            for tensors, name, tensor, address in self._found
-        ) and self._looks.same([tensor for _, _, tensor, _ in self._found])
+            for tensors, name, tensor, address in self._weights
+        ) and self._looks.same([tensor for _, _, tensor, _ in self._weights])
 
     def copy(self) -> None:
         """Bring the values of small ones to where graphs read them."""
@@ -195,7 +195,7 @@ class Paged:
         self.release()
         if not self._pins_nest():
             return Refused(reasons.PagedWeights())
-        found: dict[tuple[int, str], torch.Tensor] = {}
+        parameters: dict[tuple[int, str], torch.Tensor] = {}
         for name, child in self._module.named_modules():
             state = vars(child)
             slot = state.get("_v")
@@ -213,13 +213,13 @@ class Paged:
                     continue
                 if not inside(tensor, *slot[1:]):
                     return Refused(reasons.DynamicVramMoves(key, name))
-                found[id(child), key] = torch.nn.Parameter(tensor, requires_grad=False)
+                parameters[id(child), key] = torch.nn.Parameter(tensor, requires_grad=False)
             if state.get("_v_signature") is None:
                 return Refused(reasons.WeightsMoving())
             self._paged.append((state, slot, state["_v_signature"]))
 
         def give(owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
-            paged = found.get((id(owner), name))
+            paged = parameters.get((id(owner), name))
             return self._resident.of(owner, name, tensor) if paged is None else paged
 
         fill(self.copies.filled, self._module, give)
@@ -266,10 +266,10 @@ def room_maker(patcher: Any) -> Callable[[int], None] | None:
     vbar = vbars.get(patcher.load_device) if isinstance(vbars, dict) else None
     if not hasattr(vbar, "free_memory"):
         return None
-    known, device = weakref.ref(vbar), patcher.load_device
+    reference, device = weakref.ref(vbar), patcher.load_device
 
     def make_room(size: int) -> None:
-        vbar = known()
+        vbar = reference()
         if vbar is not None and size <= vbar.loaded_size():  # else they would go for nothing
             torch.get_device_module(device).synchronize(device)  # work under way may still read them
             vbar.free_memory(size)

@@ -47,16 +47,16 @@ def _plain_layer(module: torch.nn.Module) -> torch.nn.Module | None:
 def refusal(block: torch.nn.Module) -> Reason | None:
     """Why no graph computes with the quantised weights of a block as they are now, or None."""
     for name, module in block.named_modules():
-        found = _layer_refusal(module, name) if _has_quantised(module) else _library_refusal(module, name)
-        if found is not None:
-            return found
+        reason = _layer_refusal(module, name) if _has_quantised(module) else _library_refusal(module, name)
+        if reason is not None:
+            return reason
     return None
 
 
 def surroundings(classes: Iterable[type]) -> tuple[int, ...]:
     """Numbers for what `refusal` depends on besides a block: the code of its layers' classes and of products."""
-    found = [getattr(vars(cls).get(name), "__code__", None) for cls in classes for name in _METHODS]
-    return tuple(map(id, (*found, *products_in_place())))
+    codes = [getattr(vars(cls).get(name), "__code__", None) for cls in classes for name in _METHODS]
+    return tuple(map(id, (*codes, *products_in_place())))
 
 
 def _library_refusal(layer: torch.nn.Module, name: str) -> Reason | None:
@@ -106,8 +106,8 @@ def _is_hosts(cls: type) -> bool:
     """Whether a class of layers computes by the host's own functions."""
     import comfy.ops
 
-    own = set(_nested(comfy.ops.mixed_precision_ops.__code__))
-    return all(getattr(vars(cls).get(name), "__code__", None) in own for name in _METHODS)
+    host_codes = set(_nested(comfy.ops.mixed_precision_ops.__code__))
+    return all(getattr(vars(cls).get(name), "__code__", None) in host_codes for name in _METHODS)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

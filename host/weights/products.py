@@ -73,5 +73,5 @@ def _float8_linear(layer: Any, x: torch.Tensor) -> torch.Tensor | None:
     flat, one = x.reshape(-1, x.shape[-1]), torch.ones((), dtype=torch.float32, device=x.device)
     flat = flat.clamp_(-448, 448)  # in place, as the host does
     bias = None if layer.bias is None else layer.bias.to(x.dtype)
-    found = scaled_product(flat.to(layer.weight.dtype).contiguous(), layer.weight.t(), one, one, bias, x.dtype)
-    return found.reshape(*x.shape[:-1], found.shape[-1])
+    product = scaled_product(flat.to(layer.weight.dtype).contiguous(), layer.weight.t(), one, one, bias, x.dtype)
+    return product.reshape(*x.shape[:-1], product.shape[-1])

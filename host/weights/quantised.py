@@ -45,11 +45,11 @@ def parts(weight: torch.Tensor) -> WeightParts | None:
     """The tensors of a quantised weight: its values, and what they are scaled by."""
     if not is_quantised(weight):
         return None
-    found: Any = weight
-    tensors: dict[str, torch.Tensor] = {"_qdata": found._qdata}
-    facts: list[Any] = [found._layout_cls, class_name(found.layout_cls), _kitchen()]
-    for field in dataclasses.fields(found._params):
-        value = getattr(found._params, field.name)
+    quantised: Any = weight
+    tensors: dict[str, torch.Tensor] = {"_qdata": quantised._qdata}
+    facts: list[Any] = [quantised._layout_cls, class_name(quantised.layout_cls), _kitchen()]
+    for field in dataclasses.fields(quantised._params):
+        value = getattr(quantised._params, field.name)
         if isinstance(value, torch.Tensor):
             tensors[f"_params.{field.name}"] = value
         else:
@@ -59,14 +59,14 @@ def parts(weight: torch.Tensor) -> WeightParts | None:
 
 def tensors_of_weight(weight: torch.Tensor) -> list[torch.Tensor]:
     """The plain tensors that a weight consists of: itself, unless it is quantised."""
-    found = parts(weight)
-    return [weight] if found is None else [*found.tensors.values()]
+    weight_parts = parts(weight)
+    return [weight] if weight_parts is None else [*weight_parts.tensors.values()]
 
 
 def metadata_of(weight: torch.Tensor) -> tuple[Any, ...] | None:
     """Everything about a quantised weight but its values; None: it is none."""
-    found = parts(weight)
-    return None if found is None else found.metadata()
+    weight_parts = parts(weight)
+    return None if weight_parts is None else weight_parts.metadata()
 
 
 def without_values(weight: torch.Tensor) -> torch.Tensor | None:
@@ -98,8 +98,8 @@ def _exact_layer(module: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def _dequantised(weight: Any) -> torch.Tensor:
-    found: torch.Tensor = weight.to(dtype=torch.float32).dequantize()
-    return found
+    dequantised: torch.Tensor = weight.to(dtype=torch.float32).dequantize()
+    return dequantised
 
 
 def computes_as_usual(weight: Any) -> bool:
@@ -108,8 +108,8 @@ def computes_as_usual(weight: Any) -> bool:
 
     handlers = base._LAYOUT_DISPATCH_TABLE.get(torch.ops.aten.linear.default, {})
     handler = next((handlers[cls] for cls in weight.layout_cls.__mro__ if cls in handlers), None)
-    own = weight.layout_cls.__module__.partition(".")[0] in ("comfy", "comfy_kitchen")
-    return own and handler is not None and is_defined_in(handler, "comfy_kitchen")
+    usual_layout = weight.layout_cls.__module__.partition(".")[0] in ("comfy", "comfy_kitchen")
+    return usual_layout and handler is not None and is_defined_in(handler, "comfy_kitchen")
 
 
 def products_in_place() -> list[Any]:
@@ -123,8 +123,8 @@ def products_in_place() -> list[Any]:
 
 
 def _arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
-    found: Any = weight
-    return (found._qdata, found._layout_cls, found._params) if is_quantised(weight) else None
+    quantised: Any = weight
+    return (quantised._qdata, quantised._layout_cls, quantised._params) if is_quantised(weight) else None
 
 
 @functools.cache
@@ -151,6 +151,6 @@ def class_of(name: str) -> type:
     """
     if name not in _CLASSES:
         raise ValueError(f"no class of ComfyUI's layers: {name}")
-    found = _made() if name == _LOCAL else getattr(_made(), name.rpartition(".")[2])
-    assert isinstance(found, type)
-    return found
+    layer_class = _made() if name == _LOCAL else getattr(_made(), name.rpartition(".")[2])
+    assert isinstance(layer_class, type)
+    return layer_class

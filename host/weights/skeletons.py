@@ -47,9 +47,9 @@ def plain_copies(module: torch.nn.Module) -> Copies:
     made: dict[int, torch.nn.Module] = {}
 
     def copy_of(original: torch.nn.Module) -> torch.nn.Module:
-        known = made.get(id(original))
-        if known is not None:
-            return known
+        earlier = made.get(id(original))
+        if earlier is not None:
+            return earlier
         copied: torch.nn.Module = object.__new__(type(original))
         made[id(original)] = copied
         state = {
@@ -80,9 +80,9 @@ def _missing(module: torch.nn.Module) -> list[str]:
 
 def _weights_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor | None]]:
     """A module's own parameters in torch's order, with None for the missing ones."""
-    found: dict[str, torch.Tensor | None] = dict.fromkeys(_missing(module))
-    found |= tables(module).parameters
-    return sorted(found.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER)))
+    parameters: dict[str, torch.Tensor | None] = dict.fromkeys(_missing(module))
+    parameters |= tables(module).parameters
+    return sorted(parameters.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER)))
 
 
 def dtype_of(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.dtype:
@@ -156,8 +156,8 @@ _copies: weakref.WeakKeyDictionary[torch.nn.Module, PagedCopies] = weakref.WeakK
 
 def copies_of(module: torch.nn.Module, version: int) -> PagedCopies:
     metadata = _metadata(module)
-    known = _copies.get(module)
-    if known is None or (known.metadata, known.version) != (metadata, version):
-        known = PagedCopies(metadata, version, _without_storage(module), plain_copies(module), {})
-        _copies[module] = known
-    return known
+    copies = _copies.get(module)
+    if copies is None or (copies.metadata, copies.version) != (metadata, version):
+        copies = PagedCopies(metadata, version, _without_storage(module), plain_copies(module), {})
+        _copies[module] = copies
+    return copies

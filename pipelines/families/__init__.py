@@ -30,7 +30,7 @@ def register(family: Family) -> None:
 
 def family_of(module: torch.nn.Module) -> Family | None:
     """The family that a module belongs to, or None: it is not compiled."""
-    found = next((family for family in FAMILIES if family.serves(module)), None)
-    if isinstance(found, Transformer) and library_weights.has_any(module) and _BLOCKS.serves(module):
+    candidate = next((family for family in FAMILIES if family.serves(module)), None)
+    if isinstance(candidate, Transformer) and library_weights.has_any(module) and _BLOCKS.serves(module):
         return _BLOCKS  # whose graphs read such weights; one of a whole model reads plain ones alone
-    return found or (_BLOCKS if _BLOCKS.serves(module) else None)
+    return candidate or (_BLOCKS if _BLOCKS.serves(module) else None)

@@ -46,8 +46,8 @@ _Structure = tuple[type, list["torch.Size | None"]]
 
 def _structure(block: torch.nn.Module) -> _Structure:
     """A block's class and the sizes of its weights; None of those that are packed."""
-    own = adapters.own_weights(block)
-    return type(block), [weight.shape if type(weight) in PLAIN else None for weight in own]
+    weights = adapters.own_weights(block)
+    return type(block), [weight.shape if type(weight) in PLAIN else None for weight in weights]
 
 
 def _are_alike(one: _Structure, other: _Structure) -> bool:

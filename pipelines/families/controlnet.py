@@ -54,11 +54,11 @@ class ControlNet(Family):
             return reasons.UnusualConfig("global_pool_conditions", "True")
         return unet.conditions_refusal(config)
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         return [*unet.CONDITIONS, Input("image", ("batch", None, f"height*{_PIXELS}", f"width*{_PIXELS}"))]
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
-        return unet.axes(module, given)
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
+        return unet.axes(module, tensors)
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         call = by_name(self.arguments, args, kwargs)
@@ -68,20 +68,20 @@ class ControlNet(Family):
                 return Refused(reasons.CallArgument(name))
         if not isinstance(call.get("conditioning_scale", 1.0), int | float):
             return Refused(reasons.CallArgument("conditioning_scale"))
-        found = conditions(module, call)
+        inputs = conditions(module, call)
         image = call.get("controlnet_cond")
-        if isinstance(found, Refused):
-            return found
+        if isinstance(inputs, Refused):
+            return inputs
         if type(image) is not torch.Tensor:
             return Refused(reasons.NotPlainInputs())
-        sample = found["sample"]
+        sample = inputs["sample"]
         if image.ndim != 4 or image.shape[0] != sample.shape[0]:
             return Refused(reasons.UnusualInputs())
-        return {**found, "image": image}
+        return {**inputs, "image": image}
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> Output:
-        added = {name: given[name] for name in TEXT_TIME if name in given}
-        plain = (given[name] for name in ("sample", "timesteps", "context", "image"))
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> Output:
+        added = {name: tensors[name] for name in TEXT_TIME if name in tensors}
+        plain = (tensors[name] for name in ("sample", "timesteps", "context", "image"))
         down, middle = own_forward(module)(module, *plain, added_cond_kwargs=added or None, return_dict=False)
         return (*down, middle)
 

@@ -66,8 +66,8 @@ class Transformer(Family):
             if name not in taken and value is not None and value != {}:
                 controlled = "controlnet" in name
                 return Refused(reasons.ResidualInputs(name) if controlled else reasons.CallArgument(name))
-        given = plain([call.get(name) for name in names])
-        return Refused(reasons.NotPlainInputs()) if given is None else given
+        tensors = plain([call.get(name) for name in names])
+        return Refused(reasons.NotPlainInputs()) if tensors is None else tensors
 
 
 def own_forward(module: torch.nn.Module) -> Any:

@@ -46,7 +46,7 @@ class Flux(Transformer):
 
         return type(module) is FluxTransformer2DModel
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         return (
             Input("sample", (1, "image_tokens", None)),
             Input("context", (1, "context", None)),
@@ -57,7 +57,7 @@ class Flux(Transformer):
             Input("guidance", (1,), optional=True),
         )
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         axes = (
             Axis("image_tokens", _FEWEST_TOKENS, _MOST_TOKENS, text="{} image tokens"),
             Axis("context", _FEWEST_CONTEXT, _MOST_CONTEXT, text="{} tokens"),
@@ -68,10 +68,10 @@ class Flux(Transformer):
         call = by_name(self.arguments, args, kwargs)
         guided = ["guidance"] if call.get("guidance") is not None else []
         taken = {*self.arguments[:7], "return_dict", "controlnet_blocks_repeat"}
-        given = self.tensors(call, [*self.arguments[:6], *guided], taken)
-        if isinstance(given, Refused):
-            return given
-        sample, context, pooled, steps, image_ids, text_ids, *guidance = given
+        tensors = self.tensors(call, [*self.arguments[:6], *guided], taken)
+        if isinstance(tensors, Refused):
+            return tensors
+        sample, context, pooled, steps, image_ids, text_ids, *guidance = tensors
         per_image = [steps, *guidance]
         if (sample.ndim, context.ndim, pooled.ndim, image_ids.ndim, text_ids.ndim) != (3, 3, 2, 2, 2):
             return Refused(reasons.UnusualInputs())
@@ -82,14 +82,15 @@ class Flux(Transformer):
         ):
             return Refused(reasons.UnusualInputs())
         # As the model itself does first of all.
-        found = {"sample": sample, "context": context, "pooled": pooled, "timesteps": steps.to(sample.dtype)}
-        found |= {"image_ids": image_ids.float(), "text_ids": text_ids.float()}
-        return {**found, "guidance": guidance[0].to(sample.dtype)} if guidance else found
+        inputs = {"sample": sample, "context": context, "pooled": pooled, "timesteps": steps.to(sample.dtype)}
+        inputs |= {"image_ids": image_ids.float(), "text_ids": text_ids.float()}
+        return {**inputs, "guidance": guidance[0].to(sample.dtype)} if guidance else inputs
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
         names = ("sample", "context", "pooled", "timesteps", "image_ids", "text_ids")
-        plain = (given[name] for name in names)
-        result: torch.Tensor = own_forward(module)(module, *plain, guidance=given.get("guidance"), return_dict=False)[0]
+        plain = (tensors[name] for name in names)
+        forward = own_forward(module)
+        result: torch.Tensor = forward(module, *plain, guidance=tensors.get("guidance"), return_dict=False)[0]
         return result
 
     def example(self, module: torch.nn.Module, like: Any) -> Arguments:
@@ -98,7 +99,7 @@ class Flux(Transformer):
         side = getattr(like, "default_sample_size", _USUAL_SIDE) // 2  # tokens
         rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
         ids = torch.stack([torch.zeros_like(rows), rows, columns], dim=-1).reshape(-1, 3)
-        given = {
+        kwargs = {
             "hidden_states": noise(1, side * side, config.in_channels, like=transformer),
             "encoder_hidden_states": noise(1, _USUAL_CONTEXT, config.joint_attention_dim, like=transformer),
             "pooled_projections": noise(1, config.pooled_projection_dim, like=transformer),
@@ -107,5 +108,5 @@ class Flux(Transformer):
             "txt_ids": torch.zeros(_USUAL_CONTEXT, 3, device=transformer.device, dtype=transformer.dtype),
         }
         if config.guidance_embeds:
-            given["guidance"] = 3.5 + given["timestep"] * 0
-        return Arguments((), given)
+            kwargs["guidance"] = 3.5 + kwargs["timestep"] * 0
+        return Arguments((), kwargs)

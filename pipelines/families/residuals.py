@@ -35,14 +35,14 @@ class BlockLocation:
 
 def locations(unet: Any) -> list[BlockLocation]:
     """All locations of a UNet in the order in which its call takes them: the skips, then the middle."""
-    found, over = [(unet.conv_in.out_channels, 1)], 1
+    levels, over = [(unet.conv_in.out_channels, 1)], 1
     for block in unet.down_blocks:
-        found += [(resnet.out_channels, over) for resnet in block.resnets]
+        levels += [(resnet.out_channels, over) for resnet in block.resnets]
         if block.downsamplers is not None:
             over *= 2
-            found.append((block.downsamplers[0].out_channels, over))
-    skips = [BlockLocation(f"residual_{number}", *one) for number, one in enumerate(found)]
-    return [*skips, BlockLocation(MIDDLE, *found[-1])]
+            levels.append((block.downsamplers[0].out_channels, over))
+    skips = [BlockLocation(f"residual_{number}", *one) for number, one in enumerate(levels)]
+    return [*skips, BlockLocation(MIDDLE, *levels[-1])]
 
 
 def taken(unet: Any, call: Mapping[str, Any], sample: torch.Tensor) -> dict[str, torch.Tensor] | Refused:
@@ -55,12 +55,12 @@ def taken(unet: Any, call: Mapping[str, Any], sample: torch.Tensor) -> dict[str,
         return {}
     if not isinstance(down, Sequence) or middle is None:
         return Refused(reasons.ResidualInputs(_DOWN))
-    wanted, given = locations(unet), plain([*down, middle])
-    if given is None:
+    wanted, tensors = locations(unet), plain([*down, middle])
+    if tensors is None:
         return Refused(reasons.NotPlainInputs())
-    if [tuple(tensor.shape) for tensor in given] != [location.size(sample) for location in wanted]:
+    if [tuple(tensor.shape) for tensor in tensors] != [location.size(sample) for location in wanted]:
         return Refused(reasons.ResidualInputs(_DOWN))
-    return {location.name: tensor for location, tensor in zip(wanted, given, strict=True)}
+    return {location.name: tensor for location, tensor in zip(wanted, tensors, strict=True)}
 
 
 def usual(unet: Any, sample: torch.Tensor) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def inputs(unet: Any) -> list[Input]:
     ]
 
 
-def of_call(unet: Any, given: Tensors) -> dict[str, Any]:
+def of_call(unet: Any, tensors: Tensors) -> dict[str, Any]:
     """The residuals among a graph's inputs as the UNet's call takes them."""
-    found = [given[location.name] for location in locations(unet) if location.name in given]
-    return {_DOWN: tuple(found[:-1]), _MIDDLE: found[-1]} if found else {}
+    residuals = [tensors[location.name] for location in locations(unet) if location.name in tensors]
+    return {_DOWN: tuple(residuals[:-1]), _MIDDLE: residuals[-1]} if residuals else {}

@@ -63,7 +63,7 @@ class Sd3(Transformer):
             return reasons.UnusualConfig("pos_embed_max_size", str(config.pos_embed_max_size))
         return None
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         return (
             Input("sample", (1, None, "height", "width")),
             Input("context", (1, "context", None)),
@@ -71,7 +71,7 @@ class Sd3(Transformer):
             Input("timesteps", (1,)),
         )
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         config: Any = module.config
         patch = config.patch_size
         largest = min(_LARGEST, patch * config.pos_embed_max_size) // patch * patch
@@ -84,10 +84,10 @@ class Sd3(Transformer):
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         call = by_name(self.arguments, args, kwargs)
-        given = self.tensors(call, self.arguments[:3], {*self.arguments[:4], "return_dict"})
-        if isinstance(given, Refused):
-            return given
-        sample, context, pooled = given
+        tensors = self.tensors(call, self.arguments[:3], {*self.arguments[:4], "return_dict"})
+        if isinstance(tensors, Refused):
+            return tensors
+        sample, context, pooled = tensors
         steps = steps_of(call.get("timestep"), sample)
         if (sample.ndim, context.ndim, pooled.ndim) != (4, 3, 2) or steps is None:
             return Refused(reasons.UnusualInputs())
@@ -97,11 +97,11 @@ class Sd3(Transformer):
             return Refused(reasons.UnusualInputs())
         return {"sample": sample, "context": context, "pooled": pooled, "timesteps": steps}
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
-        result: torch.Tensor = own_forward(module)(module, *given.values(), return_dict=False)[0]
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
+        result: torch.Tensor = own_forward(module)(module, *tensors.values(), return_dict=False)[0]
         return result
 
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> contextlib.AbstractContextManager[None]:
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> contextlib.AbstractContextManager[None]:
         patches: Any = module.pos_embed
         patches.cropped_pos_embed = functools.partial(_cropped, patches)
         return contextlib.nullcontext()
@@ -109,10 +109,10 @@ class Sd3(Transformer):
     def example(self, module: torch.nn.Module, like: Any) -> Arguments:
         transformer: Any = module
         config, side = transformer.config, side_of(like)
-        given = {
+        kwargs = {
             "hidden_states": noise(2, config.in_channels, side, side, like=transformer),
             "encoder_hidden_states": noise(2, _USUAL_CONTEXT, config.joint_attention_dim, like=transformer),
             "pooled_projections": noise(2, config.pooled_projection_dim, like=transformer),
             "timestep": 500.0,
         }
-        return Arguments((), given)
+        return Arguments((), kwargs)

@@ -77,10 +77,10 @@ def conditions(module: Any, call: Mapping[str, Any]) -> dict[str, torch.Tensor] 
         return Refused(reasons.IpAdapter())
     if added:
         return Refused(reasons.CallArgument(f"added_cond_kwargs {next(iter(added))}"))
-    given = plain([call.get("sample"), call.get("encoder_hidden_states"), *extra.values()])
-    if given is None:
+    tensors = plain([call.get("sample"), call.get("encoder_hidden_states"), *extra.values()])
+    if tensors is None:
         return Refused(reasons.NotPlainInputs())
-    sample, context = given[:2]
+    sample, context = tensors[:2]
     steps = steps_of(call.get("timestep"), sample)
     if sample.ndim != 4 or context.ndim != 3 or any(t.ndim != 2 for t in extra.values()) or steps is None:
         return Refused(reasons.UnusualInputs())
@@ -96,9 +96,9 @@ CONDITIONS = (
 )
 
 
-def axes(module: Any, given: Tensors) -> tuple[Sequence[Axis], str]:
+def axes(module: Any, tensors: Tensors) -> tuple[Sequence[Axis], str]:
     """The axes of a UNet or ControlNet."""
-    sample = given["sample"]
+    sample = tensors["sample"]
     # On a GPU, attention asks whether there is a single key, and diffusers hands it the prompt's length as it is:
     # torch.export refuses a range with both answers. (Where the length is an expression, it cannot tell.)
     fewest = 2 if sample.device.type == "cuda" else 1
@@ -111,17 +111,17 @@ def usual_call(pipe: Any, module: Any) -> Arguments:
     config, side = module.config, side_of(pipe)
     dim = config.cross_attention_dim
     context = noise(2, _TOKENS, dim if isinstance(dim, int) else dim[0], like=module)
-    given: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}
     if has_text_time(module):
         ids = 5 if getattr(pipe.config, "requires_aesthetics_score", False) else 6
         pooled = config.projection_class_embeddings_input_dim - ids * config.addition_time_embed_dim
-        given["added_cond_kwargs"] = {
+        kwargs["added_cond_kwargs"] = {
             "text_embeds": noise(2, pooled, like=module),
             "time_ids": 100 * noise(2, ids, like=module).abs(),
         }
     if config.get("time_cond_proj_dim") is not None:
-        given["timestep_cond"] = noise(2, config.time_cond_proj_dim, like=module)
-    return Arguments((noise(2, config.in_channels, side, side, like=module), 500, context), given)
+        kwargs["timestep_cond"] = noise(2, config.time_cond_proj_dim, like=module)
+    return Arguments((noise(2, config.in_channels, side, side, like=module), 500, context), kwargs)
 
 
 class Unet(Family):
@@ -161,12 +161,12 @@ class Unet(Family):
                 return reasons.FreeU(f"up_blocks.{index}")
         return conditions_refusal(unet.config)
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         return [*CONDITIONS, *residuals.inputs(module)]
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
-        found, label = axes(module, given)
-        return found, f"{label} with residuals" if residuals.MIDDLE in given else label
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
+        usual_axes, label = axes(module, tensors)
+        return usual_axes, f"{label} with residuals" if residuals.MIDDLE in tensors else label
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         unet: Any = module
@@ -175,25 +175,25 @@ class Unet(Family):
         for name, value in call.items():
             if name not in taken and value is not None and value != {}:
                 return Refused(reasons.ResidualInputs(name) if "residual" in name else reasons.CallArgument(name))
-        found = conditions(unet, call)
-        if isinstance(found, Refused):
-            return found
-        steering = residuals.taken(unet, call, found["sample"])
-        return steering if isinstance(steering, Refused) else {**found, **steering}
+        inputs = conditions(unet, call)
+        if isinstance(inputs, Refused):
+            return inputs
+        steering = residuals.taken(unet, call, inputs["sample"])
+        return steering if isinstance(steering, Refused) else {**inputs, **steering}
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
-        added = {name: given[name] for name in TEXT_TIME if name in given}
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
+        added = {name: tensors[name] for name in TEXT_TIME if name in tensors}
         result: torch.Tensor = own_forward(module)(
             module,
-            *(given[name] for name in ("sample", "timesteps", "context")),
-            timestep_cond=given.get("timestep_cond"),
+            *(tensors[name] for name in ("sample", "timesteps", "context")),
+            timestep_cond=tensors.get("timestep_cond"),
             added_cond_kwargs=added or None,
-            **residuals.of_call(module, given),
+            **residuals.of_call(module, tensors),
             return_dict=False,
         )[0]
         return result
 
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> contextlib.AbstractContextManager[None]:
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> contextlib.AbstractContextManager[None]:
         return with_upsampled_sizes(module)
 
     def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -52,20 +52,20 @@ class VaeHalf(Family):
     each_call_is_a_run = True
     checks_finite = True
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         return (Input("x", (1, None, "height", "width")),)
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
-        given = [*args, *kwargs.values()]
-        if len(given) != 1 and any(one is not None for one in given[1:]):
+        arguments = [*args, *kwargs.values()]
+        if len(arguments) != 1 and any(one is not None for one in arguments[1:]):
             return Refused(reasons.CallArgument("latent_embeds"))
-        x = given[0] if given else None
+        x = arguments[0] if arguments else None
         if type(x) is not torch.Tensor or x.ndim != 4:
             return Refused(reasons.NotImages())
         return {"x": x}
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
-        result: torch.Tensor = own_forward(module)(module, given["x"])
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
+        result: torch.Tensor = own_forward(module)(module, tensors["x"])
         return result
 
     def only_restores(self) -> bool:
@@ -88,7 +88,7 @@ class Decoder(VaeHalf):
 
         return type(module) in (vae.Decoder, vae.DecoderTiny)
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         factor = factor_of(module)
         return any_size(1, factor, factor)
 
@@ -105,7 +105,7 @@ class Encoder(VaeHalf):
 
         return type(module) in (vae.Encoder, vae.EncoderTiny)
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         factor = factor_of(module)
         return any_size(factor, factor, 1)
 

@@ -40,7 +40,7 @@ class VideoUnet(Family):
 
         return type(module) is UNetSpatioTemporalConditionModel
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         return (
             Input("sample", (1, "frames", None, "height", "width")),
             Input("timesteps", (1,)),
@@ -48,31 +48,31 @@ class VideoUnet(Family):
             Input("time_ids", (1, None)),
         )
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
-        sample = given["sample"]
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
+        sample = tensors["sample"]
         height, width = sample.shape[-2:]
-        found, label = latent_ranges.any_size(levels_of(module), sample.device, height, width)
-        return [*(axis for axis in found if axis.pixels), _FRAMES], f"{label}, up to {_MOST_FRAMES} frames"
+        axes, label = latent_ranges.any_size(levels_of(module), sample.device, height, width)
+        return [*(axis for axis in axes if axis.pixels), _FRAMES], f"{label}, up to {_MOST_FRAMES} frames"
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         call = by_name(self.arguments, args, kwargs)
         unknown = call.keys() - set(self.arguments)
         if unknown:
             return Refused(reasons.CallArgument(min(unknown)))
-        given = plain([call.get(name) for name in ("sample", "encoder_hidden_states", "added_time_ids")])
-        if given is None:
+        tensors = plain([call.get(name) for name in ("sample", "encoder_hidden_states", "added_time_ids")])
+        if tensors is None:
             return Refused(reasons.NotPlainInputs())
-        sample, context, ids = given
+        sample, context, ids = tensors
         steps = steps_of(call.get("timestep"), sample)
         if sample.ndim != 5 or context.ndim != 3 or ids.ndim != 2 or steps is None:
             return Refused(reasons.UnusualInputs())
         return {"sample": sample, "timesteps": steps, "context": context, "time_ids": ids}
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
-        result: torch.Tensor = own_forward(module)(module, *given.values(), return_dict=False)[0]
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
+        result: torch.Tensor = own_forward(module)(module, *tensors.values(), return_dict=False)[0]
         return result
 
-    def capture_rewrites(self, module: torch.nn.Module, given: Tensors) -> contextlib.AbstractContextManager[None]:
+    def capture_rewrites(self, module: torch.nn.Module, tensors: Tensors) -> contextlib.AbstractContextManager[None]:
         return with_upsampled_sizes(module)
 
     def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -103,26 +103,26 @@ class VideoDecoder(Family):
 
         return type(module) is TemporalDecoder
 
-    def inputs(self, module: torch.nn.Module, given: Tensors) -> Sequence[Input]:
+    def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
         return (
             Input("x", ("frames", None, "height", "width"), "sample"),
             Input("stills", (1, "frames"), "image_only_indicator"),
         )
 
-    def axes(self, module: torch.nn.Module, given: Tensors) -> tuple[Sequence[Axis], str]:
+    def axes(self, module: torch.nn.Module, tensors: Tensors) -> tuple[Sequence[Axis], str]:
         factor = vae.factor_of(module)
         sides, label = vae.any_size(1, factor, factor)
         return [_FRAMES, *sides], f"{label}, up to {_MOST_FRAMES} frames"
 
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
-        given = super().read(module, args, kwargs)
+        tensors = super().read(module, args, kwargs)
         frames = by_name(self.arguments, args, kwargs).get("num_frames", 1)
-        if isinstance(given, Refused) or (frames == given["x"].shape[0] and given["stills"].shape == (1, frames)):
-            return given
+        if isinstance(tensors, Refused) or (frames == tensors["x"].shape[0] and tensors["stills"].shape == (1, frames)):
+            return tensors
         return Refused(reasons.UnusualInputs())
 
-    def run(self, module: torch.nn.Module, given: Tensors) -> torch.Tensor:
-        x, stills = given["x"], given["stills"]
+    def run(self, module: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
+        x, stills = tensors["x"], tensors["stills"]
         result: torch.Tensor = own_forward(module)(module, x, image_only_indicator=stills, num_frames=x.shape[0])
         return result
 

@@ -30,8 +30,8 @@ def _library() -> Any:
 
 
 def _is_of(value: Any, name: str) -> bool:
-    known = getattr(_library(), name, None)
-    return known is not None and type(value) is known
+    library_class = getattr(_library(), name, None)
+    return library_class is not None and type(value) is library_class
 
 
 class Gguf(LibraryFormat):
@@ -76,8 +76,8 @@ def dequantise(memory: torch.Tensor, kind: Any, dtype: torch.dtype | None = None
     library = _library()
     size, length = library.GGML_QUANT_SIZES[kind]
     blocks = memory.view(torch.uint8).reshape(-1, length)
-    found: torch.Tensor = library.dequantize_functions[kind](blocks, size, length, dtype)
-    return found.reshape(*memory.shape[:-1], memory.shape[-1] // length * size)
+    values: torch.Tensor = library.dequantize_functions[kind](blocks, size, length, dtype)
+    return values.reshape(*memory.shape[:-1], memory.shape[-1] // length * size)
 
 
 class DequantisingLinear(torch.nn.Module):
@@ -107,12 +107,12 @@ class _ComputedTables(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        options = dict(kwargs or {})
         if func is not torch.tensor or not (args and isinstance(args[0], list | tuple)):
-            return func(*args, **given)
+            return func(*args, **options)
         values = args[0]
         steps = {after - before for before, after in itertools.pairwise(values)}
         if len(steps) == 1 and all(isinstance(value, int) for value in values):  # how far bits are shifted
             step = steps.pop()
-            return torch.arange(values[0], values[-1] + step, step, **given)
-        return torch.stack([torch.full((), value, **given) for value in values])
+            return torch.arange(values[0], values[-1] + step, step, **options)
+        return torch.stack([torch.full((), value, **options) for value in values])

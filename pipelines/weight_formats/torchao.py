@@ -74,26 +74,26 @@ class TorchAO(LibraryFormat):
 
     @override
     def remade(self, layer: Any) -> torch.nn.Module:
-        found = self.parts(layer.weight)
-        assert found is not None
-        return RemadeLinear(layer, found)
+        weight_parts = self.parts(layer.weight)
+        assert weight_parts is not None
+        return RemadeLinear(layer, weight_parts)
 
     @override
     def dequantised(self, weight: Any) -> torch.Tensor:
-        found: torch.Tensor = weight.dequantize()
-        return found.float()
+        values: torch.Tensor = weight.dequantize()
+        return values.float()
 
 
 class RemadeLinear(torch.nn.Module):
     """A Linear that makes its weight of plain tensors at each use."""
 
-    def __init__(self, layer: Any, found: WeightParts) -> None:
+    def __init__(self, layer: Any, weight_parts: WeightParts) -> None:
         super().__init__()
         weight = layer.weight
-        self.weight: Any = ComponentTensors(found.tensors)
+        self.weight: Any = ComponentTensors(weight_parts.tensors)
         self.bias = layer.bias
         # Of single values: others have theirs, and to ask for it would be to read a tensor that no product needs.
-        self._shapes = {name: one.shape if one.numel() == 1 else None for name, one in found.tensors.items()}
+        self._shapes = {name: one.shape if one.numel() == 1 else None for name, one in weight_parts.tensors.items()}
         self._made = type(weight), weight.__tensor_flatten__()[1], weight.shape, weight.stride()
         self.train(layer.training)
 

@@ -142,7 +142,7 @@ def test_the_request_handler_alone_sees_requests() -> None:
 def test_what_clients_may_send_names_no_file() -> None:
     from onegraph.host.page.routes import ROUTES
 
-    sent = {name: field for route in ROUTES for name, field in route.given.model_fields.items()}
+    sent = {name: field for route in ROUTES for name, field in route.request_model.model_fields.items()}
     assert sent.keys() == FIELDS.keys()
     for name, kind in FIELDS.items():
         limits = repr(sent[name].metadata)

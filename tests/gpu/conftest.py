@@ -161,14 +161,14 @@ def compiled(model: Any, **options: Any) -> Any:
     """The model as the node hands it on."""
     from onegraph.host.calls import model_hook as hook
 
-    return hook.compile_model(model, hook.Options(**options), NODE)[0]
+    return hook.compile_model(model, hook.ModelNodeOptions(**options), NODE)[0]
 
 
 def compiled_vae(vae: Any) -> Any:
     """The VAE as the node hands it on."""
     from onegraph.host.calls.vae import hook
 
-    return hook.compile_vae(vae, hook.Options(parts="both", dynamic_resolution="any size"), NODE)[0]
+    return hook.compile_vae(vae, hook.VaeNodeOptions(parts="both", dynamic_resolution="any size"), NODE)[0]
 
 
 def node_text() -> str:

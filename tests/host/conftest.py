@@ -138,7 +138,7 @@ def compiled_once_by_oneflow(checkpoint: Callable[..., Path], graphs_home: Path,
 
 def compiled(model: Any, **options: Any) -> Any:
     """The model as the node hands it on."""
-    return hook.compile_model(model, hook.Options(**options), NODE)[0]
+    return hook.compile_model(model, hook.ModelNodeOptions(**options), NODE)[0]
 
 
 def node_text() -> str:

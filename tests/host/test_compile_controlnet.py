@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("compiled_net")
 
 def fast(net: Any, **options: Any) -> Any:
     """The ControlNet as the node hands it on."""
-    return family.compile_controlnet(net, model_hook.Options(**options), NODE)[0]
+    return family.compile_controlnet(net, model_hook.ModelNodeOptions(**options), NODE)[0]
 
 
 def node_text() -> str:
@@ -100,7 +100,7 @@ def test_a_compiled_model_with_a_compiled_controlnet(
     counters: Counters,
     compiled_steered: None,
 ) -> None:
-    compiled_model = model_hook.compile_model(model, model_hook.Options(), "8")[0]
+    compiled_model = model_hook.compile_model(model, model_hook.ModelNodeOptions(), "8")[0]
     assert_same(sample(compiled_model, steered(fast(net))), sample(model, steered(net)))
     assert (counters.compiles, counters.restores, counters.compiled_calls) == (0, 2, 4)
     assert status.last_runs[NODE].compiled_calls == status.last_runs["8"].compiled_calls == 2
@@ -152,7 +152,7 @@ def test_its_weights_may_be_patched_and_freed(model: Any, net: Any, counters: Co
 
 def test_off_and_again(model: Any, net: Any, counters: Counters) -> None:
     once = fast(net)
-    off, text = family.compile_controlnet(once, model_hook.Options(backend="off"), NODE)
+    off, text = family.compile_controlnet(once, model_hook.ModelNodeOptions(backend="off"), NODE)
     assert text.startswith("off")
     sample(model, steered(off))
     assert counters.compiled_calls == 0
@@ -168,7 +168,7 @@ def test_off_and_again(model: Any, net: Any, counters: Counters) -> None:
 def test_oneflow_steers_and_is_steered(model: Any, net: Any, counters: Counters) -> None:
     """Exact sizes: one graph of each for a first size, and of each another for a second one without capturing again."""
     steering = fast(net, backend="oneflow")
-    compiled_model = model_hook.compile_model(model, model_hook.Options(backend="oneflow"), "8")[0]
+    compiled_model = model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="oneflow"), "8")[0]
     for number, side in enumerate((128, 96), start=1):
         size = {"height": side, "width": side}
         assert_same(sample(compiled_model, steered(steering), **size), sample(model, steered(net), **size))
@@ -203,7 +203,7 @@ def test_others_are_handed_on_as_they_are(tmp_path: Path) -> None:
         (union(tmp_path), reasons.UnionControlNet()),
     ):
         assert family.family_for(other) == reason
-        handed, text = family.compile_controlnet(other, model_hook.Options(), NODE)
+        handed, text = family.compile_controlnet(other, model_hook.ModelNodeOptions(), NODE)
         assert handed is other
         assert text.startswith("eager: ")
 

@@ -245,7 +245,7 @@ def test_in_a_workflow_with_one_it_is_preloaded(
 ) -> None:
     fresh_process.policy = replace(ANY_SPEED, preload_on=("cpu",), preload_room=0)
     workflow = Workflow("KSampler", loader, "of a pack that is gone")
-    fast = hook.compile_model(model, hook.Options(), NODE, workflow)[0]
+    fast = hook.compile_model(model, hook.ModelNodeOptions(), NODE, workflow)[0]
     host.wait_for_preloads()
     assert (counters.preloads, counters.restores, counters.compiles) == (graphs, graphs, 0)
     assert_same(sample(fast, steered(net)), sample(model, steered(net)))

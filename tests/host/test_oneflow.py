@@ -116,7 +116,7 @@ def function_of(component: str, module: torch.nn.Module, given: tuple[torch.Tens
 
 
 def shapes_of(component: str, module: torch.nn.Module, given: tuple[torch.Tensor, ...], shapes: Shapes) -> ShapeRange:
-    family = next(one for one in families.known() if one.component == component and one.serves(module))
+    family = next(one for one in families.registered() if one.component == component and one.serves(module))
     return family.ranged(module, dict(zip(NAMES[component], given, strict=False)), shapes).shapes
 
 

@@ -72,7 +72,7 @@ def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Coun
 @pytest.mark.full
 def test_encoder_and_decoder_together(checkpoint: Callable[..., Path], counters: Counters) -> None:
     plain = host.load_vae(checkpoint(vae="both"))
-    options = vae_hook.Options(backend="oneflow", parts="both", dynamic_resolution="each size")
+    options = vae_hook.VaeNodeOptions(backend="oneflow", parts="both", dynamic_resolution="each size")
     fast = vae_hook.compile_vae(plain, options, "9")[0]
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode():
@@ -89,7 +89,7 @@ def test_encoder_and_decoder_together(checkpoint: Callable[..., Path], counters:
 def test_a_graph_too_large_is_refused_with_the_figure(checkpoint: Callable[..., Path], counters: Counters) -> None:
     """A full-size encoder at 2048 pixels would hold hundreds of GiB; the refusal comes before anything is allocated."""
     plain = host.load_vae(checkpoint(vae="both"))
-    options = vae_hook.Options(backend="oneflow", parts="encoder", dynamic_resolution="each size")
+    options = vae_hook.VaeNodeOptions(backend="oneflow", parts="encoder", dynamic_resolution="each size")
     fast = vae_hook.compile_vae(plain, options, "9")[0]
     hook, module = fast.onegraph, plain.first_stage_model
     x = torch.zeros(1, 3, 2048, 2048)
@@ -105,11 +105,11 @@ def test_bench_measures_one_backend_in_one_process(
     checkpoint: Callable[..., Path], graphs_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEGRAPH_HOME", str(graphs_home))  # whose key signed the graph
-    job = bench.Job(str(host.comfyui_path()), str(checkpoint()), "oneflow", 128, 128, True)
+    job = bench.BenchTask(str(host.comfyui_path()), str(checkpoint()), "oneflow", 128, 128, True)
     figures = bench.measure(job)
     assert figures.said.startswith("restored in ") and figures.restore_s is not None and figures.compile_s is None
     assert figures.first_s > 0 and figures.step_ms > 0
-    eager = bench.measure(bench.Job(str(host.comfyui_path()), str(checkpoint()), "eager", 128, 128, True))
+    eager = bench.measure(bench.BenchTask(str(host.comfyui_path()), str(checkpoint()), "eager", 128, 128, True))
     assert eager.said == "eager: nothing compiled"  # also where a graph is in the store
 
 

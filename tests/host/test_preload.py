@@ -93,7 +93,7 @@ def test_a_preload_is_of_the_workflows_size(model: Any, monkeypatch: pytest.Monk
     latent = {"class_type": "EmptyLatentImage", "inputs": {"width": 320, "height": 256, "batch_size": 1}}
     node = {"class_type": "OneGraphCompileModel", "inputs": {"model": ["1", 0]}}
     loader = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "none.safetensors"}}
-    hook.compile_model(model, hook.Options(), NODE, DynamicPrompt({NODE: node, "1": loader, "3": latent}))
+    hook.compile_model(model, hook.ModelNodeOptions(), NODE, DynamicPrompt({NODE: node, "1": loader, "3": latent}))
     host.wait_for_preloads()
     assert shapes == [(2, 4, 32, 40)]
 
@@ -149,7 +149,7 @@ def test_nothing_is_preloaded_where_memory_is_short(model: Any, counters: Counte
 
 
 def test_a_model_without_a_graph_is_not_compiled_early(checkpoint: Callable[..., Path], counters: Counters) -> None:
-    _, at_once = hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.Options(), NODE)
+    _, at_once = hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.ModelNodeOptions(), NODE)
     host.wait_for_preloads()
     assert at_once.startswith("ready: ")
     assert (counters.preloads, counters.compiles) == (0, 0)
@@ -160,7 +160,7 @@ def test_no_process_waits_where_memory_is_short(
     checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(likely_compile, "_ROOM", 1 << 60)
-    hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.Options(), NODE)
+    hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.ModelNodeOptions(), NODE)
     host.wait_for_preloads()
     assert ready_workers.waiting() == 0
 
@@ -169,7 +169,7 @@ def test_no_process_waits_where_memory_is_short(
 def test_no_process_waits_where_nothing_will_be_compiled_by_inductor(
     options: dict[str, Any], checkpoint: Callable[..., Path]
 ) -> None:
-    hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.Options(**options), NODE)
+    hook.compile_model(host.load(checkpoint("tiny_refiner")), hook.ModelNodeOptions(**options), NODE)
     host.wait_for_preloads()
     assert ready_workers.waiting() == 0
 
@@ -185,7 +185,7 @@ def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytes
         raise RuntimeError("unknown host")
 
     monkeypatch.setattr(Component, "request", fails)
-    assert hook.compile_model(model, hook.Options(), NODE)[1].startswith("ready: ")
+    assert hook.compile_model(model, hook.ModelNodeOptions(), NODE)[1].startswith("ready: ")
 
 
 @pytest.mark.usefixtures("vae_compiled_once")
@@ -195,17 +195,17 @@ def test_a_vaes_graphs_are_preloaded_too(
     vae = host.load_vae(checkpoint(vae="both"))
     latent = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        vae_hook.compile_vae(vae, vae_hook.Options(), NODE)[0].decode(latent)  # leaves a graph in the store
+        vae_hook.compile_vae(vae, vae_hook.VaeNodeOptions(), NODE)[0].decode(latent)  # leaves a graph in the store
     host.wait_for_preloads()  # this node began one, too
     fresh_process.close()
     counters.preloads = counters.restores = counters.compiles = 0
-    fast = vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="any size"), NODE)[0]
+    fast = vae_hook.compile_vae(vae, vae_hook.VaeNodeOptions(dynamic_resolution="any size"), NODE)[0]
     host.wait_for_preloads()
     assert (counters.preloads, counters.restores) == (1, 1)
     with torch.inference_mode():
         assert relative_l2(fast.decode(latent), vae.decode(latent)) < 1e-4
     assert (counters.restores, counters.compiles, counters.eager_calls) == (1, 0, 0)
-    vae_hook.compile_vae(vae, vae_hook.Options(dynamic_resolution="each size"), NODE)
+    vae_hook.compile_vae(vae, vae_hook.VaeNodeOptions(dynamic_resolution="each size"), NODE)
     host.wait_for_preloads()
     assert counters.preloads == 1
 
@@ -237,7 +237,7 @@ def test_a_model_without_an_example_is_compiled_all_the_same(
     if kind == "model":
         assert relative_l2(host.sample(compiled(model)), host.sample(model)) < 1e-4
     else:
-        text = vae_hook.compile_vae(host.load_vae(checkpoint(vae="both")), vae_hook.Options(), NODE)[1]
+        text = vae_hook.compile_vae(host.load_vae(checkpoint(vae="both")), vae_hook.VaeNodeOptions(), NODE)[1]
         assert text.startswith("ready"), text
     assert (counters.preloads, counters.eager_calls) == (0, 0)
 

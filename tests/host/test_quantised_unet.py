@@ -153,6 +153,6 @@ def test_a_layer_of_a_format_without_a_graph_is_the_reason(checkpoint: Callable[
 
 def test_oneflow_has_no_such_graphs(checkpoint: Callable[..., Path], counters: Counters) -> None:
     model = load(checkpoint(), "fp8 scaled")
-    host.sample(model_hook.compile_model(model, model_hook.Options(backend="oneflow"), NODE)[0])
+    host.sample(model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="oneflow"), NODE)[0])
     assert counters.compiles == counters.compiled_calls == 0
     assert "quantised weights" in node_text()

@@ -64,8 +64,8 @@ def test_base_and_refiner_are_restored_in_either_order(
         base, refiner = (host.load(path) for path in paths)
         shared = host.load_vae(paths[0])
         own = host.load_vae(paths[1]) if vaes == "each its own" else shared
-        models = [model_hook.compile_model(m, model_hook.Options(), NODE)[0] for m in (base, refiner)]
-        decoders = [vae_hook.compile_vae(v, vae_hook.Options(parts="both"), "9")[0] for v in (shared, own)]
+        models = [model_hook.compile_model(m, model_hook.ModelNodeOptions(), NODE)[0] for m in (base, refiner)]
+        decoders = [vae_hook.compile_vae(v, vae_hook.VaeNodeOptions(parts="both"), "9")[0] for v in (shared, own)]
         reference = picture(base, refiner, shared)
         if order == "refiner first":
             part(models[1], torch.zeros(1, 4, 8, 8), 1280, 0, 1, 4)

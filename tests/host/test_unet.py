@@ -402,7 +402,7 @@ def test_a_size_outside_the_range_says_so_in_pixels(model: Any, counters: Counte
 def test_attaching_is_cheap_and_says_what_will_happen(
     options: dict[str, Any], text: str, model: Any, counters: Counters
 ) -> None:
-    patcher, said_at_once = hook.compile_model(model, hook.Options(**options), "7")
+    patcher, said_at_once = hook.compile_model(model, hook.ModelNodeOptions(**options), "7")
     assert said_at_once == text
     assert (counters.compiles, counters.restores) == (0, 0)
     if options == {"backend": "off"}:

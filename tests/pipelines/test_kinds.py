@@ -11,7 +11,7 @@ from PIL import Image
 from support.models import pipes
 
 from onegraph.pipelines import compile_pipe, load_pipe, save_pipe
-from onegraph.pipelines.component import Options
+from onegraph.pipelines.component import PipelineOptions
 from onegraph.runtime.obtain.registry import Registry
 
 
@@ -188,7 +188,7 @@ def test_a_model_distilled_from_guidance(registry: Registry) -> None:
         assert pipes.distance(pipes.image(pipe, guidance_scale=scale), image) <= 2
     assert pipe.onegraph.report()["unet"].compiled_calls == 4 and registry.counters.compiles <= 1
     with torch.no_grad():
-        pipe.onegraph.components["unet"].set_options(Options(when_missing="eager"))
+        pipe.onegraph.components["unet"].set_options(PipelineOptions(when_missing="eager"))
         pipe.unet(torch.zeros(1, 4, 8, 8), 5, torch.zeros(1, 7, 32))
     assert pipe.onegraph.report()["unet"].codes == {"no_graph": 1}, "without it the graph is another one"
 

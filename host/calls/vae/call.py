@@ -17,7 +17,7 @@ from ....runtime.request import Request
 from ...families import Half, VaeHalf
 from ..run import HostRun
 from .finite import Flags, recomputed_in_float32
-from .resolutions import Plan
+from .resolutions import ResolutionDecision
 
 
 @dataclass
@@ -26,7 +26,7 @@ class VaeCall:
 
     Attributes:
         run: from the first call of the proxy on.
-        plans: the rule's decision, by whether the backend has graphs for any size.
+        decisions: of the rule, by whether the backend has graphs for any size.
         finite: for tiles, the requests by key digest, each with a flag on the device: were all its results finite?
         rerun: set while tiles whose graph gave values that are not finite run once more, without it.
     """
@@ -35,7 +35,7 @@ class VaeCall:
     vae: Any
     tiles: bool
     run: HostRun | None = None
-    plans: dict[bool, Plan] = field(default_factory=dict)
+    decisions: dict[bool, ResolutionDecision] = field(default_factory=dict)
     finite: Flags = field(default_factory=dict)
     rerun: EagerRerun | None = None
 

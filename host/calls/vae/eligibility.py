@@ -29,7 +29,7 @@ def halves_of(vae: Any) -> Mapping[Half, VaeHalf] | Reason:
     name, dims = type(module).__name__, getattr(vae, "latent_dim", 2)
     if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
         return reasons.OwnTiling(name)
-    found: dict[Half, VaeHalf] = {}
+    families: dict[Half, VaeHalf] = {}
     for half in HALVES:
         family = half_of(module, half)
         if isinstance(family, Reason):
@@ -37,8 +37,8 @@ def halves_of(vae: Any) -> Mapping[Half, VaeHalf] | Reason:
         layout = family.layout(module)
         if isinstance(layout, Layout) and layout.dims != dims + 2:
             return reasons.VideoVae(name)
-        found[half] = family
-    return found
+        families[half] = family
+    return families
 
 
 def replaced(part: Half, vae: Any) -> Reason:
@@ -72,5 +72,5 @@ def has_encoder(path: Path | None) -> bool:
     except Exception as error:  # not a safetensors file after all
         log.debug("cannot read the names in %s: %s", path, error)
         return True
-    found = [p for p in _PREFIXES if any(name.startswith(f"{p}decoder.") for name in names)]
-    return not found or any(name.startswith(f"{found[0]}encoder.") for name in names)
+    prefixes = [p for p in _PREFIXES if any(name.startswith(f"{p}decoder.") for name in names)]
+    return not prefixes or any(name.startswith(f"{prefixes[0]}encoder.") for name in names)

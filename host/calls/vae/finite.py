@@ -21,8 +21,8 @@ Flags = dict[str, tuple[Request, torch.Tensor]]
 def gather(flags: Flags, request: Request, served: torch.Tensor) -> None:
     """Add a tile's result to the graph's flag, without waiting for the device."""
     flag = torch.isfinite(served).all()
-    known = flags.get(request.key.digest)
-    flags[request.key.digest] = (request, flag if known is None else known[1] & flag)
+    earlier = flags.get(request.key.digest)
+    flags[request.key.digest] = (request, flag if earlier is None else earlier[1] & flag)
 
 
 def not_finite(flags: Flags) -> list[Request]:
@@ -61,7 +61,7 @@ def recomputed_in_float32(
 def _in_float32(family: Family, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
     """Decode or encode by a float32 copy of the weights, gone afterwards; None when that overflows too."""
     exact: Any = copy.deepcopy(module).float()
-    found = family.run(exact, {"x": image.float()})
-    assert isinstance(found, torch.Tensor)
-    result = found.to(image.dtype)
+    output = family.run(exact, {"x": image.float()})
+    assert isinstance(output, torch.Tensor)
+    result = output.to(image.dtype)
     return result if bool(torch.isfinite(result).all()) else None

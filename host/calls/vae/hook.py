@@ -40,7 +40,7 @@ from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_fi
 from .eligibility import changed, halves_of, has_encoder, replaced
 from .finite import gather, not_finite, random_state, recomputed_in_float32, set_random_state
 from .proxy import Calls, VaeProxy, vae_class_for
-from .resolutions import DynamicResolution, Plan, sizes_of
+from .resolutions import DynamicResolution, ResolutionDecision, sizes_of
 
 log = logging.getLogger("onegraph.host")
 
@@ -48,7 +48,7 @@ Parts = Literal["decoder", "encoder", "both"]
 
 
 @dataclass(frozen=True)
-class Options:
+class VaeNodeOptions:
     """The choices of the node."""
 
     backend: str = "auto"
@@ -61,7 +61,7 @@ class VaeHook:
     """One node's hook on one VAE: options, reports and the call under way, never weights."""
 
     def __init__(
-        self, halves: Mapping[Half, VaeHalf], options: Options, node_id: str | None, source: ModelSource
+        self, halves: Mapping[Half, VaeHalf], options: VaeNodeOptions, node_id: str | None, source: ModelSource
     ) -> None:
         self.options = options
         self.node_id = node_id
@@ -192,21 +192,23 @@ class VaeHook:
         if asked is not None:
             count_eager(asked[1], reason)
 
-    def serve(self, part: Half, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
-        """What the proxy's decode and encode return: from a graph, else from the class's `own`, image by image."""
+    def serve(
+        self, part: Half, module: torch.nn.Module, x: torch.Tensor, class_method: Callable[[torch.Tensor], Any]
+    ) -> Served:
+        """What the proxy's decode and encode return: from a graph, else from `class_method`, image by image."""
         asked = self._asked(part, module)
         if asked is None:
-            return Served(own(x), whole=True)
+            return Served(class_method(x), whole=True)
         call, run = asked
         run.call_bytes = run.call_bytes or call_bytes(part, call.vae, x)
         chunk = Chunk(self._halves[part], call, run, module)
         if call.rerun is not None:
             run.report.call_starts()
-            return self._without_graph(chunk, call.rerun, x, own)
+            return self._without_graph(chunk, call.rerun, x, class_method)
         started = time.perf_counter()
         component = self._components[part]
         prepare = functools.partial(self._prepare, chunk, component, x)
-        served = component.dispatcher.call(run, module, prepare, lambda: Served(own(x), whole=True))
+        served = component.dispatcher.call(run, module, prepare, lambda: Served(class_method(x), whole=True))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
@@ -217,7 +219,7 @@ class VaeHook:
 
         def plan(any_size: bool) -> Shapes | Reason:
             """By the rule for changing resolutions, which is decided once for each call."""
-            decided = self._plan(chunk.call, component, x, any_size)
+            decided = self._decision(chunk.call, component, x, any_size)
             chunk.run.report.rule = decided.why.text
             return decided.why if decided.shapes == "none" else decided.shapes
 
@@ -238,23 +240,23 @@ class VaeHook:
 
         return dataclasses.replace(call, accept=accept)
 
-    def _plan(self, call: VaeCall, component: Component, x: torch.Tensor, any_size: bool) -> Plan:
+    def _decision(self, call: VaeCall, component: Component, x: torch.Tensor, any_size: bool) -> ResolutionDecision:
         """The rule's decision, for all chunks of a call together; each call counts its size once."""
         if call.tiles:
-            return Plan("any size" if any_size else "exact", reasons.TilesNeverCompile())
-        if any_size not in call.plans:
+            return ResolutionDecision("any size" if any_size else "exact", reasons.TilesNeverCompile())
+        if any_size not in call.decisions:
             sizes, size = sizes_of(self._source.digest, component.family.component), (x.shape[-2], x.shape[-1])
-            if not call.plans:
+            if not call.decisions:
                 sizes.count(size)
-            call.plans[any_size] = sizes.plan(self.options.dynamic_resolution, size, any_size)
-        return call.plans[any_size]
+            call.decisions[any_size] = sizes.decide(self.options.dynamic_resolution, size, any_size)
+        return call.decisions[any_size]
 
     def _without_graph(
-        self, chunk: Chunk, rerun: EagerRerun, x: torch.Tensor, own: Callable[[torch.Tensor], Any]
+        self, chunk: Chunk, rerun: EagerRerun, x: torch.Tensor, class_method: Callable[[torch.Tensor], Any]
     ) -> Served:
         """A tile by eager, in float32 where that overflows."""
         run, state = chunk.run, random_state(chunk.call.vae)
-        result = Served(own(x), whole=True)
+        result = Served(class_method(x), whole=True)
         rerun.tiles += 1
         if bool(torch.isfinite(result.tensor).all()):
             return result
@@ -279,16 +281,18 @@ def _without_hook(vae: Any) -> Any:
     module = getattr(vae, "first_stage_model", None)
     if not isinstance(vae, Calls) and not isinstance(module, VaeProxy):
         return vae
-    found: Any = copy.copy(vae)
+    plain_vae: Any = copy.copy(vae)
     if isinstance(vae, Calls):
         classes = type(vae).__mro__
-        found.__class__ = classes[classes.index(Calls) + 1]
-        del found.onegraph
-    found.first_stage_model = plain(module)
-    return found
+        plain_vae.__class__ = classes[classes.index(Calls) + 1]
+        del plain_vae.onegraph
+    plain_vae.first_stage_model = plain(module)
+    return plain_vae
 
 
-def compile_vae(vae: Any, options: Options, node_id: str | None = None, dynprompt: Any = None) -> tuple[Any, str]:
+def compile_vae(
+    vae: Any, options: VaeNodeOptions, node_id: str | None = None, dynprompt: Any = None
+) -> tuple[Any, str]:
     """A copy of a VAE that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
     plain_vae = _without_hook(vae)
     if options.backend == "off":

@@ -19,8 +19,10 @@ from .call import Served
 class Hook(Protocol):
     """What serves the calls."""
 
-    def serve(self, part: Half, module: torch.nn.Module, x: torch.Tensor, own: Callable[[torch.Tensor], Any]) -> Served:
-        """A decode or encode, through a graph where one serves the call, else by the class's `own`."""
+    def serve(
+        self, part: Half, module: torch.nn.Module, x: torch.Tensor, class_method: Callable[[torch.Tensor], Any]
+    ) -> Served:
+        """A decode or encode, through a graph where one serves the call, else by `class_method`."""
 
     def count_bypassed(self, part: Half, module: torch.nn.Module, reason: Reason) -> None:
         """Count a call that only the module itself knows how to make."""
@@ -44,21 +46,21 @@ class VaeProxy(ModuleProxy):
     def decode(self, z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """The module's decode: latents -> images, through a graph where one serves the call."""
         module = self.onegraph_module
-        # The class's own: the module may hold a replacement that ends up here again.
-        own = functools.partial(_own(self).decode, module)
+        # Of the class: the module may hold a replacement that ends up here again.
+        class_method = functools.partial(_module_class(self).decode, module)
         if args or kwargs:
             self.onegraph_hook.count_bypassed("decoder", module, reasons.VaeOptions("decode"))
-            return own(z, *args, **kwargs)
-        return self.onegraph_hook.serve("decoder", module, z, own).tensor
+            return class_method(z, *args, **kwargs)
+        return self.onegraph_hook.serve("decoder", module, z, class_method).tensor
 
     def encode(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """The module's encode: images -> latents, through a graph where one serves the call."""
         module = self.onegraph_module
-        own = functools.partial(_own(self).encode, module)
+        class_method = functools.partial(_module_class(self).encode, module)
         if args or kwargs:
             self.onegraph_hook.count_bypassed("encoder", module, reasons.VaeOptions("encode"))
-            return own(x, *args, **kwargs)
-        served = self.onegraph_hook.serve("encoder", module, x, own)
+            return class_method(x, *args, **kwargs)
+        served = self.onegraph_hook.serve("encoder", module, x, class_method)
         regularization = None if served.whole else self.onegraph_hook.regularization(module)
         return served.tensor if regularization is None else regularization(served.tensor)[0]
 
@@ -67,7 +69,7 @@ class VaeProxy(ModuleProxy):
         return self.onegraph_like(copy.deepcopy(self.onegraph_module, memo))
 
 
-def _own(proxy: VaeProxy) -> Any:
+def _module_class(proxy: VaeProxy) -> Any:
     """The class of the module behind a proxy."""
     return type(proxy.onegraph_module)
 

@@ -20,7 +20,7 @@ FEW_SIZES = 4  # up to here `auto` compiles exact sizes that come up again
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResolutionDecision:
     """Which graph may serve a call: one for any size, one for exactly this size, or none, and why."""
 
     shapes: Literal["any size", "exact", "none"]
@@ -39,23 +39,23 @@ class Sizes:
         with self._lock:
             self.seen[size] += 1
 
-    def plan(self, rule: DynamicResolution, size: Size, any_size: bool) -> Plan:
+    def decide(self, rule: DynamicResolution, size: Size, any_size: bool) -> ResolutionDecision:
         """Decide for a counted size. `any_size`: whether the backend can compile ranges at all."""
         times, different = self.seen[size], len(self.seen)
         if rule == "each size":
-            return Plan("exact", reasons.EachSizeOwnGraph())
+            return ResolutionDecision("exact", reasons.EachSizeOwnGraph())
         if rule == "any size" and any_size:
-            return Plan("any size", reasons.OneGraphForAnySize(auto=False))
+            return ResolutionDecision("any size", reasons.OneGraphForAnySize(auto=False))
         if rule == "any size":
-            return Plan("exact", reasons.EachSizeOwnGraph("this backend"))
+            return ResolutionDecision("exact", reasons.EachSizeOwnGraph("this backend"))
         if rule == "auto" and any_size:
-            return Plan("any size", reasons.OneGraphForAnySize(auto=True))
+            return ResolutionDecision("any size", reasons.OneGraphForAnySize(auto=True))
         most = FEW_SIZES if rule == "auto" else 1
         if different > most:
-            return Plan("none", reasons.ResolutionVaries(rule, different))
+            return ResolutionDecision("none", reasons.ResolutionVaries(rule, different))
         if times < 2:
-            return Plan("none", reasons.SizeCameOnce(rule))
-        return Plan("exact", reasons.SizeCameAgain(rule))
+            return ResolutionDecision("none", reasons.SizeCameOnce(rule))
+        return ResolutionDecision("exact", reasons.SizeCameAgain(rule))
 
 
 _sizes: dict[tuple[str, str], Sizes] = {}

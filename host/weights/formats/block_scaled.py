@@ -42,9 +42,9 @@ def _product(
     if input_scale is None and block_scale is not None:  # the layout's own, of which nothing is finite for zeros
         most = torch.amax(x.abs()) / (float_utils.F8_E4M3_MAX * float_utils.F4_E2M1_MAX)
         input_scale = torch.where(most == 0, torch.ones_like(most), most)
-    given = QuantizedTensor.from_float(x, layout, scale=input_scale)
-    found: torch.Tensor = torch.nn.functional.linear(given, weight, bias)
-    return found.contiguous()  # of a padded product it is a view
+    activation = QuantizedTensor.from_float(x, layout, scale=input_scale)
+    product: torch.Tensor = torch.nn.functional.linear(activation, weight, bias)
+    return product.contiguous()  # of a padded product it is a view
 
 
 def _shape_of_product(x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -66,21 +66,21 @@ class BlockScaledLinear(PlainLinear):
     def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.full_precision or x.ndim < 2:
             return torch.nn.functional.linear(x, self.dequantised(x.dtype), bias)
-        given = self.input_scale
-        if given is not None:  # a graph is tried out with zeros for all weights
-            given = torch.where(given == 0, torch.ones_like(given), given)
-        found: torch.Tensor = _LINEAR(
+        input_scale = self.input_scale
+        if input_scale is not None:  # a graph is tried out with zeros for all weights
+            input_scale = torch.where(input_scale == 0, torch.ones_like(input_scale), input_scale)
+        product: torch.Tensor = _LINEAR(
             x.reshape(-1, x.shape[-1]),
             self.weight._qdata,
             self.weight._params.scale,
             getattr(self.weight._params, "block_scale", None),
             bias,
-            given,
+            input_scale,
             self.layout,
             self.params.orig_shape[0],
             CODES[self.stored],
         )
-        return found.reshape(*x.shape[:-1], found.shape[-1])
+        return product.reshape(*x.shape[:-1], product.shape[-1])
 
     def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
         rows, columns = self.params.orig_shape

@@ -25,10 +25,10 @@ def _product(
 ) -> torch.Tensor:
     from comfy_kitchen.tensor import convrot_w4a4_linear
 
-    found: torch.Tensor = convrot_w4a4_linear(
+    product: torch.Tensor = convrot_w4a4_linear(
         x, qdata, scales, bias=bias, convrot_groupsize=rotated, quant_group_size=group, linear_dtype=dtype
     )
-    return found
+    return product
 
 
 def _shape_of_product(x: torch.Tensor, qdata: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -44,7 +44,7 @@ class ConvrotLinear(PlainLinear):
     def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.full_precision and x.dtype != self.stored:
             return torch.nn.functional.linear(x, self.dequantised(x.dtype), bias)
-        found: torch.Tensor = _LINEAR(
+        product: torch.Tensor = _LINEAR(
             x,
             self.weight._qdata,
             self.weight._params.scale,
@@ -53,19 +53,19 @@ class ConvrotLinear(PlainLinear):
             self.params.quant_group_size,
             self.params.linear_dtype,
         )
-        return found
+        return product
 
     def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
         from comfy_kitchen.tensor import dequantize_convrot_w4a4_weight
 
-        found: torch.Tensor = dequantize_convrot_w4a4_weight(
+        weight: torch.Tensor = dequantize_convrot_w4a4_weight(
             self.weight._qdata,
             self.weight._params.scale,
             self.params.convrot_groupsize,
             self.params.quant_group_size,
             dtype,
         )
-        return found
+        return weight
 
 
 class ConvrotW4A4(WeightFormat):

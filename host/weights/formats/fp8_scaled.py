@@ -18,18 +18,20 @@ class Float8Linear(PlainLinear):
         if self.full_precision or x.ndim < 2:
             return linear(x, self.dequantised(x.dtype), bias)
         qdata, scale = self.weight._qdata, self.weight._params.scale
-        given = torch.ones((), dtype=torch.float32, device=x.device) if self.input_scale is None else self.input_scale
-        given = given.reshape(()).float()
-        flat = self._quantised(x.reshape(-1, x.shape[-1]), given, qdata.dtype)
+        input_scale = (
+            torch.ones((), dtype=torch.float32, device=x.device) if self.input_scale is None else self.input_scale
+        )
+        input_scale = input_scale.reshape(()).float()
+        flat = self._quantised(x.reshape(-1, x.shape[-1]), input_scale, qdata.dtype)
         if x.dtype == self.stored:
-            found = scaled_product(flat, qdata.t(), given, scale, bias, x.dtype)
+            product = scaled_product(flat, qdata.t(), input_scale, scale, bias, x.dtype)
         else:  # the host has cast the weight then, and with it all is dequantised
-            found = linear(flat.to(x.dtype) * given.to(x.dtype), self.dequantised(x.dtype), bias)
-        return found.reshape(*x.shape[:-1], found.shape[-1])
+            product = linear(flat.to(x.dtype) * input_scale.to(x.dtype), self.dequantised(x.dtype), bias)
+        return product.reshape(*x.shape[:-1], product.shape[-1])
 
     def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
-        found: torch.Tensor = self.weight._qdata.to(dtype) * self.weight._params.scale.to(dtype)
-        return found
+        weight: torch.Tensor = self.weight._qdata.to(dtype) * self.weight._params.scale.to(dtype)
+        return weight
 
     def _quantised(self, x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         most = torch.finfo(dtype).max

@@ -35,7 +35,7 @@ class Int8Linear(PlainLinear):
         return self._multiplied(x, bias, activation)
 
     def _multiplied(self, x: torch.Tensor, bias: torch.Tensor | None, *activation: str) -> torch.Tensor:
-        found: torch.Tensor = torch.ops.comfy_kitchen.int8_linear(
+        product: torch.Tensor = torch.ops.comfy_kitchen.int8_linear(
             x.contiguous(),
             self.weight._qdata,
             self.weight._params.scale,
@@ -45,17 +45,17 @@ class Int8Linear(PlainLinear):
             self.params.convrot_groupsize,
             *activation,
         )
-        return found
+        return product
 
     def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
         kitchen: Any = torch.ops.comfy_kitchen
         qdata, scale, code = self.weight._qdata, self.weight._params.scale, CODES[dtype]
-        found: torch.Tensor
+        weight: torch.Tensor
         if self.params.convrot:
-            found = kitchen.dequantize_int8_convrot_weight_dtype(qdata, scale, self.params.convrot_groupsize, code)
+            weight = kitchen.dequantize_int8_convrot_weight_dtype(qdata, scale, self.params.convrot_groupsize, code)
         else:
-            found = kitchen.dequantize_int8_simple_dtype(qdata, scale, code)
-        return found
+            weight = kitchen.dequantize_int8_simple_dtype(qdata, scale, code)
+        return weight
 
 
 class Int8(WeightFormat):

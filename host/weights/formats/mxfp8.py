@@ -13,8 +13,8 @@ from .block_scaled import BlockScaledLinear
 class MXFP8Linear(BlockScaledLinear):
     def padded(self, code: int) -> torch.Tensor:
         kitchen: Any = torch.ops.comfy_kitchen
-        found: torch.Tensor = kitchen.dequantize_mxfp8(self.weight._qdata, self.weight._params.scale, code)
-        return found
+        weight: torch.Tensor = kitchen.dequantize_mxfp8(self.weight._qdata, self.weight._params.scale, code)
+        return weight
 
 
 class MXFP8(WeightFormat):

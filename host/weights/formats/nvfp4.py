@@ -14,8 +14,10 @@ class NVFP4Linear(BlockScaledLinear):
     def padded(self, code: int) -> torch.Tensor:
         kitchen: Any = torch.ops.comfy_kitchen
         params = self.weight._params
-        found: torch.Tensor = kitchen.dequantize_nvfp4(self.weight._qdata, params.scale, params.block_scale, code, True)
-        return found
+        weight: torch.Tensor = kitchen.dequantize_nvfp4(
+            self.weight._qdata, params.scale, params.block_scale, code, True
+        )
+        return weight
 
 
 class NVFP4(WeightFormat):

@@ -130,7 +130,7 @@ def test_an_interrupt_of_the_compile(flux: Any, counters: Counters, monkeypatch:
     half = dits.load("flux", dtype=torch.bfloat16)  # of which there are no graphs
     with monkeypatch.context() as patches:
         patches.setattr(progress.CompileProgress, "__call__", interrupted)
-        fast = model_hook.compile_model(half, model_hook.Options(backend="inductor"), "7")[0]
+        fast = model_hook.compile_model(half, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
         with pytest.raises(comfy.model_management.InterruptProcessingException):
             sampled(fast)
     assert counters.compiles == 0 and not routes(half)

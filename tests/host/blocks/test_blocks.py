@@ -36,7 +36,7 @@ REPLACED = {
 
 
 def compiled(model: Any, **options: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.Options(backend="inductor", **options), NODE)[0]
+    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
 
 
 def blocks() -> dict[str, Any]:
@@ -271,9 +271,9 @@ def test_a_dtype_is_kinds_of_its_own(counters: Counters) -> None:
 
 
 def test_the_node_says_what_it_will_do(counters: Counters) -> None:
-    text = model_hook.compile_model(dits.load("flux"), model_hook.Options(backend="inductor"), NODE)[1]
+    text = model_hook.compile_model(dits.load("flux"), model_hook.ModelNodeOptions(backend="inductor"), NODE)[1]
     assert text == "ready: block graphs for 5 blocks, inductor; starts with the first sampling step"
-    text = model_hook.compile_model(dits.load("flux"), model_hook.Options(backend="off"), NODE)[1]
+    text = model_hook.compile_model(dits.load("flux"), model_hook.ModelNodeOptions(backend="off"), NODE)[1]
     assert text == "off: the model runs eager"
 
 
@@ -296,7 +296,7 @@ def test_while_the_host_plans_memory_blocks_are_eager(counters: Counters, monkey
     assert check(model, "flux")["calls"] == 10
     monkeypatch.delattr(model_prefetch, "MALLOC_GRAPHS")
     contract.missing.cache_clear()
-    text = model_hook.compile_model(model, model_hook.Options(backend="inductor"), NODE)[1]
+    text = model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[1]
     assert "comfy.model_prefetch.MALLOC_GRAPHS" in text
     monkeypatch.undo()
     contract.missing.cache_clear()

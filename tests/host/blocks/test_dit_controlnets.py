@@ -25,11 +25,11 @@ NETS = [pytest.param(name, marks=() if name == "flux" else pytest.mark.full) for
 
 
 def compiled(net: Any, **options: Any) -> Any:
-    return compile_controlnet(net, model_hook.Options(backend="inductor", **options), NODE)[0]
+    return compile_controlnet(net, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
 
 
 def compiled_model(model: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.Options(backend="inductor"), MODEL_NODE)[0]
+    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), MODEL_NODE)[0]
 
 
 def steered(model: Any, net: Any, name: str, *args: int, strength: float = 1.0, **options: Any) -> torch.Tensor:
@@ -88,7 +88,7 @@ def test_with_the_model_compiled_too(name: str, counters: Counters) -> None:
 def test_the_input_controlnet_is_not_changed(counters: Counters) -> None:
     net = dit_controlnets.load("flux")
     module = net.control_model
-    fast, text = compile_controlnet(net, model_hook.Options(backend="inductor", when_missing="eager"), NODE)
+    fast, text = compile_controlnet(net, model_hook.ModelNodeOptions(backend="inductor", when_missing="eager"), NODE)
     assert text.startswith("ready: block graphs for 4 blocks"), text
     model = dits.load("flux")
     found, wanted = steered(model, fast, "flux", steps=1), steered(model, net, "flux", steps=1)
@@ -103,5 +103,5 @@ def test_what_needs_the_model_that_it_steers_passes_through() -> None:
 
     module = QwenImageFunControlNetModel(8, 32, 2, 16, 2, **dit_controlnets._operations())
     net = comfy.controlnet.QwenFunControlNet(module, load_device=torch.device("cpu"))
-    passed, text = compile_controlnet(net, model_hook.Options(), NODE)
+    passed, text = compile_controlnet(net, model_hook.ModelNodeOptions(), NODE)
     assert passed is net and text.startswith("eager: QwenFunControlNet is not a model that OneGraph compiles")

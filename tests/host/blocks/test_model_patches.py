@@ -53,7 +53,7 @@ def test_a_patched_model_stays_compiled_and_right(name: str, make: Any, counters
     apply = QwenImageDiffsynthControlnet().diffsynth_controlnet
     model = dits.load(name)
     patch, vae = make()
-    fast = model_hook.compile_model(model, model_hook.Options(backend="inductor"), NODE)[0]
+    fast = model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
     with torch.inference_mode():
         dits.sample(fast, name, steps=1)
         compiles, plain = counters.compiles, dits.sample(model, name)

@@ -35,7 +35,7 @@ def test_timesteps_of_each_frame_after_one_for_all(
 ) -> None:
     shared_graphs.give(graphs_home, None, *dit_graphs(name))
     plain = dits.load(name)
-    model = model_hook.compile_model(plain, model_hook.Options(backend="inductor"), "7")[0]
+    model = model_hook.compile_model(plain, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
     text, kept = (), (steering.first_frame_kept,)
     for number, (added, compiles) in enumerate(((text, 0), (kept, 1), (text, 1), (kept, 1), (text, 1))):
         found, wanted = sampled(name, model, *added), sampled(name, plain, *added)
@@ -50,7 +50,7 @@ def test_timesteps_of_each_frame_after_one_for_all(
     registry().close()
     with registry_module.using(Registry(store, policy=ANY_SPEED)) as again:
         assert again is not None
-        model = model_hook.compile_model(dits.load(name), model_hook.Options(backend="inductor"), "7")[0]
+        model = model_hook.compile_model(dits.load(name), model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
         for added in (others, text):
             assert distance(sampled(name, model, *added), sampled(name, plain, *added)) < FURTHEST
             assert status.last_runs["7"].to_json()["blocks"]["eager_codes"] == {}

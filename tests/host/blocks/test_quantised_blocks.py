@@ -89,7 +89,7 @@ def same_product(result: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def compiled(model: Any, **options: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.Options(backend="inductor", **options), NODE)[0]
+    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
 
 
 def blocks() -> dict[str, Any]:

@@ -48,7 +48,7 @@ def flux() -> Any:
 
 
 def compiled(model: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.Options(backend="inductor"), NODE)[0]
+    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
 
 
 def check(model: Any, wanted: torch.Tensor, steps: int = 2) -> dict[str, Any]:

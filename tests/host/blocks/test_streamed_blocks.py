@@ -28,7 +28,7 @@ def inference(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def compiled(model: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.Options(backend="inductor"), NODE)[0]
+    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
 
 
 def blocks() -> dict[str, Any]:

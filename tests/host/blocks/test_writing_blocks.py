@@ -29,7 +29,7 @@ def test_causal_wan_keeps_its_caches(counters: Counters, monkeypatch: pytest.Mon
     plain = dits.load(NAME)
 
     def check(**sides: int) -> dict[str, Any]:
-        model = model_hook.compile_model(plain, model_hook.Options(backend="inductor"), "7")[0]
+        model = model_hook.compile_model(plain, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
         found, wanted = sampled(model, **sides), sampled(plain, **sides)
         assert distance(found, wanted) < FURTHEST
         report: dict[str, Any] = status.last_runs["7"].to_json()["blocks"]

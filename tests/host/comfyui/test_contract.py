@@ -37,7 +37,7 @@ def test_this_comfyui_has_all_that_is_used(feature: contract.Feature) -> None:
     assert contract.missing(contract.USES[feature]) == ()
 
 
-@pytest.mark.parametrize("family", families.known(), ids=lambda family: family.component)
+@pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.component)
 def test_this_comfyui_has_what_each_family_uses(family: families.Family) -> None:
     assert family.uses
     assert contract.missing(family.uses) == ()
@@ -47,7 +47,7 @@ def test_a_model_passes_through_a_host_without_hooks(model: Any, monkeypatch: py
     import comfy.patcher_extension
 
     monkeypatch.delattr(comfy.patcher_extension.WrappersMP, "DIFFUSION_MODEL")
-    passed, text = model_hook.compile_model(model, model_hook.Options(), "7")
+    passed, text = model_hook.compile_model(model, model_hook.ModelNodeOptions(), "7")
     assert text == (
         "eager: no model runs compiled, because this ComfyUI does not have "
         "comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL as OneGraph knows it; update OneGraph"
@@ -66,7 +66,7 @@ def test_other_parameters_are_another_function(model: Any, monkeypatch: pytest.M
 
     changed.__signature__ = inspect.Signature([found[0], found[1].replace(name="latent"), *found[2:]])  # type: ignore[attr-defined]
     monkeypatch.setattr(UNetModel, "_forward", changed)
-    text = model_hook.compile_model(model, model_hook.Options(), "7")[1]
+    text = model_hook.compile_model(model, model_hook.ModelNodeOptions(), "7")[1]
     assert text.startswith("eager: no model runs compiled, because this ComfyUI does not have comfy.ldm.modules.")
     assert "UNetModel._forward as OneGraph knows it" in text
 
@@ -90,7 +90,7 @@ def test_a_vae_passes_through_a_host_without_tiles(
 
     vae = host.load_vae(checkpoint())
     monkeypatch.delattr(comfy.sd.VAE, "decode_tiled_")
-    passed, text = vae_hook.compile_vae(vae, vae_hook.Options(), "7")
+    passed, text = vae_hook.compile_vae(vae, vae_hook.VaeNodeOptions(), "7")
     assert passed is vae
     assert text.startswith("eager: no VAE runs compiled, because this ComfyUI does not have comfy.sd.VAE.decode_tiled_")
 
@@ -104,7 +104,7 @@ def test_a_controlnet_passes_through_a_host_that_has_changed_it(
     path = controlnet.write_controlnet("tiny_sdxl", models_folder / "contract.safetensors")
     loaded = comfy.controlnet.load_controlnet(str(path))
     monkeypatch.setattr(comfy.cldm.cldm.ControlNet, "forward", lambda self, noise, hint: {})
-    passed, text = family.compile_controlnet(loaded, family.Options(), "7")
+    passed, text = family.compile_controlnet(loaded, family.ModelNodeOptions(), "7")
     assert passed is loaded
     assert text.startswith("eager: no ControlNet runs compiled, because this ComfyUI does not have comfy.cldm.cldm")
 
@@ -123,7 +123,7 @@ def test_the_log_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: 
     import comfy.utils
 
     monkeypatch.delattr(comfy.utils.ProgressBar, "update_absolute")
-    contract.check((family.feature, family.uses) for family in families.known())
+    contract.check((family.feature, family.uses) for family in families.registered())
     assert [record.getMessage() for record in caplog.records] == [
         "OneGraph: nodes may show nothing, because this ComfyUI does not have "
         "comfy.utils.ProgressBar.update_absolute as OneGraph knows it; update OneGraph"

@@ -40,10 +40,10 @@ def owners(module: Any, method: str) -> list[Any]:
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "both"])
 @pytest.mark.parametrize("method", ["decode", "encode"])
 def test_a_replaced_method_of_the_class_is_called(method: str, parts: str, when: str, vae: Any) -> None:
-    from onegraph.host.calls.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
 
     part = f"{method}r"
-    options = Options(backend="inductor", parts=parts, when_missing="eager")
+    options = VaeNodeOptions(backend="inductor", parts=parts, when_missing="eager")
     fast = compile_vae(vae, options, NODE)[0]
     plain = use(fast, method)
     assert relative_l2(plain, use(vae, method)) < 1e-4
@@ -71,9 +71,9 @@ def test_a_replaced_method_of_the_class_is_called(method: str, parts: str, when:
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "both"])
 def test_a_replaced_method_of_the_regularization_is_called(parts: str, vae: Any) -> None:
     """It is the last step of an encode."""
-    from onegraph.host.calls.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
 
-    fast = compile_vae(vae, Options(backend="inductor", parts=parts, when_missing="eager"), NODE)[0]
+    fast = compile_vae(vae, VaeNodeOptions(backend="inductor", parts=parts, when_missing="eager"), NODE)[0]
     plain = use(fast, "encode")
     regularization = vae.first_stage_model.regularization
     original: Any = type(regularization).forward
@@ -93,8 +93,8 @@ def test_a_replaced_method_of_the_regularization_is_called(parts: str, vae: Any)
 def test_a_replaced_method_of_the_hosts_vae_is_called(method: str, vae: Any) -> None:
     import comfy.sd
 
-    from onegraph.host.calls.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
 
-    fast = compile_vae(vae, Options(backend="inductor", parts="both", when_missing="eager"), NODE)[0]
+    fast = compile_vae(vae, VaeNodeOptions(backend="inductor", parts="both", when_missing="eager"), NODE)[0]
     with patch.object(comfy.sd.VAE, method, halved(getattr(comfy.sd.VAE, method))):
         assert relative_l2(use(fast, method), use(vae, method)) < 1e-4

@@ -30,7 +30,7 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_diffusion_model_alone_is_measured(flux: Path) -> None:
-    figures = bench.measure(bench.Job(str(host.comfyui_path()), str(flux), "eager", 128, 128, True))
+    figures = bench.measure(bench.BenchTask(str(host.comfyui_path()), str(flux), "eager", 128, 128, True))
     assert (figures.model, figures.dtype, figures.said) == ("Flux", "float32", "eager: nothing compiled")
     assert figures.first_s > 0 and figures.step_ms > 0
 

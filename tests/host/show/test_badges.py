@@ -179,7 +179,7 @@ def test_a_node_that_takes_no_such_model_says_why() -> None:
     holder.diffusion_model = torch.nn.Linear(2, 2)
     cpu = torch.device("cpu")
     patcher = comfy.model_patcher.ModelPatcher(holder, load_device=cpu, offload_device=cpu)
-    progress.show_intro(NODE, text=hook.compile_model(patcher, hook.Options(backend="inductor"), NODE)[1])
+    progress.show_intro(NODE, text=hook.compile_model(patcher, hook.ModelNodeOptions(backend="inductor"), NODE)[1])
     badge = of()
     assert (badge.state, badge.text, badge.calls, len(badge.reasons)) == ("eager", "eager", 0, 1)
     assert badge.reasons[0].calls == 0 and badge.reasons[0].text in progress.texts[NODE]

@@ -40,7 +40,7 @@ def vae(checkpoint: Callable[..., Path]) -> Any:
 
 
 def compiled(vae: Any, **options: Any) -> Any:
-    return hook.compile_vae(vae, hook.Options(**{"parts": "both", **options}), NODE)[0]
+    return hook.compile_vae(vae, hook.VaeNodeOptions(**{"parts": "both", **options}), NODE)[0]
 
 
 def node_text(part: str = "decoder") -> str:
@@ -146,7 +146,7 @@ def test_the_node_twice_in_a_row_hooks_once(vae: Any, counters: Counters) -> Non
     twice = compiled(compiled(vae))
     twice.decode(latents())
     assert counters.compiled_calls == 1
-    off, text = hook.compile_vae(twice, hook.Options(backend="off"), NODE)
+    off, text = hook.compile_vae(twice, hook.VaeNodeOptions(backend="off"), NODE)
     off.decode(latents())
     assert text == "off: the VAE runs eager"
     assert type(off) is type(vae) and counters.compiled_calls == 1
@@ -332,7 +332,7 @@ def test_taesd(counters: Counters) -> None:
 def test_video_vaes_pass_through(vae: Any) -> None:
     video = copy.copy(vae)
     video.latent_dim = 3
-    passed, text = hook.compile_vae(video, hook.Options(), NODE)
+    passed, text = hook.compile_vae(video, hook.VaeNodeOptions(), NODE)
     assert passed is video
     assert text == "eager: AutoencoderKL is a video or audio VAE"
 

@@ -41,7 +41,7 @@ def loaded(name: str) -> Any:
 
 
 def compiled(vae: Any, **options: Any) -> Any:
-    return hook.compile_vae(vae, hook.Options(**{"parts": "both", "backend": "inductor", **options}), NODE)[0]
+    return hook.compile_vae(vae, hook.VaeNodeOptions(**{"parts": "both", "backend": "inductor", **options}), NODE)[0]
 
 
 def node_text(part: str = "decoder") -> str:

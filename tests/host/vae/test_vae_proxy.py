@@ -38,7 +38,7 @@ def vae(checkpoint: Callable[..., Path]) -> Any:
 
 
 def compiled(vae: Any, **options: Any) -> Any:
-    return hook.compile_vae(vae, hook.Options(**{"when_missing": "eager", **options}), NODE)[0]
+    return hook.compile_vae(vae, hook.VaeNodeOptions(**{"when_missing": "eager", **options}), NODE)[0]
 
 
 def node_text() -> str:

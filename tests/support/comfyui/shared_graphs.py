@@ -29,7 +29,7 @@ _SIDE = 16  # latent units
 def _unet(path: Path, family: str, **options: Any) -> None:
     from onegraph.host.calls import model_hook
 
-    model = model_hook.compile_model(host.load(path), model_hook.Options(**options))[0]
+    model = model_hook.compile_model(host.load(path), model_hook.ModelNodeOptions(**options))[0]
     for cfg in (7.0, 1.0):
         host.sample(model, cfg=cfg, context_width=models.config(family)["context_dim"])
 
@@ -37,7 +37,7 @@ def _unet(path: Path, family: str, **options: Any) -> None:
 def _video(path: Path) -> None:
     from onegraph.host.calls import model_hook
 
-    model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
+    model = model_hook.compile_model(host.load(path), model_hook.ModelNodeOptions(backend="inductor"))[0]
     prompts = {name: host.conditioning(1, 1024, seed) for name, seed in (("positive", 11), ("negative", 12))}
     host.sample(model, batch=5, steps=1, height=64, width=80, **prompts)
 
@@ -53,7 +53,7 @@ def _steered_unet(path: Path, family: str) -> None:
     from onegraph.host.calls import model_hook
 
     net = controlnet.write_controlnet(family, path.with_name("net.safetensors"))
-    model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
+    model = model_hook.compile_model(host.load(path), model_hook.ModelNodeOptions(backend="inductor"))[0]
     controlnet.sample(model, _conditioning(net, family))
 
 
@@ -61,16 +61,16 @@ def _adapted_unet(path: Path, family: str) -> None:
     """The UNet with the residuals of a T2I adapter, of which some of its input blocks get one."""
     from onegraph.host.calls import model_hook
 
-    model = model_hook.compile_model(host.load(path), model_hook.Options(backend="inductor"))[0]
+    model = model_hook.compile_model(host.load(path), model_hook.ModelNodeOptions(backend="inductor"))[0]
     controlnet.sample(model, controlnet.steered(controlnet.adapter(models.config(family)["model_channels"])))
 
 
 def _net(path: Path, family: str) -> None:
     from onegraph.host.calls.controlnet_hook import compile_controlnet
-    from onegraph.host.calls.model_hook import Options
+    from onegraph.host.calls.model_hook import ModelNodeOptions
 
     net = controlnet.load(controlnet.write_controlnet(family, path.with_name("net.safetensors")))
-    compiled = compile_controlnet(net, Options(backend="inductor"))[0]
+    compiled = compile_controlnet(net, ModelNodeOptions(backend="inductor"))[0]
     controlnet.sample(host.load(path), controlnet.steered(compiled))
 
 
@@ -79,7 +79,7 @@ def _vae(path: Path, parts: str) -> None:
 
     from onegraph.host.calls.vae import hook as vae_hook
 
-    vae = vae_hook.compile_vae(host.load_vae(path), vae_hook.Options(parts=parts))[0]
+    vae = vae_hook.compile_vae(host.load_vae(path), vae_hook.VaeNodeOptions(parts=parts))[0]
     with torch.inference_mode():
         if parts == "encoder":
             vae.encode(torch.rand(1, 8 * _SIDE, 8 * _SIDE, 3))
@@ -94,7 +94,7 @@ def _dits(*names: str) -> Callable[[Path], None]:
         from onegraph.host.calls import model_hook
 
         for name in names:
-            model = model_hook.compile_model(dits.load(name), model_hook.Options(backend="inductor"))[0]
+            model = model_hook.compile_model(dits.load(name), model_hook.ModelNodeOptions(backend="inductor"))[0]
             dits.sample(model, name)
 
     return use
@@ -109,7 +109,7 @@ def _calling_attention(family: str) -> Callable[[Path], None]:
     def use(path: Path) -> None:
         from onegraph.host.calls import model_hook
 
-        model = model_hook.compile_model(dits.load(family), model_hook.Options(backend="inductor"))[0]
+        model = model_hook.compile_model(dits.load(family), model_hook.ModelNodeOptions(backend="inductor"))[0]
         model.model_options["transformer_options"]["optimized_attention_override"] = attention
         dits.sample(model, family)
 

@@ -158,4 +158,6 @@ def compiled(model: Any, node: str = NODES[0]) -> Any:
     """The MODEL as Compile Model hands it on."""
     from onegraph.host.calls import model_hook
 
-    return model_hook.compile_model(model, model_hook.Options(backend="inductor", when_missing="eager"), node)[0]
+    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", when_missing="eager"), node)[
+        0
+    ]

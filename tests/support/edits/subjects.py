@@ -122,7 +122,7 @@ def _sigmas() -> torch.Tensor:
 
 def unet(path: Path) -> Subject:
     """The UNet of a checkpoint."""
-    from onegraph.host.calls.model_hook import Options, compile_model
+    from onegraph.host.calls.model_hook import ModelNodeOptions, compile_model
 
     patcher = host.load(path)
     sigmas, noise = _sigmas(), _noise()
@@ -135,7 +135,7 @@ def unet(path: Path) -> Subject:
         return sampling.run()
 
     def compiled() -> Run:
-        fast = compile_model(patcher, Options(backend="inductor", when_missing="eager"), NODE)[0]
+        fast = compile_model(patcher, ModelNodeOptions(backend="inductor", when_missing="eager"), NODE)[0]
         return lambda place, act: run(fast, place, act)
 
     return Subject(
@@ -149,7 +149,7 @@ def transformer(room: float | None = None) -> Subject:
     Args:
         room: the part of its weights for which pages of DynamicVRAM have room; None: they are where they belong.
     """
-    from onegraph.host.calls.model_hook import Options, compile_model
+    from onegraph.host.calls.model_hook import ModelNodeOptions, compile_model
 
     patcher = dits.load("flux")
     for name, weight in patcher.model.diffusion_model.named_parameters():
@@ -172,7 +172,7 @@ def transformer(room: float | None = None) -> Subject:
         return sampling.run()
 
     def compiled() -> Run:
-        fast = compile_model(patcher, Options(backend="inductor", when_missing="eager"), NODE)[0]
+        fast = compile_model(patcher, ModelNodeOptions(backend="inductor", when_missing="eager"), NODE)[0]
         return lambda place, act: run(fast, place, act)
 
     return Subject(
@@ -188,7 +188,7 @@ def transformer(room: float | None = None) -> Subject:
 def net(path: Path, file: Path) -> Subject:
     """A ControlNet that steers a checkpoint's UNet, which runs eager."""
     from onegraph.host.calls.controlnet_hook import compile_controlnet
-    from onegraph.host.calls.model_hook import Options
+    from onegraph.host.calls.model_hook import ModelNodeOptions
 
     patcher, plain = host.load(path), controlnet.load(file)
     sigmas, noise = _sigmas(), _noise()
@@ -201,7 +201,7 @@ def net(path: Path, file: Path) -> Subject:
         return sampling.run()
 
     def compiled() -> Run:
-        fast = compile_controlnet(plain, Options(backend="inductor", when_missing="eager"), NODE)[0]
+        fast = compile_controlnet(plain, ModelNodeOptions(backend="inductor", when_missing="eager"), NODE)[0]
         return lambda place, act: run(fast, place, act)
 
     return Subject(
@@ -211,7 +211,7 @@ def net(path: Path, file: Path) -> Subject:
 
 def vae(path: Path, part: str) -> Subject:
     """One half of a checkpoint's VAE. The host works on a batch of two image by image; places do not matter here."""
-    from onegraph.host.calls.vae.hook import Options, compile_vae
+    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
 
     loaded = host.load_vae(path)
     loaded.patcher.get_free_memory = lambda device: 1
@@ -226,7 +226,7 @@ def vae(path: Path, part: str) -> Subject:
         return result
 
     def compiled() -> Run:
-        fast = compile_vae(loaded, Options(backend="inductor", parts=part, when_missing="eager"), NODE)[0]
+        fast = compile_vae(loaded, VaeNodeOptions(backend="inductor", parts=part, when_missing="eager"), NODE)[0]
         return lambda place, act: run(fast, place, act)
 
     return Subject(

@@ -29,10 +29,10 @@ def main(component: str, checkpoint: Path, dtype: str | None, height: int) -> No
     if component == "unet":
         model = host.load(checkpoint, **({"dtype": getattr(torch, dtype)} if dtype else {}))
         width = model.model.model_config.unet_config["context_dim"]
-        fast = model_hook.compile_model(model, model_hook.Options(), "node")[0]
+        fast = model_hook.compile_model(model, model_hook.ModelNodeOptions(), "node")[0]
         host.sample(fast, steps=1, height=height, width=256, context_width=width)
     else:
-        options = vae_hook.Options(parts="both", dynamic_resolution="any size")
+        options = vae_hook.VaeNodeOptions(parts="both", dynamic_resolution="any size")
         vae = vae_hook.compile_vae(host.load_vae(checkpoint), options, "node")[0]
         with torch.inference_mode():
             vae.decode(torch.zeros(1, 4, 32, 32))

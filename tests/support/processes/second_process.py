@@ -28,7 +28,7 @@ def main(checkpoint: Path, dtype: str) -> None:
 
     registry_module.registry().policy = ANY_SPEED
     model: Any = host.load(checkpoint, dtype=getattr(torch, dtype))
-    result = host.sample(hook.compile_model(model, hook.Options(), "node")[0], height=256, width=256)
+    result = host.sample(hook.compile_model(model, hook.ModelNodeOptions(), "node")[0], height=256, width=256)
     error = relative_l2(result, host.sample(model, height=256, width=256))
     counters = registry_module.registry().counters
     counted = {name: getattr(counters, name) for name in ("compiles", "restores", "compiled_calls", "eager_calls")}

@@ -24,7 +24,7 @@ LISTED = {
         contract.PLANS,
         contract.QUANTISED,
         contract.STREAMING,
-        *(one.uses for one in families.known()),
+        *(one.uses for one in families.registered()),
     )
     for use in uses
 }

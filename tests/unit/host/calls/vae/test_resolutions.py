@@ -11,11 +11,11 @@ A, B, C, D, E = [(64 + i, 64) for i in range(5)]
 
 
 def shapes(rule: DynamicResolution, *sizes: tuple[int, int], any_size: bool = True) -> list[str]:
-    seen, plans = Sizes(), []
+    seen, decisions = Sizes(), []
     for size in sizes:
         seen.count(size)
-        plans.append(seen.plan(rule, size, any_size).shapes)
-    return plans
+        decisions.append(seen.decide(rule, size, any_size).shapes)
+    return decisions
 
 
 def test_any_size_is_one_graph_where_the_backend_can() -> None:
@@ -49,7 +49,7 @@ def test_auto_without_ranges_compiles_repeated_sizes() -> None:
 def test_the_rule_says_why() -> None:
     seen = Sizes()
     seen.count(A)
-    assert seen.plan("skip", A, True).why == SizeCameOnce("skip")
+    assert seen.decide("skip", A, True).why == SizeCameOnce("skip")
     seen.count(B)
     seen.count(C)
-    assert seen.plan("skip", C, True).why == ResolutionVaries("skip", 3)
+    assert seen.decide("skip", C, True).why == ResolutionVaries("skip", 3)
