@@ -85,15 +85,13 @@ class Verified:
 class Home:
     """The home of one user.
 
-    Args:
-        user: the user's graph folder.
-
     Attributes:
+        user: the user's graph folder.
         room: makes room for a new entry.
     """
 
     def __init__(self, user: Path, signer: Signer) -> None:
-        self._user = user
+        self.user = user
         self._signer = signer
         self.room: Room = _no_budget
         self._is_closed = False
@@ -101,7 +99,7 @@ class Home:
     @functools.cached_property
     def folder(self) -> Path:
         """The home itself, which is chosen once."""
-        return private_folder.locate(self._user)
+        return private_folder.locate(self.user)
 
     @property
     def graphs(self) -> Path:
@@ -110,7 +108,7 @@ class Home:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the user's graph folder cannot be the home."""
-        return self.folder != self._user
+        return self.folder != self.user
 
     # Reading ------------------------------------------------------------------------------------------------
 
@@ -297,7 +295,7 @@ class Home:
                 self.make()
         if self._may_be_read():
             leftovers.sweep(self.folder, self.graphs)
-        if not self.is_elsewhere and not (self._user / BUNDLE_FILE).exists():
+        if not self.is_elsewhere and not (self.user / BUNDLE_FILE).exists():
             with contextlib.suppress(OSError):
                 self._take_in_older()
 
@@ -306,20 +304,20 @@ class Home:
 
         What is not signed by this user or a trusted publisher stays: it may be anything.
         """
-        for model in visible(listed_now(self._user)):
+        for model in visible(listed_now(self.user)):
             if model in (GRAPHS_FOLDER, COMPILER_CACHE) or not _MODEL.fullmatch(model):
                 continue
-            for component in visible(listed_now(self._user / model)):
-                for name in listed_now(self._user / model / component):
-                    folder = self._user / model / component / name
+            for component in visible(listed_now(self.user / model)):
+                for name in listed_now(self.user / model / component):
+                    folder = self.user / model / component / name
                     signed = not name.startswith(".") or name.startswith(BROKEN_PREFIX)
                     if signed and isinstance(read_trusted(folder, self._signer), Known | OlderManifest):
                         with contextlib.suppress(OSError):  # another process takes it in
                             self._take_in(folder, self.graphs / component / name)
                 with contextlib.suppress(OSError):
-                    (self._user / model / component).rmdir()
+                    (self.user / model / component).rmdir()
             with contextlib.suppress(OSError):
-                (self._user / model).rmdir()
+                (self.user / model).rmdir()
 
     def _take_in(self, folder: Path, target: Path) -> None:
         self.make()

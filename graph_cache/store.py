@@ -25,7 +25,6 @@ from typing import Any, Literal
 
 from ..common.reasons import (
     Damaged,
-    DiedOnceWhileLoading,
     GraphRemoved,
     NewerManifest,
     OlderManifest,
@@ -33,8 +32,7 @@ from ..common.reasons import (
     UnreadableNow,
     Untrusted,
 )
-from ..common.tensor_meta import TensorMeta
-from . import constants, first_use_results, layout
+from . import first_use_results, layout
 from . import publish as publishing
 from .crash.failure_files import FailureFiles
 from .crash.markers import Markers
@@ -43,7 +41,7 @@ from .disk.inventory import Inventory
 from .disk.leases import Lease
 from .entry import Entry, read
 from .first_use_results import FirstUse
-from .home import BUNDLE_FILE, Home
+from .home import Home
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import GRAPHS_FOLDER, locations_in, user_folder
@@ -82,9 +80,9 @@ class Store:
         self.notes = MachineNotes(lambda: self.private.folder)
         self.disk = Inventory(self.home, self.private, self._signer, self.notes)
         self.private.room = self.disk.room
-        self._markers = Markers(self.private.folder)
+        self.markers = Markers(self.private.folder)
         self.failures = FailureFiles(self.private.folder)
-        self._lookup = Lookup(self.private, self._markers, self._signer)
+        self._lookup = Lookup(self.private, self.markers, self._signer)
         self.remotes = Layers(self.home)
 
     @property
@@ -210,21 +208,7 @@ class Store:
         )
 
     def _folders(self, source: ModelSource, neighbours: Iterable[Path]) -> Iterator[FolderSource]:
-        """The sources on this machine, best first."""
-        own = layout.beside(source)
-        roots = [*neighbours, *([source.path.parent] if source.path is not None else [])]
-        others = (location for root in dict.fromkeys(roots) for location in locations_in(root))
-        for location in dict.fromkeys([*([own] if own is not None else []), *self._in_user_folder(), *others]):
-            yield FolderSource(location, self._signer)
-
-    def _in_user_folder(self) -> list[Path]:
-        """What may hold graphs in a graph folder that cannot be the home, such as a store that others baked."""
-        baked = (self.home / BUNDLE_FILE).exists()
-        if not (self.private.is_elsewhere or baked):
-            return []
-        models = [self.home / name for name in sorted(layout.visible(layout.listed_now(self.home)))]
-        graphs = [self.home / GRAPHS_FOLDER] if self.private.is_elsewhere else []
-        return [*graphs, *(folder for folder in models if folder.name != GRAPHS_FOLDER)]
+        return folders.near(source, neighbours, self.private, self._signer)
 
     # Listing ------------------------------------------------------------------------------------------------
 
@@ -257,10 +241,6 @@ class Store:
             return check(verdict.entry)
         return verdict.reason if isinstance(verdict, Faulty) else verdict
 
-    def trust(self, entry: Entry) -> Untrusted | UnreadableNow | None:
-        """Say why an entry is never loaded: nobody signed it whom this user trusts."""
-        return self._signer.judge(entry)
-
     def provenance(self, entry: Entry) -> Trusted | Untrusted | UnreadableNow:
         """Say whose an entry is: this user's own or a trusted publisher's; or why it is never loaded."""
         return self._signer.provenance(entry)
@@ -277,10 +257,6 @@ class Store:
         self._signer.key()  # before anything is compiled in vain
         with self.private.staging() as folder:
             yield folder
-
-    def make_compiler_cache(self) -> Path | None:
-        """Make the folder for what compiles share, native code too; None where it cannot be this user's alone."""
-        return self.private.make_compiler_cache()
 
     def sweep(self) -> None:
         """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
@@ -332,10 +308,6 @@ class Store:
             raise OSError(written.text)
         return written or location / str(entry.manifest.key["component"]) / entry.folder.name
 
-    def remove_copy(self, entry: Entry) -> None:
-        """Delete a copy that this user's installation signed. Never raises OSError."""
-        folders.remove_copy(entry.folder, self._signer)
-
     def quarantine(self, wrong: Broken) -> bool:
         """Move an entry of the home aside, so that nobody loads it again. Never raises OSError.
 
@@ -346,17 +318,9 @@ class Store:
             return True
         if not self.private.quarantine(wrong.folder):
             return False
-        self._markers.clear_loading(wrong.folder)
+        self.markers.clear_loading(wrong.folder)
         self.disk.changed()
         return True
-
-    def constants(self, entry: Entry) -> tuple[TensorMeta, ...]:
-        """Read the weights that a graph reads.
-
-        Raises:
-            LoadError: they cannot be read, or are not those that were published.
-        """
-        return constants.read(entry.manifest, entry.folder)
 
     # Use ----------------------------------------------------------------------------------------------------
 
@@ -378,36 +342,6 @@ class Store:
     def remember(self, entry: Entry, result: FirstUse) -> None:
         """Record the first-use result of this machine. Never raises OSError."""
         first_use_results.remember(entry, result)
-
-    # Crash markers ------------------------------------------------------------------------------------------
-
-    def loading(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
-        """Mark the moments in which a bad graph could take the process down; the marker stays if it does."""
-        return self._markers.loading(entry.folder)
-
-    def note_death(self, entry: Entry) -> DiedOnceWhileLoading | None:
-        """Count a process that died while it loaded the entry. To be called before the entry is loaded.
-
-        Returns:
-            What to tell the user, once for each death.
-        """
-        return DiedOnceWhileLoading() if self._markers.note_death(entry.folder) else None
-
-    def died_once(self, entry: Entry) -> bool:
-        """Whether a process died while it loaded the entry, and no call of it went well since."""
-        return self._markers.died_once_while_loading(entry.folder)
-
-    def note_success(self, entry: Entry) -> None:
-        """Forget deaths: a call of the entry went well, so that whatever ended those processes was something else."""
-        self._markers.clear_loading(entry.folder)
-
-    def capturing(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
-        """Mark the capture of a call as a CUDA graph, which is never tried again here if the process dies."""
-        return self._markers.capturing(entry.folder)
-
-    def died_while_capturing(self, entry: Entry) -> bool:
-        """Whether a process of this machine ended while it captured a call of this graph."""
-        return self._markers.died_while_capturing(entry.folder)
 
 
 def _is_another(wrong: Broken) -> bool:

@@ -21,6 +21,7 @@ from ..graph_cache.key import difference
 from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.lookup import Hit
 from ..graph_cache.sharing import bundle, importing
+from ..graph_cache.sources.folder import remove_copy
 from ..runtime.obtain.registry import registry
 from ..runtime.request import Request
 from .component import Component
@@ -90,7 +91,7 @@ def _save(components: Mapping[str, Component], folder: Path) -> None:
     for entry in before:
         # The folder may hold checkpoints too, whose graphs are no concern of this pipeline.
         if entry.folder not in written and entry.folder.relative_to(folder).parts[0] in names:
-            registry().store.remove_copy(entry)
+            remove_copy(entry.folder, registry().store.signer)
     log.info("saved %d graphs in %s", len(written), folder)
 
 
@@ -190,7 +191,7 @@ def _check(folder: Path, components: Mapping[str, Component]) -> dict[str, Reaso
         if bundle.is_one(folder):
             raise PipelineError(f"{folder} was made by `onegraph export`; pass trust= with its publisher's name.")
         raise PipelineError(f"{reasons.NothingSaved(str(folder)).text}; save_pipe writes them.")
-    judged = {entry.folder: registry().store.trust(entry) for entry in entries}
+    judged = {entry.folder: registry().store.signer.judge(entry) for entry in entries}
     refused = [why for why in judged.values() if why is not None]
     if len(refused) == len(entries):
         raise PipelineError(

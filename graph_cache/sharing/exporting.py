@@ -82,7 +82,7 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
         for entry in entries:
             if entry.text in written:
                 continue
-            reason: Reason | None = store.trust(entry)
+            reason: Reason | None = store.signer.judge(entry)
             place = valid_place(entry.manifest.key, entry.manifest)
             model = entry.folder.parents[1].name
             if reason is None and place is None:

@@ -80,7 +80,7 @@ def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progr
             continue
         seen.add(entry.text)
         uses = published_uses(store, entry)
-        reason: Reason | None = store.trust(entry)
+        reason: Reason | None = store.signer.judge(entry)
         if reason is None and valid_place(entry.manifest.key, entry.manifest) is None:
             reason = UnreadableManifest("its key names no folder")
         if reason is None and not uses and pusher.has(entry.manifest, entry.text):

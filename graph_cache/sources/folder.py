@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +23,13 @@ from ..crash.leftovers import OWNER_FILE, is_left_behind, remove
 from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
 from ..files import read_regular, set_mode, sync_folder, write_synced
-from ..home import Home, Verified, equals_one
+from ..home import BUNDLE_FILE, Home, Verified, equals_one
 from ..integrity import Sound, check
 from ..key import GraphKey
-from ..layout import listed_now, of_digest, visible
+from ..layout import GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest, visible
 from ..lookup import MOST_COMPARED, Differs
 from ..manifest import MANIFEST_FILE, MOST_BYTES
+from ..model_hash import ModelSource
 from ..remote.records import key_digest
 from ..trust.publishers import PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE, Signer
@@ -98,6 +99,27 @@ class FolderSource:
             return UnreadableNow(MANIFEST_FILE, in_brief(error))
         log.info("%s was copied from %s", kept.folder.name, self.folder)
         return Taken(kept)
+
+
+def near(source: ModelSource, neighbours: Iterable[Path], home: Home, signer: Signer) -> Iterator[FolderSource]:
+    """Give the folders on this machine that may have a model's graphs: the one beside its checkpoint comes first.
+
+    Args:
+        neighbours: folders with checkpoints, besides the model's own.
+    """
+    own = beside(source)
+    roots = [*neighbours, *([source.path.parent] if source.path is not None else [])]
+    others = (location for root in dict.fromkeys(roots) for location in locations_in(root))
+    for location in dict.fromkeys([*([own] if own is not None else []), *_in_user_folder(home), *others]):
+        yield FolderSource(location, signer)
+
+
+def _in_user_folder(home: Home) -> list[Path]:
+    """List what may hold graphs in a graph folder that cannot be the home, such as a store that others baked."""
+    if not (home.is_elsewhere or (home.user / BUNDLE_FILE).exists()):
+        return []
+    names = sorted(visible(listed_now(home.user)))
+    return [home.user / name for name in names if home.is_elsewhere or name != GRAPHS_FOLDER]
 
 
 def signatures_of(entry: Entry) -> dict[str, str]:

@@ -97,7 +97,7 @@ class LoadedGraph:
         self._constants = options.constants
         self._lease = options.lease
         self._lock = threading.Lock()
-        worked = entry.manifest.cuda_graphs and not store.died_while_capturing(entry)
+        worked = entry.manifest.cuda_graphs and not store.markers.died_while_capturing(entry.folder)
         may_capture = options.policy.captures and worked and options.another is None
         self._may_capture = runner.cuda_graphs is not None and may_capture
         if runner.cuda_graphs is not None and not may_capture:
@@ -273,7 +273,7 @@ class LoadedGraph:
                 with self._comparing(compared):
                     result = self._with_all_outputs(inputs, eager, result)
                 if self.retired is None:
-                    self._store.note_success(self.entry)
+                    self._store.markers.clear_loading(self.entry.folder)
             if due:
                 slower = self.first_use.slower()
                 if slower is not None and self.held_bytes:
@@ -329,7 +329,7 @@ class LoadedGraph:
                 runner = self._runners.ahead() if number else self._runners.first.runner
                 if runner is None:
                     return
-                with self._store.loading(self.entry):
+                with self._store.markers.loading(self.entry.folder):
                     weights = weights or zeros(self._constants, self.device)
                     try:
                         runner.bind(weights)
@@ -344,9 +344,9 @@ class LoadedGraph:
     def _marked(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
         """A crash marker around the calls that could take the process down."""
         if self.fresh:
-            return self._store.loading(self.entry)
+            return self._store.markers.loading(self.entry.folder)
         if self._may_capture and self._cuda_graphs is not None and self._cuda_graphs.due(inputs):
-            return self._store.capturing(self.entry)
+            return self._store.markers.capturing(self.entry.folder)
         return _UNMARKED
 
     @contextlib.contextmanager

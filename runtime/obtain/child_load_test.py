@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from ...common import reasons
 from ...common.errors import ChildDiedError, CompileError, LoadError, in_brief
-from ...common.reasons import DiedInTrial, TrialPending
+from ...common.reasons import DiedInTrial, DiedOnceWhileLoading, TrialPending
 from ...common.shapes import JSON, Refused
 from ...compiler.process.job import Job
 from ...compiler.process.supervisor import compile_in_child
+from ...graph_cache.constants import constants_of
 from ...graph_cache.entry import Entry
 from ...graph_cache.lookup import Broken
 from ...graph_cache.sources.source import copy_files
@@ -39,10 +40,9 @@ class ChildLoadTest:
             on_progress: called at least every 0.1 s; what it raises (the user's interrupt) goes through. None: nobody
                 waits for a child.
         """
-        died = self._store.note_death(entry)
-        if died is not None:
-            log.warning("%s: %s", entry.folder.name, died.text)
-        if not self._store.died_once(entry):
+        if self._store.markers.note_death(entry.folder):
+            log.warning("%s: %s", entry.folder.name, DiedOnceWhileLoading().text)
+        if not self._store.markers.died_once_while_loading(entry.folder):
             return None
         if on_progress is None:
             return Refused(reasons.TrialPending(), passing=True)
@@ -76,7 +76,7 @@ def load_in_child(
         ended the child, or it took too long; or None: nothing that it did tells against the graph.
     """
     try:
-        constants = store.constants(entry)
+        constants = constants_of(entry)
     except LoadError:
         return None  # it is refused when it is loaded
     job = Job(

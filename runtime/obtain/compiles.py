@@ -24,6 +24,7 @@ from ...compiler.process import progress
 from ...compiler.process.job import Job
 from ...compiler.process.progress import Progress
 from ...compiler.process.supervisor import compile_in_child
+from ...graph_cache.constants import constants_of
 from ...graph_cache.entry import Entry
 from ...graph_cache.publish import NewEntry
 from ...graph_cache.store import Store
@@ -196,9 +197,9 @@ class Compiles:
             niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
             sibling=rebuild_from,
             rebuild_from=rebuild_from.folder if rebuild_from else None,
-            constants=self._store.constants(rebuild_from) if rebuild_from else (),
+            constants=constants_of(rebuild_from) if rebuild_from else (),
             workers=0 if alone else request.backend.workers(weights, request.device),
-            cache=self._store.make_compiler_cache(),
+            cache=self._store.private.make_compiler_cache(),
             weights=weights,
             block=None if request.calls is None else request.calls.to_json(),
         )

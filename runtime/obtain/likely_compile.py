@@ -29,7 +29,7 @@ def expect(choice: str, device: torch.device, kinds: int) -> None:
             return
         if not backends.get(_BACKEND).can_compile(device).ok or memory.available_bytes(torch.device("cpu")) < _ROOM:
             return
-        cache = registry().store.make_compiler_cache()
+        cache = registry().store.private.make_compiler_cache()
         if cache is not None:
             ready_workers.start(kinds, str(device), cache)
     except Exception:  # the compile starts its own

@@ -24,6 +24,7 @@ from ...common.errors import LoadError, MemoryShortError
 from ...common.reasons import DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ...common.shapes import Refused
 from ...compiler.blocks.attention import Zeros, attending
+from ...graph_cache.constants import constants_of
 from ...graph_cache.disk.leases import Lease
 from ...graph_cache.entry import Entry, read
 from ...graph_cache.files import is_passing
@@ -235,8 +236,8 @@ class Registry:
                 crowded = self.eviction.make_room(request, entry)
                 if crowded is not None:
                     return Refused(crowded)
-                constants = self.store.constants(entry)
-                with self.store.loading(entry):
+                constants = constants_of(entry)
+                with self.store.markers.loading(entry.folder):
                     runner, another = load(request, entry, entry.folder)
             except MemoryShortError as error:
                 return Refused(reasons.LoadFailed(str(error)))

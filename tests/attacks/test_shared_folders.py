@@ -30,10 +30,10 @@ from onegraph.graph_cache.crash import leftovers
 from onegraph.graph_cache.crash.liveness import owning
 from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.disk.leases import Lease
-from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.graph_cache.sources.folder import remove_copy
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import private_folder
@@ -191,7 +191,7 @@ def test_nothing_is_written_through_anothers_link(
     as_member(plant)
     store.keep_beside(entry, source)
     store.sweep()
-    store.remove_copy(Entry(models / LINKS[2] / entry.folder.name, entry.manifest))
+    remove_copy(models / LINKS[2] / entry.folder.name, store.signer)
     assert isinstance(store.find(key()), Hit)
     assert modes(precious) == before
     (models / name).unlink()
@@ -278,7 +278,7 @@ def test_locks_of_others_block_nothing(models: Path, source: ModelSource, store:
         os.write(done, b"x")
         time.sleep(600)
 
-    with store.loading(entry), member(lock):
+    with store.markers.loading(entry.folder), member(lock):
         assert os.read(ready, 1) == b"x"
         begun = time.monotonic()
         assert isinstance(store.lookup(key(), source), Hit)

@@ -76,11 +76,11 @@ def wrong(case: Case, number: int, source: ModelSource, *, known: bool) -> str:
         return f"{number} is lost: {found}, {taken}" if known else ""
     entry = taken.entry if isinstance(taken, Taken) else found.entry  # type: ignore[union-attr]
     try:
-        with store.loading(entry):
+        with store.markers.loading(entry.folder):
             loaded = (entry.folder / "graph.aoti").read_bytes()
     except OSError as error:
         return f"{number} cannot be loaded: {error}" if known else ""
-    store.note_success(entry)
+    store.markers.clear_loading(entry.folder)
     return "" if loaded == content(number) else f"{number} gave {loaded[:20]!r}"
 
 

@@ -74,7 +74,7 @@ def die_while_loading(store: Store, entry: Entry) -> None:
     """Have a process end in the middle of loading an entry."""
 
     def die() -> None:
-        with store.loading(entry):
+        with store.markers.loading(entry.folder):
             os._exit(1)
 
     process = multiprocessing.get_context("fork").Process(target=die)

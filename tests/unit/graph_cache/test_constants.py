@@ -14,6 +14,7 @@ from support.store.entries import CONSTANTS, key, new_entry, publish
 from onegraph.common import reasons
 from onegraph.common.errors import LoadError
 from onegraph.graph_cache import constants
+from onegraph.graph_cache.constants import constants_of
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.files import is_passing
 from onegraph.graph_cache.integrity import check
@@ -30,11 +31,11 @@ def altered(entry: Entry, **changes: object) -> Entry:
 
 def test_weights_are_those_that_were_published(store: Store, checkpoint: ModelSource) -> None:
     entry = publish(store, checkpoint)
-    assert store.constants(entry) == CONSTANTS
+    assert constants_of(entry) == CONSTANTS
     assert "constants" not in json.loads((entry.folder / "manifest.json").read_text())
     shutil.rmtree(entry.folder)
     taken = store.take(key(), checkpoint)
-    assert isinstance(taken, Taken) and store.constants(taken.entry) == CONSTANTS
+    assert isinstance(taken, Taken) and constants_of(taken.entry) == CONSTANTS
 
 
 def test_weights_that_were_changed_are_damage(store: Store, checkpoint: ModelSource) -> None:
@@ -43,11 +44,11 @@ def test_weights_that_were_changed_are_damage(store: Store, checkpoint: ModelSou
     file.write_bytes(file.read_bytes().replace(b"[4]", b"[8]"))
     assert store.find(key()) == Broken(entry.folder, reasons.DigestDiffers(CONSTANTS_FILE))
     with pytest.raises(LoadError, match="not the one that was published"):
-        store.constants(entry)
+        constants_of(entry)
     file.unlink()
     assert check(entry) == reasons.MissingFile(CONSTANTS_FILE)
     with pytest.raises(LoadError) as raised:
-        store.constants(entry)
+        constants_of(entry)
     assert not is_passing(raised.value.__cause__)
 
 
@@ -60,7 +61,7 @@ def test_weights_unreadable_now_are_no_damage(
     entry = publish(store, checkpoint)
     monkeypatch.setattr(constants, "read_regular", fails)
     with pytest.raises(LoadError) as raised:
-        store.constants(entry)
+        constants_of(entry)
     assert is_passing(raised.value.__cause__)
 
 

@@ -56,7 +56,7 @@ def open_home(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("open_umask")
 def test_what_is_loaded_is_closed_to_others(store: Store) -> None:
     entry = publish(store, NOWHERE)
-    cache = store.make_compiler_cache()
+    cache = store.private.make_compiler_cache()
     assert cache == store.home / "compiler-cache"
     for folder in (store.graphs, store.home / ".staging", cache):
         assert folder.stat().st_mode & 0o777 == 0o700, folder
@@ -69,7 +69,7 @@ def test_what_is_loaded_is_closed_to_others(store: Store) -> None:
 def test_what_lay_open_is_not_read_until_it_is_closed(store: Store) -> None:
     """Somebody may have put files there that no signature is over."""
     entry = publish(store, NOWHERE)
-    assert store.make_compiler_cache() is not None
+    assert store.private.make_compiler_cache() is not None
     store.graphs.chmod(0o777)
     later = Store(store.home)
     assert later.find(key()) == Miss(reasons.NoGraph())
@@ -114,7 +114,7 @@ def test_another_users_folder_in_its_place_is_refused(temporary: Path, open_home
         give_to(OTHER, folder)
         with pytest.raises(RefusedError), store.staging():
             raise AssertionError("not reached")
-        assert store.make_compiler_cache() is None
+        assert store.private.make_compiler_cache() is None
         assert store.find(key()) == Miss(reasons.NoGraph())
 
 

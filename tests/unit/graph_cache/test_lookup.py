@@ -116,7 +116,7 @@ def test_a_sound_entry_beside_a_broken_one_is_a_hit(store: Store, entry: Entry) 
 
 
 def test_an_entry_whose_loading_died_is_broken(store: Store, entry: Entry) -> None:
-    with store.loading(entry):  # this process is alive and knows what it does
+    with store.markers.loading(entry.folder):  # this process is alive and knows what it does
         assert store.find(key()) == Hit(entry)
     die_while_loading(store, entry)
     assert store.find(key()) == Hit(entry)  # once may be bad luck

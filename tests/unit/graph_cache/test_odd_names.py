@@ -38,9 +38,9 @@ def test_a_store_of_odd_names_works(odd: ModelSource, tmp_path: Path) -> None:
     entries = [publish(store, odd, key(architecture=f"{number:04}")) for number in range(9)]
     entry = entries[0]
     shutil.copytree(entry.folder, entry.folder.with_name(f"{entry.folder.name}-{NAME}"))
-    with store.loading(entry):
-        assert store.note_death(entry) is None
-    assert not store.died_while_capturing(entry)
+    with store.markers.loading(entry.folder):
+        assert not store.markers.note_death(entry.folder)
+    assert not store.markers.died_while_capturing(entry.folder)
     store.remember(entry, FirstUse(eager_ms=1.0))
     for one in (store, Store(store.home)):
         assert isinstance(one.find(key(architecture="0000")), Hit)

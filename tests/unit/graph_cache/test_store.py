@@ -9,7 +9,6 @@ import pytest
 from support.store.entries import die_while_loading, key, publish, quarantine, snapshot
 
 from onegraph.common.reasons import (
-    DiedOnceWhileLoading,
     DiedWhileLoading,
     DigestDiffers,
     GraphNotFinite,
@@ -60,13 +59,13 @@ def test_what_is_whole_again_stays(file: str, spoilt: bytes, store: Store, entry
 
 
 def test_a_graph_survives_one_unlucky_kill(store: Store, entry: Entry) -> None:
-    assert store.note_death(entry) is None and not store.died_once(entry)
+    assert not store.markers.note_death(entry.folder) and not store.markers.died_once_while_loading(entry.folder)
     die_while_loading(store, entry)
     before = snapshot(store.home)
-    assert store.find(key()) == Hit(entry) and store.died_once(entry)
+    assert store.find(key()) == Hit(entry) and store.markers.died_once_while_loading(entry.folder)
     assert snapshot(store.home) == before  # a look-up counts nothing
-    assert store.note_death(entry) == DiedOnceWhileLoading()
-    assert store.note_death(entry) is None
+    assert store.markers.note_death(entry.folder)
+    assert not store.markers.note_death(entry.folder)
     assert store.find(key()) == Hit(entry)
     die_while_loading(store, entry)
     assert store.find(key()) == Broken(entry.folder, DiedWhileLoading())
@@ -75,16 +74,16 @@ def test_a_graph_survives_one_unlucky_kill(store: Store, entry: Entry) -> None:
 def test_a_success_forgets_a_death(store: Store, entry: Entry) -> None:
     for _ in range(3):
         die_while_loading(store, entry)
-        store.note_death(entry)
+        store.markers.note_death(entry.folder)
         assert store.find(key()) == Hit(entry)
-        store.note_success(entry)
+        store.markers.clear_loading(entry.folder)
 
 
 def test_the_next_entry_is_judged_by_itself(store: Store, entry: Entry) -> None:
     """What died with the entry before does not count against the one that takes its folder."""
     for _ in range(2):
         die_while_loading(store, entry)
-        store.note_death(entry)
+        store.markers.note_death(entry.folder)
     found = store.find(key())
     assert isinstance(found, Broken) and store.quarantine(found)
     again = publish(store, NOWHERE)

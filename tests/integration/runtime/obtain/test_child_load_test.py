@@ -18,6 +18,7 @@ from support.store.entries import die_while_loading
 from onegraph.common.reasons import CompiledAgainLater, DiedInTrial, NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler.process.progress import Progress
+from onegraph.graph_cache.constants import constants_of
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.layout import STAGING_FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
@@ -66,7 +67,7 @@ def crashing(home: Path, source: ModelSource, tmp_path: Path) -> Store:
         with zipfile.ZipFile(sound.folder / "graph.aoti") as old, zipfile.ZipFile(staged / "graph.aoti", "w") as new:
             for name in old.namelist():
                 new.writestr(name, library.read_bytes() if name.endswith(".so") else old.read(name))
-        made = NewEntry("any size", ("graph.aoti",), store.constants(sound), compile_seconds=1.0, made_by="0")
+        made = NewEntry("any size", ("graph.aoti",), constants_of(sound), compile_seconds=1.0, made_by="0")
         store.publish(request.key, staged, made)
     return store
 

@@ -289,11 +289,11 @@ def test_where_capturing_took_the_process_down_it_ends(home: Path, source: Model
     script = (
         "import os, sys; from pathlib import Path\n"
         "from onegraph.graph_cache.entry import read; from onegraph.graph_cache.store import Store\n"
-        "with Store(Path(sys.argv[1])).capturing(read(Path(sys.argv[2]))): os._exit(1)"
+        "with Store(Path(sys.argv[1])).markers.capturing(Path(sys.argv[2])): os._exit(1)"
     )
-    assert not Store(home).died_while_capturing(entry)
+    assert not Store(home).markers.died_while_capturing(entry.folder)
     assert subprocess.run([sys.executable, "-c", script, str(home), folder], check=False).returncode == 1
-    assert Store(home).died_while_capturing(entry)
+    assert Store(home).markers.died_while_capturing(entry.folder)
     graph = engine_with_graph()  # it is not quarantined, only never captured
     assert not may_capture(graph)
 

@@ -339,8 +339,8 @@ def test_only_own_copies_are_removed(store: Store, entry: Entry, tmp_path: Path)
     copy = store.save(entry, location)
     assert {one.folder for one in store.saved(location.parents[1])} == {copy, location / "unet" / theirs.folder.name}
     for one in store.saved(location.parents[1]):
-        store.remove_copy(one)
+        remove_copy(one.folder, store.signer)
     assert [one.manifest for one in store.saved(location.parents[1])] == [theirs.manifest]
     shutil.rmtree(location)
-    store.remove_copy(Entry(store.save(entry, location), entry.manifest, entry.text))
+    remove_copy(store.save(entry, location), store.signer)
     assert not location.parent.exists()  # nothing empty stays

@@ -30,7 +30,7 @@ def test_publishing_makes_a_key_of_this_user_alone(store: Store, entry: Entry) -
     signature = json.loads((entry.folder / SIGNATURE_FILE).read_text())
     assert (signature["version"], signature["kind"]) == (1, "hmac-sha256")
     assert (len(signature["key"]), len(signature["value"])) == (8, 64)
-    assert store.trust(entry) is None
+    assert store.signer.judge(entry) is None
 
 
 def make_key(home: Path, results: multiprocessing.Queue[str]) -> None:
@@ -147,4 +147,4 @@ def test_a_signature_is_no_file_of_a_graph(store: Store) -> None:
         (staged / "graph.aoti").write_bytes(b"code")
         (staged / SIGNATURE_FILE).write_text("crafted by the compile")
         made = store.publish(key(), staged, new_entry())
-    assert store.trust(made) is None
+    assert store.signer.judge(made) is None

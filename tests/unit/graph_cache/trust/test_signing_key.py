@@ -98,7 +98,7 @@ def test_a_key_that_others_could_read_is_replaced(store: Store, checkpoint: Mode
     second = publish(store, checkpoint, content=b"more")
     assert (settings / KEY_FILE).stat().st_mode & 0o777 == 0o600
     assert store.find(key()) == Hit(second)
-    assert store.trust(first) == reasons.SigningKeyRefused("open")
+    assert store.signer.judge(first) == reasons.SigningKeyRefused("open")
     (store.home / KEY_FILE).chmod(0o600)
     assert store.find(key()) == Hit(first)
 
