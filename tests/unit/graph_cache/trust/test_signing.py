@@ -92,10 +92,10 @@ def test_a_crafted_signature_is_wrong(signature: str, store: Store, entry: Entry
 
 def test_another_users_key_is_wrong(tmp_path: Path, entry: Entry) -> None:
     other = Store(tmp_path / "other")
-    assert other.trust(entry) == reasons.WrongSignature()  # without a key, and without making one
+    assert other.signer.judge(entry) == reasons.WrongSignature()  # without a key, and without making one
     assert not other.home.exists()
     Signer(other.home).key()
-    assert other.trust(entry) == reasons.WrongSignature()
+    assert other.signer.judge(entry) == reasons.WrongSignature()
 
 
 def test_a_damaged_manifest_of_a_stranger_stays(store: Store, entry: Entry) -> None:
