@@ -15,7 +15,7 @@ from support.models import dits
 from onegraph.graph_cache.disk.listing import id_of
 from onegraph.host.calls import model_hook
 from onegraph.host.comfyui import contract
-from onegraph.host.page import model_files, warm_up
+from onegraph.host.page import warm_up
 from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.obtain import registry
@@ -239,7 +239,7 @@ def test_graphs_of_a_warm_up_list_serve_blocks(counters: Counters, fresh_process
     names = [id_of(str(graph.entry.folder)) for graph in fresh_process.graphs()]
     with registry.using(Registry(fresh_process.store, policy=ANY_SPEED)) as process:
         assert process is not None
-        entries = process.store.disk.all_entries(model_files.folders())
+        entries = process.store.disk.entries()
         assert [warm_up.restore(name, entries) for name in names] == [True] * 2
         seen = process.counters
         assert (seen.preloads, seen.restores, seen.binds) == (2, 2, 0)

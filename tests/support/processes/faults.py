@@ -167,19 +167,18 @@ def meeting(folder: Path, number: int) -> Iterator[None]:
 @contextlib.contextmanager
 def stopping_to_load(folder: Path) -> Iterator[None]:
     """In the midst of loading a graph a process stops until it is told to `go_on`."""
-    from onegraph.graph_cache.entry import Entry
-    from onegraph.graph_cache.store import Store
+    from onegraph.graph_cache.crash.markers import Markers
 
-    really = Store.loading
+    really = Markers.loading
 
     @contextlib.contextmanager
-    def loading(store: Store, entry: Entry) -> Iterator[None]:
-        with really(store, entry):
+    def loading(markers: Markers, entry: Path) -> Iterator[None]:
+        with really(markers, entry):
             (folder / "stopped").touch()
             wait_until((folder / "go on").exists, pause=0.01)
             yield
 
-    with _replaced(Store, "loading", loading):
+    with _replaced(Markers, "loading", loading):
         yield
 
 

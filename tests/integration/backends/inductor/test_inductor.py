@@ -204,7 +204,7 @@ def test_files_that_a_gpu_reads_later_stay_with_it(
     loaded = runner_module._loaded(runner_module._read_plan(entry.folder), files)
     files.keep_for(loaded)
     assert len([*tmp_path.rglob("*.so")]) == 1
-    Store(tmp_path / "home").sweep([])
+    Store(tmp_path / "home").sweep()
     assert len([*tmp_path.rglob("*.so")]) == 1  # its owner lives
     del loaded
     gc.collect()

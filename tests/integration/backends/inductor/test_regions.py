@@ -21,6 +21,7 @@ from onegraph.compiler import export
 from onegraph.compiler.process import worker
 from onegraph.compiler.process.job import Client, Job, write_job
 from onegraph.compiler.process.progress import Progress
+from onegraph.graph_cache.constants import constants_of
 from onegraph.graph_cache.manifest import CONSTANTS_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -83,7 +84,7 @@ def test_regions_that_repeat_are_there_once(store: Path) -> None:
     assert PLAN_FILE in files
     assert set(entry.manifest.files) == {PLAN_FILE, CONSTANTS_FILE, *parts}
     assert len(parts) == 3  # of eight: six blocks, what is before them and what is after
-    assert {c.name for c in Store(store).constants(entry)} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
+    assert {c.name for c in constants_of(entry)} == {toy.PREFIX + n for n, _ in deep().named_parameters()}
 
 
 @pytest.mark.full
