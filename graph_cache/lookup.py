@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..common.errors import in_brief
 from ..common.reasons import DiedWhileLoading, GraphRemoved, NoGraph, OtherKey, Reason, UnreadableNow
 from .crash.markers import Markers
+from .disk import marks
 from .entry import Entry
 from .home import Home
 from .integrity import Sound, check
@@ -100,7 +101,7 @@ class Lookup:
     markers: Markers
     signer: Signer
 
-    def find(self, key: GraphKey, differs: Differs) -> Judged:
+    def find(self, key: GraphKey, differs: Differs, model: str = "") -> Judged:
         """Look for the entry of a key; see `Store.find`."""
         component = self.home.graphs / key.component
         try:
@@ -116,12 +117,19 @@ class Lookup:
             for judged in others:
                 if isinstance(judged, kind):
                     return judged
-        return Miss(NoGraph(self._nearest(key)))
+        return Miss(NoGraph(self._nearest(key, model)))
 
-    def _nearest(self, key: GraphKey) -> str:
-        """Describe the smallest difference from a key among the entries of its architecture; empty without any."""
-        keys = (entry.manifest.key for entry in itertools.islice(self.home.trusted(key.component), MOST_COMPARED))
-        differences = [difference(key.fields(), one) for one in keys if one.get("architecture") == key.architecture]
+    def _nearest(self, key: GraphKey, model: str) -> str:
+        """Describe the smallest difference from a key among the entries of its architecture, and those that served the
+        model; empty without any.
+        """
+        entries = itertools.islice(self.home.trusted(key.component), MOST_COMPARED)
+        differences = [
+            difference(key.fields(), entry.manifest.key)
+            for entry in entries
+            if entry.manifest.key.get("architecture") == key.architecture
+            or model in {served.digest for served in marks.models(entry.folder)}
+        ]
         return min(filter(None, differences), key=len, default="")
 
     def _judge_all(self, component: Path, names: list[str], key: GraphKey, differs: Differs) -> Iterator[Judged]:

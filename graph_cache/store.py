@@ -97,17 +97,18 @@ class Store:
 
     # Looking up ---------------------------------------------------------------------------------------------
 
-    def find(self, key: GraphKey, differs: Differs = no_objection) -> Judged:
+    def find(self, key: GraphKey, differs: Differs = no_objection, model: str = "") -> Judged:
         """Look for the entry of a key in the home. Changes nothing, on the disk or here.
 
         Args:
             differs: why an entry of the same key cannot be used here all the same, or None.
+            model: digest of the model, whose other graphs a miss tells of.
 
         Returns:
             A hit; or what was nearest; or an entry that is damaged or took a process down; or one that cannot be read
             now.
         """
-        return self._lookup.find(key, differs)
+        return self._lookup.find(key, differs, model)
 
     def lookup(
         self,
@@ -122,7 +123,7 @@ class Store:
             source: the model, beside whose checkpoint copies come first.
             neighbours: folders with checkpoints, beside which copies are looked for, too.
         """
-        judged = self.find(key, differs)
+        judged = self.find(key, differs, source.digest)
         if isinstance(judged, Miss):
             condemned = self.private.condemned(key)
             for place in self._folders(source, neighbours):

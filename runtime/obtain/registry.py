@@ -170,7 +170,7 @@ class Registry:
             self.store.sweep()
         self.store.sweep_beside(request.source)
         differences = code_guard.Differences()
-        lookup = self.store.find(request.key, differences)
+        lookup = self.store.find(request.key, differences, request.source.digest)
         if isinstance(lookup, Broken):
             return self._broken(request, lookup)
         if isinstance(lookup, Unavailable):

@@ -436,7 +436,7 @@ def test_a_new_host_version_compares_the_graph_again(
         host.sample(compiled(model))
         counts.append(len(compared))
     assert counts[1:] == [0, 1, 0]
-    assert list(checkpoint().parent.rglob(FIRST_USE_FILE))
+    assert list(graphs_home.rglob(FIRST_USE_FILE))
 
 
 # Several models --------------------------------------------------------------------------------------------------
