@@ -45,7 +45,7 @@ class Hit:
     """A sound entry for the key.
 
     Attributes:
-        source: where it lies, if it is to be copied to the home first (`Store.take`); its files were not looked at.
+        source: where it lies, if it is to be copied to the home first (`Store.take`).
     """
 
     entry: Entry

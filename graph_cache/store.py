@@ -128,7 +128,7 @@ class Store:
             condemned = self.private.condemned(key)
             for place in self._folders(source, neighbours):
                 for offer in place.offers(key, differs, condemned):
-                    if isinstance(offer, Entry):
+                    if isinstance(offer, Entry) and isinstance(check(offer), Sound):
                         return Hit(offer, place)
         return judged
 
