@@ -15,7 +15,7 @@ from ..common.errors import LoadError, in_brief
 from ..common.tensor_meta import TensorMeta
 from .entry import Entry
 from .files import read_regular
-from .manifest import CONSTANTS_FILE, MOST_BYTES, FileRecord, Strict
+from .manifest import CONSTANTS_FILE, MOST_BYTES, FileRecord, Manifest, Strict
 
 
 class _Constants(Strict):
@@ -31,15 +31,20 @@ def write(folder: Path, constants: tuple[TensorMeta, ...]) -> None:
 
 
 def constants_of(entry: Entry) -> tuple[TensorMeta, ...]:
-    """Read the weights that a graph reads.
+    """Read the weights that a graph reads. Raises LoadError as `read` does."""
+    return read(entry.manifest, entry.folder)
+
+
+def read(manifest: Manifest, folder: Path) -> tuple[TensorMeta, ...]:
+    """Read the weights of a graph whose files lie in a folder.
 
     Raises:
         LoadError: the file cannot be read, or is not the one that the manifest lists.
     """
     try:
-        data = read_regular(entry.folder / CONSTANTS_FILE, MOST_BYTES)
+        data = read_regular(folder / CONSTANTS_FILE, MOST_BYTES)
         found = FileRecord(bytes=len(data), blake3=blake3(data).hexdigest())
-        if found != entry.manifest.files.get(CONSTANTS_FILE):
+        if found != manifest.files.get(CONSTANTS_FILE):
             raise LoadError(f"{CONSTANTS_FILE} is not the one that was published")
         return _Constants.model_validate_json(data).constants
     except (OSError, MemoryError, ValidationError) as error:
