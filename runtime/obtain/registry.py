@@ -25,6 +25,7 @@ from ...common.reasons import DiedWhileLoading, FunctionReplaced, Reason, Untrus
 from ...common.shapes import Refused
 from ...compiler.blocks.attention import Zeros, attending
 from ...graph_cache.constants import constants_of
+from ...graph_cache.disk import marks
 from ...graph_cache.disk.leases import Lease
 from ...graph_cache.entry import Entry, read
 from ...graph_cache.files import is_passing
@@ -245,7 +246,8 @@ class Registry:
                 return Refused(reasons.LoadFailed(str(error)), passing=is_passing(error.__cause__))
             make_room = functools.partial(self.release_captures, request.device, "needed")
             wrong = functools.partial(self.compiles.failures.remember_wrong, request.without_module(), entry)
-            anew = self.compiles.failures.had_wrong_graph(request)
+            served = request.source.digest in {model.digest for model in marks.models(entry.folder)}
+            anew = not served and self.compiles.failures.had_wrong_graph(request)
             options = GraphOptions(constants, self.policy, another, make_room, wrong, anew, lease)
             self.store.note_use(entry, origin, request.source)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)

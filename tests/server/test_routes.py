@@ -111,7 +111,11 @@ def add(home: Path, number: int, label: str = "any size 512-2048") -> Path:
 
     wanted = key(architecture=f"{number:064x}", target={"device": "cpu", "torch": torch_version()})
     source = ModelSource(None, f"{number:012x}")
-    return publish(store_of(home), source, wanted, new=new_entry(label)).folder
+    store = store_of(home)
+    entry = publish(store, source, wanted, new=new_entry(label))
+    store.note_use(entry, "compiled", source)
+    (entry.folder / ".uses").unlink()  # when it was made tells when it was used
+    return entry.folder
 
 
 def found_in(running: server.Server, number: int) -> dict[str, Any]:
@@ -306,13 +310,18 @@ def test_a_job_is_cancelled_and_nothing_else(running: server.Server) -> None:
     assert ended(running, job)["state"] == "done"
 
 
+def badges(running: server.Server) -> dict[str, Any]:
+    """The badge of each node."""
+    return {one["node"]: one["badge"] for one in get(running, "badges")["badges"]}
+
+
 @pytest.mark.full
 def test_a_compile_shows_on_the_page_and_can_be_cancelled(running: server.Server, page: Listener, models: Path) -> None:
     prompt = txt2img(seed=12, width=192, height=128, shapes="exact")
     job = post(running, "bake", {"prompt": prompt})["job"]
     data = page.wait("onegraph.badge", lambda data: data["badge"]["state"] == "compiling")
     assert data["node"] == node_of(prompt) and 0 <= data["badge"]["progress"] < 1
-    assert get(running, "badges")["nodes"][node_of(prompt)]["state"] == "compiling"
+    assert badges(running)[node_of(prompt)]["state"] == "compiling"
     post(running, f"bake/{job}/cancel")
     now = ended(running, job)
     assert (now["state"], now["compiled"]) == ("cancelled", 0)
@@ -321,7 +330,7 @@ def test_a_compile_shows_on_the_page_and_can_be_cancelled(running: server.Server
     assert (now["state"], now["compiled"]) == ("done", 1), now
     shares = [d["badge"]["progress"] for d in page.of("onegraph.badge") if d["badge"]["state"] == "compiling"]
     assert len(shares) > 3 and max(shares) > 0.3
-    assert get(running, "badges")["nodes"][node_of(prompt)]["state"] == "compiled"
+    assert badges(running)[node_of(prompt)]["state"] == "compiled"
     assert len([*models.glob("models/checkpoints/*.graphs/*/unet/*/manifest.json")]) == 2
 
 
@@ -380,15 +389,14 @@ def test_many_graphs(many: int, running: server.Server, home: Path, capsys: pyte
     before = get(running, "graphs")["total"]
     entry = add(home, many)
     for number in range(many - 1):  # of one set of files, and of those that a list reads: writing takes the test long
-        copy = home / f"{number // 100:012x}" / f"unet-{many}" / f"copy-{number}"
+        copy = home / "graphs" / f"unet-{many}" / f"copy-{number}"
         copy.mkdir(parents=True)
         for name in ("manifest.json", "signature.json"):
             os.link(entry / name, copy / name)
     try:
         look(running, before, many, capsys)
     finally:
-        for folder in home.glob(f"*/unet-{many}"):
-            shutil.rmtree(folder)
+        shutil.rmtree(home / "graphs" / f"unet-{many}")
 
 
 def look(running: server.Server, before: int, many: int, capsys: pytest.CaptureFixture[str]) -> None:
