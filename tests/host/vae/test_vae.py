@@ -172,7 +172,8 @@ def test_tiles_are_served_by_a_kept_graph(vae: Any, counters: Counters) -> None:
 
 
 def test_tiles_never_compile(vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh_process.store, "lookup", lambda *args: Miss(NoGraph()))
+    monkeypatch.setattr(fresh_process.store, "find", lambda *args: Miss(NoGraph()))
+    monkeypatch.setattr(fresh_process.store, "take", lambda *args: None)
     z = latents(1, 24, 20)
     result = compiled(vae).decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
     assert torch.equal(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4))

@@ -106,7 +106,8 @@ def test_tiles_never_compile(name: str, fresh_process: Registry, monkeypatch: py
     """Nor do those that the host falls back to when memory runs out."""
     import comfy.model_management
 
-    monkeypatch.setattr(fresh_process.store, "lookup", lambda *args: Miss(NoGraph()))
+    monkeypatch.setattr(fresh_process.store, "find", lambda *args: Miss(NoGraph()))
+    monkeypatch.setattr(fresh_process.store, "take", lambda *args: None)
     vae, z = loaded(name), vaes.latents(name, 8, 8)
     fast, tiled = compiled(vae), {"tile_x": 4, "tile_y": 4, "overlap": 1}
     assert torch.equal(fast.decode_tiled(z, **tiled), vae.decode_tiled(z, **tiled))
