@@ -204,7 +204,7 @@ def test_a_home_in_a_shared_folder_is_not_used(models: Path, store: Store, monke
     """Where a member could exchange the graph folder, all that is loaded goes to the system's temporary files."""
     shared = Store(models / "home")
     entry = publish(shared, ModelSource(None, "0"))
-    for folder in (entry.folder.parents[1], shared.make_compiler_cache(), shared.private.folder):
+    for folder in (entry.folder.parents[1], shared.private.make_compiler_cache(), shared.private.folder):
         assert folder is not None and private_folder.check(folder) is None and not folder.is_relative_to(models)
         assert folder.stat().st_mode & 0o777 == 0o700
     open_to_members = models / "tmp"
