@@ -223,7 +223,8 @@ class Home:
                         continue  # another installation's, perhaps
                     self.quarantine(folder)
                 if folder != final:
-                    self._drop_orphans(final)
+                    for orphan in orphans(final, self._signer):
+                        self.remove(orphan, 0.0)
                 try:
                     new.folder.rename(folder)
                 except OSError:
@@ -237,14 +238,6 @@ class Home:
         """Give the names that an entry may have; the second one has this user's key, which not everybody can make."""
         yield final
         yield final.with_name(f"{final.name}-{self._signer.sign(b'').key}")
-
-    def _drop_orphans(self, final: Path) -> None:
-        """Remove what lies beside an entry because of keys that are gone, so that starts without a key leave one."""
-        orphan = re.compile(re.escape(final.name) + "-[0-9a-f]{8}")
-        for name in listed_now(final.parent):
-            folder = final.with_name(name)
-            if orphan.fullmatch(name) and isinstance(read_trusted(folder, self._signer), Untrusted):
-                self.remove(folder, 0.0)
 
     def quarantine(self, folder: Path) -> bool:
         """Move an entry aside. The latest one stays on the disk for inspection, older ones go. Never raises OSError.
@@ -331,6 +324,14 @@ class Home:
 def _are_same(first: Manifest, second: Manifest) -> bool:
     """Whether two graphs serve the same. Names of folders tell little: a key's digest in them is short."""
     return first.key == second.key and first.code == second.code
+
+
+def orphans(folder: Path, signer: Signer) -> Iterator[Path]:
+    """Find what lies beside an entry because of keys that are gone, so that starts without a key leave two at most."""
+    named = re.compile(re.escape(folder.name) + "-[0-9a-f]{8}")
+    for name in listed_now(folder.parent):
+        if named.fullmatch(name) and isinstance(read_trusted(folder.with_name(name), signer), Untrusted):
+            yield folder.with_name(name)
 
 
 def equals_one(manifest: Manifest, entries: list[Entry]) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...common.errors import in_brief
-from ...common.reasons import Damaged, Reason, UnreadableNow, Untrusted
+from ...common.reasons import Damaged, NotSaved, Reason, UnreadableNow
 from ..crash.leftovers import OWNER_FILE, is_left_behind, remove
 from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
 from ..files import read_regular, set_mode, sync_folder, write_synced
-from ..home import BUNDLE_FILE, Home, Verified, equals_one
+from ..home import BUNDLE_FILE, Home, Verified, equals_one, orphans
 from ..integrity import Sound, check
 from ..key import GraphKey
 from ..layout import GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest, visible
@@ -39,7 +38,6 @@ from .source import Taken, Wanted, copy_files
 log = logging.getLogger("onegraph.graph_cache")
 
 _WRITING = ".writing-"  # a copy that is not whole yet
-_KEY_ID = re.compile(r"[0-9a-f]{8}")  # as in signatures
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class FolderSource:
                     return wrong
                 kept = home.keep(Verified(key, folder, entry.manifest, entry.text, signatures_of(entry)))
         except OSError as error:
-            return UnreadableNow(MANIFEST_FILE, in_brief(error))
+            return NotSaved(in_brief(error))
         log.info("%s was copied from %s", kept.folder.name, self.folder)
         return Taken(kept)
 
@@ -186,18 +184,10 @@ def _free_name(entry: Entry, component: Path, signer: Signer) -> str | None:
             return None
         mine = isinstance(verdict, Known) and verdict.trusted.publisher is None
         if verdict is None or mine or isinstance(verdict, Faulty) or name == with_key:
-            if name == with_key:
-                _drop_orphans(component, plain, signer)
+            for orphan in filter(_is_mine, orphans(component / plain, signer)) if name == with_key else ():
+                shutil.rmtree(orphan, ignore_errors=True)
             return name
     return None
-
-
-def _drop_orphans(component: Path, plain: str, signer: Signer) -> None:
-    """Remove copies that this user made with keys that are gone, so that starts without a key leave two at most."""
-    for name in listed_now(component):
-        orphan = name.startswith(f"{plain}-") and _KEY_ID.fullmatch(name.removeprefix(f"{plain}-"))
-        if orphan and _is_mine(component / name) and isinstance(read_trusted(component / name, signer), Untrusted):
-            shutil.rmtree(component / name, ignore_errors=True)
 
 
 def _is_mine(folder: Path) -> bool:

@@ -13,13 +13,13 @@ import os
 import pickle
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.models import toy
 from support.store.entries import give_away, key, publish, snapshot
+from support.store.users import as_user
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
@@ -94,25 +94,7 @@ def member(act: Callable[[], None]) -> Iterator[None]:
         os.waitpid(process, 0)
 
 
-def as_user(uid: int, act: Callable[[], object]) -> None:
-    """As another user, act once."""
-    process = os.fork()
-    if process == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
-            act()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitpid(process, 0)[1] == 0
-
-
-as_member = functools.partial(as_user, MEMBER)
+as_member = functools.partial(as_user, uid=MEMBER)
 
 
 class Payload:
@@ -218,7 +200,7 @@ def test_a_home_in_a_shared_folder_is_not_used(models: Path, store: Store, monke
         with owning(left / leftovers.OWNER_FILE):
             os._exit(0)
 
-    as_user(0, die)
+    as_user(die, 0)
     nowhere = Store(models / "home")
     with pytest.raises(OSError, match="other users may write"), nowhere.staging():
         raise AssertionError("not reached")
@@ -338,7 +320,7 @@ def test_a_planted_entry_that_cannot_be_read_blocks_nothing(
         assert isinstance(mine.take(key(), source), Taken)
         assert isinstance(mine.find(key()), Hit)
 
-    as_user(USER, use)
+    as_user(use, USER)
 
 
 def test_texts_of_strangers_are_never_shown(models: Path, source: ModelSource, store: Store) -> None:

@@ -40,17 +40,6 @@ def s3() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "remote"
-
-
-@pytest.fixture
-def served(folder: Path) -> Iterator[FileServer]:
-    with http_server(folder) as server:
-        yield server
-
-
 @pytest.fixture(params=["folder", "http", "hub", "s3"])
 def urls(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """Where a publisher writes, and where workers read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,17 +30,6 @@ TEXTS = [f"graph {number}".encode() for number in range(20)]
 @pytest.fixture
 def alice(tmp_path: Path) -> Publisher:
     return Publisher(Store(tmp_path / "alice"))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "remote"
-
-
-@pytest.fixture
-def served(folder: Path) -> Iterator[FileServer]:
-    with http_server(folder) as server:
-        yield server
 
 
 def machine(alice: Publisher, home: Path) -> Publisher:
