@@ -78,8 +78,8 @@ def _is_node(node: Any) -> bool:
 
 def _links(node: dict[str, Any]) -> list[tuple[str, int]]:
     """Which outputs of which nodes a node is given."""
-    given = [value for value in node.get("inputs", {}).values() if isinstance(value, list) and len(value) == 2]
-    return [(name, slot) for name, slot in given if isinstance(name, str) and isinstance(slot, int)]
+    pairs = [value for value in node.get("inputs", {}).values() if isinstance(value, list) and len(value) == 2]
+    return [(name, slot) for name, slot in pairs if isinstance(name, str) and isinstance(slot, int)]
 
 
 def _without_ends(prompt: Prompt, types: Callable[[str], NodeType]) -> Prompt:
@@ -87,13 +87,14 @@ def _without_ends(prompt: Prompt, types: Callable[[str], NodeType]) -> Prompt:
 
     One stays where another node uses its output, or where it may be what runs graphs: a sampler that shows its image.
     """
-    known = {kind: types(kind) for kind in {node["class_type"] for node in prompt.values()}}
+    node_types = {kind: types(kind) for kind in {node["class_type"] for node in prompt.values()}}
 
     def may_go(name: str) -> bool:
-        kind, given = known[prompt[name]["class_type"]], [link for link in _links(prompt[name]) if link[0] in prompt]
-        takes = [one for source, slot in given for one in known[prompt[source]["class_type"]].gives[slot : slot + 1]]
-        runs = kind.gives and any(one in _CALLED or "PIPE" in one for one in takes)
-        return kind.ends and not runs and not prompt[name]["class_type"].startswith((*_OURS, *_ONEDIFFS))
+        kind = prompt[name]["class_type"]
+        inputs = [(prompt[source]["class_type"], slot) for source, slot in _links(prompt[name]) if source in prompt]
+        taken = [output for source, slot in inputs for output in node_types[source].gives[slot : slot + 1]]
+        runs = node_types[kind].gives and any(output in _CALLED or "PIPE" in output for output in taken)
+        return node_types[kind].ends and not runs and not kind.startswith((*_OURS, *_ONEDIFFS))
 
     ends, before = {name for name in prompt if may_go(name)}, None
     while ends != before:  # what only such nodes use goes with them

@@ -182,9 +182,9 @@ class _JobRun:
 
     def node_type(self, kind: str) -> NodeType:
         """A type of node; one that is not there ends nothing."""
-        found = comfyui_nodes().NODE_CLASS_MAPPINGS.get(kind)
-        gives = getattr(found, "RETURN_TYPES", None) or ()
-        return NodeType(bool(getattr(found, "OUTPUT_NODE", False)), tuple(map(str, gives)))
+        node_class = comfyui_nodes().NODE_CLASS_MAPPINGS.get(kind)
+        gives = getattr(node_class, "RETURN_TYPES", None) or ()
+        return NodeType(bool(getattr(node_class, "OUTPUT_NODE", False)), tuple(map(str, gives)))
 
     def queue(self, prompt: Prompt) -> str:
         """Queue a workflow as a client does. Raises JobError."""
