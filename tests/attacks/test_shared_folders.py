@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from support.models import toy
 from support.store.entries import give_away, key, publish, snapshot
-from support.store.users import as_user
+from support.store.users import as_root, as_user, meanwhile
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
@@ -40,7 +40,7 @@ from onegraph.graph_cache.trust import private_folder
 from onegraph.runtime.obtain.registry import Registry
 
 MEMBER = 65534
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+pytestmark = as_root
 
 
 @pytest.fixture
@@ -72,28 +72,7 @@ def store(models: Path, tmp_path: Path) -> Store:
     return Store(tmp_path / "home")
 
 
-@contextlib.contextmanager
-def member(act: Callable[[], None]) -> Iterator[None]:
-    """As the other user, act again and again meanwhile."""
-    process = os.fork()
-    if process == 0:
-        try:
-            os.setgroups([])
-            os.setgid(MEMBER)
-            os.setuid(MEMBER)
-            while True:
-                with contextlib.suppress(OSError):
-                    act()
-                time.sleep(0.002)
-        finally:
-            os._exit(0)
-    try:
-        yield
-    finally:
-        os.kill(process, 9)
-        os.waitpid(process, 0)
-
-
+member = functools.partial(meanwhile, uid=MEMBER)
 as_member = functools.partial(as_user, uid=MEMBER)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +15,19 @@ OTHER = 12345  # nobody's number
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 
 
+def _become(uid: int) -> None:
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+
+
 def as_user(act: Callable[[], object], uid: int = OTHER) -> None:
     """Act as another user, in a process of its own. What fails there is printed, and fails here."""
     process = os.fork()
     if process == 0:
         code = 1
         try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
+            _become(uid)
             act()
             code = 0
         except BaseException:
@@ -29,6 +35,26 @@ def as_user(act: Callable[[], object], uid: int = OTHER) -> None:
         finally:
             os._exit(code)
     assert os.waitpid(process, 0)[1] == 0
+
+
+@contextlib.contextmanager
+def meanwhile(act: Callable[[], object], uid: int = OTHER) -> Iterator[None]:
+    """Act as another user, in a process of its own, again and again until the block ends."""
+    process = os.fork()
+    if process == 0:
+        try:
+            _become(uid)
+            while True:
+                with contextlib.suppress(OSError):
+                    act()
+                time.sleep(0.002)
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(process, 9)
+        os.waitpid(process, 0)
 
 
 def give_to(uid: int, *folders: Path) -> None:
