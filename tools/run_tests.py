@@ -15,9 +15,11 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -55,6 +57,7 @@ MAY_SKIP_ALL = frozenset({"gpu", "web"})  # a machine without a GPU or a browser
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
 NO_TEST_COLLECTED = 5  # pytest's exit status
+LIMIT = 2700.0  # seconds of a layer beside others; one that hangs would hide the results of all
 
 
 @dataclass(frozen=True)
@@ -108,21 +111,35 @@ def layer_arguments(layer: str, full: bool, given: list[str]) -> list[str]:
     return given if "-m" in given else ["-m", "not full", *given]
 
 
-def run_process(command: list[str], environ: dict[str, str], out: BinaryIO | None) -> tuple[int, float]:
-    """Run a command at the repository's root; its exit status, and the CPU seconds of it and all its children."""
+def run_process(
+    command: list[str], environ: dict[str, str], out: BinaryIO | None, limit: float | None
+) -> tuple[int, float]:
+    """Run a command at the repository's root; its exit status, and the CPU seconds of it and all its children.
+
+    Args:
+        limit: seconds after which it gets SIGABRT: pytest's faulthandler then prints where each thread was. None
+            waits for ever.
+    """
     process = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     if sys.platform == "win32":
         return process.wait(), 0.0
+    timer = threading.Timer(limit or 0.0, os.kill, (process.pid, signal.SIGABRT))
+    if limit is not None:
+        timer.start()
     _, status, used = os.wait4(process.pid, 0)
+    timer.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, used.ru_utime + used.ru_stime
 
 
-def run_layer(layer: str, extra: list[str], graphs: Path, threads: int | None = None) -> Outcome:
+def run_layer(
+    layer: str, extra: list[str], graphs: Path, threads: int | None = None, limit: float | None = None
+) -> Outcome:
     """Run a layer's tests. With a number of threads its output is printed at its end, else as it comes.
 
     Args:
         graphs: folder of the graphs that layers share.
+        limit: seconds that it may take; see `run_process`.
     """
     report = ROOT / "build" / "test" / f"{layer}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +151,7 @@ def run_layer(layer: str, extra: list[str], graphs: Path, threads: int | None = 
     command = [sys.executable, "-m", "pytest", *PLACES.get(layer, (f"tests/{layer}",)), f"--junitxml={report}", *extra]
     log = report.with_suffix(".log")
     with log.open("wb") if threads is not None else contextlib.nullcontext() as out:
-        code, cpu_seconds = run_process(command, environ, out)
+        code, cpu_seconds = run_process(command, environ, out, limit)
     if threads is not None:
         print(f"{title}\n{log.read_text(errors='replace')}", flush=True)
     passed, failed, skipped = counts(report)
@@ -205,10 +222,13 @@ def run_layers(layers: list[str], full: bool, given: list[str]) -> list[Outcome]
     with tempfile.TemporaryDirectory(prefix="graphs-", dir=parent, ignore_cleanup_errors=True) as graphs:
 
         def run(lane: list[str]) -> list[Outcome]:
-            return [run_layer(layer, layer_arguments(layer, full, given), Path(graphs), threads) for layer in lane]
+            limit = None if full else LIMIT
+            return [
+                run_layer(layer, layer_arguments(layer, full, given), Path(graphs), threads, limit) for layer in lane
+            ]
 
         if not side_by_side:
-            return run(layers)
+            return [run_layer(layer, layer_arguments(layer, full, given), Path(graphs)) for layer in layers]
         with warm_process(Path(graphs), threads) as copies, ThreadPoolExecutor(len(lanes)) as pool:
             outcomes = {one.name: one for lane in pool.map(run, lanes) for one in lane}
         return [*(outcomes[layer] for layer in layers), *copies]
