@@ -8,21 +8,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from headless import warm
 from headless.standstill import wait_until
 
 
 def wait_for(condition: Callable[[], object], process: int | None = None) -> None:
     """Wait for a condition while compiles below a process (this one when left out) run at normal priority.
 
-    They go on as long as they get time of the processor.
+    They go on as long as they get time of the processor. Copies of the warm process are below that one.
     """
 
     def signs() -> int:
-        below = psutil.Process(process).children(recursive=True)
+        below = [*psutil.Process(process).children(recursive=True), *_copies()]
         _prefer(below)
         return round(sum(map(_seconds, below)))
 
     wait_until(condition, signs)
+
+
+def _copies() -> list[psutil.Process]:
+    """Compiles of any test that are copies: they would wait for whatever runs beside them, also to be ended."""
+    address = os.environ.get(warm.VARIABLE)
+    return [one for one in psutil.process_iter(["cmdline"]) if address and address in (one.info["cmdline"] or ())]
 
 
 def _seconds(process: psutil.Process) -> float:
