@@ -22,10 +22,10 @@ from blake3 import blake3
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..graph_cache import entry
-from ..graph_cache.remote.address import STORES
-from ..graph_cache.remote.records import Digest
-from ..graph_cache.sharing import unsigned
-from ..graph_cache.sharing.unsigned import Unsigned
+from ..graph_cache.sources import unsigned
+from ..graph_cache.sources.records import Digest
+from ..graph_cache.sources.transport import STORES
+from ..graph_cache.sources.unsigned import Unsigned
 from ..graph_cache.store import Store
 from ..graph_cache.trust import trust_list
 from ..graph_cache.trust.publishers import Publishers

@@ -29,7 +29,6 @@ from ..layout import GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest,
 from ..lookup import MOST_COMPARED, Differs
 from ..manifest import MANIFEST_FILE, MOST_BYTES
 from ..model_hash import ModelSource
-from ..remote.records import key_digest
 from ..trust.publishers import PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE, Signer
 from ..trust.trusted_entry import Faulty, Known, read_trusted
@@ -57,11 +56,6 @@ class FolderSource:
             verdict = read_trusted(self.folder / component / name, self.signer)
             if isinstance(verdict, Known):
                 yield verdict.entry
-
-    def keys(self) -> Iterator[str]:
-        """Give the digests of the keys of its graphs; see `Source`."""
-        for component in visible(listed_now(self.folder)):
-            yield from (key_digest(entry.manifest.key) for entry in self.entries(component))
 
     def offers(self, key: GraphKey, differs: Differs, condemned: list[Entry]) -> Iterator[Entry | Reason]:
         """Read the entries of a key, whose files are not looked at; or tell why one cannot be used."""

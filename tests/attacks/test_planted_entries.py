@@ -22,8 +22,8 @@ from onegraph.graph_cache.home import Home, Verified
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.sharing.importing import import_bundle
 from onegraph.graph_cache.sources import folder as folder_source
+from onegraph.graph_cache.sources.bundle import import_bundle
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, private_folder, publishers
@@ -357,6 +357,7 @@ def test_there_is_one_door_to_the_home(way: str, scene: Scene, monkeypatch: pyte
     asked: list[Verified] = []
 
     def keep(home: Home, new: Verified) -> Entry:
+        assert private_folder.check(new.folder.parent) is None
         asked.append(new)
         raise OSError("closed")
 
@@ -364,4 +365,3 @@ def test_there_is_one_door_to_the_home(way: str, scene: Scene, monkeypatch: pyte
     with contextlib.suppress(OSError):
         ENTRIES[way](scene)
     assert len(asked) == 1 and not [*scene.store.graphs.rglob("manifest.json")]
-    assert private_folder.check(asked[0].folder.parent) is None

@@ -18,11 +18,11 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.lookup import Broken, Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.remote import fetching, records
-from onegraph.graph_cache.remote.records import Record, RemoteGraph
-from onegraph.graph_cache.remote.transport import Endless, StoreError
-from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources import commands, records
+from onegraph.graph_cache.sources.records import Record, RemoteGraph
+from onegraph.graph_cache.sources.remote import Shelf
 from onegraph.graph_cache.sources.source import Taken
+from onegraph.graph_cache.sources.transport import StoreError
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import publishers
 
@@ -232,9 +232,9 @@ def test_an_index_with_a_path_is_refused(world: World) -> None:
     index = world.path(records.index_name(world.alice.public))
     index.write_text(json.dumps({"version": 1, "keys": ["../../../../etc/passwd"]}))
     with http_server(world.folder) as server:
-        publisher = fetching.Publisher("fleet", world.alice.public)
+        shelf = Shelf(remote_of(server.url), records.Publisher("fleet", world.alice.public))
         with pytest.raises(StoreError) as refused:
-            fetching.keys(remote_of(server.url), publisher, Endless())
+            shelf.listed()
     assert refused.value.reason == reasons.StoreBadName(remote_of(server.url).label, "../../../../etc/passwd")
 
 
@@ -242,7 +242,7 @@ def test_a_mirror_copies_no_odd_names_and_no_wrong_objects(world: World, tmp_pat
     world.path("objects/zz/evil.so").write_bytes(b"evil")
     a_swapped_file(world)
     target = tmp_path / "target"
-    done = [*remote_stores.mirror(remote_of(world.url), remote_of(f"file://{target}"))]
+    done = [*commands.mirror(remote_of(world.url), remote_of(f"file://{target}"))]
     codes = sorted(one.reason.code for one in done if one.reason is not None)
     assert codes == ["store_bad_name", "store_wrong_bytes"]
     assert not (target / "objects" / "zz").exists()

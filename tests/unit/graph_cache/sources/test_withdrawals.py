@@ -17,10 +17,9 @@ from typer.testing import CliRunner, Result
 from onegraph.cli.app import app
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.remote import records
-from onegraph.graph_cache.remote.transport import Remote
-from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources import commands, records
 from onegraph.graph_cache.sources.source import Taken
+from onegraph.graph_cache.sources.transport import Remote
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import withdrawals
 
@@ -156,7 +155,7 @@ def test_a_mirror_takes_no_withdrawal_off(alice: Publisher, folder: Path, tmp_pa
     take_back(alice, copy, TEXTS[0])
     take_back(machine(alice, tmp_path / "machine"), url, TEXTS[1])
     for did in ("copied", "there already"):
-        assert {one.did for one in remote_stores.mirror(remote_of(url), remote_of(copy))} == {did}
+        assert {one.did for one in commands.mirror(remote_of(url), remote_of(copy))} == {did}
         with http_server(tmp_path / "copy") as server:
             assert known(alice, tmp_path / f"home-{did}", server.url) == TEXTS[:2]
 

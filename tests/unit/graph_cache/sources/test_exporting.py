@@ -15,8 +15,8 @@ from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.sharing import exporting
-from onegraph.graph_cache.sharing.exporting import Exported
+from onegraph.graph_cache.sources import exporting
+from onegraph.graph_cache.sources.exporting import Exported
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file
 

@@ -17,7 +17,7 @@ from support.fleet.stores import Publisher, Worker, without_time
 from support.store.entries import key
 
 from onegraph.common import reasons
-from onegraph.graph_cache.remote import layers, transport
+from onegraph.graph_cache.sources import remote, transport
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
@@ -103,7 +103,7 @@ def test_a_store_that_failed_is_left_alone_for_a_while(
     alice: Publisher, served: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(layers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(remote.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(transport.Patience, "left", property(lambda self: 60.0))
     served.fault = servers.status(500)
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from blake3 import blake3
 from pydantic import Base64Bytes, ValidationError
 
 from ...common.errors import in_brief
-from ...common.reasons import (
-    DigestDiffers,
-    MissingFile,
-    NotAskedFor,
-    Reason,
-    UnlistedMember,
-    UnreadableManifest,
-    WrongSize,
-)
-from ..crash import leftovers
+from ...common.reasons import MissingFile, NotAskedFor, Reason, UnlistedMember, UnreadableManifest
 from ..entry import Entry, read
-from ..file_names import check_names
-from ..integrity import read_file
+from ..integrity import differs, read_file
 from ..manifest import MOST_BYTES, Manifest
-from ..places import valid_place
-from ..remote.pushing import Pushed, Pusher, Source
-from ..remote.records import PublishedUse
 from ..store import Store
-from .remote_stores import published_uses
+from .pushing import Pushed, Pusher, published_uses
+from .records import PublishedUse
+from .source import parse
 
 
 @dataclass(frozen=True)
@@ -66,15 +53,10 @@ def check(given: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest 
     """
     if len(given.manifest) > MOST_BYTES:
         return UnreadableManifest(f"more than {MOST_BYTES} bytes")
-    try:
-        manifest = Manifest.model_validate_json(given.manifest)
-    except ValidationError as error:
-        return UnreadableManifest(in_brief(error))
-    wrong = check_names(manifest)
-    if wrong is not None:
-        return wrong
-    if valid_place(manifest.key, manifest) is None:
-        return UnreadableManifest("its key names no folder")
+    graph = parse(given.manifest)
+    if isinstance(graph, Reason):
+        return graph
+    manifest = graph.manifest
     facts = {**manifest.key["target"], **manifest.key}
     for field, wanted in expected.items():
         value = str(facts.get(field, "")).partition("+")[0]  # machines with and without GPUs have other builds of torch
@@ -82,32 +64,25 @@ def check(given: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest 
             return NotAskedFor(field, value[:100], " or ".join(wanted))
     for name, listed in manifest.files.items():
         data = given.files.get(name)
-        if data is None:
-            return MissingFile(name)
-        if len(data) != listed.bytes:
-            return WrongSize(name, len(data), listed.bytes)
-        if blake3(data).hexdigest() != listed.blake3:
-            return DigestDiffers(name)
+        wrong = MissingFile(name) if data is None else differs(name, data, listed)
+        if wrong is not None:
+            return wrong
     odd = sorted({*given.files} - {*manifest.files})
     return UnlistedMember(odd[0][:100]) if odd else manifest
 
 
-def publish(given: Unsigned, manifest: Manifest, pusher: Pusher, home: Path) -> Pushed | Reason:
+def publish(given: Unsigned, manifest: Manifest, pusher: Pusher) -> Pushed | Reason:
     """Sign and push a graph that another machine made.
 
     Args:
         manifest: that `check` gave for it.
-        home: this user's graph folder.
 
     Raises:
         StoreError: the store cannot be read or written.
-        OSError: there is no room here for its files.
+        OSError: what the publisher took back cannot be remembered here.
     """
     try:
         uses = tuple(PublishedUse.model_validate_json(use) for use in given.uses[:1])
     except ValidationError as error:
         return UnreadableManifest(in_brief(error))
-    with leftovers.owned_folder(None) as folder:
-        for name in manifest.files:
-            (folder / name).write_bytes(given.files[name])
-        return pusher.push(Source(manifest, given.manifest, folder, uses))
+    return pusher.push(manifest, given.manifest, given.files, uses)

@@ -1,4 +1,4 @@
-"""Reading and writing the files of a remote store, through fsspec, which comes with torch.
+"""Where remote stores are, and reading and writing their files through fsspec, which comes with torch.
 
 Whatever the protocol, a read takes one request, at most so many bytes, and at most so many seconds: it runs in a thread
 of its own, which nobody waits for once its time is over.
@@ -9,16 +9,23 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import math
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitOver
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from ...common.errors import OneGraphError, in_brief
 from ...common.reasons import (
     Reason,
+    StoreBadAddress,
     StoreBadName,
     StoreCannotList,
     StoreForbidden,
@@ -28,11 +35,17 @@ from ...common.reasons import (
     StoreTooSlow,
     StoreUnreachable,
 )
-from .address import Address
-from .folder import BadNameError, Folder
+from .store_folder import BadNameError, Folder
 
 log = logging.getLogger("onegraph.graph_cache")
 
+STORES = "ONEGRAPH_STORES"  # addresses, separated by commas or white space, in the order in which they are asked
+WAIT = "ONEGRAPH_STORES_WAIT"  # seconds
+DEFAULT_WAIT = 5.0
+SCHEMES = ("https", "http", "s3", "gs", "hf", "file")  # fsspec has more, which nobody tried
+
+_COMMAND_SECONDS = 60.0  # of one file, for a command that a user looks at and may stop
+_LISTING_SECONDS = 600.0
 BYTES_PER_SECOND = 1_000_000  # what a store must give at least, beyond the time that any answer may take
 _CHUNK = 1 << 20
 _TRIES = 100  # of a file that is made of others, each because somebody else wrote meanwhile
@@ -40,6 +53,54 @@ _STREAMED = ("http", "https", "hf")  # of which fsspec reads a file in one reque
 _FORBIDDEN, _MISSING = (401, 403), (404, 410)
 _PACKAGES = {"s3": "s3fs", "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp", "gs": "gcsfs"}
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a store is.
+
+    Attributes:
+        scheme: one of `SCHEMES`, as fsspec names them.
+        url: without a slash at its end.
+        label: for people: no password, no query, and of a folder its name alone.
+    """
+
+    scheme: str
+    url: str
+    label: str
+
+
+def parse(text: str) -> Address | StoreBadAddress:
+    """Read an address, such as `s3://bucket/graphs`. One of a folder is absolute: `file:///mnt/graphs`."""
+    text = text.strip().rstrip("/")
+    bad = StoreBadAddress(text.rpartition("@")[2][:100] or "an empty text")
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return bad
+    if parts.scheme not in SCHEMES or "::" in text or parts.query or parts.fragment:
+        return bad
+    if parts.scheme == "file":
+        path = unquote(parts.path)
+        is_local = path.startswith("/") and host in ("", "localhost")
+        return Address("file", path, f"file:{path.rpartition('/')[2]}") if is_local else bad
+    return Address(parts.scheme, text, f"{parts.scheme}://{host}{port}{parts.path}") if host else bad
+
+
+def from_environment() -> list[Address | StoreBadAddress]:
+    """The stores that `ONEGRAPH_STORES` names, in their order, each once."""
+    texts = [text for text in re.split(r"[\s,]+", os.environ.get(STORES, "")) if text]
+    return [parse(text) for text in dict.fromkeys(texts)]
+
+
+def wait_from_environment() -> float:
+    """Seconds that a look-up waits for a store at most. What is no number above 0 counts as if it were not there."""
+    try:
+        seconds = float(os.environ.get(WAIT, DEFAULT_WAIT))
+    except ValueError:
+        return DEFAULT_WAIT
+    return seconds if seconds > 0 and math.isfinite(seconds) else DEFAULT_WAIT
 
 
 class StoreError(OneGraphError):
@@ -74,40 +135,6 @@ class Patience:
         return max(0.0, self._until - time.monotonic())
 
 
-class Endless(Patience):
-    """The time of a command that a user looks at and may stop: each file may take a minute, and what its size takes."""
-
-    def __init__(self) -> None:
-        super().__init__(60.0)
-
-    @property
-    def left(self) -> float:
-        return self.seconds
-
-    def allow(self, count: int) -> None:
-        """Wait longer for the files that come."""
-        self.seconds = max(self.seconds, 60.0 + count / BYTES_PER_SECOND)
-
-
-@dataclass
-class _Call(Generic[_T]):
-    """A call in a thread of its own."""
-
-    run: Callable[[threading.Event], _T]
-    done: threading.Event = field(default_factory=threading.Event)
-    given_up: threading.Event = field(default_factory=threading.Event)
-    result: list[_T] = field(default_factory=list)
-    error: BaseException | None = None
-
-    def __call__(self) -> None:
-        try:
-            self.result.append(self.run(self.given_up))
-        except BaseException as error:  # whoever waits is told
-            self.error = error
-        finally:
-            self.done.set()
-
-
 class Remote:
     """One store. Names of files are relative, with slashes, and made by `names` alone.
 
@@ -122,8 +149,6 @@ class Remote:
         self._wait = wait
         self._fs: Any = None
         self._lock = threading.Lock()
-        self.requests = 0  # reads so far, of this process
-        self.bytes = 0
 
     @property
     def can_list(self) -> bool:
@@ -134,17 +159,17 @@ class Remote:
         """Import what the protocol takes, which is no time of the store's and asks nobody. Raises StoreError."""
         self._imported()
 
-    def read(self, name: str, most: int, patience: Patience) -> bytes | None:
+    def read(self, name: str, most: int, patience: Patience | None = None) -> bytes | None:
         """Read a file: as many bytes as it has, or one more than `most`; None where there is none.
+
+        Args:
+            patience: None: that of a command.
 
         Raises:
             StoreError: the store does not give it, or not in time.
         """
-        self.requests += 1
         with contextlib.suppress(MissingError):
-            data = self._within(patience, lambda given_up: self._read(name, most, given_up))
-            self.bytes += len(data)
-            return data
+            return self._within(patience, lambda given_up: self._read(name, most, given_up), most / BYTES_PER_SECOND)
         return None
 
     def size(self, name: str) -> int | None:
@@ -154,7 +179,7 @@ class Remote:
             return int(self._open_fs().info(self._path(name))["size"])
 
         with contextlib.suppress(MissingError):
-            return self._within(Endless(), ask)
+            return self._within(None, ask)
         return None
 
     def list(self, folder: str, patience: Patience | None = None) -> dict[str, tuple[int, float]]:
@@ -178,19 +203,15 @@ class Remote:
             found = fs.find(self._path(folder), detail=True).items()
             return {path[begin:]: (int(one.get("size") or 0), _written(one)) for path, one in found}
 
-        if patience is None:
-            patience = Endless()
-            patience.allow(600 * BYTES_PER_SECOND)
         with contextlib.suppress(MissingError):
-            return self._within(patience, ask)
+            return self._within(patience, ask, _LISTING_SECONDS)
         return {}
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file in one step, over one that is there. Raises StoreError."""
-        patience = Endless()
-        patience.allow(len(data))
+        seconds = len(data) / BYTES_PER_SECOND
         try:
-            self._within(patience, lambda given_up: self._open_fs().pipe_file(self._path(name), data))
+            self._within(None, lambda given_up: self._open_fs().pipe_file(self._path(name), data), seconds)
         except MissingError as error:
             raise StoreError(StoreReadOnly(self.label, "its folder is missing")) from error
         except StoreError as error:
@@ -214,33 +235,42 @@ class Remote:
             data = made(before)
             if len(data) > most:
                 raise StoreError(StoreReadOnly(self.label, f"a file would have more than {most} bytes"))
-            if self.read(name, most, Endless()) != data:
+            if self.read(name, most) != data:
                 self.write(name, data)
                 count += len(data)
-            if listed() == before and self.read(name, most, Endless()) == data:
+            if listed() == before and self.read(name, most) == data:
                 return count
         raise StoreError(StoreReadOnly(self.label, "it does not keep what is written, or others keep changing it"))
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there. Raises StoreError."""
         with contextlib.suppress(MissingError):
-            self._within(Endless(), lambda given_up: self._open_fs().rm_file(self._path(name)))
+            self._within(None, lambda given_up: self._open_fs().rm_file(self._path(name)))
 
     # ---------------------------------------------------------------------------------------------------------
 
-    def _within(self, patience: Patience, run: Callable[[threading.Event], _T]) -> _T:
-        call = _Call(run)
+    def _within(self, patience: Patience | None, run: Callable[[threading.Event], _T], seconds: float = 0.0) -> _T:
+        """Run what asks the store, for as long as a look-up waits; or a command, beyond these seconds."""
+        patience = patience or Patience(_COMMAND_SECONDS + seconds)
+        done, given_up = Future[_T](), threading.Event()
+
+        def call() -> None:
+            try:
+                done.set_result(run(given_up))
+            except BaseException as error:  # whoever waits is told
+                done.set_exception(error)
+
         # A daemon: nobody waits for a store that is silent, not even a process that ends.
         threading.Thread(target=call, name="onegraph-store", daemon=True).start()
         try:
-            ended = call.done.wait(patience.left)
+            error = done.exception(patience.left)
+        except WaitOver:
+            raise StoreError(StoreTooSlow(self.label, round(patience.seconds, 3))) from None
         finally:
-            call.given_up.set()
-        if not ended:
-            raise StoreError(StoreTooSlow(self.label, round(patience.seconds, 3)))
-        if call.error is None:
-            return call.result[0]
-        raise self._told(call.error) from call.error
+            given_up.set()
+        if error is None:
+            return done.result()
+        raise self._told(error) from error
 
     def _told(self, error: BaseException) -> BaseException:
         """What to raise for what fsspec raised, whose classes depend on the protocol."""

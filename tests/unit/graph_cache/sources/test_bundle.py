@@ -15,7 +15,7 @@ from onegraph.graph_cache import files
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.sharing import importing
+from onegraph.graph_cache.sources import bundle as bundles
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import Trusted
 
@@ -46,7 +46,7 @@ def bundle(request: pytest.FixtureRequest, exported: Contents, tmp_path: Path) -
 
 
 def take(store: Store, bundle: Path, publisher: str = "fleet") -> Result:
-    return importing.import_bundle(store.private, store.signer, bundle, publisher)
+    return bundles.import_bundle(store.private, store.signer, bundle, publisher)
 
 
 def test_graphs_become_this_users_own(store: Store, bundle: Path) -> None:
@@ -109,7 +109,7 @@ def contents_of(bundle: Path) -> Contents:
 
 def test_a_full_disk_is_seen_before(store: Store, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(store.home)
-    monkeypatch.setattr(importing, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(bundles, "free_bytes", lambda folder: 1000)
     refused = take(store, bundle)
     assert isinstance(refused, reasons.NoRoomForBundle)
     assert refused.free == 1000 and refused.needed == sum(map(len, (b"theirs", b"second"))) + 2 * 95

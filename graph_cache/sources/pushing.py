@@ -6,42 +6,29 @@ is made of all those files (`Remote.remake`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
-from pydantic import ValidationError
 
 from ...common.reasons import GraphWithdrawn, Reason
+from ..entry import Entry
 from ..file_names import check_names
 from ..files import read_regular
+from ..integrity import check
 from ..manifest import Manifest
+from ..store import Store
 from ..trust import ed25519, publishers, withdrawals
 from ..trust.withdrawals import Withdrawal
-from . import records, taken_back
-from .records import Index, PublishedUse, Record, RemoteGraph
-from .transport import Endless, Remote
+from . import records
+from .exporting import why_not
+from .records import Index, PublishedUse, Publisher, Record, RemoteGraph
+from .transport import Remote
 
 _LARGEST = 8 << 30  # bytes of a file
 
 Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Source:
-    """A graph to push.
-
-    Attributes:
-        manifest: parsed from `text`.
-        folder: with its files, which nobody else can change.
-        first_uses: on the publisher's machines.
-    """
-
-    manifest: Manifest
-    text: bytes
-    folder: Path
-    first_uses: tuple[PublishedUse, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +42,23 @@ class Pushed:
 
     bytes: int
     new: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a graph, or of a file of a store.
+
+    Attributes:
+        name: of its folder, or in the store.
+        did: in a word.
+        bytes: that were moved.
+        reason: why it was left out.
+    """
+
+    name: str
+    did: str
+    bytes: int = 0
+    reason: Reason | None = None
 
 
 class Pusher:
@@ -75,48 +79,51 @@ class Pusher:
         self.public = ed25519.public_key(private)
         self._withdrawn: frozenset[str] | None = None
 
-    def has(self, manifest: Manifest, text: bytes) -> bool:
+    def has(self, entry: Entry) -> bool:
         """Whether the key's record names a graph already, which is not taken back. Raises StoreError, OSError."""
-        record = self._record(records.key_digest(manifest.key))
+        key = records.key_digest(entry.manifest.key)
+        record = self._read(records.record_name(self.public, key), key)
         named = set() if record is None else {graph.manifest for graph in record.graphs}
-        return blake3(text).hexdigest() in named - self._taken_back()
+        return blake3(entry.text).hexdigest() in named - self._taken_back()
 
-    def push(self, source: Source, progress: Progress | None = None) -> Pushed | Reason:
+    def push(
+        self,
+        manifest: Manifest,
+        text: bytes,
+        files: Mapping[str, bytes | Path],
+        first_uses: tuple[PublishedUse, ...] = (),
+        progress: Progress | None = None,
+    ) -> Pushed | Reason:
         """Push one graph.
 
         Args:
+            manifest: parsed from `text`.
+            files: by name; of those on the disk nobody else can change any.
+            first_uses: on the publisher's machines.
             progress: is told of bytes that the store has by now.
 
         Raises:
             StoreError: the store cannot be read or written.
             OSError: the graph's files cannot be read.
         """
-        wrong = check_names(source.manifest)
+        wrong = check_names(manifest)
         if wrong is not None:
             return wrong
-        digest, key = blake3(source.text).hexdigest(), records.key_digest(source.manifest.key)
+        digest, key = blake3(text).hexdigest(), records.key_digest(manifest.key)
         if digest in self._taken_back():
             return GraphWithdrawn("whose key this is")
-        written = 0
-        for name, file in source.manifest.files.items():
-            written += self._write_object(file.blake3, file.bytes, source.folder / name)
-            if progress is not None:
-                progress(file.bytes)
-        written += self._write_object(digest, len(source.text), source.text)
-        signature = publishers.sign(self._private, source.text)
-        graph = RemoteGraph(
-            manifest=digest, bytes=len(source.text), signature=signature.value, first_uses=source.first_uses
-        )
+        written = self._write_files(manifest, files, progress) + self._write_object(digest, len(text), text)
+        signature = publishers.sign(self._private, text)
+        graph = RemoteGraph(manifest=digest, bytes=len(text), signature=signature.value, first_uses=first_uses)
         one = Record(publisher=self.public, key=key, graphs=(graph,))
         name = records.graph_name(self.public, key, digest)
         known = self._read(name, key)
-        if known is None or (source.first_uses and known.graphs != one.graphs):
+        if known is None or (first_uses and known.graphs != one.graphs):
             self._remote.write(name, records.sign(self._private, one))
         self.write_record(key)
-        if written < sum(file.bytes for file in source.manifest.files.values()):
+        if written < sum(file.bytes for file in manifest.files.values()):
             # What was there may have been garbage, which somebody collected before the record named it.
-            for file_name, file in source.manifest.files.items():
-                written += self._write_object(file.blake3, file.bytes, source.folder / file_name)
+            written += self._write_files(manifest, files, None)
         return Pushed(written, known is None)
 
     def write_record(self, key: str) -> None:
@@ -145,14 +152,14 @@ class Pusher:
             OSError: they cannot be remembered here.
         """
         lines, wrong = dict[str, bytes](), False
-        for found, right in taken_back.read(self._remote, self.public, Endless()):
+        for found, right in records.read_withdrawals(self._remote, self.public):
             lines, wrong = lines | found, wrong or not right
         for one in {*manifests, *withdrawals.known(self._home, self.public)} - lines.keys():
             statement = Withdrawal(publisher=self.public, manifest=one).model_dump_json()
             lines[one] = records.signed(self._private, Withdrawal.PURPOSE, statement)
         withdrawals.remember(self._home, self.public, lines)
         if lines or wrong:
-            taken_back.write(self._remote, self.public, lines)
+            records.write_withdrawals(self._remote, self.public, lines)
             keys = set()
             for name in self._remote.list(f"graphs/{self.public}"):
                 graph = records.named(name)
@@ -175,11 +182,10 @@ class Pusher:
     def read_note(self, name: str, purpose: bytes, most: int) -> str | None:
         """Read such a statement; None where there is none that this publisher signed. Raises StoreError."""
         try:
-            envelope = withdrawals.Envelope.model_validate_json(self._remote.read(name, most, Endless()) or b"")
-        except ValidationError:
+            found = records.statement(self._remote.read(name, most) or b"", self.public, purpose)
+        except ValueError:
             return None
-        right = ed25519.is_signed(self.public, envelope.value, purpose + envelope.statement.encode())
-        return envelope.statement if right else None
+        return found if isinstance(found, str) else None
 
     def _listed(self, key: str) -> list[str]:
         """The names of the graphs of a key, the latest first."""
@@ -187,17 +193,23 @@ class Pusher:
         mine = {name: when for name, (_, when) in found.items() if records.named(name) is not None}
         return sorted(mine, key=lambda name: (-mine[name], name))
 
-    def _record(self, key: str) -> Record | None:
-        return self._read(records.record_name(self.public, key), key)
-
     def _read(self, name: str, key: str) -> Record | None:
         """A record that this publisher signed; None where there is none, or another's, which is written over."""
-        data = self._remote.read(name, records.MOST_BYTES, Endless())
-        found = data and records.read(data, self._remote.label, ("", self.public), key)
+        data = self._remote.read(name, records.MOST_BYTES)
+        found = data and records.read(data, self._remote.label, Publisher("", self.public), key)
         return found if isinstance(found, Record) else None
 
     def _taken_back(self) -> frozenset[str]:
         return self.withdraw() if self._withdrawn is None else self._withdrawn
+
+    def _write_files(self, manifest: Manifest, files: Mapping[str, bytes | Path], progress: Progress | None) -> int:
+        """Write those of a graph's files that the store lacks; the bytes that were written."""
+        written = 0
+        for name, file in manifest.files.items():
+            written += self._write_object(file.blake3, file.bytes, files[name])
+            if progress is not None:
+                progress(file.bytes)
+        return written
 
     def _write_object(self, digest: str, size: int, data: bytes | Path) -> int:
         """Write what has a digest, unless it is there; the bytes that were written."""
@@ -208,14 +220,59 @@ class Pusher:
         return size
 
 
+def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progress | None = None) -> Iterator[Done]:
+    """Push entries that this user may load, each once, and what the publisher took back from any store.
+
+    What the store has already takes one request each.
+
+    Args:
+        progress: is told of bytes, also of those that the store has.
+
+    Raises:
+        StoreError: the store cannot be read or written; what was pushed before stays, and the next push goes on.
+        OSError: what the publisher took back cannot be remembered here.
+    """
+    pusher.withdraw()  # what was taken back elsewhere
+    seen: set[bytes] = set()
+    for entry in entries:
+        if entry.text in seen:
+            continue
+        seen.add(entry.text)
+        name, uses = entry.folder.name, published_uses(store, entry)
+        done: Pushed | Reason | None = why_not(store, entry)
+        if done is None and not uses and pusher.has(entry):
+            if progress is not None:
+                progress(entry.bytes)
+            done = Pushed(0, new=False)
+        if done is None and isinstance(state := check(entry), Reason):
+            done = state
+        if done is None:
+            files = {file: entry.folder / file for file in entry.manifest.files}
+            done = pusher.push(entry.manifest, entry.text, files, uses, progress)
+        if isinstance(done, Pushed):
+            yield Done(name, "pushed" if done.new else "there already", done.bytes)
+        else:
+            yield Done(name, "left out", reason=done)
+    pusher.write_index()
+
+
+def published_uses(store: Store, entry: Entry) -> tuple[PublishedUse, ...]:
+    """What this machine's first use of an entry showed, for those who believe its publisher."""
+    used = store.first_use(entry)
+    target = entry.manifest.key.get("target")
+    if not used.checked or used.compiled_ms is None or not isinstance(target, dict):
+        return ()
+    facts = used.model_dump(include={"driver", "environment", "checked", "eager_ms", "compiled_ms", "size"})
+    return (PublishedUse(target=target, **facts),)
+
+
 def write_index(remote: Remote, public: str) -> int:
     """Tell readers that cannot list which keys a publisher has graphs for; bytes written. Raises StoreError."""
 
-    def listed() -> list[str]:
-        names = map(records.named, remote.list(f"records/{public}"))
-        return sorted(one.digest for one in names if one is not None and one.kind == "record")
-
     def made(keys: list[str]) -> bytes:
         return Index(keys=tuple(keys)).model_dump_json().encode()
+
+    def listed() -> list[str]:
+        return records.digests(remote.list(f"records/{public}"), "record")
 
     return remote.remake(records.index_name(public), records.MOST_INDEX_BYTES, listed, made)
