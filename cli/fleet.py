@@ -15,7 +15,7 @@ from .sharing import Publisher, plain_errors, refuse
 
 if TYPE_CHECKING:
     from ..graph_cache.entry import Entry
-    from ..graph_cache.sources.pushing import Done
+    from ..graph_cache.sources.source import Done
     from ..graph_cache.sources.transport import Remote
 
 Where = Annotated[str, typer.Argument(metavar="STORE", help="An address: https://, s3://, gs://, hf:// or file:///.")]

@@ -131,7 +131,6 @@ def _published(item: Item, baked: Baked, pusher: Pusher) -> Row:
     from ..graph_cache.integrity import describe
     from ..graph_cache.manifest import Manifest
     from ..graph_cache.sources import unsigned
-    from ..graph_cache.sources.pushing import Pushed
     from ..graph_cache.sources.records import key_digest
 
     expected, keys, why = _expected(item), [], baked.failed
@@ -146,10 +145,10 @@ def _published(item: Item, baked: Baked, pusher: Pusher) -> Row:
         except OSError as error:
             why = why or f"{error.strerror or error}"
             continue
-        if isinstance(done, Pushed):
+        if done.reason is None:
             keys.append(key_digest(manifest.key)[:12])
         else:
-            why = why or describe(done)
+            why = why or describe(done.reason)
     if why:
         return Row(item, "failed", keys, len(baked.fetched), why)
     _note_done(item, pusher, {*baked.fetched, *(blake3(graph.manifest).hexdigest() for graph in baked.graphs)})

@@ -140,9 +140,9 @@ def export_graphs(
         for exported in exporting.export(store, entries, to, private) if entries else ():
             written += exported.reason is None
             what = "exported" if exported.reason is None else f"left out, {describe(exported.reason)}"
-            rows.append({"folder": str(exported.folder), "exported": exported.reason is None, "text": what})
+            rows.append({"folder": exported.name, "exported": exported.reason is None, "text": what})
             if not as_json:
-                print_line(f"{what}  {exported.folder}")
+                print_line(f"{what}  {exported.name}")
         public = ed25519.public_key(private) if written else ""
     if as_json:
         print_json({"graphs": rows, "to": str(to), "key": public})

@@ -19,9 +19,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import tarfile
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,26 +28,9 @@ from typing import Annotated, BinaryIO, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from ...common.errors import OneGraphError, in_brief
-from ...common.reasons import (
-    BadMemberName,
-    BundledGraph,
-    BundleEndsEarly,
-    DuplicateMember,
-    ForbiddenMember,
-    MissingFile,
-    NeedsCryptography,
-    NoRoomForBundle,
-    NotABundle,
-    NotPublished,
-    PublisherListRefused,
-    PublisherNotTrusted,
-    Reason,
-    SignedByAnother,
-    TooLarge,
-    UnknownPublisher,
-    UnlistedMember,
-)
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.reasons import Reason
 from ..files import IrregularFileError, free_bytes, open_regular
 from ..home import BUNDLE_FILE, Home, Verified
 from ..layout import entry_name
@@ -56,7 +38,9 @@ from ..manifest import MANIFEST_FILE, MOST_BYTES, Strict
 from ..trust.publishers import PUBLISHER_FILE, Publishers, PublisherSignature
 from ..trust.signing import SIGNATURE_FILE, Signer
 from .records import Publisher
-from .source import Graph, copy_file, opened, verify
+from .source import Graph, Opened, copy_file, sized, verify
+from .store_folder import Folder
+from .transport import StoreError
 
 MOST_LIST_BYTES = 4 << 20
 _OWN = (MANIFEST_FILE, PUBLISHER_FILE)  # of each graph, besides the files that its manifest lists
@@ -90,58 +74,21 @@ def is_one(path: Path) -> bool:
     return path.is_file() or (path / BUNDLE_FILE).is_file()
 
 
-class BundleError(OneGraphError):
+class BundleError(StoreError):
     """A bundle is refused."""
 
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.code)
-        self.reason = reason
-
 
 @dataclass(frozen=True)
-class Folder:
-    """A bundle in a folder. What it does not list is not looked at."""
-
-    root: Path
-    names: Set[str] = frozenset()
-
-    @contextlib.contextmanager
-    def open(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
-        """Open a file, and tell its bytes. Raises FileNotFoundError, IrregularFileError, OSError."""
-        *folders, _ = Path(name).parents
-        for folder in reversed(folders):
-            if not stat.S_ISDIR((self.root / folder).lstat().st_mode):
-                raise IrregularFileError(f"{folder} is no folder")
-        with opened(self.root / name) as found:
-            yield found
-
-
-@dataclass(frozen=True)
-class Tar:
-    """A bundle in a tar file, whose headers were read before.
+class Members:
+    """The files of a bundle, by names with slashes.
 
     Attributes:
-        members: name -> where its bytes begin, and how many there are.
+        open: gives a file, and how many bytes it has. Raises FileNotFoundError, IrregularFileError, OSError.
+        names: of all files that count; of a folder, which may hold more, none.
     """
 
-    file: BinaryIO
-    members: dict[str, tuple[int, int]]
-
-    @property
-    def names(self) -> Set[str]:
-        return self.members.keys()
-
-    @contextlib.contextmanager
-    def open(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
-        """As `Folder.open`."""
-        if name not in self.members:
-            raise FileNotFoundError(name)
-        start, size = self.members[name]
-        self.file.seek(start)
-        yield self.file, size
-
-
-Members = Folder | Tar  # the files of a bundle, by names with slashes
+    open: Callable[[str], Opened]
+    names: Set[str] = frozenset()
 
 
 @contextlib.contextmanager
@@ -153,14 +100,25 @@ def _opened(path: Path) -> Iterator[Members]:
         OSError: it cannot be read.
     """
     if path.is_dir():
-        yield Folder(path)
+        folder = Folder(str(path))
+        yield Members(lambda name: sized(folder.open(name, "rb")))
         return
     try:
         file = open_regular(path)
     except IrregularFileError as error:
-        raise BundleError(NotABundle("neither a file nor a folder")) from error
+        raise BundleError(reasons.NotABundle("neither a file nor a folder")) from error
     with file:
-        yield Tar(file, _index(file))
+        index = _index(file)
+        yield Members(partial(_opened_in_tar, file, index), index.keys())
+
+
+@contextlib.contextmanager
+def _opened_in_tar(file: BinaryIO, index: dict[str, tuple[int, int]], name: str) -> Iterator[tuple[BinaryIO, int]]:
+    if name not in index:
+        raise FileNotFoundError(name)
+    start, size = index[name]
+    file.seek(start)
+    yield file, size
 
 
 def _read(members: Members, name: str, most: int) -> bytes:
@@ -175,9 +133,9 @@ def _read(members: Members, name: str, most: int) -> bytes:
         with members.open(name) as (file, size):
             data = b"" if size > most else file.read(min(size, most) + 1)[:size]
     except IrregularFileError as error:
-        raise BundleError(ForbiddenMember(name, "other")) from error
+        raise BundleError(reasons.ForbiddenMember(name, "other")) from error
     if size > most:
-        raise BundleError(TooLarge(name, size, most))
+        raise BundleError(reasons.TooLarge(name, size, most))
     return data
 
 
@@ -186,13 +144,13 @@ def _listing(members: Members) -> Listing:
     try:
         found = Listing.model_validate_json(_read(members, BUNDLE_FILE, MOST_LIST_BYTES))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise BundleError(NotABundle(f"no {BUNDLE_FILE}")) from error
+        raise BundleError(reasons.NotABundle(f"no {BUNDLE_FILE}")) from error
     except ValidationError as error:
-        raise BundleError(NotABundle(in_brief(error))) from error
+        raise BundleError(reasons.NotABundle(in_brief(error))) from error
     seen: set[str] = set()
     for graph in found.graphs:
         if graph.lower() in seen:  # where names differ in case alone, some file systems have one file
-            raise BundleError(DuplicateMember(graph))
+            raise BundleError(reasons.DuplicateMember(graph))
         seen.add(graph.lower())
     return found
 
@@ -214,20 +172,20 @@ def import_bundle(home: Home, signer: Signer, path: Path, publisher: str) -> lis
         OSError: the bundle cannot be read, or the graphs cannot be written.
     """
     trusted = Publishers(signer.home).trusted()
-    if isinstance(trusted, PublisherListRefused):
+    if isinstance(trusted, reasons.PublisherListRefused):
         return trusted
     if publisher not in trusted:
-        return PublisherNotTrusted(publisher)
+        return reasons.PublisherNotTrusted(publisher)
     signed_by = Publisher(publisher, trusted[publisher])
     try:
         with _opened(path) as members:
             graphs = {at: _verified(members, at, signed_by) for at in _listing(members).graphs}
             listed = {f"{at}/{name}" for at, graph in graphs.items() for name in (*_OWN, *graph.manifest.files)}
             if unlisted := sorted(members.names - {BUNDLE_FILE, *listed}):
-                return UnlistedMember(unlisted[0])
+                return reasons.UnlistedMember(unlisted[0])
             needed, free = sum(graph.bytes for graph in graphs.values()), free_bytes(home.folder)
             if free is not None and needed + _SPARE > free:
-                return NoRoomForBundle(needed, free)
+                return reasons.NoRoomForBundle(needed, free)
             signer.key()  # before anything is copied in vain
             with home.staging() as private:
                 for number, (at, graph) in enumerate(graphs.items()):
@@ -238,7 +196,7 @@ def import_bundle(home: Home, signer: Signer, path: Path, publisher: str) -> lis
 
 
 def _refused(at: str, reason: Reason) -> BundleError:
-    return BundleError(BundledGraph(at.rpartition("/")[2], reason))
+    return BundleError(reasons.BundledGraph(at.rpartition("/")[2], reason))
 
 
 def _verified(members: Members, at: str, publisher: Publisher) -> Graph:
@@ -248,17 +206,18 @@ def _verified(members: Members, at: str, publisher: Publisher) -> Graph:
             _read(members, f"{at}/{PUBLISHER_FILE}", _MOST_SIGNATURE_BYTES)
         )
     except (FileNotFoundError, NotADirectoryError, ValidationError) as error:
-        raise _refused(at, NotPublished()) from error
+        raise _refused(at, reasons.NotPublished()) from error
     try:
         text = _read(members, f"{at}/{MANIFEST_FILE}", MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _refused(at, MissingFile(MANIFEST_FILE)) from error
+        raise _refused(at, reasons.MissingFile(MANIFEST_FILE)) from error
     found = verify(text, signature, publisher)
     if isinstance(found, Graph):
         return found
-    if isinstance(found, NeedsCryptography):
+    if isinstance(found, reasons.NeedsCryptography):
         raise BundleError(found)
-    raise _refused(at, SignedByAnother(publisher.name) if isinstance(found, UnknownPublisher) else found)
+    is_anothers = isinstance(found, reasons.UnknownPublisher)
+    raise _refused(at, reasons.SignedByAnother(publisher.name) if is_anothers else found)
 
 
 def _extract(members: Members, at: str, graph: Graph, folder: Path) -> None:
@@ -283,7 +242,10 @@ def _keep(home: Home, signer: Signer, graph: Graph, folder: Path) -> tuple[Path,
 
 
 def _index(file: BinaryIO) -> dict[str, tuple[int, int]]:
-    """Read all headers of a tar file. Raises BundleError, OSError."""
+    """Read all headers of a tar file: where the bytes of each file begin, and how many there are.
+
+    Raises BundleError, OSError.
+    """
     length = os.fstat(file.fileno()).st_size
     members: dict[str, tuple[int, int]] = {}
     seen: set[str] = set()
@@ -297,27 +259,28 @@ def _index(file: BinaryIO) -> dict[str, tuple[int, int]]:
             info = tarfile.TarInfo.frombuf(block, "ascii", "strict")
         except (tarfile.HeaderError, ValueError) as error:
             if at == 0:
-                raise BundleError(NotABundle("no tar file")) from error
-            raise BundleError(BundleEndsEarly() if at + _BLOCK > length else NotABundle("a broken header")) from error
+                raise BundleError(reasons.NotABundle("no tar file")) from error
+            ends = at + _BLOCK > length
+            raise BundleError(reasons.BundleEndsEarly() if ends else reasons.NotABundle("a broken header")) from error
         _check_member(info)
         at += _BLOCK
         if info.size < 0 or at + info.size > length:
-            raise BundleError(BundleEndsEarly())
+            raise BundleError(reasons.BundleEndsEarly())
         if info.name.lower() in seen:
-            raise BundleError(DuplicateMember(info.name))
+            raise BundleError(reasons.DuplicateMember(info.name))
         if len(seen) >= _MOST_MEMBERS:
-            raise BundleError(NotABundle("too many files"))
+            raise BundleError(reasons.NotABundle("too many files"))
         seen.add(info.name.lower())
         members[info.name] = at, info.size
         at += -(-info.size // _BLOCK) * _BLOCK
     if at + 2 * _BLOCK > length:  # the end is marked by two empty blocks
-        raise BundleError(BundleEndsEarly())
+        raise BundleError(reasons.BundleEndsEarly())
     return members
 
 
 def _check_member(info: tarfile.TarInfo) -> None:
     name = info.name[:100]
     if info.type != tarfile.REGTYPE:
-        raise BundleError(ForbiddenMember(name, _KINDS.get(info.type, "other")))
+        raise BundleError(reasons.ForbiddenMember(name, _KINDS.get(info.type, "other")))
     if not _MEMBER.fullmatch(info.name):
-        raise BundleError(BadMemberName(name))
+        raise BundleError(reasons.BadMemberName(name))

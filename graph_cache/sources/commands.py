@@ -18,12 +18,12 @@ from ..manifest import Manifest
 from ..store import Store
 from ..trust import withdrawals
 from . import records
-from .pushing import Done, Progress, write_index
+from .pushing import Progress, write_index
 from .records import Publisher
 from .remote import Shelf
+from .source import Done
 from .transport import Patience, Remote, StoreError
 
-GRACE = 24 * 3600.0  # seconds in which what no record names may belong to somebody who is pushing
 _COPY_SECONDS = 60.0  # of one file
 _MOST_BYTES = {  # of the files of each folder, in the order in which a mirror writes them
     "withdrawn": withdrawals.MOST_BYTES, "objects": 8 << 30, "graphs": records.MOST_BYTES,
@@ -162,14 +162,14 @@ class Garbage:
     young: int = 0
 
 
-def garbage(remote: Remote, grace: float = GRACE) -> Garbage:
+def garbage(remote: Remote, grace: float) -> Garbage:
     """Find the objects that no graph of the store needs. Changes nothing.
 
     Every manifest that a signed file names is read. Where one cannot be, nothing is garbage, for nobody knows what it
     needs.
 
     Args:
-        grace: seconds that an object must be old.
+        grace: seconds that an object must be old, since what no record names may belong to somebody who is pushing.
 
     Raises:
         StoreError: the store cannot be listed or read, or a graph's manifest is missing or damaged.

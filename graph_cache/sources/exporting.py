@@ -9,7 +9,6 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists
@@ -26,19 +25,11 @@ from ..trust.publishers import NAME, PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE
 from .bundle import GRAPH, Listing
 from .folder import put
-from .source import key_of
+from .source import Done, key_of
 
 TAR_SUFFIX = ".tar"
 _MODEL = re.compile(r"[0-9a-z]{1,32}")
 _OTHER_MODEL = "unknown"  # the folder of graphs whose own has another name
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What became of an entry: `reason` is why it is left out, None where it is in the bundle."""
-
-    folder: Path
-    reason: Reason | None = None
 
 
 def key_path(home: Path, publisher: str = "") -> Path | BadPublisherName:
@@ -70,7 +61,7 @@ def why_not(store: Store, entry: Entry) -> Reason | None:
     return store.signer.judge(entry) or (key if isinstance(key, Reason) else None)
 
 
-def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes) -> Iterator[Exported]:
+def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes) -> Iterator[Done]:
     """Write entries as a bundle: a tar file where the name ends so, else a folder, which may hold graphs already.
 
     The same graph of several models is written once. A tar file appears by one rename, made of a folder beside it that
@@ -95,7 +86,7 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
             _pack(Path(folder), target)
 
 
-def _fill(store: Store, entries: Iterable[Entry], target: Path, private: bytes) -> Iterator[Exported]:
+def _fill(store: Store, entries: Iterable[Entry], target: Path, private: bytes) -> Iterator[Done]:
     written: set[bytes] = set()
     placed: set[Path] = set()
     try:
@@ -110,7 +101,7 @@ def _fill(store: Store, entries: Iterable[Entry], target: Path, private: bytes) 
                 if reason is None:
                     written.add(entry.text)
                     placed.add(final)
-            yield Exported(entry.folder, reason)
+            yield Done(str(entry.folder), "left out" if reason else "exported", reason=reason)
     finally:
         made = target.glob(f"*/*/*/{PUBLISHER_FILE}")
         graphs = sorted("/".join(path.parts[-4:-1]) for path in made)

@@ -6,8 +6,8 @@ is made of all those files (`Remote.remake`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
@@ -24,41 +24,12 @@ from ..trust.withdrawals import Withdrawal
 from . import records
 from .exporting import why_not
 from .records import Index, PublishedUse, Publisher, Record, RemoteGraph
+from .source import Done
 from .transport import Remote
 
 _LARGEST = 8 << 30  # bytes of a file
 
 Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """What pushing a graph did.
-
-    Attributes:
-        bytes: of objects that were written; 0: all were there.
-        new: whether the store named the graph for the first time.
-    """
-
-    bytes: int
-    new: bool
-
-
-@dataclass(frozen=True)
-class Done:
-    """What became of a graph, or of a file of a store.
-
-    Attributes:
-        name: of its folder, or in the store.
-        did: in a word.
-        bytes: that were moved.
-        reason: why it was left out.
-    """
-
-    name: str
-    did: str
-    bytes: int = 0
-    reason: Reason | None = None
 
 
 class Pusher:
@@ -93,8 +64,8 @@ class Pusher:
         files: Mapping[str, bytes | Path],
         first_uses: tuple[PublishedUse, ...] = (),
         progress: Progress | None = None,
-    ) -> Pushed | Reason:
-        """Push one graph.
+    ) -> Done:
+        """Push one graph. It is `pushed` where the store names it for the first time, whatever bytes were there.
 
         Args:
             manifest: parsed from `text`.
@@ -108,10 +79,10 @@ class Pusher:
         """
         wrong = check_names(manifest)
         if wrong is not None:
-            return wrong
+            return Done(manifest.label, "left out", reason=wrong)
         digest, key = blake3(text).hexdigest(), records.key_digest(manifest.key)
         if digest in self._taken_back():
-            return GraphWithdrawn("whose key this is")
+            return Done(manifest.label, "left out", reason=GraphWithdrawn("whose key this is"))
         written = self._write_files(manifest, files, progress) + self._write_object(digest, len(text), text)
         signature = publishers.sign(self._private, text)
         graph = RemoteGraph(manifest=digest, bytes=len(text), signature=signature.value, first_uses=first_uses)
@@ -124,7 +95,7 @@ class Pusher:
         if written < sum(file.bytes for file in manifest.files.values()):
             # What was there may have been garbage, which somebody collected before the record named it.
             written += self._write_files(manifest, files, None)
-        return Pushed(written, known is None)
+        return Done(manifest.label, "pushed" if known is None else "there already", written)
 
     def write_record(self, key: str) -> None:
         """Make a key's record of all graphs that the store has for it. Raises StoreError."""
@@ -238,21 +209,19 @@ def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progr
         if entry.text in seen:
             continue
         seen.add(entry.text)
-        name, uses = entry.folder.name, published_uses(store, entry)
-        done: Pushed | Reason | None = why_not(store, entry)
-        if done is None and not uses and pusher.has(entry):
+        uses, reason = published_uses(store, entry), why_not(store, entry)
+        if reason is None and not uses and pusher.has(entry):
             if progress is not None:
                 progress(entry.bytes)
-            done = Pushed(0, new=False)
-        if done is None and isinstance(state := check(entry), Reason):
-            done = state
-        if done is None:
-            files = {file: entry.folder / file for file in entry.manifest.files}
+            yield Done(entry.folder.name, "there already")
+            continue
+        if reason is None and isinstance(state := check(entry), Reason):
+            reason = state
+        done = Done("", "left out", reason=reason)
+        if reason is None:
+            files = {name: entry.folder / name for name in entry.manifest.files}
             done = pusher.push(entry.manifest, entry.text, files, uses, progress)
-        if isinstance(done, Pushed):
-            yield Done(name, "pushed" if done.new else "there already", done.bytes)
-        else:
-            yield Done(name, "left out", reason=done)
+        yield dataclasses.replace(done, name=entry.folder.name)
     pusher.write_index()
 
 

@@ -23,17 +23,9 @@ from typing import Annotated, Any, Literal
 from blake3 import blake3
 from pydantic import Field, StringConstraints, ValidationError
 
+from ...common import reasons
 from ...common.errors import in_brief
-from ...common.reasons import (
-    NeedsCryptography,
-    Reason,
-    StoreBadRecord,
-    StoreForbidden,
-    StoreOtherKey,
-    StoreReadOnly,
-    StoreUnknownPublisher,
-    StoreWrongSignature,
-)
+from ...common.reasons import Reason
 from ..manifest import Strict
 from ..trust import ed25519, withdrawals
 from ..trust.publishers import PublicKey
@@ -202,19 +194,19 @@ def read(data: bytes, store: str, publisher: Publisher, key: str) -> Record | Re
         store: its address for people.
     """
     if len(data) > MOST_BYTES:
-        return StoreBadRecord(store, f"more than {MOST_BYTES} bytes")
+        return reasons.StoreBadRecord(store, f"more than {MOST_BYTES} bytes")
     try:
         signed = statement(data, publisher.key, _PURPOSE)
         if isinstance(signed, Envelope):
             return _why_unsigned(signed, store, publisher)
         record = Record.model_validate_json(signed)
     except ValueError as error:
-        return StoreBadRecord(store, in_brief(error, 80))
+        return reasons.StoreBadRecord(store, in_brief(error, 80))
     except ed25519.NoCryptographyError:
-        return NeedsCryptography()
+        return reasons.NeedsCryptography()
     if record.publisher != publisher.key:
-        return StoreUnknownPublisher(store, publisher.name)
-    return record if record.key == key else StoreOtherKey(store)
+        return reasons.StoreUnknownPublisher(store, publisher.name)
+    return record if record.key == key else reasons.StoreOtherKey(store)
 
 
 def _why_unsigned(envelope: Envelope, store: str, publisher: Publisher) -> Reason:
@@ -223,7 +215,7 @@ def _why_unsigned(envelope: Envelope, store: str, publisher: Publisher) -> Reaso
         claimed = Record.model_validate_json(envelope.statement).publisher
     except ValidationError:
         claimed = publisher.key
-    wrong = StoreWrongSignature if claimed == publisher.key else StoreUnknownPublisher
+    wrong = reasons.StoreWrongSignature if claimed == publisher.key else reasons.StoreUnknownPublisher
     return wrong(store, publisher.name)
 
 
@@ -252,7 +244,7 @@ def read_withdrawals(
     try:
         files = _withdrawn_files(remote, public, patience)
     except StoreError as error:
-        if not isinstance(error.reason, StoreForbidden):
+        if not isinstance(error.reason, reasons.StoreForbidden):
             raise
         return  # such a reader has the list
     for digest in files:
@@ -288,7 +280,7 @@ def write_withdrawals(remote: Remote, public: str, lines: Mapping[str, bytes]) -
     name = withdrawn_name(public)
     count = remote.remake(name, withdrawals.MOST_BYTES, lambda: _withdrawn_files(remote, public), made)
     if lines.keys() - listed:
-        raise StoreError(StoreReadOnly(remote.label, "what was written is not there"))
+        raise StoreError(reasons.StoreReadOnly(remote.label, "what was written is not there"))
     return count + sum(map(len, new.values()))
 
 

@@ -20,26 +20,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ...common import reasons
 from ...common.errors import in_brief
-from ...common.reasons import (
-    Damaged,
-    NeedsCryptography,
-    PublisherListRefused,
-    Reason,
-    RemoteStore,
-    StoreBadName,
-    StoreBadRecord,
-    StoreForbidden,
-    StoreGraphNotKept,
-    StoreGraphRefused,
-    StoreGraphWithdrawn,
-    StoreIncomplete,
-    StoreOtherKey,
-    StoreUnreachable,
-    StoreWithoutPublisher,
-    StoreWrongBytes,
-    StoreWrongSignature,
-)
+from ...common.reasons import Reason
 from ..entry import Entry
 from ..home import Home, Verified, equals_one
 from ..integrity import differs
@@ -92,9 +75,9 @@ class Shelf:
                     withdrawals.remember(home, public, found)
                 known, wrong = known | found.keys(), wrong or not right
         except ed25519.NoCryptographyError as error:
-            raise StoreError(NeedsCryptography()) from error
+            raise StoreError(reasons.NeedsCryptography()) from error
         if wrong:
-            raise StoreError(StoreWrongSignature(self.remote.label, self.publisher.name))
+            raise StoreError(reasons.StoreWrongSignature(self.remote.label, self.publisher.name))
         return known
 
     def listed(self) -> list[str]:
@@ -107,26 +90,26 @@ class Shelf:
             return [] if data is None else [*Index.model_validate_json(data).keys]
         except ValidationError as error:
             bad = next((str(one["input"]) for one in error.errors() if one["type"] == "string_pattern_mismatch"), None)
-            wrong: Reason = StoreBadRecord(remote.label, in_brief(error, 80))
-            raise StoreError(wrong if bad is None else StoreBadName(remote.label, bad[:100])) from error
+            wrong: Reason = reasons.StoreBadRecord(remote.label, in_brief(error, 80))
+            raise StoreError(wrong if bad is None else reasons.StoreBadName(remote.label, bad[:100])) from error
 
     def graphs(self, record: Record, withdrawn: frozenset[str]) -> Iterator[tuple[RemoteGraph, Graph | Reason]]:
         """Read and verify the manifests that a record names, one request each; or tell why one is refused."""
         for one in record.graphs:
             if one.manifest in withdrawn:
-                yield one, StoreGraphWithdrawn(self.remote.label, self.publisher.name)
+                yield one, reasons.StoreGraphWithdrawn(self.remote.label, self.publisher.name)
             else:
                 text = self._object(MANIFEST_FILE, FileRecord(bytes=one.bytes, blake3=one.manifest))
                 yield one, self._verified(text, one.signature, record.key)
 
     def _verified(self, text: bytes, signature: str, key: str) -> Graph | Reason:
         found = verify(text, PublisherSignature(key=self.publisher.key, value=signature), self.publisher)
-        if isinstance(found, Damaged):
-            return StoreGraphRefused(self.remote.label, found)
+        if isinstance(found, reasons.Damaged):
+            return reasons.StoreGraphRefused(self.remote.label, found)
         if isinstance(found, Graph):
-            return found if records.key_digest(found.manifest.key) == key else StoreOtherKey(self.remote.label)
-        wrong = StoreWrongSignature(self.remote.label, self.publisher.name)
-        return found if isinstance(found, NeedsCryptography) else wrong
+            return found if records.key_digest(found.manifest.key) == key else reasons.StoreOtherKey(self.remote.label)
+        wrong = reasons.StoreWrongSignature(self.remote.label, self.publisher.name)
+        return found if isinstance(found, reasons.NeedsCryptography) else wrong
 
     def keep(self, graph: Graph, home: Home, progress: Callable[[int], None] | None = None) -> Entry | Reason:
         """Read a graph's files, one request each, and make it an entry of the home.
@@ -143,7 +126,7 @@ class Shelf:
                 signatures = {PUBLISHER_FILE: graph.signature}
                 return home.keep(Verified(graph.key, folder, graph.manifest, graph.text, signatures, fetched=True))
         except OSError as error:
-            return StoreGraphNotKept(self.remote.label, in_brief(error))
+            return reasons.StoreGraphNotKept(self.remote.label, in_brief(error))
 
     def _object(self, file: str, wanted: FileRecord) -> bytes:
         """Read what has a digest."""
@@ -153,9 +136,9 @@ class Shelf:
             self.patience.allow(wanted.bytes)
         data = self.remote.read(records.object_name(wanted.blake3), wanted.bytes, self.patience)
         if data is None:
-            raise StoreError(StoreIncomplete(self.remote.label, file))
+            raise StoreError(reasons.StoreIncomplete(self.remote.label, file))
         if differs(file, data, wanted) is not None:
-            raise StoreError(StoreWrongBytes(self.remote.label, file))
+            raise StoreError(reasons.StoreWrongBytes(self.remote.label, file))
         return data
 
 
@@ -187,10 +170,7 @@ class Layers:
     """
 
     def __init__(
-        self,
-        home: Path,
-        addresses: Iterable[Address | Reason] | None = None,
-        wait: float | None = None,
+        self, home: Path, addresses: Iterable[Address | Reason] | None = None, wait: float | None = None
     ) -> None:
         self._home = home
         self._wait = transport.wait_from_environment() if wait is None else wait
@@ -288,7 +268,7 @@ class Layers:
             return self._failed(layer, error.reason)
         except Exception as error:  # whatever a protocol does, the queue goes on
             log.debug("a store failed", exc_info=True)
-            return self._failed(layer, StoreUnreachable(label, type(error).__name__))
+            return self._failed(layer, reasons.StoreUnreachable(label, type(error).__name__))
         with self._lock:
             layer.rest, layer.fault = FIRST_REST, None
         return None
@@ -307,19 +287,19 @@ class Layers:
         """Those whose graphs may be fetched. Nothing is asked where there are none."""
         try:
             trusted = Publishers(self._home).trusted()
-            if isinstance(trusted, PublisherListRefused):
+            if isinstance(trusted, reasons.PublisherListRefused):
                 return trusted
             if trusted:
                 ed25519.require()
         except (OSError, MemoryError) as error:
-            return StoreGraphNotKept(label, in_brief(error))
+            return reasons.StoreGraphNotKept(label, in_brief(error))
         except ed25519.NoCryptographyError:
-            return NeedsCryptography()
-        return in_order(trusted) or StoreWithoutPublisher(label)
+            return reasons.NeedsCryptography()
+        return in_order(trusted) or reasons.StoreWithoutPublisher(label)
 
     def _failed(self, layer: _Layer, reason: Reason) -> Reason:
         """Leave a store alone for a while, unless the fault is that of one graph."""
-        if isinstance(reason, StoreForbidden) or not isinstance(reason, RemoteStore):
+        if isinstance(reason, reasons.StoreForbidden) or not isinstance(reason, reasons.RemoteStore):
             return reason
         with self._lock:
             if layer.fault is None or time.monotonic() >= layer.resting:

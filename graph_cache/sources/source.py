@@ -14,18 +14,9 @@ from typing import BinaryIO, Protocol
 from blake3 import blake3
 from pydantic import ValidationError
 
+from ...common import reasons
 from ...common.errors import in_brief
-from ...common.reasons import (
-    Damaged,
-    DigestDiffers,
-    MissingFile,
-    NotARegularFile,
-    Reason,
-    UnreadableManifest,
-    UnreadableNow,
-    Untrusted,
-    WrongSize,
-)
+from ...common.reasons import Reason
 from ..entry import Entry
 from ..file_names import check_names
 from ..files import IrregularFileError, open_regular
@@ -77,6 +68,23 @@ class Source(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Done:
+    """What became of a graph, or of a file of a store, that was to be written somewhere.
+
+    Attributes:
+        name: of its folder, or in the store.
+        did: in a word.
+        bytes: that were moved.
+        reason: why it was left out.
+    """
+
+    name: str
+    did: str
+    bytes: int = 0
+    reason: Reason | None = None
+
+
 # Verifying --------------------------------------------------------------------------------------------------------
 
 
@@ -100,28 +108,28 @@ class Graph:
         return sum(file.bytes for file in self.manifest.files.values())
 
 
-def verify(text: bytes, signature: PublisherSignature, publisher: Publisher) -> Graph | Untrusted | Damaged:
+def verify(text: bytes, signature: PublisherSignature, publisher: Publisher) -> Graph | Reason:
     """Parse a manifest if the publisher signed it. A graph of another key, or of odd names, is nobody's."""
     found = publishers.judge(signature, text, {publisher.name: publisher.key})
     return parse(text, signature.model_dump_json(indent=1)) if isinstance(found, Published) else found
 
 
-def parse(text: bytes, signature: str = "") -> Graph | Damaged:
+def parse(text: bytes, signature: str = "") -> Graph | reasons.Damaged:
     """Parse a manifest whose names, of files and of its entry, lead nowhere else."""
     try:
         manifest = Manifest.model_validate_json(text)
     except (ValidationError, MemoryError) as error:
-        return UnreadableManifest(in_brief(error))
+        return reasons.UnreadableManifest(in_brief(error))
     place = key_of(manifest)
-    if isinstance(place, Damaged):
+    if isinstance(place, reasons.Damaged):
         return place
     return check_names(manifest) or Graph(place, manifest, text, signature)
 
 
-def key_of(manifest: Manifest) -> GraphKey | UnreadableManifest:
+def key_of(manifest: Manifest) -> GraphKey | reasons.UnreadableManifest:
     """Give the key of a graph, by which its entry is named."""
     place = valid_place(manifest.key, manifest)
-    return place[0] if place is not None else UnreadableManifest("its key names no folder")
+    return place[0] if place is not None else reasons.UnreadableManifest("its key names no folder")
 
 
 # Copying ----------------------------------------------------------------------------------------------------------
@@ -129,29 +137,33 @@ def key_of(manifest: Manifest) -> GraphKey | UnreadableManifest:
 Opened = AbstractContextManager[tuple[BinaryIO, int]]  # a file, and how many bytes it has
 
 
-def copy_files(entry: Entry, folder: Path) -> Damaged | UnreadableNow | None:
+def copy_files(entry: Entry, folder: Path) -> reasons.Damaged | reasons.UnreadableNow | None:
     """Copy an entry's files; say what is wrong with the first that is not what the manifest lists."""
     bad = check_names(entry.manifest)  # before any of them becomes a path
     if bad is not None:
         return bad
     for name, wanted in entry.manifest.files.items():
         try:
-            wrong = copy_file(partial(opened, entry.folder / name), folder / name, wanted)
+            wrong = copy_file(partial(_opened, entry.folder / name), folder / name, wanted)
         except (OSError, MemoryError) as error:
-            return UnreadableNow(name, in_brief(error))
+            return reasons.UnreadableNow(name, in_brief(error))
         if wrong is not None:
             return wrong
     return None
 
 
+def _opened(path: Path) -> Opened:
+    return sized(open_regular(path))
+
+
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file. Raises IrregularFileError, OSError."""
-    with open_regular(path) as file:
+def sized(file: BinaryIO) -> Iterator[tuple[BinaryIO, int]]:
+    """Give an open file and how many bytes it has; closed when the block ends. Raises OSError."""
+    with file:
         yield file, os.fstat(file.fileno()).st_size
 
 
-def copy_file(source: Callable[[], Opened], target: Path, wanted: FileRecord) -> Damaged | None:
+def copy_file(source: Callable[[], Opened], target: Path, wanted: FileRecord) -> reasons.Damaged | None:
     """Copy a file, and compare what was copied with its record.
 
     Args:
@@ -164,17 +176,17 @@ def copy_file(source: Callable[[], Opened], target: Path, wanted: FileRecord) ->
         # As in `integrity`: only what differs twice is damage.
         return _copy(source, target, wanted) and _copy(source, target, wanted)
     except (FileNotFoundError, NotADirectoryError):
-        return MissingFile(target.name)
+        return reasons.MissingFile(target.name)
     except IrregularFileError:
-        return NotARegularFile(target.name)
+        return reasons.NotARegularFile(target.name)
 
 
-def _copy(source: Callable[[], Opened], target: Path, wanted: FileRecord) -> WrongSize | DigestDiffers | None:
+def _copy(source: Callable[[], Opened], target: Path, wanted: FileRecord) -> reasons.Damaged | None:
     with source() as (reading, size):
         if size != wanted.bytes:
-            return WrongSize(target.name, size, wanted.bytes)
+            return reasons.WrongSize(target.name, size, wanted.bytes)
         with target.open("wb") as writing:
-            return None if is_copied(reading, writing, wanted) else DigestDiffers(target.name)
+            return None if is_copied(reading, writing, wanted) else reasons.DigestDiffers(target.name)
 
 
 def is_copied(source: BinaryIO, target: BinaryIO, wanted: FileRecord) -> bool:

@@ -6,7 +6,6 @@ of its own, which nobody waits for once its time is over.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import math
@@ -22,19 +21,9 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from ...common import reasons
 from ...common.errors import OneGraphError, in_brief
-from ...common.reasons import (
-    Reason,
-    StoreBadAddress,
-    StoreBadName,
-    StoreCannotList,
-    StoreForbidden,
-    StoreNeedsPackage,
-    StoreReadOnly,
-    StoreRedirects,
-    StoreTooSlow,
-    StoreUnreachable,
-)
+from ...common.reasons import Reason
 from .store_folder import BadNameError, Folder
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -70,10 +59,10 @@ class Address:
     label: str
 
 
-def parse(text: str) -> Address | StoreBadAddress:
+def parse(text: str) -> Address | reasons.StoreBadAddress:
     """Read an address, such as `s3://bucket/graphs`. One of a folder is absolute: `file:///mnt/graphs`."""
     text = text.strip().rstrip("/")
-    bad = StoreBadAddress(text.rpartition("@")[2][:100] or "an empty text")
+    bad = reasons.StoreBadAddress(text.rpartition("@")[2][:100] or "an empty text")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", f":{parts.port}" if parts.port else ""
@@ -88,7 +77,7 @@ def parse(text: str) -> Address | StoreBadAddress:
     return Address(parts.scheme, text, f"{parts.scheme}://{host}{port}{parts.path}") if host else bad
 
 
-def from_environment() -> list[Address | StoreBadAddress]:
+def from_environment() -> list[Address | reasons.StoreBadAddress]:
     """The stores that `ONEGRAPH_STORES` names, in their order, each once."""
     texts = [text for text in re.split(r"[\s,]+", os.environ.get(STORES, "")) if text]
     return [parse(text) for text in dict.fromkeys(texts)]
@@ -109,10 +98,6 @@ class StoreError(OneGraphError):
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.code)
         self.reason = reason
-
-
-class MissingError(OneGraphError):
-    """A store has no file of that name, or no such folder."""
 
 
 @dataclass
@@ -168,19 +153,12 @@ class Remote:
         Raises:
             StoreError: the store does not give it, or not in time.
         """
-        with contextlib.suppress(MissingError):
-            return self._within(patience, lambda given_up: self._read(name, most, given_up), most / BYTES_PER_SECOND)
-        return None
+        seconds = most / BYTES_PER_SECOND
+        return self._within(lambda fs, given_up: self._read(fs, name, most, given_up), patience, seconds)
 
     def size(self, name: str) -> int | None:
         """Tell how many bytes a file has; None where there is none. Raises StoreError."""
-
-        def ask(given_up: threading.Event) -> int:
-            return int(self._open_fs().info(self._path(name))["size"])
-
-        with contextlib.suppress(MissingError):
-            return self._within(None, ask)
-        return None
+        return self._within(lambda fs, given_up: int(fs.info(self._path(name))["size"]))
 
     def list(self, folder: str, patience: Patience | None = None) -> dict[str, tuple[int, float]]:
         """List all files below a folder by their names: bytes, and when each was written (0: unknown).
@@ -194,30 +172,27 @@ class Remote:
             StoreError: it cannot be listed.
         """
         if not self.can_list:
-            raise StoreError(StoreCannotList(self.label))
+            raise StoreError(reasons.StoreCannotList(self.label))
 
-        def ask(given_up: threading.Event) -> dict[str, tuple[int, float]]:
-            fs = self._open_fs()
+        def ask(fs: Any, given_up: threading.Event) -> dict[str, tuple[int, float]]:
             fs.invalidate_cache()
             begin = len(fs._strip_protocol(self.address.url)) + 1 if self.address.scheme != "file" else 0
             found = fs.find(self._path(folder), detail=True).items()
             return {path[begin:]: (int(one.get("size") or 0), _written(one)) for path, one in found}
 
-        with contextlib.suppress(MissingError):
-            return self._within(patience, ask, _LISTING_SECONDS)
-        return {}
+        return self._within(ask, patience, _LISTING_SECONDS) or {}
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file in one step, over one that is there. Raises StoreError."""
-        seconds = len(data) / BYTES_PER_SECOND
+        path, seconds = self._path(name), len(data) / BYTES_PER_SECOND
         try:
-            self._within(None, lambda given_up: self._open_fs().pipe_file(self._path(name), data), seconds)
-        except MissingError as error:
-            raise StoreError(StoreReadOnly(self.label, "its folder is missing")) from error
+            written = self._within(lambda fs, given_up: fs.pipe_file(path, data) or True, None, seconds)
         except StoreError as error:
-            if isinstance(error.reason, StoreForbidden):
-                raise StoreError(StoreReadOnly(self.label, "no permission")) from error
+            if isinstance(error.reason, reasons.StoreForbidden):
+                raise StoreError(reasons.StoreReadOnly(self.label, "no permission")) from error
             raise
+        if written is None:
+            raise StoreError(reasons.StoreReadOnly(self.label, "its folder is missing"))
 
     def remake(self, name: str, most: int, listed: Callable[[], _T], made: Callable[[_T], bytes]) -> int:
         """Write a file that is made of others, again until nobody changed those or it meanwhile; bytes written.
@@ -234,29 +209,36 @@ class Remote:
             before = listed()
             data = made(before)
             if len(data) > most:
-                raise StoreError(StoreReadOnly(self.label, f"a file would have more than {most} bytes"))
+                raise StoreError(reasons.StoreReadOnly(self.label, f"a file would have more than {most} bytes"))
             if self.read(name, most) != data:
                 self.write(name, data)
                 count += len(data)
             if listed() == before and self.read(name, most) == data:
                 return count
-        raise StoreError(StoreReadOnly(self.label, "it does not keep what is written, or others keep changing it"))
+        raise StoreError(
+            reasons.StoreReadOnly(self.label, "it does not keep what is written, or others keep changing it")
+        )
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there. Raises StoreError."""
-        with contextlib.suppress(MissingError):
-            self._within(None, lambda given_up: self._open_fs().rm_file(self._path(name)))
+        self._within(lambda fs, given_up: fs.rm_file(self._path(name)))
 
     # ---------------------------------------------------------------------------------------------------------
 
-    def _within(self, patience: Patience | None, run: Callable[[threading.Event], _T], seconds: float = 0.0) -> _T:
-        """Run what asks the store, for as long as a look-up waits; or a command, beyond these seconds."""
+    def _within(
+        self, ask: Callable[[Any, threading.Event], _T], patience: Patience | None = None, seconds: float = 0.0
+    ) -> _T | None:
+        """Ask the file system, for as long as a look-up waits; or a command, beyond these seconds. None: no such file.
+
+        Raises:
+            StoreError: the store does not give it, or not in time.
+        """
         patience = patience or Patience(_COMMAND_SECONDS + seconds)
         done, given_up = Future[_T](), threading.Event()
 
         def call() -> None:
             try:
-                done.set_result(run(given_up))
+                done.set_result(ask(self._open_fs(), given_up))
             except BaseException as error:  # whoever waits is told
                 done.set_exception(error)
 
@@ -265,29 +247,32 @@ class Remote:
         try:
             error = done.exception(patience.left)
         except WaitOver:
-            raise StoreError(StoreTooSlow(self.label, round(patience.seconds, 3))) from None
+            raise StoreError(reasons.StoreTooSlow(self.label, round(patience.seconds, 3))) from None
         finally:
             given_up.set()
         if error is None:
             return done.result()
-        raise self._told(error) from error
+        if isinstance(error, StoreError):
+            raise error
+        reason = self._reason(error)
+        if reason is None:
+            return None
+        raise StoreError(reason) from error
 
-    def _told(self, error: BaseException) -> BaseException:
-        """What to raise for what fsspec raised, whose classes depend on the protocol."""
-        if isinstance(error, StoreError | MissingError):
-            return error
+    def _reason(self, error: BaseException) -> Reason | None:
+        """Judge what fsspec raised, whose classes depend on the protocol. None: there is no such file or folder."""
         if isinstance(error, BadNameError):
-            return StoreError(StoreBadName(self.label, str(error)[:100]))
+            return reasons.StoreBadName(self.label, str(error)[:100])
         status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or status in _MISSING:
-            return MissingError()
+            return None
         if isinstance(error, PermissionError) or status in _FORBIDDEN:
-            return StoreError(StoreForbidden(self.label))
+            return reasons.StoreForbidden(self.label)
         detail = f"status {status}" if isinstance(status, int) else type(error).__name__
         if isinstance(error, OSError) and error.strerror:
             detail = error.strerror
         log.debug("%s: %s", self.label, in_brief(error))  # may hold names and addresses of the machine
-        return StoreError(StoreUnreachable(self.label, detail))
+        return reasons.StoreUnreachable(self.label, detail)
 
     def _open_fs(self) -> Any:
         """The file system. Making one may ask servers (gcsfs does for credentials). Raises StoreError."""
@@ -316,13 +301,13 @@ class Remote:
                 options["use_listings_cache"] = False
             return fsspec.get_filesystem_class(scheme), options
         except ImportError as error:
-            raise StoreError(StoreNeedsPackage(self.label, package)) from error
+            raise StoreError(reasons.StoreNeedsPackage(self.label, package)) from error
 
     def _path(self, name: str) -> str:
         return name if self.address.scheme == "file" else f"{self.address.url}/{name}"
 
-    def _read(self, name: str, most: int, given_up: threading.Event) -> bytes:
-        fs, path, scheme = self._open_fs(), self._path(name), self.address.scheme
+    def _read(self, fs: Any, name: str, most: int, given_up: threading.Event) -> bytes:
+        path, scheme = self._path(name), self.address.scheme
         if scheme not in (*_STREAMED, "file"):
             data: bytes = fs.cat_file(path, start=0, end=most + 1)
             return data
@@ -332,7 +317,7 @@ class Remote:
         with fs.open(path, "rb", **options) as file:
             status = getattr(getattr(file, "r", None), "status", 200)
             if 300 <= status < 400:
-                raise StoreError(StoreRedirects(self.label))
+                raise StoreError(reasons.StoreRedirects(self.label))
             return b"".join(_chunks(file, most, given_up))
 
 

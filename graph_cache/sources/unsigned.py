@@ -13,9 +13,9 @@ from ..entry import Entry, read
 from ..integrity import differs, read_file
 from ..manifest import MOST_BYTES, Manifest
 from ..store import Store
-from .pushing import Pushed, Pusher, published_uses
+from .pushing import Pusher, published_uses
 from .records import PublishedUse
-from .source import parse
+from .source import Done, parse
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def check(given: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest 
     return UnlistedMember(odd[0][:100]) if odd else manifest
 
 
-def publish(given: Unsigned, manifest: Manifest, pusher: Pusher) -> Pushed | Reason:
+def publish(given: Unsigned, manifest: Manifest, pusher: Pusher) -> Done:
     """Sign and push a graph that another machine made.
 
     Args:
@@ -84,5 +84,5 @@ def publish(given: Unsigned, manifest: Manifest, pusher: Pusher) -> Pushed | Rea
     try:
         uses = tuple(PublishedUse.model_validate_json(use) for use in given.uses[:1])
     except ValidationError as error:
-        return UnreadableManifest(in_brief(error))
+        return Done(manifest.label, "left out", reason=UnreadableManifest(in_brief(error)))
     return pusher.push(manifest, given.manifest, given.files, uses)

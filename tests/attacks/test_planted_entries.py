@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import toy
-from support.store.entries import bake, publish, quarantine, snapshot, trust
+from support.store.entries import bake, publish, snapshot, trust
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common.errors import LoadError
@@ -330,15 +330,6 @@ def test_a_damaged_copy_takes_no_other_ones_place(scene: Scene, loaded: list[byt
     (beside_the_checkpoint(scene) / "toy" / own.folder.name / "graph.aoti").write_bytes(b"evil")
     starts(scene)
     assert set(loaded) == {b"good"}
-
-
-def test_what_was_quarantined_does_not_come_back(scene: Scene, loaded: list[bytes]) -> None:
-    """From no copy, whatever its name, as long as the quarantined graph is there."""
-    own = publish(scene.store, scene.source, scene.wanted, content=b"wrong")
-    shutil.copytree(own.folder, in_an_extra_model_folder(scene) / "toy" / f"x-{scene.wanted.digest}")
-    quarantine(scene.store, own.folder)
-    assert starts(scene).reason.code == "no_graph"
-    assert loaded == []
 
 
 ENTRIES = {  # by which graphs come to the home, where `Home.keep` alone makes an entry of them

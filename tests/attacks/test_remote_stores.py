@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
+from support.fleet.servers import http_server
 from support.fleet.stores import Publisher, Worker, remote_of, without_time
 from support.store.entries import CONSTANTS, key
 
@@ -187,13 +188,14 @@ def test_an_older_record_brings_no_withdrawn_graph_back(world: World, tmp_path: 
 
 
 def test_an_older_list_takes_nothing_off(world: World) -> None:
-    """Withdrawals only add up: an older list, or none, changes nothing."""
+    """Withdrawals only add up: an older list, as of a cache before the store, or none, changes nothing."""
     first = world.alice.withdraw(world.url, world.other)
     name = world.path(records.withdrawn_name(world.alice.public))
     older = name.read_bytes()
     assert world.alice.withdraw(world.url, world.made) == first + 1
-    world.worker.store.remotes.refresh()
     name.write_bytes(older)
+    world.worker.store.remotes.refresh()  # finds the file that the list lacks
+    shutil.rmtree(world.folder / "withdrawn" / world.alice.public)
     without_time(world.worker)
     world.worker.store.remotes.refresh()
     without_time(world.worker)
@@ -201,6 +203,9 @@ def test_an_older_list_takes_nothing_off(world: World) -> None:
         shutil.rmtree(path)
     assert world.alice.push(world.url, world.made) == ["pushed"]  # by a publisher who forgot
     assert world.worker.fetch() == reasons.StoreGraphWithdrawn("file:remote", "fleet")
+    with http_server(world.folder) as server:  # by a later process, which reads the store where nothing can be listed
+        later = Worker.at(world.worker.store.home, server.url)
+        assert later.fetch() == reasons.StoreGraphWithdrawn(server.url, "fleet")
 
 
 def test_a_list_of_the_strangers_takes_nothing_back(world: World) -> None:
@@ -227,8 +232,6 @@ def test_what_is_kept_is_checked_like_any_other(world: World) -> None:
 
 
 def test_an_index_with_a_path_is_refused(world: World) -> None:
-    from support.fleet.servers import http_server
-
     index = world.path(records.index_name(world.alice.public))
     index.write_text(json.dumps({"version": 1, "keys": ["../../../../etc/passwd"]}))
     with http_server(world.folder) as server:

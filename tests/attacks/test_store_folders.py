@@ -11,7 +11,7 @@ from support.fleet.stores import Publisher, remote_of
 
 from onegraph.common import reasons
 from onegraph.graph_cache.sources import commands, records
-from onegraph.graph_cache.sources.pushing import Done
+from onegraph.graph_cache.sources.source import Done
 from onegraph.graph_cache.sources.transport import Patience, Remote, StoreError
 from onegraph.graph_cache.store import Store
 

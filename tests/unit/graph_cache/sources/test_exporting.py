@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -16,43 +15,43 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources import exporting
-from onegraph.graph_cache.sources.exporting import Exported
+from onegraph.graph_cache.sources.source import Done
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file
 
 PRIVATE = 32 * b"k"
 
 
-def export(store: Store, target: Path, *entries: Entry) -> list[Exported]:
+def export(store: Store, target: Path, *entries: Entry) -> list[Done]:
     return list(exporting.export(store, entries, target, PRIVATE))
 
 
-def files_of(entry: Entry) -> set[str]:
-    return {*entry.manifest.files, "manifest.json", "publisher.json"}
+def done(folder: Path, why: reasons.Reason | None = None) -> Done:
+    return Done(str(folder), "exported" if why is None else "left out", reason=why)
 
 
-@pytest.mark.parametrize("name", ["x.tar", "baked"])
+@pytest.fixture(params=["x.tar", "baked"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / str(request.param)
+
+
 def test_a_bundle_holds_what_the_manifests_name(
-    name: str, store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path
+    store: Store, entry: Entry, checkpoint: ModelSource, target: Path
 ) -> None:
     """No first-use result, which is this machine's, and no signature by this user's secret key."""
     store.remember(entry, FirstUse(eager_ms=1.0))
     (entry.folder / "notes.txt").write_text("private")
     store.note_use(entry, "compiled", checkpoint)
     before = snapshot(entry.folder)
-    bake(store, tmp_path / name, entry)
-    place = f"0123456789ab/unet/{entry.folder.name}"
-    if name.endswith(".tar"):
-        found = contents(tmp_path / name)
-    else:
-        paths = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
-        found = {path.relative_to(tmp_path / name).as_posix(): path.read_bytes() for path in paths}
-    assert set(found) == {"bundle.json", *(f"{place}/{file}" for file in files_of(entry))}
+    bake(store, target, entry)
+    place, found = f"0123456789ab/unet/{entry.folder.name}", contents(target)
+    files = {*entry.manifest.files, "manifest.json", "publisher.json"}
+    assert set(found) == {"bundle.json", *(f"{place}/{file}" for file in files)}
     assert graphs(found) == [place]
     assert found[f"{place}/manifest.json"] == entry.text
     assert found[f"{place}/graph.aoti"] == b"code"
     assert snapshot(entry.folder) == before
-    assert not list(tmp_path.rglob(".writing-*")) and not list(tmp_path.glob(".x*"))
+    assert not list(target.parent.rglob(".writing-*")) and not list(target.parent.glob(".x*"))
 
 
 @pytest.fixture
@@ -64,25 +63,21 @@ def copy(models: Path, entry: Entry) -> Entry:
 
 def test_one_file_for_each_graph(store: Store, entry: Entry, copy: Entry, tmp_path: Path) -> None:
     """A copy is the same graph, and goes where the graph itself is damaged."""
-    assert export(store, tmp_path / "x.tar", entry, copy) == [Exported(entry.folder)]
+    assert export(store, tmp_path / "x.tar", entry, copy) == [done(entry.folder)]
     assert len(graphs(contents(tmp_path / "x.tar"))) == 1
     (entry.folder / "graph.aoti").unlink()
     missing = reasons.MissingFile("graph.aoti")
-    assert export(store, tmp_path / "y.tar", entry, copy) == [Exported(entry.folder, missing), Exported(copy.folder)]
+    assert export(store, tmp_path / "y.tar", entry, copy) == [done(entry.folder, missing), done(copy.folder)]
 
 
-@pytest.mark.parametrize("name", ["x.tar", "baked"])
-def test_the_first_of_two_graphs_of_a_key(name: str, store: Store, entry: Entry, tmp_path: Path) -> None:
+def test_the_first_of_two_graphs_of_a_key(store: Store, entry: Entry, target: Path, tmp_path: Path) -> None:
     second = Store(tmp_path / "second")
-    (second.home).mkdir()
+    second.home.mkdir()
     shutil.copy(store.home / "signing.key", second.home)
     other = publish(second, ModelSource(None, "aaaaaaaaaaaa"), content=b"other")
     why = reasons.TargetExists(entry.folder.name)
-    assert export(store, tmp_path / name, entry, other) == [Exported(entry.folder), Exported(other.folder, why)]
-    bundle = contents(tmp_path / name) if name == "x.tar" else {}
-    found = [data for file, data in bundle.items() if file.endswith("graph.aoti")]
-    found += [path.read_bytes() for path in (tmp_path / name).rglob("graph.aoti")]
-    assert found == [b"code"]
+    assert export(store, target, entry, other) == [done(entry.folder), done(other.folder, why)]
+    assert [data for file, data in contents(target).items() if file.endswith("graph.aoti")] == [b"code"]
 
 
 def test_what_no_bundle_could_list_is_left_out(store: Store, entry: Entry, tmp_path: Path) -> None:
@@ -90,56 +85,33 @@ def test_what_no_bundle_could_list_is_left_out(store: Store, entry: Entry, tmp_p
         shutil.copytree(entry.folder, tmp_path / "baked" / place)
         (tmp_path / "baked" / place / "publisher.json").write_text("{}")
     bake(store, tmp_path / "baked", entry)
-    (listed,) = json.loads((tmp_path / "baked" / "bundle.json").read_text())["graphs"]
-    assert listed == f"unknown/unet/{entry.folder.name}"
+    assert graphs(contents(tmp_path / "baked")) == [f"unknown/unet/{entry.folder.name}"]
 
 
-@pytest.mark.parametrize("name", ["x.tar", "baked"])
-def test_what_is_not_loaded_is_not_exported(name: str, store: Store, entry: Entry, tmp_path: Path) -> None:
+def test_what_is_not_loaded_is_not_exported(store: Store, entry: Entry, target: Path) -> None:
     damaged = publish(store, ModelSource(None, "aaaaaaaaaaaa"), key(dtype="a"))
     unsigned = publish(store, ModelSource(None, "bbbbbbbbbbbb"), key(dtype="b"))
+    odd = publish(store, ModelSource(None, "cccccccccccc"), key(dtype="a b"))
     (damaged.folder / "graph.aoti").write_bytes(b"c0de")
     (unsigned.folder / "signature.json").unlink()
-    assert export(store, tmp_path / name, damaged, unsigned, entry) == [
-        Exported(damaged.folder, reasons.DigestDiffers("graph.aoti")),
-        Exported(unsigned.folder, reasons.Unsigned()),
-        Exported(entry.folder),
+    left_out = [
+        done(damaged.folder, reasons.DigestDiffers("graph.aoti")),
+        done(unsigned.folder, reasons.Unsigned()),
+        done(odd.folder, reasons.UnreadableManifest("its key names no folder")),
     ]
-    if name == "x.tar":
-        assert len(graphs(contents(tmp_path / name))) == 1
-    else:
-        assert len(list((tmp_path / name).rglob("manifest.json"))) == 1
-
-
-@pytest.mark.parametrize("name", ["x.tar", "baked"])
-def test_nothing_to_export_leaves_no_file(name: str, store: Store, entry: Entry, tmp_path: Path) -> None:
-    (entry.folder / "signature.json").unlink()
-    before = sorted(path for path in tmp_path.iterdir())
-    assert export(store, tmp_path / name, entry) == [Exported(entry.folder, reasons.Unsigned())]
-    assert sorted(path for path in tmp_path.iterdir() if path.name != "baked") == before
-    assert not list(tmp_path.glob("baked/*"))
+    before = sorted(target.parent.iterdir())
+    assert export(store, target, damaged, unsigned, odd) == left_out
+    assert sorted(path for path in target.parent.iterdir() if path.name != "baked") == before  # no file without a graph
+    assert [path for path in target.rglob("*") if not path.is_dir()] == []
+    assert export(store, target, damaged, unsigned, odd, entry) == [*left_out, done(entry.folder)]
+    assert len(graphs(contents(target))) == 1
 
 
 def test_a_folder_is_added_to(store: Store, entry: Entry, tmp_path: Path) -> None:
     other = publish(store, ModelSource(None, "aaaaaaaaaaaa"), key(dtype="float16"))
-    bake(store, tmp_path / "baked", entry)
-    before = snapshot(tmp_path / "baked" / "unknown" / "unet" / entry.folder.name)
-    bake(store, tmp_path / "baked", entry, other)
-    assert len(json.loads((tmp_path / "baked" / "bundle.json").read_text())["graphs"]) == 2
-    assert snapshot(tmp_path / "baked" / "unknown" / "unet" / entry.folder.name) == before  # the same, not again
-
-
-def test_a_newer_graph_takes_the_older_ones_place(
-    store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path
-) -> None:
-    bake(store, tmp_path / "baked", entry)
-    quarantine(store, entry.folder)
-    newer = publish(store, checkpoint, content=b"newer")
-    bake(store, tmp_path / "baked", newer)
-    (manifest,) = (tmp_path / "baked").rglob("manifest.json")
-    assert manifest.read_bytes() == newer.text
-    assert (manifest.parent / "graph.aoti").read_bytes() == b"newer"
-    assert not list((tmp_path / "baked").rglob(".writing-*"))
+    for made in (entry, other):
+        bake(store, tmp_path / "baked", made)
+    assert len(graphs(contents(tmp_path / "baked"))) == 2
 
 
 def test_copies_are_signed_where_they_lie(store: Store, copy: Entry, checkpoint: ModelSource, models: Path) -> None:
@@ -157,21 +129,8 @@ def test_an_own_copy_is_never_replaced(store: Store, copy: Entry, models: Path, 
     other.note_use(theirs, "compiled", ModelSource(None, "0123456789ab"))
     before = snapshot(copy.folder)
     why = reasons.TargetExists(copy.folder.name)
-    assert export(other, models / "photo.graphs", theirs) == [Exported(theirs.folder, why)]
+    assert export(other, models / "photo.graphs", theirs) == [done(theirs.folder, why)]
     assert snapshot(copy.folder) == before
-
-
-def test_others_can_read_a_folder(store: Store, entry: Entry, tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        bake(store, tmp_path / "baked", entry)
-    finally:
-        os.umask(before)
-    found = [tmp_path / "baked", *(tmp_path / "baked").rglob("*")]
-    modes = {path.is_dir(): set() for path in found}
-    for path in found:
-        modes[path.is_dir()].add(path.stat().st_mode & 0o777)
-    assert modes == {True: {0o755}, False: {0o644}}
 
 
 def test_a_full_disk_leaves_no_file(
@@ -187,13 +146,6 @@ def test_a_full_disk_leaves_no_file(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_key_whose_names_lead_elsewhere(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
-    odd = publish(store, checkpoint, key(dtype="a b"))
-    assert export(store, tmp_path / "x.tar", odd) == [
-        Exported(odd.folder, reasons.UnreadableManifest("its key names no folder"))
-    ]
-
-
 def test_a_name_too_long_for_a_file(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
     long = publish(store, checkpoint, key(target={"device": 120 * "x"}), new=new_entry("x"))
     with pytest.raises(OSError, match="name is too long"):
@@ -206,18 +158,9 @@ def test_one_user_may_publish_under_several_names(tmp_path: Path) -> None:
     assert exporting.key_path(tmp_path, "ci") == tmp_path / "publisher-ci.key"
     for name in ("../x", "a/b", 65 * "x", " "):
         assert exporting.key_path(tmp_path, name) == reasons.BadPublisherName(name)
-
-
-def test_a_publishers_key_is_the_users_alone(tmp_path: Path) -> None:
-    path = tmp_path / "home" / "publisher.key"
-    assert exporting.public_key(path) is None
-    private = key_file.obtain(path)
-    assert (path.stat().st_mode & 0o777, len(private)) == (0o600, 32)
-    assert exporting.public_key(path) == ed25519.public_key(private)
-    path.chmod(0o644)
-    assert exporting.public_key(path) == reasons.SigningKeyRefused("open", "publisher.key")
-    with pytest.raises(OSError, match="read or write it; close it with `chmod 600`, or remove it, and the next export"):
-        key_file.obtain(path)
+    private = key_file.obtain(tmp_path / "home" / "publisher.key")
+    assert ((tmp_path / "home" / "publisher.key").stat().st_mode & 0o777, len(private)) == (0o600, 32)
+    assert exporting.public_key(tmp_path / "home" / "publisher.key") == ed25519.public_key(private)
 
 
 def test_entries_are_found_from_any_folder(store: Store, entry: Entry, copy: Entry, models: Path) -> None:

@@ -26,11 +26,6 @@ from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import Trusted
 
 
-@pytest.fixture
-def alice(tmp_path: Path) -> Publisher:
-    return Publisher(Store(tmp_path / "alice"))
-
-
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch, s3_server() as url:
@@ -43,20 +38,16 @@ def s3() -> Iterator[str]:
 
 
 @pytest.fixture(params=["folder", "http", "hub", "s3"])
-def urls(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Iterator[tuple[str, str]]:
+def urls(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> tuple[str, str]:
     """Where a publisher writes, and where workers read."""
-    written = f"file://{folder}"
-    if request.param == "folder":
-        yield written, written
-    elif request.param == "http":
-        server = request.getfixturevalue("served")
-        yield written, server.url
-    elif request.param == "hub":
-        yield written, f"file://{tmp_path / 'hub' / 'models--site--graphs' / 'snapshots' / 'main'}"
-    else:
+    if request.param == "http":
+        return url, request.getfixturevalue("served").url
+    if request.param == "hub":
+        return url, f"file://{tmp_path / 'hub' / 'models--site--graphs' / 'snapshots' / 'main'}"
+    if request.param == "s3":
         request.getfixturevalue("s3")
-        address = f"s3://{BUCKET}/{tmp_path.name}"
-        yield address, address
+        url = f"s3://{BUCKET}/{tmp_path.name}"
+    return url, url
 
 
 def as_the_hub_keeps_it(folder: Path, snapshot: str) -> None:
@@ -90,8 +81,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_graph_is_fetched_once_and_used_offline(
     urls: tuple[str, str], alice: Publisher, folder: Path, tmp_path: Path, asked: list[str]
 ) -> None:
-    made = alice.make(content=b"theirs")
-    assert alice.push(urls[0], made) == ["pushed"]
+    made, other = alice.make(content=b"theirs"), alice.make(key(dtype="float16"))
+    assert alice.push(urls[0], made, other) == ["pushed", "pushed"]
     as_the_hub_keeps_it(folder, urls[1])
     worker = Worker.at(tmp_path / "home", urls[1], trusts=[alice])
     asked.clear()
@@ -102,59 +93,53 @@ def test_a_graph_is_fetched_once_and_used_offline(
     assert worker.store.provenance(found.entry) == Trusted("fleet")
     assert [name.split("/")[0] for name in asked] == ["records", "withdrawn", "objects", "objects", "objects"]
     for _ in range(2):  # what was not there is not asked for again at once
-        assert worker.fetch(key(dtype="float16")) is None
+        assert worker.fetch(key(dtype="bfloat16")) is None
         assert len(asked) == 6
     offline = Worker.at(tmp_path / "home")
     assert offline.store.find(key()) == Hit(found.entry)
     assert not list((tmp_path / "home" / ".staging").iterdir())
+    # As for a server that restores graphs before any model asks.
+    server = Worker.at(tmp_path / "server", urls[1], trusts=[alice]).store
+    digests = [records.key_digest(entry.manifest.key) for entry in (made, other)]
+    assert server.remotes.keys() == sorted(digests)
+    taken = server.take_named(digests[0])
+    assert isinstance(taken, Taken) and taken.entry.folder.parents[1] == server.graphs
+    assert server.find(key()) == Hit(taken.entry) and server.take_named(64 * "0") is None
 
 
-def test_nothing_is_asked_without_a_trusted_publisher(
-    served: FileServer, folder: Path, alice: Publisher, tmp_path: Path
-) -> None:
-    alice.push(f"file://{folder}", alice.make())
-    worker = Worker.at(tmp_path / "home", served.url)
-    found = worker.fetch()
+def test_nothing_is_asked_without_a_trusted_publisher(served: FileServer, made: Entry, tmp_path: Path) -> None:
+    found = Worker.at(tmp_path / "home", served.url).fetch()
     assert isinstance(found, reasons.StoreWithoutPublisher) and served.asked == []
 
 
-def test_a_publisher_who_is_trusted_no_longer(
-    served: FileServer, folder: Path, alice: Publisher, tmp_path: Path
-) -> None:
-    alice.push(f"file://{folder}", alice.make())
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
-    found = worker.fetch()
-    assert isinstance(found, Taken)
+def test_a_publisher_who_is_trusted_no_longer(alice: Publisher, made: Entry, worker: Worker) -> None:
+    assert isinstance(worker.fetch(), Taken)
     (worker.store.home / "trusted-publishers.json").unlink()
     assert worker.store.find(key()) == Miss(reasons.UnknownPublisher(alice.public))
     assert isinstance(worker.fetch(key(dtype="float16")), reasons.StoreWithoutPublisher)
 
 
 def test_a_withdrawn_graph_is_not_used_even_where_it_is_kept(
-    served: FileServer, folder: Path, alice: Publisher, tmp_path: Path
+    alice: Publisher, url: str, made: Entry, worker: Worker
 ) -> None:
-    made = alice.make()
-    alice.push(f"file://{folder}", made)
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
     assert isinstance(worker.fetch(), Taken)
-    assert alice.withdraw(f"file://{folder}", made) == 1
+    assert alice.withdraw(url, made) == 1
     without_time(worker)
     worker.store.remotes.refresh()
     assert worker.store.find(key()) == Miss(reasons.GraphWithdrawn("fleet"))
     assert worker.fetch() is None  # the record does not name it any more
-    assert alice.push(f"file://{folder}", made) == ["left out"]
-    again = Worker.at(tmp_path / "home")  # remembered by later processes, offline too
+    assert alice.push(url, made) == ["left out"]
+    again = Worker.at(worker.store.home)  # remembered by later processes, offline too
     assert again.store.find(key()) == Miss(reasons.GraphWithdrawn("fleet"))
 
 
 def test_the_budget_removes_what_was_fetched(
-    served: FileServer, folder: Path, alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alice: Publisher, url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for dtype in ("float32", "float16", "bfloat16"):
-        alice.push(f"file://{folder}", alice.make(key(dtype=dtype), content=dtype.encode() * 20_000))
+    dtypes = ("float32", "float16", "bfloat16")
+    alice.push(url, *(alice.make(key(dtype=dtype), content=dtype.encode() * 20_000) for dtype in dtypes))
     monkeypatch.setenv("ONEGRAPH_DISK_BUDGET", "400KB")
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
-    for dtype in ("float32", "float16", "bfloat16"):
+    for dtype in dtypes:
         assert isinstance(worker.fetch(key(dtype=dtype)), Taken)
     assert [entry.manifest.key["dtype"] for entry in worker.store.entries()] == ["bfloat16", "float16"]
     without_time(worker)
@@ -162,13 +147,11 @@ def test_the_budget_removes_what_was_fetched(
 
 
 def test_of_several_graphs_of_a_key_the_one_that_fits_is_taken(
-    served: FileServer, folder: Path, alice: Publisher, tmp_path: Path
+    alice: Publisher, url: str, made: Entry, served: FileServer, worker: Worker, tmp_path: Path
 ) -> None:
     """As for two versions of the host, whose code differs."""
-    alice.push(f"file://{folder}", alice.make(content=b"first"))
     second = alice.make(content=b"second", version="2")
-    alice.push(f"file://{folder}", second)
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
+    alice.push(url, second)
     wrong = reasons.FunctionReplaced("f")
 
     def differs(manifest: Manifest) -> reasons.Reason | None:
@@ -180,11 +163,7 @@ def test_of_several_graphs_of_a_key_the_one_that_fits_is_taken(
     assert other.fetch(differs=lambda manifest: wrong) == wrong
 
 
-def test_what_was_quarantined_here_is_not_fetched_again(
-    served: FileServer, folder: Path, alice: Publisher, tmp_path: Path
-) -> None:
-    alice.push(f"file://{folder}", alice.make())
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
+def test_what_was_quarantined_here_is_not_fetched_again(made: Entry, worker: Worker) -> None:
     found = worker.fetch()
     assert isinstance(found, Taken)
     quarantine(worker.store, found.entry.folder)
@@ -193,35 +172,27 @@ def test_what_was_quarantined_here_is_not_fetched_again(
     assert [path.name.startswith(BROKEN_PREFIX) for path in found.entry.folder.parent.iterdir()] == [True]
 
 
-def test_stores_are_asked_in_order(served: FileServer, folder: Path, alice: Publisher, tmp_path: Path) -> None:
+def test_stores_are_asked_in_order(served: FileServer, made: Entry, alice: Publisher, tmp_path: Path) -> None:
     """The first that has the graph gives it; a first one that is empty costs a request."""
-    alice.push(f"file://{folder}", alice.make())
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with http_server(empty) as first:
+    (tmp_path / "empty").mkdir()
+    with http_server(tmp_path / "empty") as first:
         worker = Worker.at(tmp_path / "home", first.url, served.url, trusts=[alice])
         assert isinstance(worker.fetch(), Taken)
         assert len(first.asked) == 1 and len(served.asked) == 5
 
 
-def test_two_publishers(served: FileServer, folder: Path, alice: Publisher, tmp_path: Path) -> None:
+def test_two_publishers(served: FileServer, url: str, made: Entry, alice: Publisher, tmp_path: Path) -> None:
     bob = Publisher(Store(tmp_path / "bob"))
-    bob.push(f"file://{folder}", bob.make(content=b"bob's"))
-    alice.push(f"file://{folder}", alice.make(key(dtype="float16"), content=b"alice's"))
+    bob.push(url, bob.make(key(dtype="float16"), content=b"bob's"))
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice, bob])
-    for wanted, content in ((key(), b"bob's"), (key(dtype="float16"), b"alice's")):
+    for wanted, content in ((key(), b"theirs"), (key(dtype="float16"), b"bob's")):
         found = worker.fetch(wanted)
         assert isinstance(found, Taken) and (found.entry.folder / "graph.aoti").read_bytes() == content
 
 
-def test_a_folder_that_cannot_be_written(
-    served: FileServer, folder: Path, alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice.push(f"file://{folder}", alice.make())
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
+def test_a_folder_that_cannot_be_written(made: Entry, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.store.private, "staging", _refuse)
-    found = worker.fetch()
-    assert isinstance(found, reasons.StoreGraphNotKept)
+    assert isinstance(worker.fetch(), reasons.StoreGraphNotKept)
     assert [name for name in worker.files() if name.endswith("manifest.json")] == []
 
 
@@ -239,9 +210,7 @@ def test_addresses_come_from_the_environment(tmp_path: Path, monkeypatch: pytest
     assert Store(tmp_path).remotes._layers == []
 
 
-def test_names_in_a_store_are_made_of_digests(alice: Publisher, folder: Path) -> None:
-    made = alice.make()
-    alice.push(f"file://{folder}", made)
+def test_names_in_a_store_are_made_of_digests(alice: Publisher, folder: Path, made: Entry) -> None:
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     digest, wanted = blake3(made.text).hexdigest(), records.key_digest(made.manifest.key)
     files = {records.object_name(file.blake3) for file in made.manifest.files.values()}
@@ -249,18 +218,3 @@ def test_names_in_a_store_are_made_of_digests(alice: Publisher, folder: Path) ->
         records.object_name(digest), records.record_name(alice.public, wanted), records.index_name(alice.public),
         records.graph_name(alice.public, wanted, digest),
     }  # fmt: skip
-    assert isinstance(made, Entry)
-
-
-def test_a_graph_is_fetched_by_the_digest_of_its_key(urls: tuple[str, str], alice: Publisher, tmp_path: Path) -> None:
-    """As for a server that restores graphs before any model asks."""
-    if "models--" in urls[1]:
-        pytest.skip("the same as a folder")
-    alice.push(urls[0], alice.make(), alice.make(key(dtype="float16")))
-    worker = Worker.at(tmp_path / "home", urls[1], trusts=[alice])
-    digests = [records.key_digest(key(dtype=dtype).fields()) for dtype in ("float32", "float16")]
-    assert worker.store.remotes.keys() == sorted(digests)
-    found = worker.store.take_named(digests[0])
-    assert isinstance(found, Taken) and found.entry.folder.parents[1] == worker.store.graphs
-    assert worker.store.find(key()) == Hit(found.entry)
-    assert worker.store.take_named(64 * "0") is None

@@ -6,13 +6,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
 import fsspec
 import pytest
 from support.fleet import servers
-from support.fleet.servers import Fault, FileServer, http_server
+from support.fleet.servers import Fault, FileServer
 from support.fleet.stores import Publisher, Worker, without_time
 from support.store.entries import key
 
@@ -36,12 +37,6 @@ def folder(alice: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("remote")
     alice.push(f"file://{folder}", alice.make(content=b"theirs" * 1000))
     return folder
-
-
-@pytest.fixture
-def served(folder: Path) -> Iterator[FileServer]:
-    with http_server(folder) as server:
-        yield server
 
 
 def kept(worker: Worker) -> list[str]:
@@ -68,12 +63,8 @@ CASES: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_fault_is_one_reason_and_nothing_is_kept(
-    name: str, alice: Publisher, served: FileServer, tmp_path: Path
-) -> None:
-    fault, code = CASES[name]
-    served.fault = fault
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
+def test_a_fault_is_one_reason_and_nothing_is_kept(name: str, served: FileServer, worker: Worker) -> None:
+    served.fault, code = CASES[name]
     found = worker.fetch()
     assert isinstance(found, reasons.Reason), found
     assert found.code == code
@@ -92,21 +83,18 @@ def test_nobody_waits_longer_than_was_said(fault: Fault, alice: Publisher, serve
     served.fault = fault
     worker = Worker.at(tmp_path / "home", served.url, trusts=[alice], wait=SHORT)
     began = time.monotonic()
-    found = worker.fetch()
-    waited = time.monotonic() - began
-    assert isinstance(found, reasons.StoreTooSlow)
-    assert waited >= SHORT  # that it is no more than that a busy machine cannot show
+    assert isinstance(worker.fetch(), reasons.StoreTooSlow)
+    assert time.monotonic() - began >= SHORT  # that it is no more than that a busy machine cannot show
     assert kept(worker) == []
 
 
 def test_a_store_that_failed_is_left_alone_for_a_while(
-    alice: Publisher, served: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: FileServer, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(remote.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(transport.Patience, "left", property(lambda self: 60.0))
     served.fault = servers.status(500)
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
     asked = []
     for step in (0.0, 30.0, 31.0, 60.0, 61.0, 119.0, 241.0):  # rests of 60, 120 and 240 s
         now[0] += step
@@ -119,42 +107,41 @@ def test_a_store_that_failed_is_left_alone_for_a_while(
     assert isinstance(worker.fetch(), Taken)
 
 
-def test_a_server_that_is_not_there(alice: Publisher, served: FileServer, tmp_path: Path) -> None:
+def test_the_next_store_is_asked_where_a_server_is_not_there(
+    alice: Publisher, served: FileServer, tmp_path: Path
+) -> None:
     worker = Worker.at(tmp_path / "home", f"http://127.0.0.1:{servers.free_port()}", served.url, trusts=[alice])
-    assert isinstance(worker.fetch(), Taken)  # the next one is asked
-    found = worker.fetch(key(dtype="float16"))
-    assert isinstance(found, reasons.StoreUnreachable)
+    assert isinstance(worker.fetch(), Taken)
+    assert isinstance(worker.fetch(key(dtype="float16")), reasons.StoreUnreachable)
 
 
-def test_a_name_that_cannot_be_resolved(alice: Publisher, tmp_path: Path) -> None:
-    worker = Worker.at(tmp_path / "home", "http://nowhere.invalid/graphs", trusts=[alice])
-    assert isinstance(worker.fetch(), reasons.StoreUnreachable)
+BAD = {
+    "http://nowhere.invalid/graphs": "store_unreachable",
+    "s3://bucket/x": "store_needs_package",
+    **dict.fromkeys(("ftpx://host/x", "https://", "../x", "file://relative", "http://h/x?y=1", "zip::s3://a"),
+                    "store_bad_address"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "url", ["ftpx://host/x", "https://", "../x", "file://relative", "http://h/x?y=1", "zip::s3://a"]
-)
-def test_what_is_no_address(url: str, alice: Publisher, tmp_path: Path) -> None:
-    worker = Worker.at(tmp_path / "home", url, trusts=[alice])
-    assert isinstance(worker.fetch(), reasons.StoreBadAddress)
+@pytest.mark.parametrize("url", BAD)
+def test_an_address_that_leads_nowhere(
+    url: str, alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    found = Worker.at(tmp_path / "home", url, trusts=[alice]).fetch()
+    assert isinstance(found, reasons.Reason) and found.code == BAD[url]
+    if isinstance(found, reasons.StoreNeedsPackage):
+        assert found == reasons.StoreNeedsPackage(url, "s3fs")
 
 
 def test_a_password_is_never_told(alice: Publisher, tmp_path: Path) -> None:
     port = servers.free_port()
-    worker = Worker.at(tmp_path / "home", f"http://me:secret@127.0.0.1:{port}/x", trusts=[alice])
-    found = worker.fetch()
+    found = Worker.at(tmp_path / "home", f"http://me:secret@127.0.0.1:{port}/x", trusts=[alice]).fetch()
     assert isinstance(found, reasons.StoreUnreachable)
     assert found.store == f"http://127.0.0.1:{port}/x" and "secret" not in found.text
 
 
-def test_a_missing_package_is_named(alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
-    worker = Worker.at(tmp_path / "home", "s3://bucket/x", trusts=[alice])
-    assert worker.fetch() == reasons.StoreNeedsPackage("s3://bucket/x", "s3fs")
-
-
-def test_sixty_look_ups_leave_no_threads(alice: Publisher, served: FileServer, tmp_path: Path) -> None:
-    worker = Worker.at(tmp_path / "home", served.url, trusts=[alice])
+def test_sixty_look_ups_leave_no_threads(worker: Worker) -> None:
     for number in range(60):
         assert worker.fetch(key(architecture=str(number))) is None
     assert [one.name for one in threading.enumerate() if one.name == "onegraph-store"] == []
@@ -162,13 +149,8 @@ def test_sixty_look_ups_leave_no_threads(alice: Publisher, served: FileServer, t
 
 def test_two_threads_fetch_one_graph(alice: Publisher, served: FileServer, tmp_path: Path) -> None:
     workers = [Worker.at(tmp_path / "home", served.url, trusts=[alice]) for _ in range(4)]
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda one=one: found.append(one.fetch())) for one in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [isinstance(one, Taken) for one in found] == [True] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert [isinstance(one, Taken) for one in pool.map(Worker.fetch, workers)] == [True] * 4
     assert len([name for name in kept(workers[0]) if name.endswith("manifest.json")]) == 1
 
 
