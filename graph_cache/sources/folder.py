@@ -71,16 +71,17 @@ class FolderSource:
 
     def take(self, wanted: Wanted, home: Home) -> Taken | Reason | None:
         """Copy a graph to the home; see `Source`."""
+        if wanted.key is None:
+            return None
         refused: Reason | None = None
-        for offer in self.offers(wanted.key, wanted.differs, wanted.condemned) if wanted.key is not None else ():
+        for offer in self.offers(wanted.key, wanted.differs, wanted.condemned):
             taken = offer if isinstance(offer, Reason) else self._take(offer, wanted.key, home)
             if isinstance(taken, Taken):
                 return taken
             refused = refused or taken
         return refused
 
-    def _take(self, entry: Entry, key: GraphKey | None, home: Home) -> Taken | Reason:
-        assert key is not None
+    def _take(self, entry: Entry, key: GraphKey, home: Home) -> Taken | Reason:
         try:
             with home.staging() as folder:
                 wrong = copy_files(entry, folder)

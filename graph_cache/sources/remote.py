@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -194,31 +195,14 @@ class Layers:
                 is_resting = time.monotonic() < layer.resting
                 until, found = layer.missed.get(wanted.digest, (0.0, None))
             if is_resting or until <= time.monotonic():
-                taken = self._look(layer, wanted, home)
-                if isinstance(taken, Taken):
-                    return taken
-                found = taken
+                answer = self._ask(layer, partial(self._of_publisher, layer, wanted, home), wanted.digest)
+                if isinstance(answer, Taken):
+                    return answer
+                found = answer
             first = first or found
         return first
 
-    def _look(self, layer: _Layer, wanted: Wanted, home: Home) -> Taken | Reason | None:
-        found: Taken | Reason | None = None
-
-        def look(shelf: Shelf) -> None:
-            nonlocal found
-            if not isinstance(found, Taken):
-                found = self._of_publisher(layer, shelf, wanted, home) or found
-
-        fault = self._ask(layer, look)
-        if fault is not None or isinstance(found, Taken):
-            return fault or found
-        with self._lock:
-            if len(layer.missed) >= _MOST_MISSES:
-                layer.missed.clear()
-            layer.missed[wanted.digest] = (time.monotonic() + _MISS_SECONDS, found)
-        return found
-
-    def _of_publisher(self, layer: _Layer, shelf: Shelf, wanted: Wanted, home: Home) -> Taken | Reason | None:
+    def _of_publisher(self, layer: _Layer, wanted: Wanted, home: Home, shelf: Shelf) -> Taken | Reason | None:
         """Raises StoreError."""
         began, refused = time.perf_counter(), None
         record = shelf.record(wanted.digest)
@@ -248,10 +232,14 @@ class Layers:
     def refresh(self) -> None:
         """Read what publishers have taken back, as a server does when it starts."""
         for layer in self._layers:
-            self._ask(layer, lambda shelf, layer=layer: self._taken_back(layer, shelf))  # type: ignore[misc]
+            self._ask(layer, partial(self._taken_back, layer))
 
-    def _ask(self, layer: _Layer, ask: Callable[[Shelf], object]) -> Reason | None:
-        """Ask a store for what each trusted publisher has, all within one wait; or tell why it does not answer."""
+    def _ask(self, layer: _Layer, ask: Callable[[Shelf], object], key: str = "") -> Taken | Reason | None:
+        """Ask a store for what trusted publishers have, all within one wait; or tell why it does not answer.
+
+        Args:
+            key: the digest of the one that is asked for, which is not asked for again at once.
+        """
         with self._lock:
             if time.monotonic() < layer.resting or layer.remote is None:
                 return layer.fault
@@ -261,9 +249,12 @@ class Layers:
             if isinstance(publishers, Reason):
                 return publishers
             layer.remote.connect()
-            patience = Patience(self._wait)
+            patience, found = Patience(self._wait), None
             for publisher in publishers:
-                ask(Shelf(layer.remote, publisher, patience))
+                answer = ask(Shelf(layer.remote, publisher, patience))
+                found = answer if isinstance(answer, Taken | Reason) else found
+                if isinstance(found, Taken):
+                    break
         except StoreError as error:
             return self._failed(layer, error.reason)
         except Exception as error:  # whatever a protocol does, the queue goes on
@@ -271,7 +262,11 @@ class Layers:
             return self._failed(layer, reasons.StoreUnreachable(label, type(error).__name__))
         with self._lock:
             layer.rest, layer.fault = FIRST_REST, None
-        return None
+            if key and not isinstance(found, Taken):
+                if len(layer.missed) >= _MOST_MISSES:
+                    layer.missed.clear()
+                layer.missed[key] = (time.monotonic() + _MISS_SECONDS, found)
+        return found
 
     def _taken_back(self, layer: _Layer, shelf: Shelf) -> frozenset[str]:
         """Raises StoreError."""

@@ -156,6 +156,14 @@ def test_garbage_is_not_collected_where_a_record_cannot_be_read(alice: Publisher
     assert (done.exit_code, done.stdout.count("\n")) == (1, 1)
 
 
+def test_a_name_that_no_graph_has_withdraws_nothing(alice: Publisher, tmp_path: Path) -> None:
+    made, url = alice.make(), f"file://{tmp_path}/remote"
+    alice.push(url, made)
+    done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:], "0123456789ab")
+    assert done.exit_code == 1
+    assert not (tmp_path / "remote" / "withdrawn").exists()
+
+
 def test_a_store_that_cannot_be_written_is_one_line(alice: Publisher, tmp_path: Path) -> None:
     alice.make()
     (tmp_path / "remote").write_text("a file")
@@ -165,6 +173,16 @@ def test_a_store_that_cannot_be_written_is_one_line(alice: Publisher, tmp_path: 
         assert onegraph(alice.store, "push", server.url).exit_code == 1
         assert onegraph(alice.store, "mirror", server.url, f"file://{tmp_path}/x").exit_code == 1
     assert onegraph(alice.store, "push", "nothing").exit_code == 1
+
+
+def test_a_withdrawal_that_a_store_loses_is_one_line(
+    alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, url = alice.make(), f"file://{tmp_path}/remote"
+    alice.push(url, made)
+    monkeypatch.setattr(Remote, "write", lambda *args: None)
+    done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:])
+    assert (done.exit_code, done.stdout.count("\n")) == (1, 1), done.stdout
 
 
 def test_what_is_not_sound_is_not_pushed(alice: Publisher, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def alice(tmp_path: Path) -> Publisher:
 @pytest.fixture
 def made(alice: Publisher, url: str) -> Entry:
     """A graph that she pushed."""
-    entry = alice.make(content=b"theirs")
+    entry = alice.make(content=b"theirs" * 1000)
     assert alice.push(url, entry) == ["pushed"]
     return entry
 

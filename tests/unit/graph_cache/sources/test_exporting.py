@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.store.bundles import contents, graphs
@@ -136,11 +137,8 @@ def test_an_own_copy_is_never_replaced(store: Store, copy: Entry, models: Path, 
 def test_a_full_disk_leaves_no_file(
     store: Store, entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         export(store, tmp_path / "x.tar", entry)
     assert sorted(tmp_path.iterdir()) == before

@@ -69,10 +69,6 @@ def test_copies_of_other_models_and_folders_are_taken_too(
 Spoil = Callable[[Store, Path], object]
 
 
-def unsigned(store: Store, copy: Path) -> None:
-    (copy / "signature.json").unlink()
-
-
 def of_another_key(store: Store, copy: Path) -> None:
     shutil.rmtree(copy)
     other = publish(store, ModelSource(None, MODEL), key(architecture="bb"))
@@ -87,7 +83,7 @@ REFUSED: dict[str, tuple[Spoil, reasons.Reason | None]] = {
         lambda store, copy: (copy / "manifest.json").write_bytes((copy / "manifest.json").read_bytes() + b" "),
         reasons.WrongSignature(),
     ),
-    "unsigned": (unsigned, reasons.Unsigned()),
+    "unsigned": (lambda store, copy: (copy / "signature.json").unlink(), reasons.Unsigned()),
     "another's": (
         lambda store, copy: (store.home / KEY_FILE).write_bytes(32 * b"x"), reasons.WrongSignature()
     ),
@@ -156,20 +152,18 @@ def test_keys_are_read_from_the_home_and_then_from_copies(
 # Writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(store: Store, entry: Entry, root: Path) -> None:
-    store.save(entry, root / MODEL)
+GIVE: dict[str, Callable[[Store, Entry, Path], object]] = {  # by the signature that the copy has
+    "signature.json": lambda store, entry, root: store.save(entry, root / MODEL),
+    "publisher.json": lambda store, entry, root: bake(store, root, entry),
+}
 
 
-def export(store: Store, entry: Entry, root: Path) -> None:
-    bake(store, root, entry)
-
-
-@pytest.mark.parametrize(("give", "signed"), [(save, "signature.json"), (export, "publisher.json")])
+@pytest.mark.parametrize("signed", GIVE)
 def test_what_is_given_is_whole_readable_and_the_newest(
-    give: Callable[..., None], signed: str, store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path
+    signed: str, store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path
 ) -> None:
     """Others may read it whatever the umask. It is not written again, but for a newer graph."""
-    root = tmp_path / "given"
+    give, root = GIVE[signed], tmp_path / "given"
     store.remember(entry, store.first_use(entry))
     before = os.umask(0o077)
     try:
@@ -178,7 +172,7 @@ def test_what_is_given_is_whole_readable_and_the_newest(
         os.umask(before)
     copy = next(root.rglob("manifest.json")).parent
     assert {path.name for path in copy.iterdir()} == {"constants.json", "graph.aoti", "manifest.json", signed}
-    for path in [root, *root.rglob("*")] if give is export else [copy, *copy.iterdir()]:
+    for path in [root, *root.rglob("*")] if signed == "publisher.json" else [copy, *copy.iterdir()]:
         assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
     found = snapshot(copy)
     give(store, entry, root)

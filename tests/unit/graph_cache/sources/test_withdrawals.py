@@ -12,14 +12,12 @@ from blake3 import blake3
 from support.fleet.servers import FileServer, http_server
 from support.fleet.stores import Publisher, Worker, remote_of, without_time
 from support.store.entries import key
-from typer.testing import CliRunner, Result
 
-from onegraph.cli.app import app
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.sources import commands, records
 from onegraph.graph_cache.sources.source import Taken
-from onegraph.graph_cache.sources.transport import Remote
+from onegraph.graph_cache.sources.transport import Remote, StoreError
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import withdrawals
 
@@ -43,11 +41,6 @@ def known(alice: Publisher, home: Path, *urls: str) -> list[bytes]:
     worker = Worker.at(home, *urls, trusts=[alice])
     worker.store.remotes.refresh()
     return [text for text in TEXTS if withdrawals.is_withdrawn(home, alice.public, text)]
-
-
-def onegraph(store: Store, *arguments: object) -> Result:
-    runner = CliRunner(env={"ONEGRAPH_HOME": str(store.home), "COLUMNS": "240"})
-    return runner.invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
 
 def test_withdrawals_of_all_stores_add_up(alice: Publisher, tmp_path: Path) -> None:
@@ -108,17 +101,12 @@ def test_a_withdrawal_that_cannot_be_read_back_is_no_success(
             write(self, name, data)
 
     monkeypatch.setattr(Remote, "write", lossy)
-    done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:])
-    assert (done.exit_code, done.stdout.count("\n")) == (1, 1), done.stdout
+    with pytest.raises(StoreError) as error:
+        alice.withdraw(url, made)
+    assert isinstance(error.value.reason, reasons.StoreReadOnly)
     monkeypatch.undo()
     alice.push(url)  # it is not forgotten
     assert (folder / records.withdrawn_name(alice.public)).exists()
-
-
-def test_a_name_that_no_graph_has_withdraws_nothing(alice: Publisher, folder: Path, url: str, made: Entry) -> None:
-    done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:], "0123456789ab")
-    assert done.exit_code == 1
-    assert not (folder / "withdrawn").exists()
 
 
 def test_a_mirror_takes_no_withdrawal_off(alice: Publisher, url: str, tmp_path: Path) -> None:
