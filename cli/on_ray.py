@@ -130,18 +130,18 @@ def _published(item: Item, baked: Baked, pusher: Pusher) -> Row:
     from ..common.reasons import Reason
     from ..graph_cache.integrity import describe
     from ..graph_cache.manifest import Manifest
-    from ..graph_cache.sources import unsigned
+    from ..graph_cache.sources import pushing
     from ..graph_cache.sources.records import key_digest
 
     expected, keys, why = _expected(item), [], baked.failed
-    checked = [(graph, unsigned.check(graph, expected)) for graph in baked.graphs]
+    checked = [(graph, pushing.check_unsigned(graph, expected)) for graph in baked.graphs]
     for _, found in checked:
         if isinstance(found, Reason):
             return Row(item, "failed", why=f"{describe(found)}; nothing of it is signed")
     for graph, manifest in checked:
         assert isinstance(manifest, Manifest)
         try:
-            done = unsigned.publish(graph, manifest, pusher)
+            done = pushing.push_unsigned(graph, manifest, pusher)
         except OSError as error:
             why = why or f"{error.strerror or error}"
             continue

@@ -1,6 +1,6 @@
 """Simulate a fleet that starts at once: `.venv/bin/python benchmarks/cpu/fleet.py --workers 1000`.
 
-Each worker is the real client code, `Layers.fetch`, with an empty graph folder of its own: it asks for records, reads
+Each worker is the real client code, `Layers.take`, with an empty graph folder of its own: it asks for records, reads
 manifests and files, verifies signatures and digests, and keeps the graphs. Only the network and the clock are made up.
 A store's uplink is shared equally by all that is on its way, a worker's own link bounds what it gets, and each request
 takes a round trip first. Caches stand for a CDN's edge or a node's own copy: each fetches a file once, whoever asks

@@ -7,24 +7,27 @@ is made of all those files (`Remote.remake`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from blake3 import blake3
+from pydantic import Base64Bytes, ValidationError
 
-from ...common.reasons import GraphWithdrawn, Reason
-from ..entry import Entry
+from ...common import reasons
+from ...common.errors import in_brief
+from ...common.reasons import Reason
+from ..entry import Entry, read
 from ..file_names import check_names
 from ..files import read_regular
-from ..integrity import check
-from ..manifest import Manifest
+from ..integrity import check, differs, read_file
+from ..manifest import MOST_BYTES, Manifest
 from ..store import Store
 from ..trust import ed25519, publishers, withdrawals
 from ..trust.withdrawals import Withdrawal
 from . import records
 from .exporting import why_not
 from .records import Index, PublishedUse, Publisher, Record, RemoteGraph
-from .source import Done
+from .source import Done, parse
 from .transport import Remote
 
 _LARGEST = 8 << 30  # bytes of a file
@@ -82,7 +85,7 @@ class Pusher:
             return Done(manifest.label, "left out", reason=wrong)
         digest, key = blake3(text).hexdigest(), records.key_digest(manifest.key)
         if digest in self._taken_back():
-            return Done(manifest.label, "left out", reason=GraphWithdrawn("whose key this is"))
+            return Done(manifest.label, "left out", reason=reasons.GraphWithdrawn("whose key this is"))
         written = self._write_files(manifest, files, progress) + self._write_object(digest, len(text), text)
         signature = publishers.sign(self._private, text)
         graph = RemoteGraph(manifest=digest, bytes=len(text), signature=signature.value, first_uses=first_uses)
@@ -245,3 +248,76 @@ def write_index(remote: Remote, public: str) -> int:
         return records.digests(remote.list(f"records/{public}"), "record")
 
     return remote.remake(records.index_name(public), records.MOST_INDEX_BYTES, listed, made)
+
+
+# Graphs without a signature, on their way from the machine that compiled them to the one with the publisher's key ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsigned:
+    """A graph as a task returns it: bytes, of which nothing is known yet; as JSON they are in base 64.
+
+    Attributes:
+        manifest: its bytes.
+        files: by name.
+        uses: what its first use showed there, as JSON.
+    """
+
+    manifest: Base64Bytes
+    files: Mapping[str, Base64Bytes]
+    uses: tuple[str, ...] = ()
+
+
+def made_here(store: Store) -> Iterator[Unsigned]:
+    """Give the graphs that a store's own key signed."""
+    for one in store.disk.entries():
+        entry = read(one.path) if one.facts.signed_by == "me" and not one.quarantined else None
+        if isinstance(entry, Entry):
+            read_files = {name: read_file(entry, name) for name in entry.manifest.files}
+            files = {name: data for name, data in read_files.items() if isinstance(data, bytes)}
+            if len(files) == len(read_files):
+                uses = tuple(use.model_dump_json() for use in published_uses(store, entry))
+                yield Unsigned(entry.text, files, uses)
+
+
+def check_unsigned(given: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest | Reason:
+    """Say whether a graph is whole: its manifest names what graphs have, and the files are what it lists.
+
+    Args:
+        expected: what fields of its key, and of the target in that, may be. One that it lacks is no look-up's.
+    """
+    if len(given.manifest) > MOST_BYTES:
+        return reasons.UnreadableManifest(f"more than {MOST_BYTES} bytes")
+    graph = parse(given.manifest)
+    if isinstance(graph, Reason):
+        return graph
+    manifest = graph.manifest
+    facts = {**manifest.key["target"], **manifest.key}
+    for field, wanted in expected.items():
+        value = str(facts.get(field, "")).partition("+")[0]  # machines with and without GPUs have other builds of torch
+        if field in facts and value not in wanted:
+            return reasons.NotAskedFor(field, value[:100], " or ".join(wanted))
+    for name, listed in manifest.files.items():
+        data = given.files.get(name)
+        wrong = reasons.MissingFile(name) if data is None else differs(name, data, listed)
+        if wrong is not None:
+            return wrong
+    odd = sorted({*given.files} - {*manifest.files})
+    return reasons.UnlistedMember(odd[0][:100]) if odd else manifest
+
+
+def push_unsigned(given: Unsigned, manifest: Manifest, pusher: Pusher) -> Done:
+    """Sign and push a graph that another machine made.
+
+    Args:
+        manifest: that `check_unsigned` gave for it.
+
+    Raises:
+        StoreError: the store cannot be read or written.
+        OSError: what the publisher took back cannot be remembered here.
+    """
+    try:
+        uses = tuple(PublishedUse.model_validate_json(use) for use in given.uses[:1])
+    except ValidationError as error:
+        return Done(manifest.label, "left out", reason=reasons.UnreadableManifest(in_brief(error)))
+    return pusher.push(manifest, given.manifest, given.files, uses)

@@ -121,7 +121,7 @@ class Patience:
 
 
 class Remote:
-    """One store. Names of files are relative, with slashes, and made by `names` alone.
+    """One store. Names of files are relative, with slashes, and made by `records` alone.
 
     Args:
         address: where it is.

@@ -18,7 +18,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # What takes graphs over, gives them away, or says whom to trust.
 DOORS = {
     "graph_cache/trust/trust_list.py",
-    *(f"graph_cache/sources/{name}.py" for name in ("bundle", "commands", "exporting", "pushing", "unsigned")),
+    *(f"graph_cache/sources/{name}.py" for name in ("bundle", "commands", "exporting", "pushing")),
 }
 # Where what a user's client sends is read.
 ENTRANCES = sorted(

@@ -23,9 +23,9 @@ from onegraph.cli.bake_task import Baked
 from onegraph.cli.ray_driver import FRAME
 from onegraph.common import reasons
 from onegraph.graph_cache.key import GraphKey
-from onegraph.graph_cache.sources import unsigned
+from onegraph.graph_cache.sources import pushing
+from onegraph.graph_cache.sources.pushing import Unsigned
 from onegraph.graph_cache.sources.source import Taken
-from onegraph.graph_cache.sources.unsigned import Unsigned
 from onegraph.graph_cache.store import Store
 
 PROMPT = {
@@ -159,7 +159,7 @@ def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tm
     made = alice.make()
     files = {name: (made.folder / name).read_bytes() for name in made.manifest.files}
     whole = Unsigned(made.text, files)
-    assert unsigned.check(whole, {}) == made.manifest
+    assert pushing.check_unsigned(whole, {}) == made.manifest
     for wrong, code in (
         (Unsigned(b"{}", files), "unreadable_manifest"),
         (Unsigned(made.text, {}), "missing_file"),
@@ -168,7 +168,7 @@ def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tm
         (Unsigned(made.text, {**files, "../evil": b""}), "unlisted_member"),
         (Unsigned(made.text.replace(b'"unet"', b'"../.."'), files), "unreadable_manifest"),
     ):
-        found = unsigned.check(wrong, {})
+        found = pushing.check_unsigned(wrong, {})
         assert isinstance(found, reasons.Reason) and found.code == code
         row = on_ray._published(item("a"), Baked((wrong,)), alice.pusher(f"file://{tmp_path}/remote"))
         assert row.did == "failed" and row.why.endswith("nothing of it is signed")
