@@ -23,13 +23,9 @@ Result = list[tuple[Path, bool]] | reasons.Reason
 
 
 @pytest.fixture
-def publisher(tmp_path: Path) -> Store:
-    return Store(tmp_path / "publisher")
-
-
-@pytest.fixture
-def exported(store: Store, publisher: Store, tmp_path: Path) -> Contents:
+def exported(store: Store, tmp_path: Path) -> Contents:
     """What a trusted publisher exported: two graphs."""
+    publisher = Store(tmp_path / "publisher")
     made = [
         publish(publisher, ModelSource(None, "666666666666"), content=b"theirs"),
         publish(publisher, ModelSource(None, "777777777777"), key(dtype="float16"), content=b"second"),
