@@ -21,8 +21,8 @@ def bake_plan(path: Path, on: str, dry_run: bool, as_json: bool) -> NoReturn:
     """Bake what a plan asks for and its store lacks. Ends the command: 0 if all is there, 3 if something failed."""
     from ..common.reasons import BadPublisherName
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.remote.pushing import Pusher
-    from ..graph_cache.sharing import exporting
+    from ..graph_cache.sources import exporting
+    from ..graph_cache.sources.pushing import Pusher
     from ..graph_cache.trust import ed25519, key_file
 
     home, rows, stopped = user_folder(), list[Row](), False
@@ -44,7 +44,7 @@ def bake_plan(path: Path, on: str, dry_run: bool, as_json: bool) -> NoReturn:
             rows += [Row(item, "missing") for item in left]
         elif left:
             try:
-                for row in on_ray.bake(plan, left, pusher, on, home):
+                for row in on_ray.bake(plan, left, pusher, on):
                     rows.append(row)
                     if not as_json:
                         print_line(f"{row.did}  {row.item.text}{f': {row.why}' if row.why else ''}")

@@ -22,10 +22,10 @@ from blake3 import blake3
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..graph_cache import entry
-from ..graph_cache.remote.address import STORES
-from ..graph_cache.remote.records import Digest
-from ..graph_cache.sharing import unsigned
-from ..graph_cache.sharing.unsigned import Unsigned
+from ..graph_cache.sources import pushing
+from ..graph_cache.sources.pushing import Unsigned
+from ..graph_cache.sources.records import Digest
+from ..graph_cache.sources.transport import STORES
 from ..graph_cache.store import Store
 from ..graph_cache.trust import trust_list
 from ..graph_cache.trust.publishers import Publishers
@@ -81,7 +81,7 @@ def run(item: Item, store: str, public: str) -> Baked:
             stderr=subprocess.STDOUT, check=False, preexec_fn=_end_with_parent(),
         )  # fmt: skip
         failed = "" if done.returncode == 0 else _why(done.stdout.decode(errors="replace"), done.returncode)
-        graphs = tuple(unsigned.made_here(here))
+        graphs = tuple(pushing.made_here(here))
         listed = here.disk.entries()
         for one in here.disk.copies():  # of no use to anybody, since their key is gone
             here.disk.delete(one)

@@ -15,8 +15,8 @@ from .sharing import Publisher, plain_errors, refuse
 
 if TYPE_CHECKING:
     from ..graph_cache.entry import Entry
-    from ..graph_cache.remote.transport import Remote
-    from ..graph_cache.sharing.remote_stores import Done
+    from ..graph_cache.sources.source import Done
+    from ..graph_cache.sources.transport import Remote
 
 Where = Annotated[str, typer.Argument(metavar="STORE", help="An address: https://, s3://, gs://, hf:// or file:///.")]
 
@@ -33,8 +33,7 @@ def push(
     trust the key read the store where ONEGRAPH_STORES names it.
     """
     from ..common.reasons import BadPublisherName
-    from ..graph_cache.remote.pushing import Pusher
-    from ..graph_cache.sharing import exporting, remote_stores
+    from ..graph_cache.sources import exporting, pushing
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519, key_file
 
@@ -49,9 +48,9 @@ def push(
         if not entries:
             _tell([], as_json, "0 graphs pushed", ok=False)
             return
-        pusher = Pusher(remote, key_file.obtain(path), here.home)
+        pusher = pushing.Pusher(remote, key_file.obtain(path), here.home)
         with _shown(sum(entry.bytes for entry in entries), as_json) as progress:
-            done = _each(remote_stores.push(here, entries, pusher, progress), as_json)
+            done = _each(pushing.push(here, entries, pusher, progress), as_json)
     written = sum(one.did == "pushed" for one in done)
     there = sum(one.did == "there already" for one in done)
     text = f"{written} graphs pushed, {there} there already, {size(sum(one.bytes for one in done))}"
@@ -75,8 +74,8 @@ def pull(
     Each is verified before it is kept. What is there already is not fetched again.
     """
     from ..common.reasons import PublisherListRefused, PublisherNotTrusted, StoreWithoutPublisher
-    from ..graph_cache.remote import fetching
-    from ..graph_cache.sharing import remote_stores
+    from ..graph_cache.sources import commands
+    from ..graph_cache.sources import remote as remotes
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519
     from ..graph_cache.trust.publishers import Publishers
@@ -94,10 +93,10 @@ def pull(
         if not trusted:
             refuse(StoreWithoutPublisher(remote.label))
         with _shown(None, as_json) as progress:
-            for publisher in fetching.trusted(trusted):
+            for publisher in remotes.in_order(trusted):
                 if trust in ("", publisher.name):
-                    fits = (lambda manifest: True) if everything else remote_stores.fits_here
-                    done += _each(remote_stores.pull(here, remote, publisher, fits, progress), as_json)
+                    fits = (lambda manifest: True) if everything else commands.fits_here
+                    done += _each(commands.pull(here, remote, publisher, fits, progress), as_json)
     pulled = sum(one.did == "pulled" for one in done)
     there = sum(one.did == "there already" for one in done)
     others = sum(one.did == "for another machine" for one in done)
@@ -111,11 +110,11 @@ def mirror(
     as_json: Json = False,
 ) -> None:
     """Copy a remote store, whoever signed what is in it. A copy that was stopped goes on when it is run again."""
-    from ..graph_cache.sharing import remote_stores
+    from ..graph_cache.sources import commands
 
     readable, writable = existing(source), opened(target)
     with plain_errors("mirror"), _shown(None, as_json) as progress:
-        done = _each(remote_stores.mirror(readable, writable, progress), as_json, quiet=("there already", "copied"))
+        done = _each(commands.mirror(readable, writable, progress), as_json, quiet=("there already", "copied"))
     copied = [one for one in done if one.did == "copied"]
     text = f"{len(copied)} files copied, {size(sum(one.bytes for one in copied))}"
     _tell([one for one in done if one.reason is not None], as_json, text, ok=all(one.reason is None for one in done))
@@ -141,8 +140,8 @@ def withdraw(
     from ..common.reasons import BadPublisherName, NoPublisherKey, Reason
     from ..graph_cache.disk.report import find
     from ..graph_cache.entry import Entry, read
-    from ..graph_cache.remote.pushing import Pusher
-    from ..graph_cache.sharing import exporting
+    from ..graph_cache.sources import exporting
+    from ..graph_cache.sources.pushing import Pusher
     from ..graph_cache.store import Store
     from ..graph_cache.trust import key_file
 
@@ -181,7 +180,7 @@ def withdraw(
 
 def _in_store(remote: Remote, public: str, name: str) -> dict[str, str]:
     """Find what a publisher has in a store, by the begin of a key or of a manifest's digest: digest -> key."""
-    from ..graph_cache.remote.records import named
+    from ..graph_cache.sources.records import named
 
     texts = {}
     for path in remote.list(f"graphs/{public}"):
@@ -198,11 +197,11 @@ def collect(
     as_json: Json = False,
 ) -> None:
     """Remove from a remote store the files that no graph of it needs, such as those of withdrawn graphs."""
-    from ..graph_cache.sharing import remote_stores
+    from ..graph_cache.sources import commands
 
     remote = existing(store)
     with plain_errors("collect garbage"):
-        found = remote_stores.garbage(remote, 3600 * grace)
+        found = commands.garbage(remote, 3600 * grace)
         if not dry_run:
             for name in found.names:
                 remote.remove(name)
@@ -221,10 +220,10 @@ def collect(
 def opened(text: str) -> Remote:
     """Open a store by its address, or end the command."""
     from ..common.reasons import StoreBadAddress
-    from ..graph_cache.remote import address
-    from ..graph_cache.remote.transport import Remote
+    from ..graph_cache.sources import transport
+    from ..graph_cache.sources.transport import Remote
 
-    where = address.parse(text)
+    where = transport.parse(text)
     if isinstance(where, StoreBadAddress):
         refuse(where)
     return Remote(where, 60.0)

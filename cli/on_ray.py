@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from blake3 import blake3
@@ -26,7 +25,7 @@ from .plans import Item, Plan
 from .ray_driver import FRAME, NO_CLUSTER
 
 if TYPE_CHECKING:
-    from ..graph_cache.remote.pushing import Pusher
+    from ..graph_cache.sources.pushing import Pusher
 
 _PURPOSE = b"onegraph bake, version 2\n"
 _MOST_BYTES = 256 << 10  # of a note
@@ -76,12 +75,11 @@ def split(items: list[Item], pusher: Pusher) -> tuple[list[Item], list[Item]]:
     return done, left
 
 
-def bake(plan: Plan, items: list[Item], pusher: Pusher, on: str, home: Path) -> Iterator[Row]:
+def bake(plan: Plan, items: list[Item], pusher: Pusher, on: str) -> Iterator[Row]:
     """Run tasks on a cluster, and push what each returns as soon as it does.
 
     Args:
         on: `auto`, or an address as `ray.init` takes it.
-        home: this user's graph folder.
 
     Raises:
         NoRayError: Ray is not installed.
@@ -103,7 +101,7 @@ def bake(plan: Plan, items: list[Item], pusher: Pusher, on: str, home: Path) -> 
                 driver.stdin.flush()
             while left and (result := _result(driver.stdout, left)) is not None:
                 number, baked = result
-                yield _published(left.pop(number), baked, pusher, home)
+                yield _published(left.pop(number), baked, pusher)
         finally:
             with contextlib.suppress(OSError):
                 if left:
@@ -127,31 +125,30 @@ def _result(out: IO[bytes], left: Container[int]) -> tuple[int, Baked] | None:
     return (number, Baked.from_bytes(data)) if number in left and len(data) == size else None
 
 
-def _published(item: Item, baked: Baked, pusher: Pusher, home: Path) -> Row:
+def _published(item: Item, baked: Baked, pusher: Pusher) -> Row:
     """Check, sign and push what a task returned: all of it, or nothing. Raises StoreError."""
     from ..common.reasons import Reason
     from ..graph_cache.integrity import describe
     from ..graph_cache.manifest import Manifest
-    from ..graph_cache.remote.pushing import Pushed
-    from ..graph_cache.remote.records import key_digest
-    from ..graph_cache.sharing import unsigned
+    from ..graph_cache.sources import pushing
+    from ..graph_cache.sources.records import key_digest
 
     expected, keys, why = _expected(item), [], baked.failed
-    checked = [(graph, unsigned.check(graph, expected)) for graph in baked.graphs]
+    checked = [(graph, pushing.check_unsigned(graph, expected)) for graph in baked.graphs]
     for _, found in checked:
         if isinstance(found, Reason):
             return Row(item, "failed", why=f"{describe(found)}; nothing of it is signed")
     for graph, manifest in checked:
         assert isinstance(manifest, Manifest)
         try:
-            done = unsigned.publish(graph, manifest, pusher, home)
+            done = pushing.push_unsigned(graph, manifest, pusher)
         except OSError as error:
             why = why or f"{error.strerror or error}"
             continue
-        if isinstance(done, Pushed):
+        if done.reason is None:
             keys.append(key_digest(manifest.key)[:12])
         else:
-            why = why or describe(done)
+            why = why or describe(done.reason)
     if why:
         return Row(item, "failed", keys, len(baked.fetched), why)
     _note_done(item, pusher, {*baked.fetched, *(blake3(graph.manifest).hexdigest() for graph in baked.graphs)})

@@ -90,7 +90,7 @@ def show_own_key(publisher: Publisher = "", as_json: Json = False) -> None:
     """Print your own public key, for those who are to trust you."""
     from ..common.reasons import BadPublisherName, NoPublisherKey, SigningKeyRefused
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.sharing import exporting
+    from ..graph_cache.sources import exporting
 
     path = exporting.key_path(user_folder(), publisher)
     if isinstance(path, BadPublisherName):
@@ -120,7 +120,7 @@ def export_graphs(
     """
     from ..common.reasons import BadPublisherName, TargetExists
     from ..graph_cache.integrity import describe
-    from ..graph_cache.sharing import exporting
+    from ..graph_cache.sources import exporting
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519, key_file
 
@@ -140,9 +140,9 @@ def export_graphs(
         for exported in exporting.export(store, entries, to, private) if entries else ():
             written += exported.reason is None
             what = "exported" if exported.reason is None else f"left out, {describe(exported.reason)}"
-            rows.append({"folder": str(exported.folder), "exported": exported.reason is None, "text": what})
+            rows.append({"folder": exported.name, "exported": exported.reason is None, "text": what})
             if not as_json:
-                print_line(f"{what}  {exported.folder}")
+                print_line(f"{what}  {exported.name}")
         public = ed25519.public_key(private) if written else ""
     if as_json:
         print_json({"graphs": rows, "to": str(to), "key": public})
@@ -178,12 +178,12 @@ def import_graphs(
 
 def _take_over(path: Path, publisher: str) -> list[tuple[Path, bool]]:
     from ..common.reasons import Reason
-    from ..graph_cache.sharing import importing
+    from ..graph_cache.sources import bundle
     from ..graph_cache.store import Store
 
     store = Store()
     with plain_errors("import"):
-        taken = importing.import_bundle(store.private, store.signer, path, publisher)
+        taken = bundle.import_bundle(store.private, store.signer, path, publisher)
     if isinstance(taken, Reason):
         refuse(taken)
     return taken
@@ -193,7 +193,7 @@ def _take_over(path: Path, publisher: str) -> list[tuple[Path, bool]]:
 def plain_errors(doing: str) -> Iterator[None]:
     """End a command with one line where something it needs fails."""
     from ..common.reasons import NeedsCryptography
-    from ..graph_cache.remote.transport import StoreError
+    from ..graph_cache.sources.transport import StoreError
     from ..graph_cache.trust.ed25519 import NoCryptographyError
 
     try:

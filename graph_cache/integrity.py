@@ -47,21 +47,21 @@ def record(path: Path) -> FileRecord:
 
 def check(entry: Entry) -> Sound | Damaged | UnreadableNow:
     """Compare every file with the manifest; the first that differs is returned."""
-    wrong = check_names(entry.manifest)
-    if wrong is not None:
-        return wrong
+    bad = check_names(entry.manifest)
+    if bad is not None:
+        return bad
     for name, wanted in entry.manifest.files.items():
         try:
             # A disk or network that fails for a moment may give other bytes: only what differs twice is damage.
-            differs = _compare(entry.folder / name, wanted) and _compare(entry.folder / name, wanted)
+            wrong = _compare(entry.folder / name, wanted) and _compare(entry.folder / name, wanted)
         except (FileNotFoundError, NotADirectoryError):
             return MissingFile(name)
         except IrregularFileError:
             return NotARegularFile(name)
         except (OSError, MemoryError) as error:
             return (UnreadableNow if may_pass(error, entry.folder / name) else UnreadableFile)(name, in_brief(error))
-        if differs is not None:
-            return differs
+        if wrong is not None:
+            return wrong
     return Sound()
 
 
@@ -78,9 +78,14 @@ def read_file(entry: Entry, name: str) -> bytes | Damaged | UnreadableNow:
         return NotARegularFile(name)
     except (OSError, MemoryError) as error:
         return UnreadableNow(name, in_brief(error))
+    return differs(name, data, wanted) or data
+
+
+def differs(name: str, data: bytes, wanted: FileRecord) -> WrongSize | DigestDiffers | None:
+    """What differs between the bytes of a file and its record."""
     if len(data) != wanted.bytes:
         return WrongSize(name, len(data), wanted.bytes)
-    return data if blake3(data).hexdigest() == wanted.blake3 else DigestDiffers(name)
+    return None if blake3(data).hexdigest() == wanted.blake3 else DigestDiffers(name)
 
 
 def _compare(path: Path, wanted: FileRecord) -> WrongSize | DigestDiffers | None:

@@ -49,10 +49,10 @@ from .lookup import MOST_COMPARED, Broken, Differs, Hit, Judged, Lookup, Miss, n
 from .machine_notes import MachineNotes
 from .model_hash import ModelSource
 from .publish import NewEntry
-from .remote import records
-from .remote.layers import Layers
 from .sources import folder as folders
+from .sources import records
 from .sources.folder import FolderSource
+from .sources.remote import Layers
 from .sources.source import Source, Taken, Wanted
 from .trust.signing import Signer, Trusted
 from .trust.trusted_entry import Faulty, Known, read_trusted

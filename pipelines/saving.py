@@ -20,7 +20,7 @@ from ..graph_cache.entry import Entry
 from ..graph_cache.key import difference
 from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.lookup import Hit
-from ..graph_cache.sharing import bundle, importing
+from ..graph_cache.sources import bundle
 from ..graph_cache.sources.folder import remove_copy
 from ..runtime.obtain.registry import registry
 from ..runtime.request import Request
@@ -177,7 +177,7 @@ def load_components(handle: Handle, folder: Path, trust: str | None, names: Coll
 def _import(path: Path, publisher: str) -> None:
     """Take a publisher's graphs over, if all of them are right."""
     try:
-        imported = importing.import_bundle(registry().store.private, registry().store.signer, path, publisher)
+        imported = bundle.import_bundle(registry().store.private, registry().store.signer, path, publisher)
     except OSError as error:
         raise PipelineError(f"The graphs in {path} could not be imported ({in_brief(error)}).") from error
     if isinstance(imported, Reason):

@@ -1,6 +1,6 @@
 """Simulate a fleet that starts at once: `.venv/bin/python benchmarks/cpu/fleet.py --workers 1000`.
 
-Each worker is the real client code, `Layers.fetch`, with an empty graph folder of its own: it asks for records, reads
+Each worker is the real client code, `Layers.take`, with an empty graph folder of its own: it asks for records, reads
 manifests and files, verifies signatures and digests, and keeps the graphs. Only the network and the clock are made up.
 A store's uplink is shared equally by all that is on its way, a worker's own link bounds what it gets, and each request
 takes a round trip first. Caches stand for a CDN's edge or a node's own copy: each fetches a file once, whoever asks
@@ -32,12 +32,12 @@ from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
-from onegraph.graph_cache.remote import address, layers, records, transport
-from onegraph.graph_cache.remote.layers import Layers
-from onegraph.graph_cache.remote.pushing import Pusher
-from onegraph.graph_cache.remote.transport import Patience, Remote, StoreError
-from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources import pushing, records, transport
+from onegraph.graph_cache.sources import remote as remotes
+from onegraph.graph_cache.sources.pushing import Pusher
+from onegraph.graph_cache.sources.remote import Layers
 from onegraph.graph_cache.sources.source import Taken
+from onegraph.graph_cache.sources.transport import Patience, Remote, StoreError
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file, trust_list
 from onegraph.graph_cache.trust.publishers import Publishers
@@ -69,7 +69,7 @@ class Scenario:
     per_cache: int = 0
     cache_uplink: float = 3125.0
     cache_trip: float = 0.002
-    wait: float = address.DEFAULT_WAIT
+    wait: float = transport.DEFAULT_WAIT
 
 
 SCENARIOS = (
@@ -227,7 +227,7 @@ class Worker:
         self._mine.acquire()
         try:
             store = Store(self.home)
-            store.remotes = Layers(self.home, [address.parse("http://store")], self.wait)
+            store.remotes = Layers(self.home, [transport.parse("http://store")], self.wait)
             for layer in store.remotes._layers:
                 assert layer.remote is not None
                 layer.remote = _SimulatedRemote(layer.remote, self)
@@ -310,9 +310,9 @@ def publish(folder: Path, remote: Path) -> tuple[str, list[GraphKey]]:
             store.publish(key, staged, new)
         keys.append(key)
     private = key_file.obtain(folder / "publisher.key")
-    where = address.parse(f"file://{remote}")
-    assert isinstance(where, address.Address)
-    done = [*remote_stores.push(store, store.entries(), Pusher(Remote(where, 60.0), private, folder))]
+    where = transport.parse(f"file://{remote}")
+    assert isinstance(where, transport.Address)
+    done = [*pushing.push(store, store.entries(), Pusher(Remote(where, 60.0), private, folder))]
     assert [one.did for one in done] == ["pushed"] * len(GRAPHS)
     return ed25519.public_key(private), keys
 
@@ -327,8 +327,8 @@ def simulate(scenario: Scenario, workers: int, work: Path, public: str, keys: li
         for _ in range(-(-workers // scenario.per_cache) if scenario.per_cache else 0)
     ]
     fleet = []
-    before = transport.time, layers.time
-    transport.time = layers.time = clock
+    before = transport.time, remotes.time
+    transport.time = remotes.time = clock
     try:
         for number in range(workers):
             home = work / "homes" / str(number)
@@ -339,7 +339,7 @@ def simulate(scenario: Scenario, workers: int, work: Path, public: str, keys: li
             network.at(chance.random() * SPREAD, worker.start)
         network.run()
     finally:
-        transport.time, layers.time = before
+        transport.time, remotes.time = before
     ready = sorted(worker.ready for worker in fleet if not worker.missed)
     cuts = statistics.quantiles(ready, n=100) if len(ready) > 1 else [*ready, *ready] * 50
     given = sum(source.link.bytes for source in caches or [store]) / 1e6 / workers

@@ -28,7 +28,7 @@ def run(bench: Bench) -> None:
     from support.fleet.servers import http_server
     from support.fleet.stores import Publisher
 
-    from onegraph.graph_cache.sharing import exporting
+    from onegraph.graph_cache.sources import exporting
     from onegraph.graph_cache.store import Store
 
     prompt = prompt_of(bench, STEPS)
@@ -62,7 +62,7 @@ def _first_step(bench: Bench, way: str, prompt: Any, public: str, store: Any) ->
     """Start a machine's server and queue two prompts; the seconds to their first steps, and what it fetched."""
     from headless import server, workflows
 
-    from onegraph.graph_cache.remote.address import STORES
+    from onegraph.graph_cache.sources.transport import STORES
     from onegraph.graph_cache.trust import trust_list
     from onegraph.graph_cache.trust.publishers import Publishers
     from onegraph.host.page import warm_up

@@ -1,1 +1,1 @@
-"""Where graphs come from: copies beside checkpoints, saved pipelines, bundles, remote stores. All lead to the home."""
+"""Where graphs come from besides the home, and how they are given to others: folders, bundles, remote stores."""

@@ -29,7 +29,6 @@ from ..layout import GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest,
 from ..lookup import MOST_COMPARED, Differs
 from ..manifest import MANIFEST_FILE, MOST_BYTES
 from ..model_hash import ModelSource
-from ..remote.records import key_digest
 from ..trust.publishers import PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE, Signer
 from ..trust.trusted_entry import Faulty, Known, read_trusted
@@ -58,11 +57,6 @@ class FolderSource:
             if isinstance(verdict, Known):
                 yield verdict.entry
 
-    def keys(self) -> Iterator[str]:
-        """Give the digests of the keys of its graphs; see `Source`."""
-        for component in visible(listed_now(self.folder)):
-            yield from (key_digest(entry.manifest.key) for entry in self.entries(component))
-
     def offers(self, key: GraphKey, differs: Differs, condemned: list[Entry]) -> Iterator[Entry | Reason]:
         """Read the entries of a key, whose files are not looked at; or tell why one cannot be used."""
         component = self.folder / key.component
@@ -77,16 +71,17 @@ class FolderSource:
 
     def take(self, wanted: Wanted, home: Home) -> Taken | Reason | None:
         """Copy a graph to the home; see `Source`."""
+        if wanted.key is None:
+            return None
         refused: Reason | None = None
-        for offer in self.offers(wanted.key, wanted.differs, wanted.condemned) if wanted.key is not None else ():
+        for offer in self.offers(wanted.key, wanted.differs, wanted.condemned):
             taken = offer if isinstance(offer, Reason) else self._take(offer, wanted.key, home)
             if isinstance(taken, Taken):
                 return taken
             refused = refused or taken
         return refused
 
-    def _take(self, entry: Entry, key: GraphKey | None, home: Home) -> Taken | Reason:
-        assert key is not None
+    def _take(self, entry: Entry, key: GraphKey, home: Home) -> Taken | Reason:
         try:
             with home.staging() as folder:
                 wrong = copy_files(entry, folder)

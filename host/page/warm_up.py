@@ -28,7 +28,7 @@ from ...graph_cache.files import read_regular
 from ...graph_cache.key import GraphKey
 from ...graph_cache.manifest import Manifest
 from ...graph_cache.model_hash import ModelSource
-from ...graph_cache.remote import address, records
+from ...graph_cache.sources import records, transport
 from ...graph_cache.sources.source import Taken
 from ...runtime.obtain.registry import registry
 from ...runtime.request import PREFIX, Request
@@ -59,7 +59,7 @@ class WarmUp:
     def start(self) -> None:
         """Restore what the list names, in a thread. Never raises."""
         text = os.environ.get(VARIABLE, "")
-        if address.from_environment() and not text.strip():  # a server that never misses would hear of nothing
+        if transport.from_environment() and not text.strip():  # a server that never misses would hear of nothing
             threading.Thread(target=registry().store.remotes.refresh, name="onegraph-stores", daemon=True).start()
         if not text.strip():
             return

@@ -20,8 +20,7 @@ from onegraph.common import reasons
 from onegraph.graph_cache.lookup import Miss
 from onegraph.graph_cache.manifest import MOST_BYTES
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.sharing import importing
-from onegraph.graph_cache.sharing.bundle import MOST_LIST_BYTES
+from onegraph.graph_cache.sources.bundle import MOST_LIST_BYTES, import_bundle
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import key_file, publishers
 
@@ -63,7 +62,7 @@ class Scene:
         return self.changed(manifest_json=data, publisher_json=signature.model_dump_json().encode())
 
     def take(self, bundle: Path) -> object:
-        return importing.import_bundle(self.store.private, self.store.signer, bundle, "fleet")
+        return import_bundle(self.store.private, self.store.signer, bundle, "fleet")
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # What takes graphs over, gives them away, or says whom to trust.
 DOORS = {
     "graph_cache/trust/trust_list.py",
-    *(f"graph_cache/sharing/{name}.py" for name in ("bundle", "exporting", "importing", "remote_stores", "unsigned")),
-    "graph_cache/remote/pushing.py",
+    *(f"graph_cache/sources/{name}.py" for name in ("bundle", "commands", "exporting", "pushing")),
 }
 # Where what a user's client sends is read.
 ENTRANCES = sorted(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import toy
-from support.store.entries import bake, publish, quarantine, snapshot, trust
+from support.store.entries import bake, publish, snapshot, trust
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common.errors import LoadError
@@ -22,8 +22,8 @@ from onegraph.graph_cache.home import Home, Verified
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.sharing.importing import import_bundle
 from onegraph.graph_cache.sources import folder as folder_source
+from onegraph.graph_cache.sources.bundle import import_bundle
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, private_folder, publishers
@@ -332,15 +332,6 @@ def test_a_damaged_copy_takes_no_other_ones_place(scene: Scene, loaded: list[byt
     assert set(loaded) == {b"good"}
 
 
-def test_what_was_quarantined_does_not_come_back(scene: Scene, loaded: list[bytes]) -> None:
-    """From no copy, whatever its name, as long as the quarantined graph is there."""
-    own = publish(scene.store, scene.source, scene.wanted, content=b"wrong")
-    shutil.copytree(own.folder, in_an_extra_model_folder(scene) / "toy" / f"x-{scene.wanted.digest}")
-    quarantine(scene.store, own.folder)
-    assert starts(scene).reason.code == "no_graph"
-    assert loaded == []
-
-
 ENTRIES = {  # by which graphs come to the home, where `Home.keep` alone makes an entry of them
     "publish": lambda scene: publish(scene.store, scene.source, scene.wanted),
     "take": lambda scene: scene.store.take(scene.wanted, scene.source, scene.neighbours),
@@ -357,6 +348,7 @@ def test_there_is_one_door_to_the_home(way: str, scene: Scene, monkeypatch: pyte
     asked: list[Verified] = []
 
     def keep(home: Home, new: Verified) -> Entry:
+        assert private_folder.check(new.folder.parent) is None
         asked.append(new)
         raise OSError("closed")
 
@@ -364,4 +356,3 @@ def test_there_is_one_door_to_the_home(way: str, scene: Scene, monkeypatch: pyte
     with contextlib.suppress(OSError):
         ENTRIES[way](scene)
     assert len(asked) == 1 and not [*scene.store.graphs.rglob("manifest.json")]
-    assert private_folder.check(asked[0].folder.parent) is None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
+from support.fleet.servers import http_server
 from support.fleet.stores import Publisher, Worker, remote_of, without_time
 from support.store.entries import CONSTANTS, key
 
@@ -18,11 +19,11 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.lookup import Broken, Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.remote import fetching, records
-from onegraph.graph_cache.remote.records import Record, RemoteGraph
-from onegraph.graph_cache.remote.transport import Endless, StoreError
-from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources import commands, records
+from onegraph.graph_cache.sources.records import Record, RemoteGraph
+from onegraph.graph_cache.sources.remote import Shelf
 from onegraph.graph_cache.sources.source import Taken
+from onegraph.graph_cache.sources.transport import StoreError
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import publishers
 
@@ -187,13 +188,14 @@ def test_an_older_record_brings_no_withdrawn_graph_back(world: World, tmp_path: 
 
 
 def test_an_older_list_takes_nothing_off(world: World) -> None:
-    """Withdrawals only add up: an older list, or none, changes nothing."""
+    """Withdrawals only add up: an older list, as of a cache before the store, or none, changes nothing."""
     first = world.alice.withdraw(world.url, world.other)
     name = world.path(records.withdrawn_name(world.alice.public))
     older = name.read_bytes()
     assert world.alice.withdraw(world.url, world.made) == first + 1
-    world.worker.store.remotes.refresh()
     name.write_bytes(older)
+    world.worker.store.remotes.refresh()  # finds the file that the list lacks
+    shutil.rmtree(world.folder / "withdrawn" / world.alice.public)
     without_time(world.worker)
     world.worker.store.remotes.refresh()
     without_time(world.worker)
@@ -201,6 +203,9 @@ def test_an_older_list_takes_nothing_off(world: World) -> None:
         shutil.rmtree(path)
     assert world.alice.push(world.url, world.made) == ["pushed"]  # by a publisher who forgot
     assert world.worker.fetch() == reasons.StoreGraphWithdrawn("file:remote", "fleet")
+    with http_server(world.folder) as server:  # by a later process, which reads the store where nothing can be listed
+        later = Worker.at(world.worker.store.home, server.url)
+        assert later.fetch() == reasons.StoreGraphWithdrawn(server.url, "fleet")
 
 
 def test_a_list_of_the_strangers_takes_nothing_back(world: World) -> None:
@@ -227,14 +232,12 @@ def test_what_is_kept_is_checked_like_any_other(world: World) -> None:
 
 
 def test_an_index_with_a_path_is_refused(world: World) -> None:
-    from support.fleet.servers import http_server
-
     index = world.path(records.index_name(world.alice.public))
     index.write_text(json.dumps({"version": 1, "keys": ["../../../../etc/passwd"]}))
     with http_server(world.folder) as server:
-        publisher = fetching.Publisher("fleet", world.alice.public)
+        shelf = Shelf(remote_of(server.url), records.Publisher("fleet", world.alice.public))
         with pytest.raises(StoreError) as refused:
-            fetching.keys(remote_of(server.url), publisher, Endless())
+            shelf.listed()
     assert refused.value.reason == reasons.StoreBadName(remote_of(server.url).label, "../../../../etc/passwd")
 
 
@@ -242,7 +245,7 @@ def test_a_mirror_copies_no_odd_names_and_no_wrong_objects(world: World, tmp_pat
     world.path("objects/zz/evil.so").write_bytes(b"evil")
     a_swapped_file(world)
     target = tmp_path / "target"
-    done = [*remote_stores.mirror(remote_of(world.url), remote_of(f"file://{target}"))]
+    done = [*commands.mirror(remote_of(world.url), remote_of(f"file://{target}"))]
     codes = sorted(one.reason.code for one in done if one.reason is not None)
     assert codes == ["store_bad_name", "store_wrong_bytes"]
     assert not (target / "objects" / "zz").exists()

@@ -10,10 +10,9 @@ from blake3 import blake3
 from support.fleet.stores import Publisher, remote_of
 
 from onegraph.common import reasons
-from onegraph.graph_cache.remote import records
-from onegraph.graph_cache.remote.transport import Endless, Patience, Remote, StoreError
-from onegraph.graph_cache.sharing import remote_stores
-from onegraph.graph_cache.sharing.remote_stores import Done
+from onegraph.graph_cache.sources import commands, records
+from onegraph.graph_cache.sources.source import Done
+from onegraph.graph_cache.sources.transport import Patience, Remote, StoreError
 from onegraph.graph_cache.store import Store
 
 A, SECRET = 64 * "a", b"-----BEGIN PRIVATE KEY-----"
@@ -30,7 +29,7 @@ class Lying(Remote):
     def list(self, folder: str, patience: Patience | None = None) -> dict[str, tuple[int, float]]:
         return {name: (len(SECRET), 0.0) for name in self.names if name.startswith(f"{folder}/")}
 
-    def read(self, name: str, most: int, patience: Patience) -> bytes:
+    def read(self, name: str, most: int, patience: Patience | None = None) -> bytes:
         return SECRET
 
 
@@ -41,7 +40,7 @@ def codes(done: list[Done]) -> list[str]:
 def refused(remote: Remote, name: str) -> bool:
     """Whether a store names the file as one that no store holds when it is read."""
     with pytest.raises(StoreError) as error:
-        remote.read(name, 1000, Endless())
+        remote.read(name, 1000)
     return error.value.reason == reasons.StoreBadName(remote.label, name[:100])
 
 
@@ -78,7 +77,7 @@ def test_a_name_that_no_publisher_makes_is_not_copied(name: str, tmp_path: Path)
     target = tmp_path / "deep" / "target"
     source = Lying()
     source.list = lambda folder, *_: {name: (len(SECRET), 0.0)} if folder == "withdrawn" else {}  # type: ignore[method-assign]
-    done = [*remote_stores.mirror(source, remote_of(f"file://{target}"))]
+    done = [*commands.mirror(source, remote_of(f"file://{target}"))]
     assert [one.reason for one in done] == [reasons.StoreBadName(source.label, name[:100])]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -100,7 +99,7 @@ def test_a_link_in_a_store_is_not_followed(link: str, to: str, name: str, source
     (source / link).parent.mkdir(parents=True)
     (source / link).symlink_to(outside / to)
     remote, target = remote_of(f"file://{source}"), source.parent / "target"
-    done = [*remote_stores.mirror(remote, remote_of(f"file://{target}"))]
+    done = [*commands.mirror(remote, remote_of(f"file://{target}"))]
     assert "store_bad_name" in codes(done)
     assert [path for path in target.rglob("*") if path.is_file()] == []
     assert name == link or name not in remote.list(name.split("/")[0])
@@ -111,7 +110,7 @@ def test_a_link_in_a_store_is_not_followed(link: str, to: str, name: str, source
 def test_a_folder_of_a_store_that_is_a_link_is_not_listed(folder: str, source: Path, outside: Path) -> None:
     (source / folder).symlink_to(outside)
     remote = remote_of(f"file://{source}")
-    for listed in (lambda: remote.list(folder), lambda: [*remote_stores.mirror(remote, remote)]):
+    for listed in (lambda: remote.list(folder), lambda: [*commands.mirror(remote, remote)]):
         with pytest.raises(StoreError) as error:
             listed()
         assert error.value.reason == reasons.StoreBadName(remote.label, folder)
@@ -137,7 +136,7 @@ def test_a_file_that_is_a_link_is_replaced_where_it_is_written(source: Path, out
     (source / name).symlink_to(outside / f"{A}.json")
     remote.write(name, b"new")
     assert (outside / f"{A}.json").read_bytes() == SECRET
-    assert not (source / name).is_symlink() and remote.read(name, 10, Endless()) == b"new"
+    assert not (source / name).is_symlink() and remote.read(name, 10) == b"new"
     with pytest.raises(StoreError):
         remote.write("../outside/new", b"new")
     assert not (outside / "new").exists()
@@ -157,5 +156,5 @@ def test_the_root_itself_may_be_a_link(source: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(source)
     remote = remote_of(f"file://{tmp_path / 'link'}")
     remote.write(f"index/{A}.json", b"x")
-    assert remote.read(f"index/{A}.json", 10, Endless()) == b"x"
+    assert remote.read(f"index/{A}.json", 10) == b"x"
     assert [*remote.list("index")] == [f"index/{A}.json"]

@@ -17,7 +17,7 @@ import pytest
 from headless.standstill import PATIENCE, wait_until
 from support.fleet.stores import Publisher
 
-from onegraph.graph_cache.remote.address import STORES
+from onegraph.graph_cache.sources.transport import STORES
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import trust_list
 from onegraph.graph_cache.trust.publishers import Publishers

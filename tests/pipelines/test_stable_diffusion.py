@@ -140,7 +140,7 @@ def test_graphs_of_another_user_are_refused(registry: Registry, tmp_path: Path) 
 
 def test_graphs_of_a_publisher_need_trust(registry: Registry, tmp_path: Path) -> None:
     """What another machine exported: refused without `trust`, or where the publisher is not known; then imported."""
-    from onegraph.graph_cache.sharing import exporting
+    from onegraph.graph_cache.sources import exporting
     from onegraph.graph_cache.store import Store
     from onegraph.graph_cache.trust import ed25519, trust_list
     from onegraph.graph_cache.trust.publishers import Publishers

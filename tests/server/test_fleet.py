@@ -15,8 +15,8 @@ from support.comfyui.shared_graphs import SharedGraphs
 from support.fleet.servers import http_server
 from support.fleet.stores import Publisher
 
-from onegraph.graph_cache.remote.address import STORES
-from onegraph.graph_cache.sharing import exporting
+from onegraph.graph_cache.sources import exporting
+from onegraph.graph_cache.sources.transport import STORES
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import trust_list
 from onegraph.graph_cache.trust.publishers import Publishers

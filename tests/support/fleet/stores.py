@@ -14,12 +14,11 @@ from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Differs, no_objection
 from onegraph.graph_cache.manifest import CodeRecord
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.remote import address
-from onegraph.graph_cache.remote.layers import Layers
-from onegraph.graph_cache.remote.pushing import Pusher
-from onegraph.graph_cache.remote.transport import Remote
-from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources import pushing, transport
+from onegraph.graph_cache.sources.pushing import Pusher
+from onegraph.graph_cache.sources.remote import Layers
 from onegraph.graph_cache.sources.source import Taken
+from onegraph.graph_cache.sources.transport import Remote
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file
 from support.store.entries import key, new_entry, publish, trust
@@ -29,7 +28,7 @@ WAIT = 60.0  # seconds, which no test waits out
 
 def remote_of(url: str) -> Remote:
     """Open a store by its address."""
-    found = address.parse(url)
+    found = transport.parse(url)
     assert not isinstance(found, StoreBadAddress)
     return Remote(found, 10.0)
 
@@ -59,7 +58,7 @@ class Publisher:
 
     def push(self, url: str, *entries: Entry) -> list[str]:
         """Push entries; what was done with each."""
-        return [done.did for done in remote_stores.push(self.store, entries, self.pusher(url))]
+        return [done.did for done in pushing.push(self.store, entries, self.pusher(url))]
 
     def withdraw(self, url: str, *entries: Entry) -> int:
         """Take entries back; how many are so far."""
@@ -78,7 +77,7 @@ class Worker:
         store = Store(home)
         for number, publisher in enumerate(trusts):
             trust(store, publisher.public, f"fleet{number or ''}")
-        store.remotes = Layers(home, [address.parse(url) for url in urls], wait)
+        store.remotes = Layers(home, [transport.parse(url) for url in urls], wait)
         return cls(store)
 
     def fetch(self, wanted: GraphKey | None = None, differs: Differs = no_objection) -> Taken | Reason | None:

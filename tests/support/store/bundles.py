@@ -12,7 +12,9 @@ Contents = dict[str, bytes]
 
 
 def contents(bundle: Path) -> Contents:
-    """The files of an exported tar file, by name."""
+    """The files of what was exported, a tar file or a folder, by name."""
+    if bundle.is_dir():
+        return {path.relative_to(bundle).as_posix(): path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
     with tarfile.open(bundle) as tar:
         return {info.name: tar.extractfile(info).read() for info in tar}  # type: ignore[union-attr]
 

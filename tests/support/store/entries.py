@@ -14,7 +14,7 @@ from onegraph.graph_cache.lookup import Broken
 from onegraph.graph_cache.manifest import MANIFEST_FILE, CodeRecord, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
-from onegraph.graph_cache.sharing import exporting
+from onegraph.graph_cache.sources import exporting
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file, trust_list
 from onegraph.graph_cache.trust.publishers import Publishers

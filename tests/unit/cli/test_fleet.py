@@ -15,10 +15,9 @@ from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
 from onegraph.graph_cache.lookup import Hit
-from onegraph.graph_cache.remote import records
-from onegraph.graph_cache.remote.transport import Remote, StoreError
-from onegraph.graph_cache.sharing import remote_stores
+from onegraph.graph_cache.sources import commands, records
 from onegraph.graph_cache.sources.source import Taken
+from onegraph.graph_cache.sources.transport import Remote, StoreError
 from onegraph.graph_cache.store import Store
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -101,7 +100,9 @@ def test_pushers_at_the_same_time_lose_nothing(alice: Publisher, tmp_path: Path)
     for thread in threads:
         thread.join()
     name = records.record_name(alice.public, records.key_digest(key().fields()))
-    found = records.read((tmp_path / "remote" / name).read_bytes(), "", ("", alice.public), name[-69:-5])
+    found = records.read(
+        (tmp_path / "remote" / name).read_bytes(), "", records.Publisher("", alice.public), name[-69:-5]
+    )
     assert isinstance(found, records.Record)
     assert len(found.graphs) == 12
 
@@ -150,9 +151,17 @@ def test_garbage_is_not_collected_where_a_record_cannot_be_read(alice: Publisher
     alice.push(url, alice.make())
     next((tmp_path / "remote" / "records").glob("*/*/*")).write_text("?")
     with pytest.raises(StoreError):
-        remote_stores.garbage(remote_of(url), 0.0)
+        commands.garbage(remote_of(url), 0.0)
     done = onegraph(alice.store, "gc", url, "--grace", "0")
     assert (done.exit_code, done.stdout.count("\n")) == (1, 1)
+
+
+def test_a_name_that_no_graph_has_withdraws_nothing(alice: Publisher, tmp_path: Path) -> None:
+    made, url = alice.make(), f"file://{tmp_path}/remote"
+    alice.push(url, made)
+    done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:], "0123456789ab")
+    assert done.exit_code == 1
+    assert not (tmp_path / "remote" / "withdrawn").exists()
 
 
 def test_a_store_that_cannot_be_written_is_one_line(alice: Publisher, tmp_path: Path) -> None:
@@ -164,6 +173,16 @@ def test_a_store_that_cannot_be_written_is_one_line(alice: Publisher, tmp_path: 
         assert onegraph(alice.store, "push", server.url).exit_code == 1
         assert onegraph(alice.store, "mirror", server.url, f"file://{tmp_path}/x").exit_code == 1
     assert onegraph(alice.store, "push", "nothing").exit_code == 1
+
+
+def test_a_withdrawal_that_a_store_loses_is_one_line(
+    alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, url = alice.make(), f"file://{tmp_path}/remote"
+    alice.push(url, made)
+    monkeypatch.setattr(Remote, "write", lambda *args: None)
+    done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:])
+    assert (done.exit_code, done.stdout.count("\n")) == (1, 1), done.stdout
 
 
 def test_what_is_not_sound_is_not_pushed(alice: Publisher, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from onegraph.cli.bake_task import Baked
 from onegraph.cli.ray_driver import FRAME
 from onegraph.common import reasons
 from onegraph.graph_cache.key import GraphKey
-from onegraph.graph_cache.sharing import unsigned
-from onegraph.graph_cache.sharing.unsigned import Unsigned
+from onegraph.graph_cache.sources import pushing
+from onegraph.graph_cache.sources.pushing import Unsigned
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
@@ -128,14 +128,14 @@ def test_a_task_returns_unsigned_graphs_that_the_driver_signs(alice: Publisher, 
     baked = bake_task.run(one, url, alice.public)
     assert baked.failed == "" and len(baked.graphs) == 1
     assert {*baked.graphs[0].files} == {"graph.aoti", "constants.json"}
-    row = on_ray._published(one, baked, pusher, alice.store.home)
+    row = on_ray._published(one, baked, pusher)
     assert (row.did, len(row.keys), row.why) == ("baked", 1, "")
     worker = Worker.at(tmp_path / "home", url, trusts=[alice])
     assert isinstance(worker.fetch(key_of(3)), Taken)
     assert on_ray.split([one], alice.pusher(url)) == ([one], [])
     again = bake_task.run(one, url, alice.public)  # without the note it is found in the store
     assert (again.graphs, len(again.fetched)) == ((), 1)
-    assert on_ray._published(one, again, pusher, alice.store.home).did == "hit"
+    assert on_ray._published(one, again, pusher).did == "hit"
     assert log.read_text().splitlines() == ["begun 3", "compiled 3", "begun 3"]
 
 
@@ -143,7 +143,7 @@ def test_a_task_returns_unsigned_graphs_that_the_driver_signs(alice: Publisher, 
 def test_a_task_that_fails_says_why(alice: Publisher, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/remote"
     one = item("fails", why="no such model")
-    row = on_ray._published(one, bake_task.run(one, url, alice.public), alice.pusher(url), alice.store.home)
+    row = on_ray._published(one, bake_task.run(one, url, alice.public), alice.pusher(url))
     assert (row.did, row.why) == ("failed", "it ended with code 1 and printed no such model")
     assert on_ray.split([one], alice.pusher(url)) == ([], [one])
 
@@ -159,7 +159,7 @@ def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tm
     made = alice.make()
     files = {name: (made.folder / name).read_bytes() for name in made.manifest.files}
     whole = Unsigned(made.text, files)
-    assert unsigned.check(whole, {}) == made.manifest
+    assert pushing.check_unsigned(whole, {}) == made.manifest
     for wrong, code in (
         (Unsigned(b"{}", files), "unreadable_manifest"),
         (Unsigned(made.text, {}), "missing_file"),
@@ -168,9 +168,9 @@ def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tm
         (Unsigned(made.text, {**files, "../evil": b""}), "unlisted_member"),
         (Unsigned(made.text.replace(b'"unet"', b'"../.."'), files), "unreadable_manifest"),
     ):
-        found = unsigned.check(wrong, {})
+        found = pushing.check_unsigned(wrong, {})
         assert isinstance(found, reasons.Reason) and found.code == code
-        row = on_ray._published(item("a"), Baked((wrong,)), alice.pusher(f"file://{tmp_path}/remote"), alice.store.home)
+        row = on_ray._published(item("a"), Baked((wrong,)), alice.pusher(f"file://{tmp_path}/remote"))
         assert row.did == "failed" and row.why.endswith("nothing of it is signed")
     assert not (tmp_path / "remote").exists()
 
@@ -293,10 +293,10 @@ def test_what_was_not_asked_for_is_not_signed(changed: dict[str, Any], alice: Pu
     one, own = item("bytes_of", number=1).model_copy(update={"expect": wanted}), key_of(0).target
     other = key_of(2, **{**changed, "target": own | changed.get("target", {})})
     url = f"file://{tmp_path}/remote"
-    row = on_ray._published(one, returned(alice, key_of(1), other), alice.pusher(url), alice.store.home)
+    row = on_ray._published(one, returned(alice, key_of(1), other), alice.pusher(url))
     assert (row.did, row.keys) == ("failed", []) and "where the plan asks for" in row.why
     assert not (tmp_path / "remote").exists()
-    row = on_ray._published(one, returned(alice, key_of(1)), alice.pusher(url), alice.store.home)
+    row = on_ray._published(one, returned(alice, key_of(1)), alice.pusher(url))
     assert (row.did, len(row.keys), row.why) == ("baked", 1, "")
 
 
@@ -349,10 +349,10 @@ def test_what_was_withdrawn_is_baked_again(alice: Publisher, tmp_path: Path) -> 
     url = f"file://{tmp_path}/remote"
     one = item("bytes_of", number=3, log=str(tmp_path / "log"))
     for key_name in (True, False):
-        row = on_ray._published(one, bake_task.run(one, url, alice.public), alice.pusher(url), alice.store.home)
+        row = on_ray._published(one, bake_task.run(one, url, alice.public), alice.pusher(url))
         assert row.did == "baked" and on_ray.split([one], alice.pusher(url)) == ([one], [])
         found = bake_task.run(one, url, alice.public)  # who only finds the graph depends on it as well
-        assert on_ray._published(one, found, alice.pusher(url), alice.store.home).did == "hit"
+        assert on_ray._published(one, found, alice.pusher(url)).did == "hit"
         (listed,) = (tmp_path / "remote" / "graphs").rglob("*.json")
         done = onegraph(alice, "withdraw", url, row.keys[0] if key_name else listed.stem[:16])
         assert done.exit_code == 0, done.output

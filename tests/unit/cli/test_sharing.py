@@ -222,6 +222,7 @@ def test_without_the_package(alice: Store, bob: Store, tmp_path: Path, monkeypat
     assert onegraph(bob, "trust", "add", "alice", public).exit_code == 0
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
     (alice.home / "publisher.key").unlink()
+    before = snapshot(bob.home)
     sentence = "signatures of publishers need the package cryptography, which `pip install cryptography` installs\n"
     for store, arguments in (
         (alice, ("export", "--to", tmp_path / "y.tar")),
@@ -229,6 +230,7 @@ def test_without_the_package(alice: Store, bob: Store, tmp_path: Path, monkeypat
     ):
         done = onegraph(store, *arguments)
         assert (done.exit_code, done.stdout) == (1, sentence)
+    assert snapshot(bob.home) == before
     assert not (alice.home / "publisher.key").exists() and not (tmp_path / "y.tar").exists()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.store.entries import bake, key, publish, quarantine, snapshot, trust
-from support.store.users import OTHER, as_root, as_user, give_to
+from support.store.users import OTHER, as_root
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
@@ -69,10 +69,6 @@ def test_copies_of_other_models_and_folders_are_taken_too(
 Spoil = Callable[[Store, Path], object]
 
 
-def unsigned(store: Store, copy: Path) -> None:
-    (copy / "signature.json").unlink()
-
-
 def of_another_key(store: Store, copy: Path) -> None:
     shutil.rmtree(copy)
     other = publish(store, ModelSource(None, MODEL), key(architecture="bb"))
@@ -87,7 +83,7 @@ REFUSED: dict[str, tuple[Spoil, reasons.Reason | None]] = {
         lambda store, copy: (copy / "manifest.json").write_bytes((copy / "manifest.json").read_bytes() + b" "),
         reasons.WrongSignature(),
     ),
-    "unsigned": (unsigned, reasons.Unsigned()),
+    "unsigned": (lambda store, copy: (copy / "signature.json").unlink(), reasons.Unsigned()),
     "another's": (
         lambda store, copy: (store.home / KEY_FILE).write_bytes(32 * b"x"), reasons.WrongSignature()
     ),
@@ -111,19 +107,11 @@ def test_a_copy_that_is_refused(name: str, store: Store, checkpoint: ModelSource
     assert [*(store.home / ".staging").iterdir()] == []
 
 
-def test_the_next_copy_is_taken_where_one_is_refused(
-    store: Store, checkpoint: ModelSource, entry: Entry, beside: Path, location: Path
-) -> None:
-    shutil.copytree(beside, location / "unet" / beside.name)
-    (beside / "graph.aoti").write_bytes(b"c0de")
-    taken = store.take(key(), checkpoint)
-    assert isinstance(taken, Taken) and taken.entry == entry
-
-
 def test_a_graph_that_was_quarantined_here_is_not_taken_again(
-    store: Store, checkpoint: ModelSource, entry: Entry, models: Path
+    store: Store, checkpoint: ModelSource, entry: Entry, location: Path
 ) -> None:
     """By its files, whatever its name. Another graph of the key is taken, and damage condemns no graph."""
+    shutil.copytree(entry.folder, location / "unet" / f"x-{key().digest}")
     quarantine(store, entry.folder)
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     assert store.take(key(), checkpoint) is None
@@ -159,47 +147,41 @@ def test_keys_are_read_from_the_home_and_then_from_copies(
     assert store.keys("unet", ["aa"], checkpoint) == [here.fields()]
     assert store.keys("unet", ["aa", "bb"], checkpoint) == [here.fields(), there.fields()]
     assert store.keys("unet", ["cc"], checkpoint) == store.keys("vae_decoder", ["aa"], checkpoint) == []
-    assert len([*FolderSource(checkpoint.path.parent / "photo.graphs" / MODEL, store.signer).keys()]) == 1  # type: ignore[union-attr]
-
-
-@as_root
-def test_a_closed_file_of_another_users_blocks_nothing(
-    store: Store, checkpoint: ModelSource, entry: Entry, beside: Path, reachable: Path
-) -> None:
-    """Who plants it may keep it closed for ever: it is as none, and a graph is made and found."""
-    give_to(OTHER, reachable)
-    os.chown(beside / "manifest.json", 0, 0)
-    (beside / "manifest.json").chmod(0o600)
-
-    def act() -> None:
-        mine = Store(store.home)
-        assert mine.lookup(key(), checkpoint) == Miss(reasons.NoGraph()) and mine.take(key(), checkpoint) is None
-        made = publish(mine, checkpoint)
-        assert mine.find(key()) == Hit(made)
-        shutil.rmtree(made.folder)
-        taken = mine.take(key(), checkpoint)  # from the copy beside the planted one
-        assert isinstance(taken, Taken) and taken.entry == made
-
-    as_user(act)
-    assert len([*beside.parent.iterdir()]) == 2
 
 
 # Writing ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_is_whole_and_readable_by_others(store: Store, entry: Entry, location: Path) -> None:
+GIVE: dict[str, Callable[[Store, Entry, Path], object]] = {  # by the signature that the copy has
+    "signature.json": lambda store, entry, root: store.save(entry, root / MODEL),
+    "publisher.json": lambda store, entry, root: bake(store, root, entry),
+}
+
+
+@pytest.mark.parametrize("signed", GIVE)
+def test_what_is_given_is_whole_readable_and_the_newest(
+    signed: str, store: Store, entry: Entry, checkpoint: ModelSource, tmp_path: Path
+) -> None:
+    """Others may read it whatever the umask. It is not written again, but for a newer graph."""
+    give, root = GIVE[signed], tmp_path / "given"
     store.remember(entry, store.first_use(entry))
     before = os.umask(0o077)
     try:
-        copy = write_copy(entry, location, store.signer)
+        give(store, entry, root)
     finally:
         os.umask(before)
-    assert isinstance(copy, Path) and copy == location / "unet" / entry.folder.name
-    assert {path.name for path in copy.iterdir()} == {"constants.json", "graph.aoti", "manifest.json", "signature.json"}
-    assert {path.stat().st_mode & 0o777 for path in copy.iterdir()} == {0o644} and copy.stat().st_mode & 0o777 == 0o755
+    copy = next(root.rglob("manifest.json")).parent
+    assert {path.name for path in copy.iterdir()} == {"constants.json", "graph.aoti", "manifest.json", signed}
+    for path in [root, *root.rglob("*")] if signed == "publisher.json" else [copy, *copy.iterdir()]:
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
     found = snapshot(copy)
-    assert write_copy(entry, location, store.signer) is None  # it is there
+    give(store, entry, root)
     assert snapshot(copy) == found and [*copy.parent.iterdir()] == [copy]
+    quarantine(store, entry.folder)
+    newer = publish(store, checkpoint, content=b"newer")
+    give(store, newer, root)
+    assert (copy / "manifest.json").read_bytes() == newer.text
+    assert (copy / "graph.aoti").read_bytes() == b"newer" and [*copy.parent.iterdir()] == [copy]
 
 
 def test_a_damaged_graph_is_not_given_away(store: Store, entry: Entry, location: Path) -> None:
@@ -209,14 +191,6 @@ def test_a_damaged_graph_is_not_given_away(store: Store, entry: Entry, location:
     assert [*(location / "unet").iterdir()] == []
     with pytest.raises(OSError, match=r"graph\.aoti"):
         store.save(entry, location)
-
-
-def test_an_own_copy_is_replaced_by_a_newer_graph(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    for content in (b"first", b"second"):
-        entry = publish(store, checkpoint, content=content)
-        quarantine(store, entry.folder)
-        (copy,) = (models / "photo.graphs" / MODEL / "unet").iterdir()
-        assert (copy / "graph.aoti").read_bytes() == content
 
 
 def test_another_users_copy_of_the_name_stays(
@@ -281,29 +255,6 @@ def test_an_own_link_is_followed(part: str, store: Store, entry: Entry, models: 
     (models / part).symlink_to(models / "disk")
     copy = write_copy(entry, location, store.signer)
     assert isinstance(copy, Path) and copy.resolve().is_relative_to(models / "disk")
-
-
-@as_root
-@pytest.mark.parametrize("part", ["tuned.graphs", "tuned.graphs/fedcba987654", "tuned.graphs/fedcba987654/unet"])
-def test_nothing_is_written_or_removed_through_anothers_link(
-    part: str, store: Store, entry: Entry, models: Path, location: Path, tmp_path: Path
-) -> None:
-    own = tmp_path / "own" / location.name / "unet" / entry.folder.name
-    own.mkdir(parents=True)
-    (own / "precious").touch()
-    target = {0: tmp_path / "own", 1: own.parents[1], 2: own.parent}[part.count("/")]
-    (models / part).parent.mkdir(parents=True, exist_ok=True)
-    (models / part).symlink_to(target)
-    os.chown(models / part, OTHER, OTHER, follow_symlinks=False)
-    before = snapshot(tmp_path / "own")
-    with pytest.raises(OSError, match="link"):
-        write_copy(entry, location, store.signer)
-    for name in ("manifest.json", "signature.json"):  # as if it were a copy
-        shutil.copy(entry.folder / name, own / name)
-    assert not remove_copy(location / "unet" / entry.folder.name, store.signer)
-    for name in ("manifest.json", "signature.json"):
-        (own / name).unlink()
-    assert snapshot(tmp_path / "own").keys() == before.keys()
 
 
 @as_root

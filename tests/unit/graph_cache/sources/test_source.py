@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import Mock
 
 import pytest
 
@@ -90,9 +91,6 @@ def test_only_what_differs_twice_is_damage(
 def test_a_file_that_cannot_be_read_now_is_no_damage(
     entry: Entry, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(path: Path) -> BinaryIO:
-        raise OSError(24, "Too many open files", str(path))
-
-    monkeypatch.setattr(source, "open_regular", fails)
+    monkeypatch.setattr(source, "open_regular", Mock(side_effect=OSError(24, "Too many open files", str(entry.folder))))
     found = copy_files(entry, target)
     assert isinstance(found, reasons.UnreadableNow) and str(entry.folder) not in found.text

@@ -8,32 +8,29 @@
     index/<publisher>.json                   the keys, for readers that cannot list
 
 A publisher is named by the public key, a key by blake3 of all its fields. So each name in a store is made of what was
-asked for or signed, and a store can be copied file by file.
+asked for or signed, and a store can be copied file by file. Withdrawals have a file each, so that machines which write
+at once lose none; the list of them is made of the files, by whoever copies a store, too.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from blake3 import blake3
 from pydantic import Field, StringConstraints, ValidationError
 
+from ...common import reasons
 from ...common.errors import in_brief
-from ...common.reasons import (
-    NeedsCryptography,
-    Reason,
-    StoreBadRecord,
-    StoreOtherKey,
-    StoreUnknownPublisher,
-    StoreWrongSignature,
-)
+from ...common.reasons import Reason
 from ..manifest import Strict
-from ..trust import ed25519
+from ..trust import ed25519, withdrawals
 from ..trust.publishers import PublicKey
 from ..trust.withdrawals import Envelope
+from .transport import Patience, Remote, StoreError
 
 MOST_BYTES = 256 << 10  # of a record
 MOST_GRAPHS = 64  # of a key: one for each version of the code that it was captured from
@@ -51,6 +48,14 @@ _NAMES = {
     "withdrawals": f"withdrawn/(?P<publisher>{_HEX})\\.json",
     "index": f"index/(?P<publisher>{_HEX})\\.json",
 }
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """A publisher: the name that this user gave, and the public key."""
+
+    name: str
+    key: str
 
 
 class PublishedUse(Strict):
@@ -154,6 +159,11 @@ def named(name: str) -> Named | None:
     return None
 
 
+def digests(names: Iterable[str], kind: str) -> list[str]:
+    """The digests that files of one kind are named by, in order."""
+    return sorted(one.digest for one in map(named, names) if one is not None and one.kind == kind)
+
+
 def sign(private: bytes, record: Record) -> bytes:
     """Sign a record: the bytes of its file. Raises NoCryptographyError."""
     return signed(private, _PURPOSE, record.model_dump_json())
@@ -165,34 +175,121 @@ def signed(private: bytes, purpose: bytes, statement: str) -> bytes:
     return Envelope(statement=statement, value=value).model_dump_json().encode()
 
 
-def read(data: bytes, store: str, publisher: tuple[str, str], key: str) -> Record | Reason:
+def statement(data: bytes, public: str, purpose: bytes) -> str | Envelope:
+    """Give what a publisher signed for some purpose; or the whole, where it is not the publisher's.
+
+    Raises:
+        ValueError: it is no signed statement.
+        NoCryptographyError: nothing can be verified.
+    """
+    envelope = Envelope.model_validate_json(data)
+    right = ed25519.is_signed(public, envelope.value, purpose + envelope.statement.encode())
+    return envelope.statement if right else envelope
+
+
+def read(data: bytes, store: str, publisher: Publisher, key: str) -> Record | Reason:
     """Read a record, if the publisher signed it for this key.
 
     Args:
         store: its address for people.
-        publisher: the name that this user gave, and the public key.
     """
-    name, public = publisher
+    if len(data) > MOST_BYTES:
+        return reasons.StoreBadRecord(store, f"more than {MOST_BYTES} bytes")
     try:
-        if len(data) > MOST_BYTES:
-            return StoreBadRecord(store, f"more than {MOST_BYTES} bytes")
-        envelope = Envelope.model_validate_json(data)
-        if not ed25519.is_signed(public, envelope.value, _PURPOSE + envelope.statement.encode()):
-            return _why_unsigned(envelope, store, name, public)
-        record = Record.model_validate_json(envelope.statement)
-    except (ValidationError, ValueError) as error:
-        return StoreBadRecord(store, in_brief(error, 80))
+        signed = statement(data, publisher.key, _PURPOSE)
+        if isinstance(signed, Envelope):
+            return _why_unsigned(signed, store, publisher)
+        record = Record.model_validate_json(signed)
+    except ValueError as error:
+        return reasons.StoreBadRecord(store, in_brief(error, 80))
     except ed25519.NoCryptographyError:
-        return NeedsCryptography()
-    if record.publisher != public:
-        return StoreUnknownPublisher(store, name)
-    return record if record.key == key else StoreOtherKey(store)
+        return reasons.NeedsCryptography()
+    if record.publisher != publisher.key:
+        return reasons.StoreUnknownPublisher(store, publisher.name)
+    return record if record.key == key else reasons.StoreOtherKey(store)
 
 
-def _why_unsigned(envelope: Envelope, store: str, name: str, public: str) -> Reason:
+def _why_unsigned(envelope: Envelope, store: str, publisher: Publisher) -> Reason:
     """Tell another publisher's record from one that was changed."""
     try:
         claimed = Record.model_validate_json(envelope.statement).publisher
     except ValidationError:
-        claimed = public
-    return StoreWrongSignature(store, name) if claimed == public else StoreUnknownPublisher(store, name)
+        claimed = publisher.key
+    wrong = reasons.StoreWrongSignature if claimed == publisher.key else reasons.StoreUnknownPublisher
+    return wrong(store, publisher.name)
+
+
+# Withdrawals ------------------------------------------------------------------------------------------------------
+
+
+def read_withdrawals(
+    remote: Remote, public: str, patience: Patience | None = None, known: Container[str] = ()
+) -> Iterator[tuple[dict[str, bytes], bool]]:
+    """Read what a publisher takes back: the list, then each file that it lacks.
+
+    Args:
+        known: manifests that are known as withdrawn.
+
+    Returns:
+        Of each, by manifest, the signed lines; and whether all of it is the publisher's.
+
+    Raises:
+        StoreError: the store does not tell.
+        NoCryptographyError: nothing can be verified.
+    """
+    listed, right = _read_lines(remote, withdrawn_name(public), public, patience, known)
+    yield listed, right
+    if not remote.can_list:
+        return
+    try:
+        files = _withdrawn_files(remote, public, patience)
+    except StoreError as error:
+        if not isinstance(error.reason, reasons.StoreForbidden):
+            raise
+        return  # such a reader has the list
+    for digest in files:
+        if digest not in listed and digest not in known:
+            yield _read_lines(remote, withdrawal_name(public, digest), public, patience)
+
+
+def write_withdrawals(remote: Remote, public: str, lines: Mapping[str, bytes]) -> int:
+    """Write the withdrawals that a store lacks, and make its list of all.
+
+    Returns:
+        Bytes that were written.
+
+    Raises:
+        StoreError: the store cannot be read or written, or does not give back what was written.
+    """
+    there = _withdrawn_files(remote, public)
+    new = {digest: line for digest, line in lines.items() if digest not in there}
+    for digest, line in new.items():
+        remote.write(withdrawal_name(public, digest), line)
+    listed = {digest: line for digest, line in lines.items() if digest in there}  # the new ones are read back
+
+    def made(files: list[str]) -> bytes:
+        for digest in files:
+            if digest not in listed:
+                file = withdrawal_name(public, digest)
+                found, right = _read_lines(remote, file, public)
+                listed.update(found)
+                if not right:
+                    remote.remove(file)  # nobody signed it, and readers would complain of it
+        return b"\n".join(listed[digest] for digest in sorted(listed))
+
+    name = withdrawn_name(public)
+    count = remote.remake(name, withdrawals.MOST_BYTES, lambda: _withdrawn_files(remote, public), made)
+    if lines.keys() - listed:
+        raise StoreError(reasons.StoreReadOnly(remote.label, "what was written is not there"))
+    return count + sum(map(len, new.values()))
+
+
+def _withdrawn_files(remote: Remote, public: str, patience: Patience | None = None) -> list[str]:
+    """The digests of the manifests that have a file."""
+    return digests(remote.list(f"withdrawn/{public}", patience), "withdrawal")
+
+
+def _read_lines(
+    remote: Remote, name: str, public: str, patience: Patience | None = None, known: Container[str] = ()
+) -> tuple[dict[str, bytes], bool]:
+    return withdrawals.read(remote.read(name, withdrawals.MOST_BYTES, patience) or b"", public, known)

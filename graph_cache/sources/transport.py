@@ -1,4 +1,4 @@
-"""Reading and writing the files of a remote store, through fsspec, which comes with torch.
+"""Where remote stores are, and reading and writing their files through fsspec, which comes with torch.
 
 Whatever the protocol, a read takes one request, at most so many bytes, and at most so many seconds: it runs in a thread
 of its own, which nobody waits for once its time is over.
@@ -6,33 +6,35 @@ of its own, which nobody waits for once its time is over.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
+import math
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitOver
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
+from ...common import reasons
 from ...common.errors import OneGraphError, in_brief
-from ...common.reasons import (
-    Reason,
-    StoreBadName,
-    StoreCannotList,
-    StoreForbidden,
-    StoreNeedsPackage,
-    StoreReadOnly,
-    StoreRedirects,
-    StoreTooSlow,
-    StoreUnreachable,
-)
-from .address import Address
-from .folder import BadNameError, Folder
+from ...common.reasons import Reason
+from .store_folder import BadNameError, Folder
 
 log = logging.getLogger("onegraph.graph_cache")
 
+STORES = "ONEGRAPH_STORES"  # addresses, separated by commas or white space, in the order in which they are asked
+WAIT = "ONEGRAPH_STORES_WAIT"  # seconds
+DEFAULT_WAIT = 5.0
+SCHEMES = ("https", "http", "s3", "gs", "hf", "file")  # fsspec has more, which nobody tried
+
+_COMMAND_SECONDS = 60.0  # of one file, for a command that a user looks at and may stop
+_LISTING_SECONDS = 600.0
 BYTES_PER_SECOND = 1_000_000  # what a store must give at least, beyond the time that any answer may take
 _CHUNK = 1 << 20
 _TRIES = 100  # of a file that is made of others, each because somebody else wrote meanwhile
@@ -42,16 +44,60 @@ _PACKAGES = {"s3": "s3fs", "hf": "huggingface_hub", "http": "aiohttp", "https": 
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where a store is.
+
+    Attributes:
+        scheme: one of `SCHEMES`, as fsspec names them.
+        url: without a slash at its end.
+        label: for people: no password, no query, and of a folder its name alone.
+    """
+
+    scheme: str
+    url: str
+    label: str
+
+
+def parse(text: str) -> Address | reasons.StoreBadAddress:
+    """Read an address, such as `s3://bucket/graphs`. One of a folder is absolute: `file:///mnt/graphs`."""
+    text = text.strip().rstrip("/")
+    bad = reasons.StoreBadAddress(text.rpartition("@")[2][:100] or "an empty text")
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return bad
+    if parts.scheme not in SCHEMES or "::" in text or parts.query or parts.fragment:
+        return bad
+    if parts.scheme == "file":
+        path = unquote(parts.path)
+        is_local = path.startswith("/") and host in ("", "localhost")
+        return Address("file", path, f"file:{path.rpartition('/')[2]}") if is_local else bad
+    return Address(parts.scheme, text, f"{parts.scheme}://{host}{port}{parts.path}") if host else bad
+
+
+def from_environment() -> list[Address | reasons.StoreBadAddress]:
+    """The stores that `ONEGRAPH_STORES` names, in their order, each once."""
+    texts = [text for text in re.split(r"[\s,]+", os.environ.get(STORES, "")) if text]
+    return [parse(text) for text in dict.fromkeys(texts)]
+
+
+def wait_from_environment() -> float:
+    """Seconds that a look-up waits for a store at most. What is no number above 0 counts as if it were not there."""
+    try:
+        seconds = float(os.environ.get(WAIT, DEFAULT_WAIT))
+    except ValueError:
+        return DEFAULT_WAIT
+    return seconds if seconds > 0 and math.isfinite(seconds) else DEFAULT_WAIT
+
+
 class StoreError(OneGraphError):
     """A store gives nothing that may be used."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.code)
         self.reason = reason
-
-
-class MissingError(OneGraphError):
-    """A store has no file of that name, or no such folder."""
 
 
 @dataclass
@@ -74,42 +120,8 @@ class Patience:
         return max(0.0, self._until - time.monotonic())
 
 
-class Endless(Patience):
-    """The time of a command that a user looks at and may stop: each file may take a minute, and what its size takes."""
-
-    def __init__(self) -> None:
-        super().__init__(60.0)
-
-    @property
-    def left(self) -> float:
-        return self.seconds
-
-    def allow(self, count: int) -> None:
-        """Wait longer for the files that come."""
-        self.seconds = max(self.seconds, 60.0 + count / BYTES_PER_SECOND)
-
-
-@dataclass
-class _Call(Generic[_T]):
-    """A call in a thread of its own."""
-
-    run: Callable[[threading.Event], _T]
-    done: threading.Event = field(default_factory=threading.Event)
-    given_up: threading.Event = field(default_factory=threading.Event)
-    result: list[_T] = field(default_factory=list)
-    error: BaseException | None = None
-
-    def __call__(self) -> None:
-        try:
-            self.result.append(self.run(self.given_up))
-        except BaseException as error:  # whoever waits is told
-            self.error = error
-        finally:
-            self.done.set()
-
-
 class Remote:
-    """One store. Names of files are relative, with slashes, and made by `names` alone.
+    """One store. Names of files are relative, with slashes, and made by `records` alone.
 
     Args:
         address: where it is.
@@ -122,8 +134,6 @@ class Remote:
         self._wait = wait
         self._fs: Any = None
         self._lock = threading.Lock()
-        self.requests = 0  # reads so far, of this process
-        self.bytes = 0
 
     @property
     def can_list(self) -> bool:
@@ -134,28 +144,21 @@ class Remote:
         """Import what the protocol takes, which is no time of the store's and asks nobody. Raises StoreError."""
         self._imported()
 
-    def read(self, name: str, most: int, patience: Patience) -> bytes | None:
+    def read(self, name: str, most: int, patience: Patience | None = None) -> bytes | None:
         """Read a file: as many bytes as it has, or one more than `most`; None where there is none.
+
+        Args:
+            patience: None: that of a command.
 
         Raises:
             StoreError: the store does not give it, or not in time.
         """
-        self.requests += 1
-        with contextlib.suppress(MissingError):
-            data = self._within(patience, lambda given_up: self._read(name, most, given_up))
-            self.bytes += len(data)
-            return data
-        return None
+        seconds = most / BYTES_PER_SECOND
+        return self._within(lambda fs, given_up: self._read(fs, name, most, given_up), patience, seconds)
 
     def size(self, name: str) -> int | None:
         """Tell how many bytes a file has; None where there is none. Raises StoreError."""
-
-        def ask(given_up: threading.Event) -> int:
-            return int(self._open_fs().info(self._path(name))["size"])
-
-        with contextlib.suppress(MissingError):
-            return self._within(Endless(), ask)
-        return None
+        return self._within(lambda fs, given_up: int(fs.info(self._path(name))["size"]))
 
     def list(self, folder: str, patience: Patience | None = None) -> dict[str, tuple[int, float]]:
         """List all files below a folder by their names: bytes, and when each was written (0: unknown).
@@ -169,34 +172,27 @@ class Remote:
             StoreError: it cannot be listed.
         """
         if not self.can_list:
-            raise StoreError(StoreCannotList(self.label))
+            raise StoreError(reasons.StoreCannotList(self.label))
 
-        def ask(given_up: threading.Event) -> dict[str, tuple[int, float]]:
-            fs = self._open_fs()
+        def ask(fs: Any, given_up: threading.Event) -> dict[str, tuple[int, float]]:
             fs.invalidate_cache()
             begin = len(fs._strip_protocol(self.address.url)) + 1 if self.address.scheme != "file" else 0
             found = fs.find(self._path(folder), detail=True).items()
             return {path[begin:]: (int(one.get("size") or 0), _written(one)) for path, one in found}
 
-        if patience is None:
-            patience = Endless()
-            patience.allow(600 * BYTES_PER_SECOND)
-        with contextlib.suppress(MissingError):
-            return self._within(patience, ask)
-        return {}
+        return self._within(ask, patience, _LISTING_SECONDS) or {}
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file in one step, over one that is there. Raises StoreError."""
-        patience = Endless()
-        patience.allow(len(data))
+        path, seconds = self._path(name), len(data) / BYTES_PER_SECOND
         try:
-            self._within(patience, lambda given_up: self._open_fs().pipe_file(self._path(name), data))
-        except MissingError as error:
-            raise StoreError(StoreReadOnly(self.label, "its folder is missing")) from error
+            written = self._within(lambda fs, given_up: fs.pipe_file(path, data) or True, None, seconds)
         except StoreError as error:
-            if isinstance(error.reason, StoreForbidden):
-                raise StoreError(StoreReadOnly(self.label, "no permission")) from error
+            if isinstance(error.reason, reasons.StoreForbidden):
+                raise StoreError(reasons.StoreReadOnly(self.label, "no permission")) from error
             raise
+        if written is None:
+            raise StoreError(reasons.StoreReadOnly(self.label, "its folder is missing"))
 
     def remake(self, name: str, most: int, listed: Callable[[], _T], made: Callable[[_T], bytes]) -> int:
         """Write a file that is made of others, again until nobody changed those or it meanwhile; bytes written.
@@ -213,51 +209,70 @@ class Remote:
             before = listed()
             data = made(before)
             if len(data) > most:
-                raise StoreError(StoreReadOnly(self.label, f"a file would have more than {most} bytes"))
-            if self.read(name, most, Endless()) != data:
+                raise StoreError(reasons.StoreReadOnly(self.label, f"a file would have more than {most} bytes"))
+            if self.read(name, most) != data:
                 self.write(name, data)
                 count += len(data)
-            if listed() == before and self.read(name, most, Endless()) == data:
+            if listed() == before and self.read(name, most) == data:
                 return count
-        raise StoreError(StoreReadOnly(self.label, "it does not keep what is written, or others keep changing it"))
+        raise StoreError(
+            reasons.StoreReadOnly(self.label, "it does not keep what is written, or others keep changing it")
+        )
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there. Raises StoreError."""
-        with contextlib.suppress(MissingError):
-            self._within(Endless(), lambda given_up: self._open_fs().rm_file(self._path(name)))
+        self._within(lambda fs, given_up: fs.rm_file(self._path(name)))
 
     # ---------------------------------------------------------------------------------------------------------
 
-    def _within(self, patience: Patience, run: Callable[[threading.Event], _T]) -> _T:
-        call = _Call(run)
+    def _within(
+        self, ask: Callable[[Any, threading.Event], _T], patience: Patience | None = None, seconds: float = 0.0
+    ) -> _T | None:
+        """Ask the file system, for as long as a look-up waits; or a command, beyond these seconds. None: no such file.
+
+        Raises:
+            StoreError: the store does not give it, or not in time.
+        """
+        patience = patience or Patience(_COMMAND_SECONDS + seconds)
+        done, given_up = Future[_T](), threading.Event()
+
+        def call() -> None:
+            try:
+                done.set_result(ask(self._open_fs(), given_up))
+            except BaseException as error:  # whoever waits is told
+                done.set_exception(error)
+
         # A daemon: nobody waits for a store that is silent, not even a process that ends.
         threading.Thread(target=call, name="onegraph-store", daemon=True).start()
         try:
-            ended = call.done.wait(patience.left)
+            error = done.exception(patience.left)
+        except WaitOver:
+            raise StoreError(reasons.StoreTooSlow(self.label, round(patience.seconds, 3))) from None
         finally:
-            call.given_up.set()
-        if not ended:
-            raise StoreError(StoreTooSlow(self.label, round(patience.seconds, 3)))
-        if call.error is None:
-            return call.result[0]
-        raise self._told(call.error) from call.error
+            given_up.set()
+        if error is None:
+            return done.result()
+        if isinstance(error, StoreError):
+            raise error
+        reason = self._reason(error)
+        if reason is None:
+            return None
+        raise StoreError(reason) from error
 
-    def _told(self, error: BaseException) -> BaseException:
-        """What to raise for what fsspec raised, whose classes depend on the protocol."""
-        if isinstance(error, StoreError | MissingError):
-            return error
+    def _reason(self, error: BaseException) -> Reason | None:
+        """Judge what fsspec raised, whose classes depend on the protocol. None: there is no such file or folder."""
         if isinstance(error, BadNameError):
-            return StoreError(StoreBadName(self.label, str(error)[:100]))
+            return reasons.StoreBadName(self.label, str(error)[:100])
         status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or status in _MISSING:
-            return MissingError()
+            return None
         if isinstance(error, PermissionError) or status in _FORBIDDEN:
-            return StoreError(StoreForbidden(self.label))
+            return reasons.StoreForbidden(self.label)
         detail = f"status {status}" if isinstance(status, int) else type(error).__name__
         if isinstance(error, OSError) and error.strerror:
             detail = error.strerror
         log.debug("%s: %s", self.label, in_brief(error))  # may hold names and addresses of the machine
-        return StoreError(StoreUnreachable(self.label, detail))
+        return reasons.StoreUnreachable(self.label, detail)
 
     def _open_fs(self) -> Any:
         """The file system. Making one may ask servers (gcsfs does for credentials). Raises StoreError."""
@@ -286,13 +301,13 @@ class Remote:
                 options["use_listings_cache"] = False
             return fsspec.get_filesystem_class(scheme), options
         except ImportError as error:
-            raise StoreError(StoreNeedsPackage(self.label, package)) from error
+            raise StoreError(reasons.StoreNeedsPackage(self.label, package)) from error
 
     def _path(self, name: str) -> str:
         return name if self.address.scheme == "file" else f"{self.address.url}/{name}"
 
-    def _read(self, name: str, most: int, given_up: threading.Event) -> bytes:
-        fs, path, scheme = self._open_fs(), self._path(name), self.address.scheme
+    def _read(self, fs: Any, name: str, most: int, given_up: threading.Event) -> bytes:
+        path, scheme = self._path(name), self.address.scheme
         if scheme not in (*_STREAMED, "file"):
             data: bytes = fs.cat_file(path, start=0, end=most + 1)
             return data
@@ -302,7 +317,7 @@ class Remote:
         with fs.open(path, "rb", **options) as file:
             status = getattr(getattr(file, "r", None), "status", 200)
             if 300 <= status < 400:
-                raise StoreError(StoreRedirects(self.label))
+                raise StoreError(reasons.StoreRedirects(self.label))
             return b"".join(_chunks(file, most, given_up))
 
 

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...common.errors import OneGraphError
-from ..files import sync
+from ..files import IrregularFileError, sync
 
 _HANDLES = os.name == "posix"  # elsewhere (Windows) making a link takes an administrator, and paths are used
 _CLOSED = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"))
@@ -27,7 +26,7 @@ _DEEPEST = 5  # folders in each other; the names of a store have four
 _HUB = re.compile(r"(.*[/\\](?:models|datasets|spaces)--[^/\\]+)[/\\]snapshots[/\\]")
 
 
-class BadNameError(OneGraphError):
+class BadNameError(IrregularFileError):
     """A name leads to no file of the store: through a link, out of the store, or to a pipe or folder."""
 
 

@@ -1,1 +1,0 @@
-"""Remote stores: graphs of trusted publishers, read through fsspec, verified, and kept in the local store."""

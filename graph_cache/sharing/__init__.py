@@ -1,1 +1,0 @@
-"""Giving graphs to others and taking theirs over: bundles, export, import. Only commands and pipelines reach it."""

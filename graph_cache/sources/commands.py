@@ -1,0 +1,215 @@
+"""What commands do with remote stores besides pushing: pull a publisher's graphs, mirror, collect garbage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from blake3 import blake3
+from pydantic import BaseModel, ValidationError
+
+from ...common.errors import in_brief
+from ...common.reasons import Reason, StoreBadName, StoreBadRecord, StoreWrongBytes, StoreWrongSignature
+from ..disk.usable import Here
+from ..key import FORMAT
+from ..manifest import Manifest
+from ..store import Store
+from ..trust import withdrawals
+from . import records
+from .pushing import Progress, write_index
+from .records import Publisher
+from .remote import Shelf
+from .source import Done
+from .transport import Patience, Remote, StoreError
+
+_COPY_SECONDS = 60.0  # of one file
+_MOST_BYTES = {  # of the files of each folder, in the order in which a mirror writes them
+    "withdrawn": withdrawals.MOST_BYTES, "objects": 8 << 30, "graphs": records.MOST_BYTES,
+    "records": records.MOST_BYTES, "index": records.MOST_INDEX_BYTES,
+}  # fmt: skip
+_M = TypeVar("_M", bound=BaseModel)
+
+
+# Pull -----------------------------------------------------------------------------------------------------------
+
+
+def pull(
+    store: Store,
+    remote: Remote,
+    publisher: Publisher,
+    fits: Callable[[Manifest], bool],
+    progress: Progress | None = None,
+) -> Iterator[Done]:
+    """Fetch a trusted publisher's graphs into the local store, so that look-ups of all models find them.
+
+    Args:
+        fits: which graphs are wanted.
+        progress: is told of bytes.
+
+    Raises:
+        StoreError: the store cannot be read; what was fetched before stays, and the next pull goes on.
+    """
+    there = {entry.text for entry in store.entries()}
+    shelf = Shelf(remote, publisher)
+    withdrawn = shelf.withdrawn(store.home)
+    for key in shelf.listed():
+        try:
+            record = shelf.record(key)
+            for _, graph in shelf.graphs(record, withdrawn) if record is not None else ():  # else removed meanwhile
+                if isinstance(graph, Reason):
+                    yield Done(key[:12], "left out", reason=graph)
+                elif not fits(graph.manifest):
+                    yield Done(graph.manifest.label, "for another machine")
+                elif graph.text in there:
+                    yield Done(graph.manifest.label, "there already")
+                elif isinstance(kept := shelf.keep(graph, store.private, progress), Reason):
+                    yield Done(graph.manifest.label, "left out", reason=kept)
+                else:
+                    yield Done(graph.manifest.label, "pulled", graph.bytes)
+        except StoreError as error:
+            if not isinstance(error.reason, StoreBadRecord | StoreWrongBytes | StoreWrongSignature):
+                raise
+            yield Done(key[:12], "left out", reason=error.reason)
+
+
+def fits_here(manifest: Manifest) -> bool:
+    """Whether some process of this installation may use a graph, by its versions and its system."""
+    here, target = Here.now(), manifest.key.get("target")
+    if manifest.key.get("format") != FORMAT or not isinstance(target, dict):
+        return False
+    known = {"torch": here.torch, "platform": here.platform, "machine": here.machine}
+    return all(not value or target.get(name, value) == value for name, value in known.items())
+
+
+# Mirror ---------------------------------------------------------------------------------------------------------
+
+
+def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> Iterator[Done]:
+    """Copy a store file by file, whoever signed what is in it. A copy that was stopped goes on where it was.
+
+    What is made of other files is made anew of those that the copy has, so that it keeps withdrawals and keys of its
+    own. Withdrawals come first, and objects before the records that name them; objects are compared with their names.
+
+    Raises:
+        StoreError: one of the stores cannot be read or written.
+        NoCryptographyError: there are withdrawals, and nothing can be verified.
+    """
+
+    def copied(name: str, count: int) -> Done:
+        if progress is not None:
+            progress(count)
+        return Done(name, "copied" if count else "there already", count)
+
+    withdrawn: dict[str, dict[str, bytes]] = {}
+    for folder, most in _MOST_BYTES.items():
+        there = target.list(folder)
+        indexed = []
+        for name, (size, _) in sorted(source.list(folder).items()):
+            one = records.named(name)
+            if one is None or not name.startswith(f"{folder}/"):
+                yield Done(name, "left out", reason=StoreBadName(source.label, name[:100]))
+                continue
+            if one.kind == "object" and there.get(name, (-1, 0.0))[0] == size:
+                yield Done(name, "there already")
+                continue
+            try:
+                data = source.read(name, most, Patience(_COPY_SECONDS))
+            except StoreError as error:
+                if not isinstance(error.reason, StoreBadName):
+                    raise
+                yield Done(name, "left out", reason=error.reason)
+                continue
+            if data is None:  # removed meanwhile
+                continue
+            if len(data) > most or (one.kind == "object" and blake3(data).hexdigest() != one.digest):
+                yield Done(name, "left out", reason=StoreWrongBytes(source.label, name))
+            elif folder == "withdrawn":
+                found, right = withdrawals.read(data, one.publisher)
+                withdrawn.setdefault(one.publisher, {}).update(found)
+                if not right:
+                    yield Done(name, "left out", reason=StoreWrongSignature(source.label, one.publisher[:12]))
+            elif folder == "index":
+                indexed.append(one.publisher)
+            elif name in there and target.read(name, len(data)) == data:
+                yield Done(name, "there already")
+            else:
+                target.write(name, data)
+                yield copied(name, len(data))
+        if folder == "withdrawn":
+            for public, lines in withdrawn.items():
+                yield copied(records.withdrawn_name(public), records.write_withdrawals(target, public, lines))
+        for public in indexed:
+            yield copied(records.index_name(public), write_index(target, public))
+
+
+# Garbage --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Garbage:
+    """What no record of a store names.
+
+    Attributes:
+        names: of objects -> bytes.
+        kept: bytes of objects that a record names.
+        young: objects that nobody names yet and that may belong to somebody who is pushing.
+    """
+
+    names: dict[str, int] = field(default_factory=dict)
+    kept: int = 0
+    young: int = 0
+
+
+def garbage(remote: Remote, grace: float) -> Garbage:
+    """Find the objects that no graph of the store needs. Changes nothing.
+
+    Every manifest that a signed file names is read. Where one cannot be, nothing is garbage, for nobody knows what it
+    needs.
+
+    Args:
+        grace: seconds that an object must be old, since what no record names may belong to somebody who is pushing.
+
+    Raises:
+        StoreError: the store cannot be listed or read, or a graph's manifest is missing or damaged.
+    """
+    before = time.time() - grace
+    objects = remote.list("objects")
+    needed: set[str] = set()
+    for folder in ("graphs", "records"):
+        for name in remote.list(folder):
+            if records.named(name) is not None:
+                needed |= _needed(remote, name, needed)
+    found = Garbage()
+    for name, (size, written) in sorted(objects.items()):
+        one = records.named(name)
+        if one is not None and one.digest in needed:
+            found.kept += size
+        elif written > before or one is None:
+            found.young += one is not None
+        else:
+            found.names[name] = size
+    return found
+
+
+def _needed(remote: Remote, name: str, known: set[str]) -> set[str]:
+    """The digests of objects that a record, or a graph of one, needs. Raises StoreError."""
+
+    def parsed(model: type[_M], data: str | bytes, of: str) -> _M:
+        try:
+            return model.model_validate_json(data)
+        except ValidationError as error:
+            raise StoreError(StoreBadRecord(remote.label, f"{of}: {in_brief(error, 80)}")) from error
+
+    data = remote.read(name, records.MOST_BYTES)
+    if data is None:  # removed meanwhile
+        return set()
+    found: set[str] = set()
+    for graph in parsed(records.Record, parsed(withdrawals.Envelope, data, name).statement, name).graphs:
+        if graph.manifest not in known | found:
+            text = remote.read(records.object_name(graph.manifest), graph.bytes)
+            if text is not None:  # a graph that nobody can load needs nothing
+                files = parsed(Manifest, text, graph.manifest[:12]).files.values()
+                found |= {graph.manifest, *(file.blake3 for file in files)}
+    return found
