@@ -55,7 +55,7 @@ class _AnyVersion(BaseModel):
 
 
 def read(folder: Path) -> Entry | Damaged | NewerManifest | OlderManifest | UnreadableNow:
-    """Read the entry in a folder, without checking its files. Who signed it is asked before: see `trusted_entry`."""
+    """Read the entry in a folder, without checking its files. Who signed it is asked before: see `trust.signing`."""
     first = _read(folder)
     return _read(folder) if isinstance(first, UnreadableManifest) else first  # it is damaged only if it reads so twice
 

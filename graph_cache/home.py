@@ -43,8 +43,7 @@ from .layout import (
 )
 from .manifest import MANIFEST_FILE, Manifest
 from .trust import private_folder
-from .trust.signing import Signer
-from .trust.trusted_entry import Known, read_trusted
+from .trust.signing import Known, Signer, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 

@@ -24,8 +24,7 @@ from .integrity import Sound, check
 from .key import GraphKey, difference
 from .layout import of_digest, visible
 from .manifest import Manifest
-from .trust.signing import Signer
-from .trust.trusted_entry import Faulty, Known, read_trusted
+from .trust.signing import Faulty, Known, Signer, read_trusted
 
 if TYPE_CHECKING:
     from .sources.source import Source

@@ -54,8 +54,7 @@ from .remote.layers import Layers
 from .sources import folder as folders
 from .sources.folder import FolderSource
 from .sources.source import Source, Taken, Wanted
-from .trust.signing import Signer, Trusted
-from .trust.trusted_entry import Faulty, Known, read_trusted
+from .trust.signing import Faulty, Known, Signer, Trusted, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 

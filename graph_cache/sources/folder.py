@@ -31,8 +31,7 @@ from ..manifest import MANIFEST_FILE, MOST_BYTES
 from ..model_hash import ModelSource
 from ..remote.records import key_digest
 from ..trust.publishers import PUBLISHER_FILE
-from ..trust.signing import SIGNATURE_FILE, Signer
-from ..trust.trusted_entry import Faulty, Known, read_trusted
+from ..trust.signing import SIGNATURE_FILE, Faulty, Known, Signer, read_trusted
 from .source import Taken, Wanted, copy_files
 
 log = logging.getLogger("onegraph.graph_cache")

@@ -14,9 +14,8 @@ from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
-from onegraph.graph_cache.trust import signing_key
 from onegraph.graph_cache.trust.private_folder import RefusedError
-from onegraph.graph_cache.trust.signing_key import KEY_FILE, VARIABLE
+from onegraph.graph_cache.trust.signing import KEY_FILE, KEY_VARIABLE, Signer
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     real.chmod(0o444 if os.geteuid() == 0 else 0o400)
     (tmp_path / "secrets" / "..data").symlink_to("..2026")
     (tmp_path / "secrets" / "onegraph").symlink_to("..data/onegraph")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "secrets" / "onegraph"))
+    monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "secrets" / "onegraph"))
     return real
 
 
@@ -44,7 +43,7 @@ def test_a_secret_signs_for_all_starts(store: Store, checkpoint: ModelSource, tm
 def test_a_secret_of_32_bytes(secret: Path, store: Store) -> None:
     secret.chmod(0o600)
     secret.write_bytes(32 * b"Z")
-    assert signing_key.obtain(store.home) == 32 * b"Z"
+    assert store.signer.key() == 32 * b"Z"
 
 
 @pytest.mark.parametrize("content", ["", "5a", 31 * "5a", 33 * "5a", 64 * "x", 2000 * "5", "é" * 32])
@@ -71,7 +70,7 @@ def test_a_secret_that_is_not_mounted(secret: Path, store: Store, checkpoint: Mo
 @as_root
 def test_a_secret_that_others_may_change_is_refused(secret: Path, store: Store) -> None:
     def fault() -> object:
-        found = signing_key.read(store.home)
+        found = store.signer.read_key()
         return found.fault if isinstance(found, reasons.SigningKeyRefused) else found
 
     assert fault() == 32 * b"Z"
@@ -107,7 +106,7 @@ def test_no_folder_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     with pytest.raises(NotADirectoryError):
-        signing_key.obtain(tmp_path / "file" / "home")
+        Signer(tmp_path / "file" / "home").key()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    made = signing_key.obtain(tmp_path / "file" / "home")
-    assert signing_key.read(tmp_path / "file" / "home") == made == signing_key.obtain(tmp_path / "file" / "home")
+    made = Signer(tmp_path / "file" / "home").key()
+    assert Signer(tmp_path / "file" / "home").read_key() == made == Signer(tmp_path / "file" / "home").key()
