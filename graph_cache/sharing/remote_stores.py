@@ -18,7 +18,7 @@ from ...common.reasons import (
     StoreWrongSignature,
     UnreadableManifest,
 )
-from ..disk.usable import Here
+from ..disk.listing import Here
 from ..entry import Entry
 from ..integrity import check
 from ..key import FORMAT

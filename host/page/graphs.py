@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 from collections.abc import Iterable
 from typing import Any
 
 from ...common import reasons
 from ...common.plain_text import plain
-from ...graph_cache.disk import budget, inventory, report
+from ...graph_cache.disk import inventory, report
 from ...graph_cache.disk.listing import Listed
-from ...graph_cache.disk.snapshot import Snapshot, Snapshots
+from ...graph_cache.disk.scan import revision
 from ...graph_cache.entry import Entry as Stored
 from ...graph_cache.entry import read
 from ...graph_cache.integrity import Sound, describe
-from ...graph_cache.store import Store
 from ...runtime.obtain.registry import registry
 from . import model_files
 from .answers import OfGraph, Refusal
@@ -33,19 +31,13 @@ _REMOVED = {
 }
 
 
-@functools.cache
-def _snapshots(store: Store) -> Snapshots:
-    return Snapshots(store.disk)
+def all_graphs() -> list[Listed]:
+    """List all graphs now, also the copies beside checkpoints of ComfyUI's folders."""
+    return registry().store.disk.scan(model_files.folders())
 
 
-def scans() -> int:
-    """How often this process has read all folders for a list."""
-    return _snapshots(registry().store).scans
-
-
-def snapshot() -> Snapshot:
-    """The list of all graphs now, also of the copies beside checkpoints of ComfyUI's folders."""
-    return _snapshots(registry().store).get(model_files.folders())
+def _find(asked: OfGraph) -> Listed | None:
+    return next((one for one in all_graphs() if one.id == asked.id), None)
 
 
 def entry(one: Listed) -> Entry:
@@ -63,10 +55,10 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     refused = report.state_refusal(asked.state)
     if refused is not None:
         return Refusal(400, refused)
-    snapshots = _snapshots(registry().store)
-    listing = snapshots.soon(model_files.folders(), _PATIENCE) if asked.partial else snapshot()
+    disk = registry().store.disk
+    entries, complete = disk.scan_soon(model_files.folders(), _PATIENCE) if asked.partial else (all_graphs(), True)
     wanted = {name: value for name in ("state", "model", "component") if (value := getattr(asked, name))}
-    listed = [one for one in listing.entries if asked.beside or not one.beside]
+    listed = [one for one in entries if asked.beside or not one.beside]
     chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, asked.search.casefold())]
     backwards = asked.sort in report.LARGEST_FIRST if not asked.order else asked.order == "desc"
     order = report.state_of if asked.sort == "state" else report.ORDERS[asked.sort]
@@ -74,9 +66,9 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     return Graphs(
         entries=_described(chosen[asked.offset : asked.offset + asked.limit]),
         total=len(chosen),
-        totals=Totals(**report.totals(registry().store.disk, listing.entries)),
-        revision=listing.revision,
-        complete=listing.complete,
+        totals=Totals(**report.totals(disk, entries)),
+        revision=revision(entries),
+        complete=complete,
     )
 
 
@@ -89,7 +81,7 @@ def _holds(one: Listed, text: str) -> bool:
 
 def details(asked: OfGraph) -> Graph | Refusal:
     """GET graphs/{id}."""
-    one = snapshot().by_id.get(asked.id)
+    one = _find(asked)
     if one is None:
         return _UNKNOWN
     stored = read(one.path)
@@ -119,7 +111,7 @@ def _texts(key: dict[str, Any]) -> dict[str, str]:
 
 def verify(asked: OfGraph) -> Done | Refusal:
     """POST graphs/{id}/verify: check owner, signature and files."""
-    one = snapshot().by_id.get(asked.id)
+    one = _find(asked)
     if one is None:
         return _UNKNOWN
     state = registry().store.check(one.path)
@@ -138,7 +130,7 @@ def unpin(asked: OfGraph) -> Done | Refusal:
 
 
 def _mark(asked: OfGraph, how: str, text: str) -> Done | Refusal:
-    one, disk = snapshot().by_id.get(asked.id), registry().store.disk
+    one, disk = _find(asked), registry().store.disk
     if one is None:
         return _UNKNOWN
     if one.quarantined:
@@ -154,7 +146,7 @@ def _mark(asked: OfGraph, how: str, text: str) -> Done | Refusal:
 
 def delete(asked: OfGraph) -> Done | Refusal:
     """POST graphs/{id}/delete: also a pinned one, unless a process uses it."""
-    one = snapshot().by_id.get(asked.id)
+    one = _find(asked)
     if one is None:
         return _UNKNOWN
     how = registry().store.disk.delete(one)
@@ -163,7 +155,7 @@ def delete(asked: OfGraph) -> Done | Refusal:
 
 def retry(asked: OfGraph) -> Done | Refusal:
     """POST graphs/{id}/retry: forget what compiles of the same graph failed with."""
-    one = snapshot().by_id.get(asked.id)
+    one = _find(asked)
     if one is None:
         return _UNKNOWN
     try:
@@ -181,7 +173,7 @@ def prune(asked: Prune) -> Pruned:
     if asked.beside:
         done = disk.prune_copies(inventory.unusable(), model_files.folders(), asked.dry_run)
     else:
-        due = inventory.over(budget.limit(registry().store.home))
+        due = inventory.over(disk.allowance.bytes)
         done = (disk.would_prune if asked.dry_run else disk.prune)(due)
     return Pruned(
         removed=_described(done.removed),
@@ -194,5 +186,5 @@ def prune(asked: Prune) -> Pruned:
 
 def _done(asked: OfGraph, code: str, text: str, done: bool) -> Done:
     """Tell what became of an entry, and how it is now."""
-    now = snapshot().by_id.get(asked.id)
+    now = _find(asked)
     return Done(done=done, text=text, code=code, entry=None if now is None else entry(now))
