@@ -24,7 +24,7 @@ from .integrity import Sound, check
 from .key import GraphKey, difference
 from .layout import of_digest, visible
 from .manifest import Manifest
-from .trust.signing import Faulty, Known, Signer, read_trusted
+from .trust.signing import Faulty, Known, read_trusted
 
 if TYPE_CHECKING:
     from .sources.source import Source
@@ -93,12 +93,10 @@ class Lookup:
 
     Attributes:
         markers: which entries took a process down.
-        signer: which entries are this user's own or published; others are passed over and stay as they are.
     """
 
     home: Home
     markers: Markers
-    signer: Signer
 
     def find(self, key: GraphKey, differs: Differs, model: str = "") -> Judged:
         """Look for the entry of a key; see `Store.find`."""
@@ -138,7 +136,7 @@ class Lookup:
             yield Miss(GraphRemoved()) if removed else judged
 
     def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Judged:
-        verdict = read_trusted(folder, self.signer)
+        verdict = read_trusted(folder, self.home.signer)
         if isinstance(verdict, UnreadableNow):
             return Unavailable(folder, verdict)
         if isinstance(verdict, Faulty):

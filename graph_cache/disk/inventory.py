@@ -21,7 +21,6 @@ from ..files import despite_removals
 from ..home import Home, Removed
 from ..machine_notes import MachineNotes
 from ..sources.folder import remove_copy
-from ..trust.signing import Signer
 from . import budget, leases, marks
 from .listing import Listed, bytes_below, bytes_on_disk
 from .scan import Scan
@@ -54,18 +53,12 @@ class Pruned:
 
 
 class Inventory:
-    """All graphs of one user.
+    """All graphs of one user."""
 
-    Args:
-        user: the user's graph folder.
-    """
-
-    def __init__(self, user: Path, home: Home, signer: Signer, notes: MachineNotes) -> None:
-        self._user = user
+    def __init__(self, home: Home, notes: MachineNotes) -> None:
         self._home = home
-        self._signer = signer
         self._notes = notes
-        self._scan = Scan(signer)
+        self._scan = Scan(home.signer)
         self._lock = threading.Lock()
         self._first: threading.Thread | None = None
         self._found: list[Listed] = []  # by the first list, which may be under way
@@ -151,7 +144,7 @@ class Inventory:
     @property
     def allowance(self) -> budget.Budget:
         """How many bytes the graphs of the home may take."""
-        return budget.current(self._user)
+        return budget.current(self._home.user)
 
     @contextlib.contextmanager
     def room(self, staged: Path, final: Path) -> Iterator[None]:
@@ -185,7 +178,7 @@ class Inventory:
 
     def _remove(self, entry: Listed) -> Removed:
         if entry.beside:
-            removed: Removed = "removed" if remove_copy(entry.path, self._signer) else "kept"
+            removed: Removed = "removed" if remove_copy(entry.path, self._home.signer) else "kept"
         else:
             removed = self._home.remove(entry.path, entry.used)
         if removed == "removed":

@@ -13,9 +13,8 @@ from support.store.entries import CONSTANTS, key, new_entry, publish
 
 from onegraph.common import reasons
 from onegraph.common.errors import LoadError
-from onegraph.graph_cache import constants
-from onegraph.graph_cache.constants import constants_of
-from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache import entry as entries
+from onegraph.graph_cache.entry import Entry, constants_of
 from onegraph.graph_cache.files import is_passing
 from onegraph.graph_cache.integrity import check
 from onegraph.graph_cache.lookup import Broken
@@ -59,7 +58,7 @@ def test_weights_unreadable_now_are_no_damage(
         raise OSError(errno.EMFILE, "Too many open files")
 
     entry = publish(store, checkpoint)
-    monkeypatch.setattr(constants, "read_regular", fails)
+    monkeypatch.setattr(entries, "read_regular", fails)
     with pytest.raises(LoadError) as raised:
         constants_of(entry)
     assert is_passing(raised.value.__cause__)

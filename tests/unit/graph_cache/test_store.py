@@ -102,7 +102,7 @@ def test_every_entry_and_copy_is_checked(store: Store, checkpoint: ModelSource, 
     assert found.pop(copies[3]) == store.check(copies[3]) == Unsigned()
     assert found == dict.fromkeys([entries[0].folder, entries[3].folder, *copies[:3]], Sound())
     assert [*store.entries()] == [entries[0], entries[1], entries[3]]
-    assert [store.provenance(entry) for entry in store.entries()] == 3 * [Trusted()]
+    assert [store.signer.provenance(entry) for entry in store.entries()] == 3 * [Trusted()]
 
 
 def test_one_bad_folder_hides_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

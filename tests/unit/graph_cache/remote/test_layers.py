@@ -83,7 +83,7 @@ def test_a_graph_is_fetched_once_and_used_offline(
     assert isinstance(found, Taken), found
     assert (found.entry.folder / "graph.aoti").read_bytes() == b"theirs"
     assert found.entry.text == made.text
-    assert worker.store.provenance(found.entry) == Trusted("fleet")
+    assert worker.store.signer.provenance(found.entry) == Trusted("fleet")
     # A record, what is taken back, a manifest, and two files.
     assert worker.store.remotes.requests == 5
     assert isinstance(worker.fetch(key(dtype="float16")), type(None))

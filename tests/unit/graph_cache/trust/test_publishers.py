@@ -48,10 +48,10 @@ def baked(models: Path, public: str) -> Entry:
 
 
 def test_nobody_is_trusted_unasked(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
-    assert store.provenance(baked) == reasons.UnknownPublisher(public)
+    assert store.signer.provenance(baked) == reasons.UnknownPublisher(public)
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     trust(store, KEY, "somebody-else")
-    assert store.provenance(baked) == reasons.UnknownPublisher(public)
+    assert store.signer.provenance(baked) == reasons.UnknownPublisher(public)
     assert reasons.UnknownPublisher(public).text == (
         f"the cached graph was signed by a publisher who is not trusted here (key {public[:16]}...)"
     )
@@ -60,7 +60,7 @@ def test_nobody_is_trusted_unasked(store: Store, checkpoint: ModelSource, baked:
 def test_a_trusted_publishers_entry_is_found(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
     trust(store, public)
     assert store.lookup(key(), checkpoint) == Hit(baked, ANY)
-    assert store.provenance(baked) == Trusted("fleet")
+    assert store.signer.provenance(baked) == Trusted("fleet")
     trust_list.remove(Publishers(store.home), "fleet")
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
 
@@ -70,7 +70,7 @@ def test_a_changed_manifest_is_not_trusted(store: Store, checkpoint: ModelSource
     (baked.folder / "manifest.json").write_bytes(baked.text + b"\n")
     changed = read(baked.folder)
     assert isinstance(changed, Entry)
-    assert store.provenance(changed) == reasons.WrongPublisherSignature("fleet")
+    assert store.signer.provenance(changed) == reasons.WrongPublisherSignature("fleet")
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
 
 
@@ -89,21 +89,21 @@ def test_a_crafted_signature_is_none(signature: str, store: Store, baked: Entry,
         os.mkfifo(file)
     else:
         file.write_text(signature)
-    assert store.provenance(baked) == reasons.Unsigned()
+    assert store.signer.provenance(baked) == reasons.Unsigned()
 
 
 def test_a_wrong_signature_is_wrong(store: Store, baked: Entry, public: str) -> None:
     trust(store, public)
     signature = json.loads((baked.folder / PUBLISHER_FILE).read_text())
     (baked.folder / PUBLISHER_FILE).write_text(json.dumps({**signature, "value": 128 * "0"}))
-    assert store.provenance(baked) == reasons.WrongPublisherSignature("fleet")
+    assert store.signer.provenance(baked) == reasons.WrongPublisherSignature("fleet")
 
 
 def test_the_own_signature_needs_no_publisher(store: Store, checkpoint: ModelSource, baked: Entry) -> None:
     entry = publish(store, checkpoint)
     (entry.folder / PUBLISHER_FILE).write_text("{")
     assert store.find(key()) == Hit(entry)
-    assert store.provenance(entry) == Trusted()
+    assert store.signer.provenance(entry) == Trusted()
 
 
 # Taken ------------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_a_list_that_is_refused(
     refused = Publishers(store.home).trusted()
     assert isinstance(refused, reasons.PublisherListRefused)
     assert refused.fault == fault
-    assert store.provenance(baked) == refused
+    assert store.signer.provenance(baked) == refused
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     assert trust_list.add(Publishers(store.home), "x", KEY) == refused
     assert trust_list.remove(Publishers(store.home), "x") == refused
@@ -259,7 +259,7 @@ def test_a_list_that_cannot_be_read_now(
         return really(path, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", fails)
-    found = store.provenance(baked)
+    found = store.signer.provenance(baked)
     assert isinstance(found, reasons.UnreadableNow)
     assert found.file == TRUSTED_FILE
     assert not isinstance(store.lookup(key(), checkpoint), Hit | Broken | Unavailable)
@@ -272,9 +272,9 @@ def test_without_the_package_the_reason_says_so(
     store: Store, checkpoint: ModelSource, baked: Entry, public: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
-    assert store.provenance(baked) == reasons.UnknownPublisher(public)  # found without it
+    assert store.signer.provenance(baked) == reasons.UnknownPublisher(public)  # found without it
     trust(store, public)
-    assert store.provenance(baked) == reasons.NeedsCryptography()
+    assert store.signer.provenance(baked) == reasons.NeedsCryptography()
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     with pytest.raises(ed25519.NoCryptographyError):
         ed25519.public_key(32 * b"x")
@@ -290,8 +290,8 @@ def test_the_package_is_imported_for_trusted_keys_only(
         raise AssertionError("imported")
 
     monkeypatch.setattr(ed25519, "require", fails)
-    assert store.provenance(own) == Trusted()
-    assert store.provenance(baked) == reasons.UnknownPublisher(public)
+    assert store.signer.provenance(own) == Trusted()
+    assert store.signer.provenance(baked) == reasons.UnknownPublisher(public)
     trust(store, public)
     with pytest.raises(AssertionError, match="imported"):
-        store.provenance(baked)
+        store.signer.provenance(baked)
