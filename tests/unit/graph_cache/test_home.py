@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.store.entries import key, new_entry, publish, quarantine, rewrite, snapshot
+from support.store.entries import NOWHERE, key, new_entry, publish, quarantine, rewrite, snapshot
 from support.store.users import OTHER, as_root, give_to
 
 from onegraph.common import reasons
@@ -21,14 +21,11 @@ from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.integrity import Sound, check
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import CodeRecord
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NotPublishedError
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.private_folder import RefusedError
 from onegraph.graph_cache.trust.signing import KEY_FILE, Signer
-
-NOWHERE = ModelSource(None, "0123456789ab")
 
 
 def code(**references: str) -> CodeRecord:

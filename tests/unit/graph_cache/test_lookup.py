@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.store.entries import die_while_loading, key, publish, rewrite, snapshot
+from support.store.entries import NOWHERE, die_while_loading, key, publish, rewrite, snapshot
 from support.store.users import OTHER, as_root, as_user, give_to
 
 from onegraph.common.reasons import (
     BadFileName,
-    DiedWhileLoading,
     NoGraph,
     NotARegularFile,
     UnreadableManifest,
@@ -28,7 +27,6 @@ from onegraph.graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
-NOWHERE = ModelSource(None, "0123456789ab")
 TORCH_2_15 = {"device": "cpu", "cpu": "f00", "torch": "2.15"}
 
 
@@ -113,20 +111,6 @@ def test_a_sound_entry_beside_a_broken_one_is_a_hit(store: Store, entry: Entry) 
     assert isinstance(store.find(key()), Broken)
     made = publish(store, NOWHERE)
     assert bad.exists() and store.find(key()) == Hit(made)
-
-
-def test_an_entry_whose_loading_died_is_broken(store: Store, entry: Entry) -> None:
-    with store.markers.loading(entry.folder):  # this process is alive and knows what it does
-        assert store.find(key()) == Hit(entry)
-    die_while_loading(store, entry)
-    assert store.find(key()) == Hit(entry)  # once may be bad luck
-    die_while_loading(store, entry)
-    found = store.find(key())
-    assert found == Broken(entry.folder, DiedWhileLoading())
-    assert store.find(key()) == found  # until it is quarantined
-    assert found.reason.text == (
-        "the cached graph was quarantined, because the process that loaded it last died meanwhile"
-    )
 
 
 @pytest.mark.parametrize("change", [sound, damaged, unreadable, die_while_loading])

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.store.entries import key, publish, quarantine, snapshot
-from support.store.sized import BIG, NOWHERE, left, listed, on_disk, usable, used
+from support.store.entries import NOWHERE, key, publish, quarantine, snapshot
+from support.store.sized import BIG, left, listed, on_disk, usable, used
 
 from onegraph.common.installed import torch_version
 from onegraph.common.reasons import CheckpointGone, GraphRemoved, MadeForAnother, NoGraph, Unsigned

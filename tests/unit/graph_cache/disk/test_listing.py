@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.store.entries import publish, quarantine
-from support.store.sized import BIG, NOWHERE, listed, on_disk, usable
+from support.store.entries import NOWHERE, publish, quarantine
+from support.store.sized import BIG, listed, on_disk, usable
 
 from onegraph.common.reasons import CheckpointGone, OlderManifest, Quarantined
 from onegraph.graph_cache.disk import listing, marks, scan

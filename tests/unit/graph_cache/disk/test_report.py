@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.store.entries import key, publish
-from support.store.sized import NOWHERE, listed, on_disk
+from support.store.entries import NOWHERE, key, publish
+from support.store.sized import listed, on_disk
 
 from onegraph.graph_cache.disk import marks
 from onegraph.graph_cache.disk.budget import VARIABLE
