@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,12 +46,11 @@ def test_settings_that_are_none_count_as_none(text: str, tmp_path: Path) -> None
     assert budget.current(tmp_path) == Budget(DEFAULT, "default")
 
 
-def test_no_link_and_no_pipe_is_read(tmp_path: Path) -> None:
-    (tmp_path / "other").write_text('{"disk_budget_bytes": 5}')
-    (tmp_path / SETTINGS_FILE).symlink_to(tmp_path / "other")
-    assert budget.current(tmp_path).bytes == DEFAULT
-    (tmp_path / SETTINGS_FILE).unlink()
-    os.mkfifo(tmp_path / SETTINGS_FILE)
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to(path.with_name("other")), os.mkfifo])
+def test_no_link_and_no_pipe_is_read(make: Callable[[Path], object], tmp_path: Path) -> None:
+    budget.change(tmp_path, 5)
+    (tmp_path / SETTINGS_FILE).rename(tmp_path / "other")
+    make(tmp_path / SETTINGS_FILE)
     assert budget.current(tmp_path).bytes == DEFAULT
 
 
