@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...common import reasons
@@ -109,62 +110,70 @@ def _texts(key: dict[str, Any]) -> dict[str, str]:
 # Changing ---------------------------------------------------------------------------------------------------
 
 
-def verify(asked: OfGraph) -> Done | Refusal:
+def _on_one(act: Callable[[Listed], tuple[str, str, bool]]) -> Callable[[OfGraph], Done | Refusal]:
+    """Make a route of what is done with one entry, which gives a code, a text, and whether it is done."""
+
+    @functools.wraps(act)
+    def route(asked: OfGraph) -> Done | Refusal:
+        one = _find(asked)
+        if one is None:
+            return _UNKNOWN
+        code, text, done = act(one)
+        now = _find(asked)
+        return Done(done=done, text=text, code=code, entry=None if now is None else entry(now))
+
+    return route
+
+
+@_on_one
+def verify(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/verify: check owner, signature and files."""
-    one = _find(asked)
-    if one is None:
-        return _UNKNOWN
     state = registry().store.check(one.path)
-    sound = isinstance(state, Sound)
-    return _done(asked, "sound" if isinstance(state, Sound) else state.code, describe(state), sound)
+    return "sound" if isinstance(state, Sound) else state.code, describe(state), isinstance(state, Sound)
 
 
-def pin(asked: OfGraph) -> Done | Refusal:
+@_on_one
+def pin(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/pin: keep it whatever the budget says."""
-    return _mark(asked, "pinned", "The budget leaves the graph alone.")
+    return _mark(one, "pinned", "The budget leaves the graph alone.")
 
 
-def unpin(asked: OfGraph) -> Done | Refusal:
+@_on_one
+def unpin(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/unpin."""
-    return _mark(asked, "unpinned", "The budget decides about the graph again.")
+    return _mark(one, "unpinned", "The budget decides about the graph again.")
 
 
-def _mark(asked: OfGraph, how: str, text: str) -> Done | Refusal:
-    one, disk = _find(asked), registry().store.disk
-    if one is None:
-        return _UNKNOWN
+def _mark(one: Listed, how: str, text: str) -> tuple[str, str, bool]:
+    disk = registry().store.disk
     if one.quarantined:
-        return _done(asked, "quarantined", "A graph that was quarantined cannot be pinned.", False)
+        return "quarantined", "A graph that was quarantined cannot be pinned.", False
     if one.beside:
-        return _done(asked, "beside", "The budget leaves copies beside checkpoints alone.", False)
+        return "beside", "The budget leaves copies beside checkpoints alone.", False
     try:
         (disk.pin if how == "pinned" else disk.unpin)(one)
     except OSError as error:
-        return _done(asked, "not_written", f"The graph's folder cannot be written ({error.strerror}).", False)
-    return _done(asked, how, text, True)
+        return "not_written", f"The graph's folder cannot be written ({error.strerror}).", False
+    return how, text, True
 
 
-def delete(asked: OfGraph) -> Done | Refusal:
+@_on_one
+def delete(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/delete: also a pinned one, unless a process uses it."""
-    one = _find(asked)
-    if one is None:
-        return _UNKNOWN
     how = registry().store.disk.delete(one)
-    return _done(asked, how, _REMOVED[how], how in ("removed", "gone"))
+    return how, _REMOVED[how], how in ("removed", "gone")
 
 
-def retry(asked: OfGraph) -> Done | Refusal:
+@_on_one
+def retry(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/retry: forget what compiles of the same graph failed with."""
-    one = _find(asked)
-    if one is None:
-        return _UNKNOWN
     try:
         forgotten = [*registry().store.failures.forget(one.facts.digest)]
     except OSError as error:
-        return _done(asked, "not_written", f"What failed cannot be forgotten ({error.strerror}).", False)
+        return "not_written", f"What failed cannot be forgotten ({error.strerror}).", False
     if not forgotten:
-        return _done(asked, "nothing_failed", "No failure of this graph is remembered; the next run asks for it.", True)
-    return _done(asked, "forgotten", "The next run tries to compile the graph again.", True)
+        return "nothing_failed", "No failure of this graph is remembered; the next run asks for it.", True
+    return "forgotten", "The next run tries to compile the graph again.", True
 
 
 def prune(asked: Prune) -> Pruned:
@@ -182,9 +191,3 @@ def prune(asked: Prune) -> Pruned:
         after=done.after,
         dry_run=asked.dry_run,
     )
-
-
-def _done(asked: OfGraph, code: str, text: str, done: bool) -> Done:
-    """Tell what became of an entry, and how it is now."""
-    now = _find(asked)
-    return Done(done=done, text=text, code=code, entry=None if now is None else entry(now))
