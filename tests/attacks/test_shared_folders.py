@@ -140,6 +140,8 @@ def test_nothing_is_written_through_anothers_link(
         component = precious / "photo.graphs" / source.digest / "unet"
         (component / below).mkdir(parents=True)
         (component / below / ".outcome.json.999999999").touch()
+    for name_of_file in ("manifest.json", "signature.json"):  # as if it were a copy
+        shutil.copy(entry.folder / name_of_file, component / entry.folder.name)
     for path in (precious, *precious.rglob("*")):
         path.chmod(0o700)
         os.utime(path, (0, 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from support.store.entries import NOWHERE, key, new_entry, publish, quarantine, rewrite, snapshot
-from support.store.users import OTHER, as_root, give_to
 
 from onegraph.common import reasons
 from onegraph.graph_cache import home
@@ -101,43 +99,7 @@ def test_a_home_that_is_opened_later_is_refused(store: Store) -> None:
         raise AssertionError("not reached")
 
 
-@as_root
-def test_another_users_folder_in_its_place_is_refused(temporary: Path, open_home: Path) -> None:
-    """Whoever comes first gives folders among the temporary files their names."""
-    store = Store(open_home)
-    planted = store.private.folder / "graphs"
-    planted.mkdir(parents=True)
-    for folder in (planted, planted.parent):
-        give_to(OTHER, folder)
-        with pytest.raises(RefusedError), store.staging():
-            raise AssertionError("not reached")
-        assert store.private.make_compiler_cache() is None
-        assert store.find(key()) == Miss(reasons.NoGraph())
-
-
 # Publishing -------------------------------------------------------------------------------------------------------
-
-
-def publish_in_a_process(folder: Path, content: bytes, start: object, results: multiprocessing.Queue[bytes]) -> None:
-    start.wait()  # type: ignore[attr-defined]
-    results.put(publish(Store(folder), NOWHERE, content=content).text)
-
-
-def test_processes_that_publish_one_key_use_one_graph(store: Store) -> None:
-    context = multiprocessing.get_context("fork")
-    start, results = context.Barrier(3), context.Queue()
-    processes = [
-        context.Process(target=publish_in_a_process, args=(store.home, f"code {n}".encode(), start, results))
-        for n in range(3)
-    ]
-    for process in processes:
-        process.start()
-    texts = {results.get(timeout=60) for _ in processes}
-    for process in processes:
-        process.join()
-    found = store.find(key())
-    assert isinstance(found, Hit) and texts == {found.entry.text}
-    assert len([*found.entry.folder.parent.iterdir()]) == 1 and [*(store.home / ".staging").iterdir()] == []
 
 
 @pytest.mark.parametrize("other", [key(architecture="bb"), key(dtype="float16"), key(format=2)])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from support.store.entries import NOWHERE, die_while_loading, key, publish, rewrite, snapshot
-from support.store.users import OTHER, as_root, as_user, give_to
 
 from onegraph.common.reasons import (
     BadFileName,
@@ -188,31 +187,6 @@ def test_a_component_that_cannot_be_listed(
     monkeypatch.setattr(os, "listdir", fails)
     assert isinstance(store.find(key()), kind)
     assert store.sibling(key()) is None and [*store.entries()] == []
-
-
-@as_root
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("graph.aoti", Broken), ("manifest.json", Broken), ("signature.json", Miss), (".", Unavailable)],
-)
-def test_an_own_entry_that_is_closed_to_its_owner(
-    name: str, kind: type, store: Store, entry: Entry, reachable: Path
-) -> None:
-    """A file with mode 0 never opens again, and another graph is made."""
-    give_to(OTHER, reachable)
-    (entry.folder / name).chmod(0)
-
-    def act() -> None:
-        mine = Store(store.home)
-        found = mine.find(key())
-        assert isinstance(found, kind), found
-        if isinstance(found, Broken):
-            assert mine.quarantine(found)
-        if not isinstance(found, Unavailable):
-            made = publish(mine, NOWHERE)
-            assert mine.find(key()) == Hit(made)
-
-    as_user(act)
 
 
 # What is no file of an entry --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.store.entries import bake, key, publish, quarantine, snapshot, trust
-from support.store.users import OTHER, as_root, as_user, give_to
+from support.store.users import OTHER, as_root
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
@@ -162,28 +162,6 @@ def test_keys_are_read_from_the_home_and_then_from_copies(
     assert len([*FolderSource(checkpoint.path.parent / "photo.graphs" / MODEL, store.signer).keys()]) == 1  # type: ignore[union-attr]
 
 
-@as_root
-def test_a_closed_file_of_another_users_blocks_nothing(
-    store: Store, checkpoint: ModelSource, entry: Entry, beside: Path, reachable: Path
-) -> None:
-    """Who plants it may keep it closed for ever: it is as none, and a graph is made and found."""
-    give_to(OTHER, reachable)
-    os.chown(beside / "manifest.json", 0, 0)
-    (beside / "manifest.json").chmod(0o600)
-
-    def act() -> None:
-        mine = Store(store.home)
-        assert mine.lookup(key(), checkpoint) == Miss(reasons.NoGraph()) and mine.take(key(), checkpoint) is None
-        made = publish(mine, checkpoint)
-        assert mine.find(key()) == Hit(made)
-        shutil.rmtree(made.folder)
-        taken = mine.take(key(), checkpoint)  # from the copy beside the planted one
-        assert isinstance(taken, Taken) and taken.entry == made
-
-    as_user(act)
-    assert len([*beside.parent.iterdir()]) == 2
-
-
 # Writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -281,29 +259,6 @@ def test_an_own_link_is_followed(part: str, store: Store, entry: Entry, models: 
     (models / part).symlink_to(models / "disk")
     copy = write_copy(entry, location, store.signer)
     assert isinstance(copy, Path) and copy.resolve().is_relative_to(models / "disk")
-
-
-@as_root
-@pytest.mark.parametrize("part", ["tuned.graphs", "tuned.graphs/fedcba987654", "tuned.graphs/fedcba987654/unet"])
-def test_nothing_is_written_or_removed_through_anothers_link(
-    part: str, store: Store, entry: Entry, models: Path, location: Path, tmp_path: Path
-) -> None:
-    own = tmp_path / "own" / location.name / "unet" / entry.folder.name
-    own.mkdir(parents=True)
-    (own / "precious").touch()
-    target = {0: tmp_path / "own", 1: own.parents[1], 2: own.parent}[part.count("/")]
-    (models / part).parent.mkdir(parents=True, exist_ok=True)
-    (models / part).symlink_to(target)
-    os.chown(models / part, OTHER, OTHER, follow_symlinks=False)
-    before = snapshot(tmp_path / "own")
-    with pytest.raises(OSError, match="link"):
-        write_copy(entry, location, store.signer)
-    for name in ("manifest.json", "signature.json"):  # as if it were a copy
-        shutil.copy(entry.folder / name, own / name)
-    assert not remove_copy(location / "unet" / entry.folder.name, store.signer)
-    for name in ("manifest.json", "signature.json"):
-        (own / name).unlink()
-    assert snapshot(tmp_path / "own").keys() == before.keys()
 
 
 @as_root
