@@ -85,8 +85,8 @@ def _store() -> Iterator[Finding]:
     from ..common.errors import in_brief
     from ..common.reasons import Reason
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.trust import private_folder, signing_key
-    from ..graph_cache.trust.signing_key import VARIABLE
+    from ..graph_cache.trust import private_folder
+    from ..graph_cache.trust.signing import KEY_VARIABLE, Signer
 
     home = user_folder()
     there = next(place for place in (home, *home.parents) if place.exists())
@@ -102,13 +102,13 @@ def _store() -> Iterator[Finding]:
             "take the right to write it from others, or set ONEGRAPH_HOME to a folder of this user alone",
         )  # fmt: skip
     try:
-        key = signing_key.read(home)
+        key = Signer(home).read_key()
     except OSError as error:
         yield Finding("signing key", "problem", f"the key cannot be read: {in_brief(error)}", "look after that disk")
         return
-    refused = key if isinstance(key, Reason) else signing_key.refused(home)
+    refused = key if isinstance(key, Reason) else Signer(home).refused_key()
     if refused is not None:
-        remedy = f"close it with chmod 600, or name a key in {VARIABLE}"
+        remedy = f"close it with chmod 600, or name a key in {KEY_VARIABLE}"
         yield Finding("signing key", "problem" if isinstance(key, Reason) else "note", refused.text, remedy)
     else:
         text = (

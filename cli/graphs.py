@@ -176,13 +176,13 @@ def prune(
 
     store = Store()
     try:
-        limit = budgets.parse(budget) if budget.strip() else budgets.limit(store.home)
+        limit = budgets.parse(budget) if budget.strip() else store.disk.allowance.bytes
     except ValueError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--budget") from error
     if beside:
         due = inventory.over(limit) if budget.strip() else inventory.unusable()
         done = store.disk.prune_copies(due, folders or None, dry_run)
-        limit = due.limit
+        limit = limit if budget.strip() else None
     else:
         due = inventory.unusable() if unusable else inventory.over(limit)
         done = (store.disk.would_prune if dry_run else store.disk.prune)(due)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from blake3 import blake3
 from pydantic import BaseModel, ValidationError
 
-from ..common.errors import in_brief
+from ..common.errors import LoadError, in_brief
 from ..common.reasons import (
     Damaged,
     NewerManifest,
@@ -18,8 +20,9 @@ from ..common.reasons import (
     UnreadableManifest,
     UnreadableNow,
 )
+from ..common.tensor_meta import TensorMeta
 from .files import IrregularFileError, OversizedFileError, may_pass, read_regular
-from .manifest import MANIFEST_FILE, MOST_BYTES, OLDEST, VERSION, Manifest
+from .manifest import CONSTANTS_FILE, MANIFEST_FILE, MOST_BYTES, OLDEST, VERSION, FileRecord, Manifest, Strict
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class _AnyVersion(BaseModel):
 
 
 def read(folder: Path) -> Entry | Damaged | NewerManifest | OlderManifest | UnreadableNow:
-    """Read the entry in a folder, without checking its files. Who signed it is asked before: see `trusted_entry`."""
+    """Read the entry in a folder, without checking its files. Who signed it is asked before: see `trust.signing`."""
     first = _read(folder)
     return _read(folder) if isinstance(first, UnreadableManifest) else first  # it is damaged only if it reads so twice
 
@@ -98,3 +101,35 @@ def _of_another_version(text: bytes) -> NewerManifest | OlderManifest | None:
         if version < OLDEST:
             return OlderManifest(version)
     return None
+
+
+# The weights that a graph reads are a file of their own, read only when the graph is loaded: a UNet reads some 1,700,
+# whose description is twenty times as large as the rest of the manifest.
+
+
+class _Constants(Strict):
+    """As in the file."""
+
+    version: Literal[1] = 1
+    constants: tuple[TensorMeta, ...]
+
+
+def write_constants(folder: Path, constants: tuple[TensorMeta, ...]) -> None:
+    """Write the weights that a graph reads into a folder that becomes an entry. Raises OSError."""
+    (folder / CONSTANTS_FILE).write_text(_Constants(constants=constants).model_dump_json(), encoding="utf-8")
+
+
+def constants_of(entry: Entry) -> tuple[TensorMeta, ...]:
+    """Read the weights that a graph reads.
+
+    Raises:
+        LoadError: the file cannot be read, or is not the one that the manifest lists.
+    """
+    try:
+        data = read_regular(entry.folder / CONSTANTS_FILE, MOST_BYTES)
+        found = FileRecord(bytes=len(data), blake3=blake3(data).hexdigest())
+        if found != entry.manifest.files.get(CONSTANTS_FILE):
+            raise LoadError(f"{CONSTANTS_FILE} is not the one that was published")
+        return _Constants.model_validate_json(data).constants
+    except (OSError, MemoryError, ValidationError) as error:
+        raise LoadError(f"{CONSTANTS_FILE}: {in_brief(error)}") from error

@@ -47,32 +47,27 @@ class FirstUse(Strict):
         return self.eager_ms / self.compiled_ms if self.eager_ms and self.compiled_ms else None
 
 
-class FirstUses(Strict):
+class _FirstUses(Strict):
     """First-use results by machine, as in the file."""
 
     version: Literal[1] = 1
     machines: dict[str, FirstUse] = {}
 
 
-def read_all(folder: Path) -> FirstUses:
-    """Read the results of all machines for an entry; none where no readable file is there."""
-    try:
-        return _read(folder)
-    except (OSError, MemoryError):
-        return FirstUses()
-
-
-def _read(folder: Path) -> FirstUses:
+def _read(folder: Path) -> _FirstUses:
     """Raises OSError where results may be there that cannot be read; they are not to be overwritten."""
     try:
-        return FirstUses.model_validate_json(read_regular(folder / FIRST_USE_FILE, _MOST_BYTES))
+        return _FirstUses.model_validate_json(read_regular(folder / FIRST_USE_FILE, _MOST_BYTES))
     except (FileNotFoundError, IrregularFileError, OversizedFileError, ValidationError):
-        return FirstUses()
+        return _FirstUses()
 
 
 def read_here(folder: Path) -> FirstUse:
     """Read this machine's result for an entry of the home; an empty one where there is none."""
-    machines = read_all(folder).machines
+    try:
+        machines = _read(folder).machines
+    except (OSError, MemoryError):
+        return FirstUse()
     return machines.get(machine_id(), FirstUse()) if machines else FirstUse()
 
 
@@ -80,6 +75,6 @@ def remember(entry: Entry, result: FirstUse) -> None:
     """Write this machine's result. Where that cannot be, the next process measures again."""
     try:
         machines = {**_read(entry.folder).machines, machine_id(): result}
-        replace_text(entry.folder / FIRST_USE_FILE, FirstUses(machines=machines).model_dump_json(indent=1))
+        replace_text(entry.folder / FIRST_USE_FILE, _FirstUses(machines=machines).model_dump_json(indent=1))
     except (OSError, MemoryError) as error:
         log.debug("the first-use result of %s could not be recorded: %s", entry.folder, error)

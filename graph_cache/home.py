@@ -43,8 +43,7 @@ from .layout import (
 )
 from .manifest import MANIFEST_FILE, Manifest
 from .trust import private_folder
-from .trust.signing import Signer
-from .trust.trusted_entry import Known, read_trusted
+from .trust.signing import Known, Signer, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -87,12 +86,13 @@ class Home:
 
     Attributes:
         user: the user's graph folder.
+        signer: whose signatures count.
         room: makes room for a new entry.
     """
 
     def __init__(self, user: Path, signer: Signer) -> None:
         self.user = user
-        self._signer = signer
+        self.signer = signer
         self.room: Room = _no_budget
         self._is_closed = False
 
@@ -123,7 +123,7 @@ class Home:
     def trusted(self, component: str) -> Iterator[Entry]:
         """Read a component's entries that may be loaded, half a millisecond each, by their names."""
         for name in sorted(visible(listed_now(self.graphs / component))) if self._may_be_read() else ():
-            verdict = read_trusted(self.graphs / component / name, self._signer)
+            verdict = read_trusted(self.graphs / component / name, self.signer)
             if isinstance(verdict, Known):
                 yield verdict.entry
 
@@ -131,7 +131,7 @@ class Home:
         """Read the quarantined entries of a key whose files are whole: what was wrong with them is the graph itself."""
         component = self.graphs / key.component
         names = of_digest(listed_now(component), key.digest) if self._may_be_read() else []
-        verdicts = [read_trusted(component / name, self._signer) for name in names if name.startswith(BROKEN_PREFIX)]
+        verdicts = [read_trusted(component / name, self.signer) for name in names if name.startswith(BROKEN_PREFIX)]
         entries = [verdict.entry for verdict in verdicts if isinstance(verdict, Known)]
         return [one for one in entries if one.manifest.key == key.fields() and isinstance(check(one), Sound)]
 
@@ -212,7 +212,7 @@ class Home:
         for _ in range(_TRIES):
             for folder in self._names(final):
                 if os.path.lexists(folder):
-                    verdict = read_trusted(folder, self._signer)
+                    verdict = read_trusted(folder, self.signer)
                     same = isinstance(verdict, Known) and _are_same(verdict.entry.manifest, new.manifest)
                     state = check(verdict.entry) if isinstance(verdict, Known) and same else verdict
                     if isinstance(verdict, Known) and isinstance(state, Sound):
@@ -223,7 +223,7 @@ class Home:
                         continue  # another installation's, perhaps
                     self.quarantine(folder)
                 if folder != final:
-                    for orphan in orphans(final, self._signer):
+                    for orphan in orphans(final, self.signer):
                         self.remove(orphan, 0.0)
                 try:
                     new.folder.rename(folder)
@@ -237,7 +237,7 @@ class Home:
     def _names(self, final: Path) -> Iterator[Path]:
         """Give the names that an entry may have; the second one has this user's key, which not everybody can make."""
         yield final
-        yield final.with_name(f"{final.name}-{self._signer.sign(b'').key}")
+        yield final.with_name(f"{final.name}-{self.signer.sign(b'').key}")
 
     def quarantine(self, folder: Path) -> bool:
         """Move an entry aside. The latest one stays on the disk for inspection, older ones go. Never raises OSError.
@@ -304,7 +304,7 @@ class Home:
                 for name in listed_now(self.user / model / component):
                     folder = self.user / model / component / name
                     signed = not name.startswith(".") or name.startswith(BROKEN_PREFIX)
-                    if signed and isinstance(read_trusted(folder, self._signer), Known | OlderManifest):
+                    if signed and isinstance(read_trusted(folder, self.signer), Known | OlderManifest):
                         with contextlib.suppress(OSError):  # another process takes it in
                             self._take_in(folder, self.graphs / component / name)
                 with contextlib.suppress(OSError):

@@ -133,6 +133,11 @@ def entry_folders(location: Path) -> Iterator[Path]:
                 yield location / component / name
 
 
+def copies_in(root: Path) -> Iterator[Path]:
+    """Iterate over the copies of entries beside the files of a folder, such as one of checkpoints."""
+    return (folder for location in locations_in(root) for folder in entry_folders(location))
+
+
 def _may_be_there(path: Path) -> bool:
     """Whether something has that name, or nobody can tell now."""
     try:

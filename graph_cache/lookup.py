@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +24,7 @@ from .integrity import Sound, check
 from .key import GraphKey, difference
 from .layout import of_digest, visible
 from .manifest import Manifest
-from .trust.signing import Signer
-from .trust.trusted_entry import Faulty, Known, read_trusted
+from .trust.signing import Faulty, Known, read_trusted
 
 if TYPE_CHECKING:
     from .sources.source import Source
@@ -86,6 +85,7 @@ class Unavailable:
 
 
 Judged = Hit | Miss | Broken | Unavailable
+_TOLD_FIRST = (Broken, Unavailable, Miss)  # of several entries without a hit
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,10 @@ class Lookup:
 
     Attributes:
         markers: which entries took a process down.
-        signer: which entries are this user's own or published; others are passed over and stay as they are.
     """
 
     home: Home
     markers: Markers
-    signer: Signer
 
     def find(self, key: GraphKey, differs: Differs, model: str = "") -> Judged:
         """Look for the entry of a key; see `Store.find`."""
@@ -109,15 +107,14 @@ class Lookup:
         except OSError as error:
             return Unavailable(component, UnreadableNow(component.name, in_brief(error)))
         others: list[Judged] = []
-        for judged in self._judge_all(component, names, key, differs):
+        for name in visible(of_digest(names, key.digest)):
+            judged = self._judge(component / name, key, differs)
             if isinstance(judged, Hit):  # also beside a broken one
                 return judged
-            others.append(judged)
-        for kind in (Broken, Unavailable, Miss):
-            for judged in others:
-                if isinstance(judged, kind):
-                    return judged
-        return Miss(NoGraph(self._nearest(key, model)))
+            others.append(judged if os.path.lexists(component / name) else Miss(GraphRemoved()))
+        if not others:
+            return Miss(NoGraph(self._nearest(key, model)))
+        return min(others, key=lambda judged: _TOLD_FIRST.index(type(judged)))
 
     def _nearest(self, key: GraphKey, model: str) -> str:
         """Describe the smallest difference from a key among the entries of its architecture, and those that served the
@@ -132,14 +129,8 @@ class Lookup:
         ]
         return min(filter(None, differences), key=len, default="")
 
-    def _judge_all(self, component: Path, names: list[str], key: GraphKey, differs: Differs) -> Iterator[Judged]:
-        for name in visible(of_digest(names, key.digest)):
-            judged = self._judge(component / name, key, differs)
-            removed = not isinstance(judged, Hit) and not os.path.lexists(component / name)
-            yield Miss(GraphRemoved()) if removed else judged
-
     def _judge(self, folder: Path, key: GraphKey, differs: Differs) -> Judged:
-        verdict = read_trusted(folder, self.signer)
+        verdict = read_trusted(folder, self.home.signer)
         if isinstance(verdict, UnreadableNow):
             return Unavailable(folder, verdict)
         if isinstance(verdict, Faulty):

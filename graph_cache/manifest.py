@@ -8,7 +8,7 @@ from blake3 import blake3
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 MANIFEST_FILE = "manifest.json"
-CONSTANTS_FILE = "constants.json"  # see `constants`
+CONSTANTS_FILE = "constants.json"  # the weights that the graph reads
 VERSION: Literal[3] = 3  # of manifests; one of version 2 differs in a name
 OLDEST = 2  # that is read
 MOST_BYTES = 4 << 20  # of either; the largest of a UNet has a few hundred kilobytes

@@ -1,4 +1,4 @@
-"""Publishing a graph that was compiled: its manifest, signed, and then an entry of the home."""
+"""What is told of a graph that was compiled, and the manifest that it gets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from typing import Any
 
 from ..common.reasons import ForeignFile
 from ..common.tensor_meta import TensorMeta
-from . import constants
-from .entry import Entry
+from .entry import write_constants
 from .file_names import check_names
-from .home import Home, Verified
 from .integrity import record
 from .key import GraphKey
 from .manifest import CONSTANTS_FILE, MOST_BYTES, CodeRecord, Manifest
-from .trust.signing import SIGNATURE_FILE, Signer
 
 
 @dataclass(frozen=True)
@@ -62,28 +59,11 @@ class NotPublishedError(OSError):
         self.location = location
 
 
-def publish(key: GraphKey, compiled: Path, new: NewEntry, home: Home, signer: Signer) -> Entry:
-    """Make a graph's files in a folder of `Home.staging` a signed entry.
-
-    Raises:
-        NotPublishedError: it cannot be written, or look-ups would refuse it.
-    """
-    try:
-        manifest, text = _manifest(key, compiled, new)
-        signatures = {SIGNATURE_FILE: signer.sign(text).model_dump_json(indent=1)}
-        with home.staging() as folder:
-            for name in manifest.files:
-                (compiled / name).replace(folder / name)
-            return home.keep(Verified(key, folder, manifest, text, signatures))
-    except OSError as error:
-        raise NotPublishedError(error, home.graphs) from error
-
-
-def _manifest(key: GraphKey, compiled: Path, new: NewEntry) -> tuple[Manifest, bytes]:
-    """Make the manifest of a graph's files, and its bytes. Raises OSError."""
+def manifest_of(key: GraphKey, compiled: Path, new: NewEntry) -> tuple[Manifest, bytes]:
+    """Make the manifest of a graph's files, and its bytes. Raises OSError, also where look-ups would refuse it."""
     if CONSTANTS_FILE in new.files:
         raise OSError(errno.EINVAL, ForeignFile(CONSTANTS_FILE).damage)
-    constants.write(compiled, new.constants)
+    write_constants(compiled, new.constants)
     names = [*sorted(new.files), CONSTANTS_FILE] if new.files else []
     manifest = Manifest(
         key=key.fields(),

@@ -33,7 +33,6 @@ from ..common.reasons import (
     Untrusted,
 )
 from . import first_use_results, layout
-from . import publish as publishing
 from .crash.failure_files import FailureFiles
 from .crash.markers import Markers
 from .disk import leases, marks
@@ -41,21 +40,20 @@ from .disk.inventory import Inventory
 from .disk.leases import Lease
 from .entry import Entry, read
 from .first_use_results import FirstUse
-from .home import Home
+from .home import Home, Verified
 from .integrity import Sound, check
 from .key import GraphKey
-from .layout import GRAPHS_FOLDER, locations_in, user_folder
+from .layout import GRAPHS_FOLDER, user_folder
 from .lookup import MOST_COMPARED, Broken, Differs, Hit, Judged, Lookup, Miss, no_objection
 from .machine_notes import MachineNotes
 from .model_hash import ModelSource
-from .publish import NewEntry
+from .publish import NewEntry, NotPublishedError, manifest_of
 from .sources import folder as folders
 from .sources import records
 from .sources.folder import FolderSource
 from .sources.remote import Layers
 from .sources.source import Source, Taken, Wanted
-from .trust.signing import Signer, Trusted
-from .trust.trusted_entry import Faulty, Known, read_trusted
+from .trust.signing import SIGNATURE_FILE, Faulty, Known, Signer, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -75,25 +73,20 @@ class Store:
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or user_folder()
-        self._signer = Signer(self.home)
-        self.private = Home(self.home, self._signer)
+        self.signer = Signer(self.home)
+        self.private = Home(self.home, self.signer)
         self.notes = MachineNotes(lambda: self.private.folder)
-        self.disk = Inventory(self.home, self.private, self._signer, self.notes)
+        self.disk = Inventory(self.private, self.notes)
         self.private.room = self.disk.room
         self.markers = Markers(self.private.folder)
         self.failures = FailureFiles(self.private.folder)
-        self._lookup = Lookup(self.private, self.markers, self._signer)
+        self._lookup = Lookup(self.private, self.markers)
         self.remotes = Layers(self.home)
 
     @property
     def graphs(self) -> Path:
         """The folder that graphs are loaded from."""
         return self.private.graphs
-
-    @property
-    def signer(self) -> Signer:
-        """Who signs and judges what is in this store."""
-        return self._signer
 
     # Looking up ---------------------------------------------------------------------------------------------
 
@@ -153,11 +146,7 @@ class Store:
         )
 
     def take_named(self, digest: str, differs: Differs = no_objection) -> Taken | Reason | None:
-        """Copy a graph to the home from the remote stores, by the digest of its key.
-
-        Args:
-            digest: 64 hex digits, as stores name keys; see `remote.records.key_digest`.
-        """
+        """Copy a graph to the home from the remote stores, by the digest of its key (`sources.records.key_digest`)."""
         return self._take(Wanted(digest, None, differs, []), [self.remotes])
 
     def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
@@ -209,42 +198,29 @@ class Store:
         )
 
     def _folders(self, source: ModelSource, neighbours: Iterable[Path]) -> Iterator[FolderSource]:
-        return folders.near(source, neighbours, self.private, self._signer)
+        return folders.near(source, neighbours, self.private)
 
     # Listing ------------------------------------------------------------------------------------------------
 
     def entries(self) -> Iterator[Entry]:
         """Iterate over the readable entries of the home."""
-        return self._readable(self.private.entry_folders())
+        return _readable(self.private.entry_folders())
 
     def saved(self, folder: Path) -> Iterator[Entry]:
         """Iterate over the readable copies in the `.graphs` folders of a folder, such as `save` makes."""
-        return self._readable(path for location in locations_in(folder) for path in layout.entry_folders(location))
-
-    @staticmethod
-    def _readable(paths: Iterable[Path]) -> Iterator[Entry]:
-        for path in paths:
-            entry = read(path)
-            if isinstance(entry, Entry):
-                yield entry
+        return _readable(layout.copies_in(folder))
 
     def check_all(self, roots: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
         """Check the signature and files of every entry of the home, and of the copies beside checkpoints in folders."""
-        copies = (path for root in roots for location in locations_in(root) for path in layout.entry_folders(location))
-        for paths in (self.private.entry_folders(), copies):
-            for folder in paths:
-                yield folder, self.check(folder)
+        for folder in itertools.chain(self.private.entry_folders(), *map(layout.copies_in, roots)):
+            yield folder, self.check(folder)
 
     def check(self, folder: Path) -> State:
         """Check the signature and files of an entry. Changes nothing."""
-        verdict = read_trusted(folder, self._signer)
+        verdict = read_trusted(folder, self.signer)
         if isinstance(verdict, Known):
             return check(verdict.entry)
         return verdict.reason if isinstance(verdict, Faulty) else verdict
-
-    def provenance(self, entry: Entry) -> Trusted | Untrusted | UnreadableNow:
-        """Say whose an entry is: this user's own or a trusted publisher's; or why it is never loaded."""
-        return self._signer.provenance(entry)
 
     # Changing -----------------------------------------------------------------------------------------------
 
@@ -255,7 +231,7 @@ class Store:
         Raises:
             OSError: there is no such folder, it has no room, or the graph could not be signed.
         """
-        self._signer.key()  # before anything is compiled in vain
+        self.signer.key()  # before anything is compiled in vain
         with self.private.staging() as folder:
             yield folder
 
@@ -276,9 +252,17 @@ class Store:
             The new entry; or the same graph where another process published it meanwhile.
 
         Raises:
-            NotPublishedError: the files cannot be written or moved.
+            NotPublishedError: it cannot be written, or look-ups would refuse it.
         """
-        return publishing.publish(key, compiled, new, self.private, self._signer)
+        try:
+            manifest, text = manifest_of(key, compiled, new)
+            signatures = {SIGNATURE_FILE: self.signer.sign(text).model_dump_json(indent=1)}
+            with self.private.staging() as folder:
+                for name in manifest.files:
+                    (compiled / name).replace(folder / name)
+                return self.private.keep(Verified(key, folder, manifest, text, signatures))
+        except OSError as error:
+            raise NotPublishedError(error, self.graphs) from error
 
     def keep_beside(self, entry: Entry, source: ModelSource) -> None:
         """Write a copy of an entry beside the model's checkpoint. Never raises OSError.
@@ -293,7 +277,7 @@ class Store:
 
     def _write(self, entry: Entry, location: Path) -> bool:
         try:
-            return isinstance(folders.write_copy(entry, location, self._signer), Path)
+            return isinstance(folders.write_copy(entry, location, self.signer), Path)
         except OSError as error:
             log.debug("no copy of %s in %s: %s", entry.folder.name, location, error)
             return False
@@ -304,7 +288,7 @@ class Store:
         Raises:
             OSError: it cannot be read or written.
         """
-        written = folders.write_copy(entry, location, self._signer)
+        written = folders.write_copy(entry, location, self.signer)
         if isinstance(written, Reason):
             raise OSError(written.text)
         return written or location / str(entry.manifest.key["component"]) / entry.folder.name
@@ -343,6 +327,10 @@ class Store:
     def remember(self, entry: Entry, result: FirstUse) -> None:
         """Record the first-use result of this machine. Never raises OSError."""
         first_use_results.remember(entry, result)
+
+
+def _readable(folders: Iterable[Path]) -> Iterator[Entry]:
+    return (entry for entry in map(read, folders) if isinstance(entry, Entry))
 
 
 def _is_another(wrong: Broken) -> bool:

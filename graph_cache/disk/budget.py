@@ -1,15 +1,9 @@
-"""The disk budget: how many bytes a user's graphs may take, and which go first.
-
-Counted are all graphs of the home, their small files included; copies beside checkpoints are not. Quarantined graphs
-go first, then those that nothing can use here any more, then the least recently used ones. One that is pinned stays,
-and so does one in use.
-"""
+"""The disk budget: how many bytes a user's graphs may take, and who says so. What it does is in `inventory`."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +12,6 @@ from pydantic import Field
 
 from ..files import read_regular, replace_text
 from ..manifest import Strict
-from .listing import Listed
 
 VARIABLE = "ONEGRAPH_DISK_BUDGET"
 DEFAULT = 10 << 30
@@ -80,23 +73,7 @@ def current(home: Path) -> Budget:
         return Budget(DEFAULT, "default")
 
 
-def limit(home: Path) -> int | None:
-    """The budget in bytes; None: no limit."""
-    return current(home).bytes
-
-
 def change(home: Path, most: int | None) -> None:
     """Write the user's setting, which counts where the environment has none. Raises OSError."""
     home.mkdir(mode=0o755, parents=True, exist_ok=True)
     replace_text(home / SETTINGS_FILE, _Settings(disk_budget_bytes=most).model_dump_json())
-
-
-def in_order(entries: Iterable[Listed]) -> list[Listed]:
-    """Put entries in the order in which they go, without those that are pinned."""
-    return sorted((one for one in entries if not one.pinned), key=lambda one: (_rank(one), one.used))
-
-
-def _rank(one: Listed) -> int:
-    if one.quarantined:
-        return 0
-    return 1 if one.unusable is not None else 2

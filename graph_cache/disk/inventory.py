@@ -21,10 +21,9 @@ from ..files import despite_removals
 from ..home import Home, Removed
 from ..machine_notes import MachineNotes
 from ..sources.folder import remove_copy
-from ..trust.signing import Signer
 from . import budget, leases, marks
-from .facts import KnownFacts
-from .listing import Listed, Scan, bytes_below, bytes_on_disk
+from .listing import Listed, bytes_below, bytes_on_disk
+from .scan import Scan
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -33,6 +32,8 @@ _PATIENCE, _PAUSE = 60.0, 0.005  # seconds
 
 # none: it cannot be made here, or the system has none. busy: others held it all the time.
 Lock = Literal["held", "none", "busy"]
+# Whether an entry is to be removed, given the bytes that all take by then.
+Due = Callable[[Listed, int], bool]
 
 
 @dataclass(frozen=True)
@@ -43,43 +44,24 @@ class Pruned:
         removed: entries.
         used: entries that would have been removed and are in use.
         before, after: bytes that count.
-        limit: bytes; None: there is no limit.
     """
 
     removed: tuple[Listed, ...]
     used: tuple[Listed, ...]
     before: int
     after: int
-    limit: int | None
-
-
-@dataclass(frozen=True)
-class Due:
-    """What pruning removes.
-
-    Attributes:
-        limit: bytes, where there is one.
-        judge: whether an entry is to go, given the bytes that all take by then.
-    """
-
-    limit: int | None
-    judge: Callable[[Listed, int], bool]
 
 
 class Inventory:
-    """All graphs of one user.
+    """All graphs of one user."""
 
-    Args:
-        user: the user's graph folder.
-    """
-
-    def __init__(self, user: Path, home: Home, signer: Signer, notes: MachineNotes) -> None:
-        self._user = user
+    def __init__(self, home: Home, notes: MachineNotes) -> None:
         self._home = home
-        self._signer = signer
         self._notes = notes
-        self._known = KnownFacts(user, signer)
-        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._scan = Scan(home.signer)
+        self._lock = threading.Lock()
+        self._first: threading.Thread | None = None
+        self._found: list[Listed] = []  # by the first list, which may be under way
         self.on_change: Callable[[], None] | None = None  # called when this process changed something
 
     # Listing ------------------------------------------------------------------------------------------------
@@ -90,26 +72,34 @@ class Inventory:
 
     def entries(self) -> list[Listed]:
         """List the entries of the home, quarantined ones too."""
-        return self.scan((), [], [])
+        return self.scan(())
 
     def copies(self, folders: Iterable[Path] | None = None) -> list[Listed]:
         """List the copies beside the checkpoints in some folders, or in all that are known."""
-        return [one for one in self.scan(self.folders() if folders is None else folders, [], []) if one.beside]
+        return [one for one in self.scan(self.folders() if folders is None else folders) if one.beside]
 
-    def scan(self, folders: Iterable[Path], visited: list[str], entries: list[Listed]) -> list[Listed]:
-        """List the entries of the home, and the copies beside the checkpoints in folders.
+    def scan(self, folders: Iterable[Path]) -> list[Listed]:
+        """List the entries of the home, and the copies beside the checkpoints in folders."""
+        return self._scan.entries(self._home.graphs, folders, [])
 
-        Args:
-            visited: takes what was read, which all has to be as it was for the list to be so.
-            entries: takes each entry as soon as it is found.
+    def scan_soon(self, folders: Sequence[Path], seconds: float) -> tuple[list[Listed], bool]:
+        """As `scan`; where the first list takes longer than some seconds, give what it found so far.
+
+        Returns:
+            The entries, and whether these are all.
         """
-        with self._reading:
-            scan = Scan(self._known)
-            entries.extend(scan.home(str(self._home.graphs)))
-            for folder in dict.fromkeys(os.path.abspath(folder) for folder in folders):  # noqa: PTH100
-                entries.extend(scan.beside(folder))
-            visited += scan.visited
-        return entries
+        with self._lock:
+            if self._first is None:
+                args = self._home.graphs, folders, self._found
+                self._first = threading.Thread(target=self._scan.entries, args=args, daemon=True)
+                self._first.start()
+        self._first.join(seconds)
+        return ([*self._found], False) if self._first.is_alive() else (self.scan(folders), True)
+
+    @property
+    def reads(self) -> int:
+        """How many lists of this process had to read an entry anew."""
+        return self._scan.reads
 
     # Changing -----------------------------------------------------------------------------------------------
 
@@ -154,7 +144,7 @@ class Inventory:
     @property
     def allowance(self) -> budget.Budget:
         """How many bytes the graphs of the home may take."""
-        return budget.current(self._user)
+        return budget.current(self._home.user)
 
     @contextlib.contextmanager
     def room(self, staged: Path, final: Path) -> Iterator[None]:
@@ -188,7 +178,7 @@ class Inventory:
 
     def _remove(self, entry: Listed) -> Removed:
         if entry.beside:
-            removed: Removed = "removed" if remove_copy(entry.path, self._signer) else "kept"
+            removed: Removed = "removed" if remove_copy(entry.path, self._home.signer) else "kept"
         else:
             removed = self._home.remove(entry.path, entry.used)
         if removed == "removed":
@@ -216,23 +206,30 @@ class Inventory:
 
 def over(limit: int | None) -> Due:
     """What is due by a budget of so many bytes; None: nothing is."""
-    return Due(limit, lambda entry, total: limit is not None and total > limit)
+    return lambda entry, total: limit is not None and total > limit
 
 
 def unusable() -> Due:
     """What is due as of no use here, whatever the budget."""
-    return Due(None, lambda entry, total: entry.unusable is not None)
+    return lambda entry, total: entry.unusable is not None
 
 
 def _prune(entries: Sequence[Listed], due: Due, remove: Callable[[Listed], Removed]) -> Pruned:
     total = before = bytes_on_disk(entries)
     removed: list[Listed] = []
     used: list[Listed] = []
-    for one in budget.in_order(entries):
-        if not due.judge(one, total):
+    for one in sorted((one for one in entries if not one.pinned), key=lambda one: (_rank(one), one.used)):
+        if not due(one, total):
             continue
         how = "used" if one.in_use else remove(one)
         used += [one] if how == "used" else []
         removed += [one] if how == "removed" else []
         total -= one.bytes if how in ("removed", "gone") else 0
-    return Pruned(tuple(removed), tuple(used), before, total, due.limit)
+    return Pruned(tuple(removed), tuple(used), before, total)
+
+
+def _rank(one: Listed) -> int:
+    """Which entries go first, whenever they were used."""
+    if one.quarantined:
+        return 0
+    return 1 if one.unusable is not None else 2

@@ -1,26 +1,87 @@
-"""Lists of graphs with what they take on the disk, when they were used last, and what they are good for here.
+"""Graphs as lists show them: what is known of each, what it takes on the disk, and what it is good for here.
 
-Thousands of entries are listed in a fraction of a second: each folder is read once, and manifests only when they are
-new (`facts`). Names and paths are texts here, since paths would take most of the time.
+None of it decides what is loaded or may be removed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from blake3 import blake3
 
-from ...common.reasons import OlderManifest, Quarantined, Reason
-from ..layout import BROKEN_PREFIX, GRAPHS_SUFFIX
+from ...common.installed import torch_version
+from ...common.reasons import (
+    MadeForAnother,
+    OlderManifest,
+    Quarantined,
+    Reason,
+    UnreadableNow,
+    Untrusted,
+)
+from .. import first_use_results
+from ..entry import Entry, read
+from ..key import FORMAT
+from ..layout import BROKEN_PREFIX
 from ..manifest import MANIFEST_FILE
+from ..trust.signing import Faulty, Known, Signer, read_trusted
 from . import leases, marks
-from .facts import Facts, KnownFacts
-from .marks import FETCHED_FILE, MODELS_FILE, PIN_FILE, USES_FILE
-from .usable import Usable
+
+_MOST_OF_OTHERS = 1 << 20  # of a manifest that nobody signed whom this user trusts: a longer one is not parsed
+
+
+@dataclass(frozen=True)
+class Here:
+    """What graphs that can be used here are made for. An empty text: nobody can tell, so nothing is excluded."""
+
+    torch: str
+    platform: str
+    machine: str
+
+    @classmethod
+    def now(cls) -> Here:
+        return cls(torch_version(), platform.system().lower(), platform.machine())
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the manifest, the signature and the first-use result of an entry say. All of it may be a stranger's, where
+    `signed_by` is empty.
+
+    Attributes:
+        label: the shapes for people.
+        digest: of its key, 12 hex digits; empty where the manifest cannot be read.
+        target: what its code depends on, by name.
+        format: of the pack that compiled it.
+        signed_by: `me`, `publisher`, or empty.
+        state: for people: `signed`, `from PUBLISHER`, or why it is not loaded.
+        code: of the reason why it is not loaded; empty where it may be.
+        graph_bytes: of the graph's files, as the manifest lists them.
+        to_eager: the largest relative L2 against eager at first uses on this machine.
+        speedup: eager's time over the graph's at its first use on this machine.
+    """
+
+    state: str
+    code: str
+    component: str = ""
+    label: str = ""
+    digest: str = ""
+    dtype: str = ""
+    backend: str = ""
+    target: Mapping[str, str] = field(default_factory=dict)
+    format: int = 0
+    signed_by: str = ""
+    graph_bytes: int = 0
+    compile_seconds: float = 0.0
+    created: str = ""
+    made_by: str = ""
+    to_eager: float | None = None
+    speedup: float | None = None
 
 
 @dataclass(frozen=True)
@@ -38,6 +99,7 @@ class Listed:
         quarantined: whether it was moved aside.
         fetched: whether it came from a remote store, which has it still.
         beside: whether it is a copy beside a checkpoint, which the disk budget does not count.
+        stamp: tells whether it is as it was when it was read; see `scan`.
     """
 
     folder: str
@@ -50,8 +112,9 @@ class Listed:
     pinned: bool
     unusable: Reason | None
     quarantined: bool
-    fetched: bool = False
-    beside: bool = False
+    fetched: bool
+    beside: bool
+    stamp: tuple[int, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -89,83 +152,80 @@ def bytes_below(folder: Path) -> int:
     return total
 
 
-class Scan:
-    """One reading of folders.
+def describe(folder: str, model: marks.Model | None, signer: Signer) -> Listed | None:
+    """Read what lists show of an entry; None where it is none, or cannot be read now.
 
-    Attributes:
-        visited: each folder that was read, which all have to be as they were for the list to be so.
+    Args:
+        model: beside whose checkpoint it lies; None in the home.
     """
+    files: dict[str, os.stat_result] = {}
+    with contextlib.suppress(OSError), os.scandir(folder) as items:
+        for item in items:
+            if item.is_file(follow_symlinks=False):
+                files[item.name] = item.stat(follow_symlinks=False)
+    manifest, uses = files.get(MANIFEST_FILE), files.get(marks.USES_FILE)
+    facts = None if manifest is None else _facts(Path(folder), manifest.st_size, signer)
+    if manifest is None or facts is None:
+        return None
+    quarantined = os.path.basename(folder).startswith(BROKEN_PREFIX)  # noqa: PTH119
+    return Listed(
+        folder=folder,
+        id=id_of(folder),
+        models=marks.models(Path(folder)) if model is None else (model,),
+        facts=facts,
+        bytes=sum(one.st_size for one in files.values()),
+        used=max(one.st_mtime for one in (manifest, uses) if one is not None),
+        uses=0 if uses is None else uses.st_size,
+        pinned=marks.PIN_FILE in files,
+        unusable=Quarantined() if quarantined else _why_unusable(facts),
+        quarantined=quarantined,
+        fetched=marks.FETCHED_FILE in files,
+        beside=model is not None,
+    )
 
-    def __init__(self, known: KnownFacts) -> None:
-        self.visited: list[str] = []
-        self._known = known
-        self._usable = Usable()
-        known.refresh()
 
-    def home(self, graphs: str) -> Iterator[Listed]:
-        """Iterate over the entries of the home, quarantined ones too, in order. What cannot be read now is left out."""
-        for component in self._folders(graphs):
-            for folder in self._folders(component, hidden=BROKEN_PREFIX):
-                listed = self._describe(folder, marks.models(Path(folder)), "")
-                if listed is not None:
-                    yield listed
+def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
+    verdict = read_trusted(folder, signer)
+    found = verdict.reason if isinstance(verdict, Faulty) else verdict
+    entry = found.entry if isinstance(found, Known) else found
+    if isinstance(found, Untrusted) and size <= _MOST_OF_OTHERS:
+        entry = read(folder)
+    if isinstance(entry, UnreadableNow):
+        return None
+    if not isinstance(entry, Entry):
+        return Facts(entry.code.replace("_", " "), entry.code)
+    manifest, key, used = entry.manifest, entry.manifest.key, first_use_results.read_here(folder)
+    target, made_for = key.get("target"), key.get("format")
+    publisher = found.trusted.publisher if isinstance(found, Known) else None
+    code = "" if isinstance(found, Known) else found.code
+    return Facts(
+        state=code.replace("_", " ") or ("signed" if publisher is None else f"from {publisher}"),
+        code=code,
+        component=str(key.get("component", "")),
+        label=manifest.label,
+        digest=blake3(json.dumps(key, sort_keys=True).encode()).hexdigest(length=6),
+        dtype=str(key.get("dtype", "")),
+        backend=str(key.get("backend", "")),
+        target={str(k): str(v) for k, v in target.items()} if isinstance(target, dict) else {},
+        format=made_for if isinstance(made_for, int) else 0,
+        signed_by="" if code else "me" if publisher is None else "publisher",
+        graph_bytes=entry.bytes,
+        compile_seconds=manifest.compile_seconds,
+        created=manifest.created,
+        made_by=manifest.made_by,
+        to_eager=max(used.checked.values(), default=None),
+        speedup=used.speedup,
+    )
 
-    def beside(self, root: str) -> Iterator[Listed]:
-        """Iterate over the copies beside the checkpoints in a folder."""
-        for graphs in self._folders(root, GRAPHS_SUFFIX):
-            for location in self._folders(graphs):
-                model = marks.Model(os.path.basename(location), graphs)  # noqa: PTH119
-                for component in self._folders(location):
-                    for folder in self._folders(component, hidden=BROKEN_PREFIX):
-                        listed = self._describe(folder, (model,), graphs)
-                        if listed is not None:
-                            yield listed
 
-    def _folders(self, folder: str, suffix: str = "", hidden: str = "") -> list[str]:
-        """List the folders in a folder that end with `suffix`, in order, and hidden ones that begin with `hidden`."""
-        self.visited.append(folder)
-        with contextlib.suppress(OSError), os.scandir(folder) as items:
-            return sorted(
-                item.path
-                for item in items
-                if item.name.endswith(suffix)
-                and (item.name[:1] != "." or (hidden and item.name.startswith(hidden)))
-                and item.is_dir()
-            )
-        return []
-
-    def _describe(self, folder: str, models: tuple[marks.Model, ...], beside: str) -> Listed | None:
-        files: dict[str, os.stat_result] = {}
-        self.visited.append(folder)
-        with contextlib.suppress(OSError), os.scandir(folder) as items:
-            for item in items:
-                if item.is_file(follow_symlinks=False):
-                    files[item.name] = item.stat(follow_symlinks=False)
-        manifest = files.get(MANIFEST_FILE)
-        facts = None if manifest is None else self._known.of(folder, files)
-        if manifest is None or facts is None:
-            return None
-        if MODELS_FILE in files:
-            self.visited.append(os.path.join(folder, MODELS_FILE))  # noqa: PTH118
-        uses = files.get(USES_FILE)
-        if uses is not None:
-            self.visited.append(os.path.join(folder, USES_FILE))  # noqa: PTH118
-        quarantined = os.path.basename(folder).startswith(BROKEN_PREFIX)  # noqa: PTH119
-        unusable: Reason | None = Quarantined() if quarantined else None
-        if unusable is None:
-            older = facts.code == OlderManifest.code
-            unusable = OlderManifest(0) if older else self._usable.why_not(facts, beside)
-        return Listed(
-            folder=folder,
-            id=id_of(folder),
-            models=models,
-            facts=facts,
-            bytes=sum(one.st_size for one in files.values()),
-            used=max(manifest.st_mtime, uses.st_mtime) if uses is not None else manifest.st_mtime,
-            uses=uses.st_size if uses is not None else 0,
-            pinned=PIN_FILE in files,
-            unusable=unusable,
-            quarantined=quarantined,
-            fetched=FETCHED_FILE in files,
-            beside=bool(beside),
-        )
+def _why_unusable(facts: Facts) -> Reason | None:
+    """Say why no process of this installation can use a graph: its target or its format; or None."""
+    if facts.code == OlderManifest.code:
+        return OlderManifest(0)
+    if facts.digest and facts.format != FORMAT:
+        return MadeForAnother("format", str(facts.format), str(FORMAT))
+    for what, here in asdict(Here.now()).items():
+        made_for = facts.target.get(what, here)
+        if here and made_for != here:
+            return MadeForAnother(what, made_for, here)
+    return None

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...common.errors import in_brief
 from ...common.reasons import Reason, StoreBadName, StoreBadRecord, StoreWrongBytes, StoreWrongSignature
-from ..disk.usable import Here
+from ..disk.listing import Here
 from ..key import FORMAT
 from ..manifest import Manifest
 from ..store import Store

@@ -30,8 +30,7 @@ from ..lookup import MOST_COMPARED, Differs
 from ..manifest import MANIFEST_FILE, MOST_BYTES
 from ..model_hash import ModelSource
 from ..trust.publishers import PUBLISHER_FILE
-from ..trust.signing import SIGNATURE_FILE, Signer
-from ..trust.trusted_entry import Faulty, Known, read_trusted
+from ..trust.signing import SIGNATURE_FILE, Faulty, Known, Signer, read_trusted
 from .source import Taken, Wanted, copy_files
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -94,7 +93,7 @@ class FolderSource:
         return Taken(kept)
 
 
-def near(source: ModelSource, neighbours: Iterable[Path], home: Home, signer: Signer) -> Iterator[FolderSource]:
+def near(source: ModelSource, neighbours: Iterable[Path], home: Home) -> Iterator[FolderSource]:
     """Give the folders on this machine that may have a model's graphs: the one beside its checkpoint comes first.
 
     Args:
@@ -104,7 +103,7 @@ def near(source: ModelSource, neighbours: Iterable[Path], home: Home, signer: Si
     roots = [*neighbours, *([source.path.parent] if source.path is not None else [])]
     others = (location for root in dict.fromkeys(roots) for location in locations_in(root))
     for location in dict.fromkeys([*([own] if own is not None else []), *_in_user_folder(home), *others]):
-        yield FolderSource(location, signer)
+        yield FolderSource(location, home.signer)
 
 
 def _in_user_folder(home: Home) -> list[Path]:

@@ -1,12 +1,19 @@
 """Signatures of entries: HMAC-SHA-256 over the manifest, whose digests cover all files, with a key of each user.
 
-The key lies in the user's folder, outside all entries, and is made at the first publishing. A graph is native code:
-only what this user's installation signed is ever loaded, or what a publisher signed whom this user trusts.
+A graph is native code: only what this user's installation signed is ever loaded, or what a publisher signed whom this
+user trusts. Who signed the bytes of a manifest is asked before anything of it is parsed.
+
+The key is the file that `ONEGRAPH_SIGNING_KEY` names, such as a container's secret, and then no other. Else it is
+`signing.key` in the graph folder; or in the user's folder for settings, where the graph folder cannot keep a secret: it
+cannot be written, or all may read what is on its drive. It is made at the first publishing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,17 +22,33 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from ...common.errors import in_brief
-from ...common.reasons import SigningKeyRefused, UnknownPublisher, UnreadableNow, Unsigned, Untrusted, WrongSignature
-from ..entry import Entry, Unparsed
+from ...common.reasons import (
+    Damaged,
+    NewerManifest,
+    OlderManifest,
+    SigningKeyRefused,
+    UnknownPublisher,
+    UnreadableManifest,
+    UnreadableNow,
+    Unsigned,
+    Untrusted,
+    WrongSignature,
+)
+from ..entry import Entry, Unparsed, parse, read, read_text
 from ..files import IrregularFileError, OversizedFileError, may_pass, read_regular
+from ..layout import settings_file
 from ..manifest import Strict
-from . import signing_key
+from . import key_file, private_folder
 from .publishers import Published, Publishers
-from .signing_key import KEY_FILE as KEY_FILE
 
+log = logging.getLogger("onegraph.graph_cache")
+
+KEY_FILE = "signing.key"
+KEY_VARIABLE = "ONEGRAPH_SIGNING_KEY"
 SIGNATURE_FILE = "signature.json"
 
 _MOST_BYTES = 4096
+_MOST_UNSIGNED = 1 << 20  # bytes of a manifest that is parsed although its signature is wrong
 
 
 class Signature(Strict):
@@ -53,14 +76,57 @@ class Signer:
     """Signs and verifies with one user's key, and knows the publishers whom the user trusts.
 
     Attributes:
-        home: the user's folder, which holds the key.
+        home: the user's graph folder.
     """
 
     home: Path
 
+    def read_key(self) -> bytes | SigningKeyRefused | None:
+        """Read the key; None where there is none yet. Raises OSError where nobody can tell now."""
+        given = os.environ.get(KEY_VARIABLE)
+        if given:
+            return key_file.read_given(Path(os.path.expanduser(given)))  # noqa: PTH111 - which would raise
+        found = key_file.read(self.home / KEY_FILE)
+        if isinstance(found, bytes) or (found is None and _may_be_written(self.home)):
+            return found
+        with contextlib.suppress(OSError):
+            other = settings_file(KEY_FILE)
+            key = None if other is None else key_file.read(other)
+            if isinstance(key, bytes):
+                return key
+        return found
+
+    def refused_key(self) -> SigningKeyRefused | None:
+        """Say why the key in the graph folder does not count, where another one does in its place."""
+        if not os.environ.get(KEY_VARIABLE):
+            with contextlib.suppress(OSError):
+                found = key_file.read(self.home / KEY_FILE)
+                return found if isinstance(found, SigningKeyRefused) else None
+        return None
+
     def key(self) -> bytes:
-        """Give the key; make it if there is none. Raises OSError like `signing_key.obtain`."""
-        return signing_key.obtain(self.home)
+        """Give the key; make it if there is none, or none that counts.
+
+        Raises:
+            RefusedError: it must not be used.
+            OSError: it cannot be made or read.
+        """
+        found = self.read_key()
+        if isinstance(found, bytes):
+            return found
+        if found is not None and os.environ.get(KEY_VARIABLE):
+            raise private_folder.RefusedError(found)
+        try:
+            return key_file.obtain(self.home / KEY_FILE)
+        except OSError as error:
+            other = settings_file(KEY_FILE)
+            if other is None:
+                raise
+            with contextlib.suppress(OSError):
+                key = key_file.obtain(other)
+                log.info("%s cannot keep the key for graphs (%s), so that it is %s", self.home, error, other)
+                return key
+            raise
 
     def sign(self, manifest: bytes) -> Signature:
         """Sign a manifest's bytes. Raises OSError like `key`."""
@@ -95,16 +161,21 @@ class Signer:
         if not isinstance(signature, Signature):
             return signature
         try:
-            key = signing_key.read(self.home)
+            key = self.read_key()
         except OSError as error:
             return UnreadableNow(KEY_FILE, in_brief(error))
         if isinstance(key, SigningKeyRefused):
             return key
         if key is None or not hmac.compare_digest(signature.key, _id(key)):
-            return signing_key.refused(self.home) or WrongSignature()
+            return self.refused_key() or WrongSignature()
         if manifest is not None and not hmac.compare_digest(signature.value, _hmac(key, manifest)):
             return WrongSignature()
         return None
+
+
+def _may_be_written(folder: Path) -> bool:
+    there = next((above for above in (folder, *folder.parents) if above.exists()), None)
+    return there is not None and there.is_dir() and os.access(there, os.W_OK)
 
 
 def _read_signature(folder: Path) -> Signature | Untrusted | UnreadableNow:
@@ -128,3 +199,54 @@ def _id(key: bytes) -> str:
 
 def _hmac(key: bytes, manifest: bytes) -> str:
     return hmac.new(key, manifest, "sha256").hexdigest()
+
+
+# Reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Known:
+    """An entry that may be loaded once its files are checked, and whose it is."""
+
+    entry: Entry
+    trusted: Trusted
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """An entry of this user's or a trusted publisher's whose manifest cannot be used."""
+
+    reason: Damaged
+
+
+Verdict = Known | Faulty | NewerManifest | OlderManifest | Untrusted | UnreadableNow
+
+
+def read_trusted(folder: Path, signer: Signer) -> Verdict:
+    """Read the manifest in a folder, and parse it if this user or a trusted publisher signed it."""
+    unparsed = read_text(folder)
+    if isinstance(unparsed, UnreadableNow):
+        return unparsed
+    if not isinstance(unparsed, Unparsed):
+        return signer.judge_unread(folder) or Faulty(unparsed)
+    trusted = signer.provenance(unparsed)
+    if isinstance(trusted, WrongSignature):
+        return _own_damaged(unparsed, signer) or trusted
+    if not isinstance(trusted, Trusted):
+        return trusted
+    entry = parse(unparsed)
+    if isinstance(entry, Entry):
+        return Known(entry, trusted)
+    return Faulty(entry) if isinstance(entry, Damaged) else entry
+
+
+def _own_damaged(unparsed: Unparsed, signer: Signer) -> Faulty | None:
+    """Tell whether a manifest of this user's was damaged since it was signed.
+
+    Everybody can write a manifest beside a signature that names this user's key, so a large one is not looked at. One
+    that can be read has another signer, or somebody edited it, and stays.
+    """
+    if len(unparsed.text) > _MOST_UNSIGNED or signer.judge_unread(unparsed.folder) is not None:
+        return None
+    again = read(unparsed.folder)
+    return Faulty(again) if isinstance(again, UnreadableManifest) else None

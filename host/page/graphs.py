@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...common import reasons
 from ...common.plain_text import plain
-from ...graph_cache.disk import budget, inventory, report
+from ...graph_cache.disk import inventory, report
 from ...graph_cache.disk.listing import Listed
-from ...graph_cache.disk.snapshot import Snapshot, Snapshots
+from ...graph_cache.disk.scan import revision
 from ...graph_cache.entry import Entry as Stored
 from ...graph_cache.entry import read
 from ...graph_cache.integrity import Sound, describe
-from ...graph_cache.store import Store
 from ...runtime.obtain.registry import registry
 from . import model_files
 from .answers import OfGraph, Refusal
@@ -33,19 +32,13 @@ _REMOVED = {
 }
 
 
-@functools.cache
-def _snapshots(store: Store) -> Snapshots:
-    return Snapshots(store.disk)
+def all_graphs() -> list[Listed]:
+    """List all graphs now, also the copies beside checkpoints of ComfyUI's folders."""
+    return registry().store.disk.scan(model_files.folders())
 
 
-def scans() -> int:
-    """How often this process has read all folders for a list."""
-    return _snapshots(registry().store).scans
-
-
-def snapshot() -> Snapshot:
-    """The list of all graphs now, also of the copies beside checkpoints of ComfyUI's folders."""
-    return _snapshots(registry().store).get(model_files.folders())
+def _find(asked: OfGraph) -> Listed | None:
+    return next((one for one in all_graphs() if one.id == asked.id), None)
 
 
 def entry(one: Listed) -> Entry:
@@ -63,10 +56,10 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     refused = report.state_refusal(asked.state)
     if refused is not None:
         return Refusal(400, refused)
-    snapshots = _snapshots(registry().store)
-    listing = snapshots.soon(model_files.folders(), _PATIENCE) if asked.partial else snapshot()
+    disk = registry().store.disk
+    entries, complete = disk.scan_soon(model_files.folders(), _PATIENCE) if asked.partial else (all_graphs(), True)
     wanted = {name: value for name in ("state", "model", "component") if (value := getattr(asked, name))}
-    listed = [one for one in listing.entries if asked.beside or not one.beside]
+    listed = [one for one in entries if asked.beside or not one.beside]
     chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, asked.search.casefold())]
     backwards = asked.sort in report.LARGEST_FIRST if not asked.order else asked.order == "desc"
     order = report.state_of if asked.sort == "state" else report.ORDERS[asked.sort]
@@ -74,9 +67,9 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     return Graphs(
         entries=_described(chosen[asked.offset : asked.offset + asked.limit]),
         total=len(chosen),
-        totals=Totals(**report.totals(registry().store.disk, listing.entries)),
-        revision=listing.revision,
-        complete=listing.complete,
+        totals=Totals(**report.totals(disk, entries)),
+        revision=revision(entries),
+        complete=complete,
     )
 
 
@@ -89,7 +82,7 @@ def _holds(one: Listed, text: str) -> bool:
 
 def details(asked: OfGraph) -> Graph | Refusal:
     """GET graphs/{id}."""
-    one = snapshot().by_id.get(asked.id)
+    one = _find(asked)
     if one is None:
         return _UNKNOWN
     stored = read(one.path)
@@ -117,62 +110,70 @@ def _texts(key: dict[str, Any]) -> dict[str, str]:
 # Changing ---------------------------------------------------------------------------------------------------
 
 
-def verify(asked: OfGraph) -> Done | Refusal:
+def _on_one(act: Callable[[Listed], tuple[str, str, bool]]) -> Callable[[OfGraph], Done | Refusal]:
+    """Make a route of what is done with one entry, which gives a code, a text, and whether it is done."""
+
+    @functools.wraps(act)
+    def route(asked: OfGraph) -> Done | Refusal:
+        one = _find(asked)
+        if one is None:
+            return _UNKNOWN
+        code, text, done = act(one)
+        now = _find(asked)
+        return Done(done=done, text=text, code=code, entry=None if now is None else entry(now))
+
+    return route
+
+
+@_on_one
+def verify(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/verify: check owner, signature and files."""
-    one = snapshot().by_id.get(asked.id)
-    if one is None:
-        return _UNKNOWN
     state = registry().store.check(one.path)
-    sound = isinstance(state, Sound)
-    return _done(asked, "sound" if isinstance(state, Sound) else state.code, describe(state), sound)
+    return "sound" if isinstance(state, Sound) else state.code, describe(state), isinstance(state, Sound)
 
 
-def pin(asked: OfGraph) -> Done | Refusal:
+@_on_one
+def pin(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/pin: keep it whatever the budget says."""
-    return _mark(asked, "pinned", "The budget leaves the graph alone.")
+    return _mark(one, "pinned", "The budget leaves the graph alone.")
 
 
-def unpin(asked: OfGraph) -> Done | Refusal:
+@_on_one
+def unpin(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/unpin."""
-    return _mark(asked, "unpinned", "The budget decides about the graph again.")
+    return _mark(one, "unpinned", "The budget decides about the graph again.")
 
 
-def _mark(asked: OfGraph, how: str, text: str) -> Done | Refusal:
-    one, disk = snapshot().by_id.get(asked.id), registry().store.disk
-    if one is None:
-        return _UNKNOWN
+def _mark(one: Listed, how: str, text: str) -> tuple[str, str, bool]:
+    disk = registry().store.disk
     if one.quarantined:
-        return _done(asked, "quarantined", "A graph that was quarantined cannot be pinned.", False)
+        return "quarantined", "A graph that was quarantined cannot be pinned.", False
     if one.beside:
-        return _done(asked, "beside", "The budget leaves copies beside checkpoints alone.", False)
+        return "beside", "The budget leaves copies beside checkpoints alone.", False
     try:
         (disk.pin if how == "pinned" else disk.unpin)(one)
     except OSError as error:
-        return _done(asked, "not_written", f"The graph's folder cannot be written ({error.strerror}).", False)
-    return _done(asked, how, text, True)
+        return "not_written", f"The graph's folder cannot be written ({error.strerror}).", False
+    return how, text, True
 
 
-def delete(asked: OfGraph) -> Done | Refusal:
+@_on_one
+def delete(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/delete: also a pinned one, unless a process uses it."""
-    one = snapshot().by_id.get(asked.id)
-    if one is None:
-        return _UNKNOWN
     how = registry().store.disk.delete(one)
-    return _done(asked, how, _REMOVED[how], how in ("removed", "gone"))
+    return how, _REMOVED[how], how in ("removed", "gone")
 
 
-def retry(asked: OfGraph) -> Done | Refusal:
+@_on_one
+def retry(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/retry: forget what compiles of the same graph failed with."""
-    one = snapshot().by_id.get(asked.id)
-    if one is None:
-        return _UNKNOWN
     try:
         forgotten = [*registry().store.failures.forget(one.facts.digest)]
     except OSError as error:
-        return _done(asked, "not_written", f"What failed cannot be forgotten ({error.strerror}).", False)
+        return "not_written", f"What failed cannot be forgotten ({error.strerror}).", False
     if not forgotten:
-        return _done(asked, "nothing_failed", "No failure of this graph is remembered; the next run asks for it.", True)
-    return _done(asked, "forgotten", "The next run tries to compile the graph again.", True)
+        return "nothing_failed", "No failure of this graph is remembered; the next run asks for it.", True
+    return "forgotten", "The next run tries to compile the graph again.", True
 
 
 def prune(asked: Prune) -> Pruned:
@@ -181,7 +182,7 @@ def prune(asked: Prune) -> Pruned:
     if asked.beside:
         done = disk.prune_copies(inventory.unusable(), model_files.folders(), asked.dry_run)
     else:
-        due = inventory.over(budget.limit(registry().store.home))
+        due = inventory.over(disk.allowance.bytes)
         done = (disk.would_prune if asked.dry_run else disk.prune)(due)
     return Pruned(
         removed=_described(done.removed),
@@ -190,9 +191,3 @@ def prune(asked: Prune) -> Pruned:
         after=done.after,
         dry_run=asked.dry_run,
     )
-
-
-def _done(asked: OfGraph, code: str, text: str, done: bool) -> Done:
-    """Tell what became of an entry, and how it is now."""
-    now = snapshot().by_id.get(asked.id)
-    return Done(done=done, text=text, code=code, entry=None if now is None else entry(now))

@@ -11,7 +11,7 @@ from ...graph_cache.disk import report
 from ...runtime.counters import RESTORE_BOUNDS, RestoreTimes
 from ...runtime.obtain.registry import registry
 from .answers import Text
-from .graphs import scans, snapshot
+from .graphs import all_graphs
 from .models import Nothing
 
 CONTENT_TYPE = "text/plain"
@@ -42,7 +42,7 @@ def _lines() -> Iterator[str]:
     yield from _one("compiling", "gauge", "Compiles under way.", len(status["compiling"]))
     yield from _one("deferred_compiles", "gauge", "Compiles that wait for memory.", status["deferred_compiles"])
     yield from _one("captured_bytes", "gauge", "Device memory that CUDA graphs hold.", status["captured_bytes"])
-    totals = report.totals(disk, snapshot().entries)
+    totals = report.totals(disk, all_graphs())
     yield f"# HELP {_UNIT}graphs Graphs on the disk by their state."
     yield f"# TYPE {_UNIT}graphs gauge"
     for state, count in sorted(totals["states"].items()):
@@ -51,7 +51,7 @@ def _lines() -> Iterator[str]:
     yield from _one("budget_used_bytes", "gauge", "Bytes that count for the budget.", totals["counted_bytes"])
     limit = totals["budget_bytes"]
     yield from _one("budget_bytes", "gauge", "Bytes that graphs may take.", "+Inf" if limit is None else limit)
-    yield from _one("list_scans_total", "counter", "Times that all folders of graphs were read.", scans())
+    yield from _one("list_scans_total", "counter", "Lists that had to read graphs anew.", disk.reads)
 
 
 def _one(name: str, kind: str, text: str, value: int | str) -> Iterator[str]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from ...graph_cache.disk import report
 from ...graph_cache.disk.listing import Listed, bytes_on_disk
 from . import model_files
-from .graphs import snapshot
+from .graphs import all_graphs
 from .models import ModelFile, ModelFiles, ModelState, Nothing
 
 
 def list_models(asked: Nothing) -> ModelFiles:
     """GET models."""
-    graphs = model_files.by_checkpoint(snapshot().entries)
+    graphs = model_files.by_checkpoint(all_graphs())
     return ModelFiles(models=[_judge(file, graphs.get(file.beside, ())) for file in model_files.files()])
 
 

@@ -11,8 +11,7 @@ from ...common.reasons import DiedInTrial, DiedOnceWhileLoading, TrialPending
 from ...common.shapes import JSON, Refused
 from ...compiler.process.job import Job
 from ...compiler.process.supervisor import compile_in_child
-from ...graph_cache.constants import constants_of
-from ...graph_cache.entry import Entry
+from ...graph_cache.entry import Entry, constants_of
 from ...graph_cache.lookup import Broken
 from ...graph_cache.sources.source import copy_files
 from ...graph_cache.store import Store

@@ -24,8 +24,7 @@ from ...compiler.process import progress
 from ...compiler.process.job import Job
 from ...compiler.process.progress import Progress
 from ...compiler.process.supervisor import compile_in_child
-from ...graph_cache.constants import constants_of
-from ...graph_cache.entry import Entry
+from ...graph_cache.entry import Entry, constants_of
 from ...graph_cache.publish import NewEntry
 from ...graph_cache.store import Store
 from .. import admission

@@ -27,7 +27,7 @@ def believe(store: Store, taken: Taken, request: Request) -> bool:
     believed = {name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()}
     if not believed or taken.graph is None or store.first_use(taken.entry).checked:
         return False
-    whose = store.provenance(taken.entry)
+    whose = store.signer.provenance(taken.entry)
     if not isinstance(whose, Trusted) or whose.publisher not in believed:
         return False
     here = (request.key.target, driver_of(request.device), request.environment)

@@ -24,10 +24,9 @@ from ...common.errors import LoadError, MemoryShortError
 from ...common.reasons import DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ...common.shapes import Refused
 from ...compiler.blocks.attention import Zeros, attending
-from ...graph_cache.constants import constants_of
 from ...graph_cache.disk import marks
 from ...graph_cache.disk.leases import Lease
-from ...graph_cache.entry import Entry, read
+from ...graph_cache.entry import Entry, constants_of, read
 from ...graph_cache.files import is_passing
 from ...graph_cache.key import GraphKey
 from ...graph_cache.lookup import Broken, Hit, Miss, Unavailable

@@ -14,8 +14,8 @@ from support.fleet.stores import Publisher, Worker, remote_of, without_time
 from support.store.entries import CONSTANTS, key
 
 from onegraph.common import reasons
-from onegraph.graph_cache import constants, integrity
-from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache import integrity
+from onegraph.graph_cache.entry import Entry, constants_of
 from onegraph.graph_cache.lookup import Broken, Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
@@ -255,4 +255,4 @@ def test_files_are_what_the_helpers_say(world: World) -> None:
     """The graphs of these tests are whole: without an attack they are fetched."""
     assert isinstance(world.worker.fetch(), Taken)
     assert isinstance(integrity.check(world.made), integrity.Sound)
-    assert constants.read(world.made.manifest, world.made.folder) == CONSTANTS
+    assert constants_of(world.made) == CONSTANTS

@@ -31,13 +31,12 @@ from onegraph.graph_cache.crash.liveness import owning
 from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.disk.leases import Lease
 from onegraph.graph_cache.lookup import Hit, Miss
-from onegraph.graph_cache.manifest import MANIFEST_FILE, Manifest
+from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources.folder import remove_copy
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import private_folder
-from onegraph.graph_cache.trust.signing import SIGNATURE_FILE
 from onegraph.runtime.obtain.registry import Registry
 
 MEMBER = 65534
@@ -141,8 +140,8 @@ def test_nothing_is_written_through_anothers_link(
         component = precious / "photo.graphs" / source.digest / "unet"
         (component / below).mkdir(parents=True)
         (component / below / ".outcome.json.999999999").touch()
-    for file in (MANIFEST_FILE, SIGNATURE_FILE):  # as if it were a copy
-        shutil.copy(entry.folder / file, component / entry.folder.name)
+    for name_of_file in ("manifest.json", "signature.json"):  # as if it were a copy
+        shutil.copy(entry.folder / name_of_file, component / entry.folder.name)
     for path in (precious, *precious.rglob("*")):
         path.chmod(0o700)
         os.utime(path, (0, 0))

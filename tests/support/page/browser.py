@@ -48,7 +48,7 @@ FEWER_FRAMES = """(() => {
   };
 })();"""
 TAB = "Workspace.ToggleSidebarTab.onegraph-graphs"
-PATIENCE = 1000 * standstill.PATIENCE  # milliseconds
+PATIENCE = 1000 * standstill.PATIENCE / 5  # milliseconds for an element of a page: what it shows is there already
 
 
 def missing() -> str:

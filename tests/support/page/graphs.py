@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from onegraph.common.installed import torch_version
-from onegraph.graph_cache.disk.marks import USES_FILE
+from onegraph.graph_cache.disk.marks import USES_FILE, note_use
 from onegraph.graph_cache.key import FORMAT
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -40,6 +40,7 @@ def fill(store: Store, checkpoints: Path) -> None:
         )
         label = MARKUP if number == 5 else ("any size 64-2048", "1024x1024")[number % 2]
         entry = publish(store, source, wanted, os.urandom((number + 3) * 90 * KIB), new_entry(label))
+        note_use(entry.folder, "restored", source)
         if number == QUARANTINED:
             quarantine(store, entry.folder)
             continue
@@ -58,7 +59,9 @@ def multiply(store: Store, checkpoints: Path, count: int) -> Path:
     """Copy one graph's folder as often, each a graph for the list; the folder to remove."""
     path = checkpoints / "many.safetensors"
     path.write_bytes(b"many")
-    first = publish(store, ModelSource(path, "0" * 12), key(architecture="ff")).folder
+    source = ModelSource(path, "0" * 12)
+    first = publish(store, source, key(architecture="ff")).folder
+    note_use(first, "restored", source)
     for number in range(count - 1):
         name, _, digest = first.name.rpartition("-")
         other = first.with_name(f"{name}-{int(digest, 16) ^ (number + 1):012x}")

@@ -413,8 +413,7 @@ def _counted(case: Case) -> Iterator[None]:
 def _copied(golden: Path, job: Any, staging: Path, *args: object) -> Any:
     """Compile as fast as files are copied: what a real compile of the same gave before."""
     from onegraph.compiler.process.job import Compiled, write_job
-    from onegraph.graph_cache import constants
-    from onegraph.graph_cache.entry import read
+    from onegraph.graph_cache.entry import Entry, constants_of, read
     from onegraph.graph_cache.manifest import CONSTANTS_FILE
 
     write_job(job, staging)
@@ -423,4 +422,4 @@ def _copied(golden: Path, job: Any, staging: Path, *args: object) -> Any:
     files = tuple(name for name in entry.manifest.files if name != CONSTANTS_FILE)
     for name in files:
         shutil.copyfile(golden / name, staging / name)
-    return Compiled(files, constants.read(entry.manifest, golden), 1.0, entry.manifest.code)
+    return Compiled(files, constants_of(entry), 1.0, entry.manifest.code)

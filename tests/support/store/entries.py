@@ -20,6 +20,7 @@ from onegraph.graph_cache.trust import ed25519, key_file, trust_list
 from onegraph.graph_cache.trust.publishers import Publishers
 from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
+NOWHERE = ModelSource(None, "0123456789ab")  # a model of no known file
 CONSTANTS = (TensorMeta(name="unet.out.bias", shape=(4,), stride=(1,), dtype="float32"),)
 
 

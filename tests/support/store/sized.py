@@ -11,10 +11,9 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-from support.store.entries import key
+from support.store.entries import NOWHERE, key
 
 BIG = 100_000  # bytes, beside which a manifest is small
-NOWHERE = ModelSource(None, "0123456789ab")
 
 
 def usable(number: int = 0, **changes: object) -> GraphKey:

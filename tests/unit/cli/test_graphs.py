@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
 from onegraph.common.installed import torch_version
-from onegraph.graph_cache.disk.budget import DEFAULT, limit, parse
+from onegraph.graph_cache.disk.budget import DEFAULT, current, parse
 from onegraph.graph_cache.disk.marks import note_use
 from onegraph.graph_cache.disk.report import STATES
 from onegraph.graph_cache.entry import Entry
@@ -186,7 +186,7 @@ def test_sizes(text: str, count: int | None) -> None:
 def test_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, count in {"": DEFAULT, "nonsense": DEFAULT, "1GiB": 1 << 30, "0": None}.items():
         monkeypatch.setenv("ONEGRAPH_DISK_BUDGET", text)
-        assert limit(tmp_path) == count
+        assert current(tmp_path).bytes == count
 
 
 def test_doctor_tells_what_to_do(store: Store, graphs: dict[str, Entry]) -> None:

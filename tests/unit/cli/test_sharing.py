@@ -67,7 +67,7 @@ def test_a_graph_goes_from_one_user_to_another(target: str, alice: Store, bob: S
     assert (done.exit_code, lines(done)) == (0, [f"imported  {folder}", "1 graphs imported"])
     found = bob.lookup(key(), ModelSource(None, "bbbbbbbbbbbb"))
     assert isinstance(found, Hit)
-    assert bob.provenance(found.entry) == Trusted()
+    assert bob.signer.provenance(found.entry) == Trusted()
     done = onegraph(bob, "import", "--trust", "alice", tmp_path / target)
     assert lines(done) == [f"there already  {folder}", "0 graphs imported"]
     assert onegraph(bob, "verify").stdout == f"sound  {folder}\n"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.store.entries import key, new_entry, publish, quarantine, rewrite, snapshot
-from support.store.users import OTHER, as_root, give_to
+from support.store.entries import NOWHERE, key, new_entry, publish, quarantine, rewrite, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache import home
@@ -21,14 +19,11 @@ from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.integrity import Sound, check
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import CodeRecord
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NotPublishedError
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.private_folder import RefusedError
 from onegraph.graph_cache.trust.signing import KEY_FILE, Signer
-
-NOWHERE = ModelSource(None, "0123456789ab")
 
 
 def code(**references: str) -> CodeRecord:
@@ -104,43 +99,7 @@ def test_a_home_that_is_opened_later_is_refused(store: Store) -> None:
         raise AssertionError("not reached")
 
 
-@as_root
-def test_another_users_folder_in_its_place_is_refused(temporary: Path, open_home: Path) -> None:
-    """Whoever comes first gives folders among the temporary files their names."""
-    store = Store(open_home)
-    planted = store.private.folder / "graphs"
-    planted.mkdir(parents=True)
-    for folder in (planted, planted.parent):
-        give_to(OTHER, folder)
-        with pytest.raises(RefusedError), store.staging():
-            raise AssertionError("not reached")
-        assert store.private.make_compiler_cache() is None
-        assert store.find(key()) == Miss(reasons.NoGraph())
-
-
 # Publishing -------------------------------------------------------------------------------------------------------
-
-
-def publish_in_a_process(folder: Path, content: bytes, start: object, results: multiprocessing.Queue[bytes]) -> None:
-    start.wait()  # type: ignore[attr-defined]
-    results.put(publish(Store(folder), NOWHERE, content=content).text)
-
-
-def test_processes_that_publish_one_key_use_one_graph(store: Store) -> None:
-    context = multiprocessing.get_context("fork")
-    start, results = context.Barrier(3), context.Queue()
-    processes = [
-        context.Process(target=publish_in_a_process, args=(store.home, f"code {n}".encode(), start, results))
-        for n in range(3)
-    ]
-    for process in processes:
-        process.start()
-    texts = {results.get(timeout=60) for _ in processes}
-    for process in processes:
-        process.join()
-    found = store.find(key())
-    assert isinstance(found, Hit) and texts == {found.entry.text}
-    assert len([*found.entry.folder.parent.iterdir()]) == 1 and [*(store.home / ".staging").iterdir()] == []
 
 
 @pytest.mark.parametrize("other", [key(architecture="bb"), key(dtype="float16"), key(format=2)])

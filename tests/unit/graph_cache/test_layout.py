@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.store.entries import key, new_entry, publish
+from support.store.entries import NOWHERE, key, new_entry, publish
 
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.layout import settings_file, user_folder
@@ -21,41 +21,33 @@ def test_an_entry_lies_in_the_home_and_a_copy_beside_the_checkpoint(store: Store
     assert copy == models / "photo.graphs" / "0123456789ab" / "unet" / name
     assert [one.folder for one in store.entries()] == [entry.folder]
     assert [one.folder for one in store.saved(models)] == [copy]
+    # ComfyUI would list files of these suffixes in every menu of checkpoints.
+    of_models = {".ckpt", ".pt", ".pt2", ".bin", ".pth", ".safetensors", ".pkl", ".sft", ".gguf"}
+    assert not [path for path in copy.iterdir() if path.suffix in of_models]
 
 
 def test_a_graph_of_a_model_without_a_file_lies_in_the_home_alone(store: Store, models: Path) -> None:
-    publish(store, ModelSource(None, "fedcba987654"))
-    publish(store, ModelSource(models / "gone.safetensors", "fedcba987654"))
+    for source in (NOWHERE, ModelSource(models / "gone.safetensors", "fedcba987654")):
+        publish(store, source)
     assert [*store.entries()] and [*models.iterdir()] == []
 
 
-def test_a_name_ends_in_the_digest_of_the_code(store: Store, checkpoint: ModelSource) -> None:
+def test_a_name_ends_in_the_digest_of_the_code(store: Store) -> None:
     code = CodeRecord(python="3.10", functions={"m:f": ("b", "s")}, references={}, methods={})
-    entry = publish(store, checkpoint, new=new_entry(code=code))
+    entry = publish(store, NOWHERE, new=new_entry(code=code))
     assert entry.folder.name.endswith(f"-{key().digest}-{code.digest}")
 
 
-def test_no_file_has_a_suffix_of_models(store: Store, checkpoint: ModelSource, models: Path) -> None:
-    """ComfyUI would list such a file in every menu of checkpoints."""
-    publish(store, checkpoint)
-    listed = {".ckpt", ".pt", ".pt2", ".bin", ".pth", ".safetensors", ".pkl", ".sft", ".gguf"}
-    assert not [p for p in models.glob("*.graphs/**/*") if p.suffix in listed]
-
-
-def test_the_environment_chooses_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ONEGRAPH_HOME", str(tmp_path / "elsewhere"))
-    assert user_folder() == Store().home == tmp_path / "elsewhere"
-    monkeypatch.delenv("ONEGRAPH_HOME")
+@pytest.mark.parametrize(
+    ("chosen", "folder"), [("/x/elsewhere", "/x/elsewhere"), ("~/graphs", "/me/graphs"), ("a~b/~", "a~b/~")]
+)
+def test_the_environment_chooses_the_folder(chosen: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell replaces a tilde in a container's settings, and nothing is to be made in a folder of that name."""
+    monkeypatch.setenv("HOME", "/me")
+    monkeypatch.delenv("ONEGRAPH_HOME", raising=False)
     assert user_folder().name == "onegraph"
-
-
-def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No shell replaces it in a container's settings, and nothing is to be made in a folder of that name."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("ONEGRAPH_HOME", "~/graphs")
-    assert user_folder() == tmp_path / "graphs"
-    monkeypatch.setenv("ONEGRAPH_HOME", "a~b/~")
-    assert user_folder() == Path("a~b/~")
+    monkeypatch.setenv("ONEGRAPH_HOME", chosen)
+    assert user_folder() == Store().home == Path(folder)
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.store.entries import die_while_loading, key, publish, rewrite, snapshot
-from support.store.users import OTHER, as_root, as_user, give_to
+from support.store.entries import NOWHERE, die_while_loading, key, publish, rewrite, snapshot
 
 from onegraph.common.reasons import (
     BadFileName,
-    DiedWhileLoading,
     NoGraph,
     NotARegularFile,
     UnreadableManifest,
@@ -28,7 +26,6 @@ from onegraph.graph_cache.lookup import Broken, Hit, Miss, Unavailable
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
-NOWHERE = ModelSource(None, "0123456789ab")
 TORCH_2_15 = {"device": "cpu", "cpu": "f00", "torch": "2.15"}
 
 
@@ -115,20 +112,6 @@ def test_a_sound_entry_beside_a_broken_one_is_a_hit(store: Store, entry: Entry) 
     assert bad.exists() and store.find(key()) == Hit(made)
 
 
-def test_an_entry_whose_loading_died_is_broken(store: Store, entry: Entry) -> None:
-    with store.markers.loading(entry.folder):  # this process is alive and knows what it does
-        assert store.find(key()) == Hit(entry)
-    die_while_loading(store, entry)
-    assert store.find(key()) == Hit(entry)  # once may be bad luck
-    die_while_loading(store, entry)
-    found = store.find(key())
-    assert found == Broken(entry.folder, DiedWhileLoading())
-    assert store.find(key()) == found  # until it is quarantined
-    assert found.reason.text == (
-        "the cached graph was quarantined, because the process that loaded it last died meanwhile"
-    )
-
-
 @pytest.mark.parametrize("change", [sound, damaged, unreadable, die_while_loading])
 @pytest.mark.parametrize("wanted", [key(), key(architecture="bb")])
 def test_a_lookup_changes_nothing(
@@ -204,31 +187,6 @@ def test_a_component_that_cannot_be_listed(
     monkeypatch.setattr(os, "listdir", fails)
     assert isinstance(store.find(key()), kind)
     assert store.sibling(key()) is None and [*store.entries()] == []
-
-
-@as_root
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("graph.aoti", Broken), ("manifest.json", Broken), ("signature.json", Miss), (".", Unavailable)],
-)
-def test_an_own_entry_that_is_closed_to_its_owner(
-    name: str, kind: type, store: Store, entry: Entry, reachable: Path
-) -> None:
-    """A file with mode 0 never opens again, and another graph is made."""
-    give_to(OTHER, reachable)
-    (entry.folder / name).chmod(0)
-
-    def act() -> None:
-        mine = Store(store.home)
-        found = mine.find(key())
-        assert isinstance(found, kind), found
-        if isinstance(found, Broken):
-            assert mine.quarantine(found)
-        if not isinstance(found, Unavailable):
-            made = publish(mine, NOWHERE)
-            assert mine.find(key()) == Hit(made)
-
-    as_user(act)
 
 
 # What is no file of an entry --------------------------------------------------------------------------------------

@@ -6,13 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from support.store.entries import key, publish, snapshot
+from support.store.entries import NOWHERE, key, publish, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.lookup import Broken, Hit, Miss
 from onegraph.graph_cache.manifest import VERSION
-from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
@@ -39,17 +38,17 @@ def test_a_manifest_says_everything(change: dict[str, Any], store: Store, entry:
 @pytest.mark.parametrize("more", [{}, {"new_field": {"of": "another kind"}}, {"files": "elsewhere"}])
 def test_a_newer_version_is_left_alone(more: dict[str, Any], store: Store) -> None:
     """It is of use to whoever wrote it; a graph of this version stands beside it, and is found after it."""
-    newer = publish(store, checkpoint := ModelSource(None, "0123456789ab"))
+    newer = publish(store, NOWHERE)
     with_manifest(store, newer, version=VERSION + 1, **more)
     before = snapshot(newer.folder)
     found = store.find(key())
     assert found == Miss(reasons.NewerManifest(VERSION + 1))
     assert found.reason.text == "the cached graph was made by a newer version of OneGraph (manifest version 4)"
     assert dict(store.check_all()) == {newer.folder: reasons.NewerManifest(VERSION + 1)}
-    own = publish(store, checkpoint, content=b"own")
+    own = publish(store, NOWHERE, content=b"own")
     assert own.folder != newer.folder and snapshot(newer.folder) == before
     assert store.find(key()) == Hit(own)
-    assert publish(store, checkpoint, content=b"again") == own
+    assert publish(store, NOWHERE, content=b"again") == own
 
 
 @pytest.mark.parametrize("rules", [None, {"inputs": ["x"]}])
@@ -65,5 +64,5 @@ def test_the_version_before_is_read(rules: dict[str, Any] | None, store: Store, 
 def test_an_older_version_is_compiled_anew(more: dict[str, Any], store: Store, entry: Entry) -> None:
     with_manifest(store, entry, version=1, **more)
     assert store.find(key()) == Miss(reasons.OlderManifest(1))
-    made = publish(store, ModelSource(None, "0123456789ab"))
+    made = publish(store, NOWHERE)
     assert store.find(key()) == Hit(made) and len([*store.entries()]) == 1

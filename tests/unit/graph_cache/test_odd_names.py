@@ -51,7 +51,7 @@ def test_a_store_of_odd_names_works(odd: ModelSource, tmp_path: Path) -> None:
     assert isinstance(store.lookup(key(architecture="0001"), tuned, [tmp_path / NAME]), Hit)
     assert isinstance(store.take(key(architecture="0001"), tuned, [tmp_path / NAME]), Taken)
     store.note_use(entry, "restored", odd)
-    assert len(store.disk.scan([tmp_path / NAME], [], [])) == 19
+    assert len(store.disk.scan([tmp_path / NAME])) == 19
     failed = Failure(kind="place", reason={"code": "not_saved"}, where=str(odd.path))
     store.failures.write(key(), "any size", (failed,))
     assert store.failures.read(key()) == (failed,)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.store.entries import die_while_loading, key, publish, quarantine, snapshot
+from support.store.entries import NOWHERE, die_while_loading, key, publish, quarantine, snapshot
 
 from onegraph.common.reasons import (
     DiedWhileLoading,
@@ -22,28 +22,19 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import Trusted
 
-NOWHERE = ModelSource(None, "0123456789ab")
 
-
-def test_an_entry_published_after_the_judgement_stays(store: Store) -> None:
-    """Another process may have replaced what a look-up found damaged before this one moves it aside."""
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_what_was_published_since_stays(is_loaded: bool, store: Store) -> None:
+    """Another process may have replaced what a look-up found damaged, or what this one loaded hours ago."""
     entry = publish(store, NOWHERE, content=b"first")
-    (entry.folder / "graph.aoti").write_bytes(b"f1rst")
-    found = store.find(key())
-    assert isinstance(found, Broken)
-    quarantine(store, entry.folder)
-    sound = publish(store, NOWHERE, content=b"second")
-    assert store.quarantine(found)
-    assert store.find(key()) == Hit(sound)
-
-
-def test_a_graph_loaded_earlier_condemns_no_newer_one(store: Store) -> None:
-    """A process may find its graph wrong hours after another one quarantined it and published the next."""
-    entry = publish(store, NOWHERE, content=b"first")
-    wrong = Broken.of(entry, GraphNotFinite())
+    if is_loaded:
+        found: object = Broken.of(entry, GraphNotFinite())
+    else:
+        (entry.folder / "graph.aoti").write_bytes(b"f1rst")
+        found = store.find(key())
     quarantine(store, entry.folder)
     newer = publish(store, NOWHERE, content=b"second")
-    assert store.quarantine(wrong)
+    assert isinstance(found, Broken) and store.quarantine(found)
     assert store.find(key()) == Hit(newer)
 
 
@@ -60,6 +51,8 @@ def test_what_is_whole_again_stays(file: str, spoilt: bytes, store: Store, entry
 
 def test_a_graph_survives_one_unlucky_kill(store: Store, entry: Entry) -> None:
     assert not store.markers.note_death(entry.folder) and not store.markers.died_once_while_loading(entry.folder)
+    with store.markers.loading(entry.folder):  # this process is alive and knows what it does
+        assert store.find(key()) == Hit(entry)
     die_while_loading(store, entry)
     before = snapshot(store.home)
     assert store.find(key()) == Hit(entry) and store.markers.died_once_while_loading(entry.folder)
@@ -68,7 +61,11 @@ def test_a_graph_survives_one_unlucky_kill(store: Store, entry: Entry) -> None:
     assert not store.markers.note_death(entry.folder)
     assert store.find(key()) == Hit(entry)
     die_while_loading(store, entry)
-    assert store.find(key()) == Broken(entry.folder, DiedWhileLoading())
+    found = store.find(key())
+    assert found == store.find(key()) == Broken(entry.folder, DiedWhileLoading())  # until it is quarantined
+    assert found.reason.text == (
+        "the cached graph was quarantined, because the process that loaded it last died meanwhile"
+    )
 
 
 def test_a_success_forgets_a_death(store: Store, entry: Entry) -> None:
@@ -102,7 +99,7 @@ def test_every_entry_and_copy_is_checked(store: Store, checkpoint: ModelSource, 
     assert found.pop(copies[3]) == store.check(copies[3]) == Unsigned()
     assert found == dict.fromkeys([entries[0].folder, entries[3].folder, *copies[:3]], Sound())
     assert [*store.entries()] == [entries[0], entries[1], entries[3]]
-    assert [store.provenance(entry) for entry in store.entries()] == 3 * [Trusted()]
+    assert [store.signer.provenance(entry) for entry in store.entries()] == 3 * [Trusted()]
 
 
 def test_one_bad_folder_hides_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,8 @@ from support.models import toy
 from onegraph.backends.inductor import InductorBackend, InductorRunner, container, packages
 from onegraph.backends.inductor import runner as runner_module
 from onegraph.common.shapes import Refused
-from onegraph.common.tensor_meta import TensorMeta
 from onegraph.compiler import export
-from onegraph.graph_cache.constants import read as read_constants
-from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.entry import Entry, constants_of
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.graphs import binding
@@ -43,12 +41,8 @@ def runner(entry: Entry) -> InductorRunner:
     return InductorBackend().load(entry.folder, toy.CPU)
 
 
-def constants(entry: Entry) -> tuple[TensorMeta, ...]:
-    return read_constants(entry.manifest, entry.folder)
-
-
 def run(runner: InductorRunner, entry: Entry, module: toy.Toy, *inputs: torch.Tensor) -> torch.Tensor:
-    bound = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
+    bound = binding.bind(runner, module, constants_of(entry), toy.CPU, toy.PREFIX)
     assert not isinstance(bound, Refused)
     return runner(*inputs)
 
@@ -327,14 +321,14 @@ def test_binding_refuses_wrong_strides_of_a_weight(runner: InductorRunner, entry
     module.mix.weight = torch.nn.Parameter(module.mix.weight.t(), requires_grad=False)
     runner.bind({toy.PREFIX + n: p for n, p in module.named_parameters()})
     assert not torch.allclose(runner(*inputs), module(*inputs), atol=1e-3)  # the trap itself
-    refused = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
+    refused = binding.bind(runner, module, constants_of(entry), toy.CPU, toy.PREFIX)
     assert isinstance(refused, Refused)
     assert "mix.weight" in refused.text
 
 
 def test_a_replaced_weight_is_stale_until_rebound(runner: InductorRunner, entry: Entry) -> None:
     module, inputs = toy.Toy(), toy.inputs()
-    bound = binding.bind(runner, module, constants(entry), toy.CPU, toy.PREFIX)
+    bound = binding.bind(runner, module, constants_of(entry), toy.CPU, toy.PREFIX)
     assert not isinstance(bound, Refused)
     kept = module.mix.weight  # alive, so that the stale address is not dangling in this test
     module.mix.weight = torch.nn.Parameter(kept * 3, requires_grad=False)

@@ -21,7 +21,7 @@ from onegraph.compiler import export
 from onegraph.compiler.process import worker
 from onegraph.compiler.process.job import Client, Job, write_job
 from onegraph.compiler.process.progress import Progress
-from onegraph.graph_cache.constants import constants_of
+from onegraph.graph_cache.entry import constants_of
 from onegraph.graph_cache.manifest import CONSTANTS_FILE
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store

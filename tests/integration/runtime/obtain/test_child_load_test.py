@@ -18,8 +18,7 @@ from support.store.entries import die_while_loading
 from onegraph.common.reasons import CompiledAgainLater, DiedInTrial, NoGraph
 from onegraph.common.shapes import Refused
 from onegraph.compiler.process.progress import Progress
-from onegraph.graph_cache.constants import constants_of
-from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.entry import Entry, constants_of
 from onegraph.graph_cache.layout import STAGING_FOLDER
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry

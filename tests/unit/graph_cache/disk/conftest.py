@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.store.entries import publish
-from support.store.sized import BIG, NOWHERE, usable, used
+from support.store.entries import NOWHERE, publish
+from support.store.sized import BIG, usable, used
 
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.store import Store

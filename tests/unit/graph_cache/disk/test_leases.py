@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.store.entries import publish
-from support.store.sized import NOWHERE, left, listed, usable
+from support.store.entries import NOWHERE, publish
+from support.store.sized import left, listed, usable
 from support.store.users import as_root, as_user
 
 from onegraph.common.reasons import GraphRemoved

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.store.entries import key, publish
-from support.store.sized import NOWHERE, listed, on_disk
+from support.store.entries import NOWHERE, key, publish
+from support.store.sized import listed, on_disk
 
 from onegraph.graph_cache.disk import marks
 from onegraph.graph_cache.disk.budget import VARIABLE
@@ -19,7 +19,7 @@ def test_totals(store: Store, three: list[Entry], checkpoint: ModelSource, monke
     marks.note_use(three[0].folder, "restored", NOWHERE)
     publish(store, checkpoint, key())
     assert checkpoint.path is not None
-    found = totals(store.disk, store.disk.scan([checkpoint.path.parent], [], []))
+    found = totals(store.disk, store.disk.scan([checkpoint.path.parent]))
     assert (found["graphs"], found["restores"], found["saved_seconds"], found["copies"]) == (4, 4, 4.0, 1)
     assert found["bytes"] == found["counted_bytes"] == on_disk(store) and found["budget_bytes"] == 1 << 30
     assert found["copies_bytes"] > 0

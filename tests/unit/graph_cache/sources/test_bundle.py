@@ -51,7 +51,7 @@ def test_graphs_become_this_users_own(store: Store, bundle: Path) -> None:
     for wanted in (key(), key(dtype="float16")):
         found = store.find(wanted)
         assert isinstance(found, Hit) and found.entry.folder in folders
-    assert [store.provenance(entry) for entry in store.entries()] == [Trusted(), Trusted()]
+    assert [store.signer.provenance(entry) for entry in store.entries()] == [Trusted(), Trusted()]
     first = next(entry.folder for entry in store.entries() if entry.manifest.key["dtype"] == "float32")
     assert {path.name for path in first.iterdir()} == {
         "graph.aoti", "constants.json", "manifest.json", "signature.json", "publisher.json",
@@ -111,7 +111,7 @@ def test_a_disk_that_fills_leaves_whole_graphs(store: Store, bundle: Path, monke
     with pytest.raises(OSError, match="No space left"):
         take(store, bundle)
     (entry,) = store.entries()
-    assert store.provenance(entry) == Trusted()
+    assert store.signer.provenance(entry) == Trusted()
     assert [*(store.home / ".staging").iterdir()] == []
 
 

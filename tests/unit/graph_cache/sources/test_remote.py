@@ -98,7 +98,7 @@ def test_a_graph_is_fetched_once_and_used_offline(
     assert isinstance(found, Taken), found
     assert (found.entry.folder / "graph.aoti").read_bytes() == b"theirs"
     assert found.entry.text == made.text
-    assert worker.store.provenance(found.entry) == Trusted("fleet")
+    assert worker.store.signer.provenance(found.entry) == Trusted("fleet")
     assert [name.split("/")[0] for name in asked] == ["records", "withdrawn", "objects", "objects", "objects"]
     for _ in range(2):  # what was not there is not asked for again at once
         assert worker.fetch(key(dtype="bfloat16")) is None

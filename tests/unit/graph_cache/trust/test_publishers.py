@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
-from support.store.entries import bake, give_away, key, publish, quarantine, snapshot, trust
+from support.store.entries import bake, give_away, key, publish, snapshot, trust
 from support.store.users import OTHER, as_root
 
 from onegraph.common import reasons
@@ -48,10 +48,10 @@ def baked(models: Path, public: str) -> Entry:
 
 
 def test_nobody_is_trusted_unasked(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
-    assert store.provenance(baked) == reasons.UnknownPublisher(public)
+    assert store.signer.provenance(baked) == reasons.UnknownPublisher(public)
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     trust(store, KEY, "somebody-else")
-    assert store.provenance(baked) == reasons.UnknownPublisher(public)
+    assert store.signer.provenance(baked) == reasons.UnknownPublisher(public)
     assert reasons.UnknownPublisher(public).text == (
         f"the cached graph was signed by a publisher who is not trusted here (key {public[:16]}...)"
     )
@@ -60,17 +60,8 @@ def test_nobody_is_trusted_unasked(store: Store, checkpoint: ModelSource, baked:
 def test_a_trusted_publishers_entry_is_found(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
     trust(store, public)
     assert store.lookup(key(), checkpoint) == Hit(baked, ANY)
-    assert store.provenance(baked) == Trusted("fleet")
+    assert store.signer.provenance(baked) == Trusted("fleet")
     trust_list.remove(Publishers(store.home), "fleet")
-    assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
-
-
-def test_a_changed_manifest_is_not_trusted(store: Store, checkpoint: ModelSource, baked: Entry, public: str) -> None:
-    trust(store, public)
-    (baked.folder / "manifest.json").write_bytes(baked.text + b"\n")
-    changed = read(baked.folder)
-    assert isinstance(changed, Entry)
-    assert store.provenance(changed) == reasons.WrongPublisherSignature("fleet")
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
 
 
@@ -89,21 +80,30 @@ def test_a_crafted_signature_is_none(signature: str, store: Store, baked: Entry,
         os.mkfifo(file)
     else:
         file.write_text(signature)
-    assert store.provenance(baked) == reasons.Unsigned()
+    assert store.signer.provenance(baked) == reasons.Unsigned()
 
 
-def test_a_wrong_signature_is_wrong(store: Store, baked: Entry, public: str) -> None:
+@pytest.mark.parametrize("wrong", [PUBLISHER_FILE, "manifest.json"])
+def test_a_wrong_signature_is_wrong(
+    wrong: str, store: Store, checkpoint: ModelSource, baked: Entry, public: str
+) -> None:
     trust(store, public)
     signature = json.loads((baked.folder / PUBLISHER_FILE).read_text())
-    (baked.folder / PUBLISHER_FILE).write_text(json.dumps({**signature, "value": 128 * "0"}))
-    assert store.provenance(baked) == reasons.WrongPublisherSignature("fleet")
+    changed = {
+        PUBLISHER_FILE: json.dumps({**signature, "value": 128 * "0"}),
+        "manifest.json": f"{baked.text.decode()}\n",
+    }
+    (baked.folder / wrong).write_text(changed[wrong])
+    found = read(baked.folder)
+    assert isinstance(found, Entry) and store.signer.provenance(found) == reasons.WrongPublisherSignature("fleet")
+    assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
 
 
 def test_the_own_signature_needs_no_publisher(store: Store, checkpoint: ModelSource, baked: Entry) -> None:
     entry = publish(store, checkpoint)
     (entry.folder / PUBLISHER_FILE).write_text("{")
     assert store.find(key()) == Hit(entry)
-    assert store.provenance(entry) == Trusted()
+    assert store.signer.provenance(entry) == Trusted()
 
 
 # Taken ------------------------------------------------------------------------------------------------------------
@@ -148,19 +148,6 @@ def test_whoever_owns_or_may_write_it(
     (baked.folder / "graph.aoti").symlink_to(store.home / TRUSTED_FILE)  # of this user's, for all to read
     assert store.take(key(), checkpoint) == reasons.NotARegularFile("graph.aoti")
     assert [*store.entries()] == []
-
-
-def test_what_was_quarantined_here_is_not_taken_again(
-    store: Store, checkpoint: ModelSource, baked: Entry, public: str
-) -> None:
-    """For what it did; damage of the copy tells nothing against the baked graph."""
-    trust(store, public)
-    for spoilt in (b"b4ked", b"baked"):
-        taken = store.take(key(), checkpoint)
-        assert isinstance(taken, Taken)
-        (taken.entry.folder / "graph.aoti").write_bytes(spoilt)
-        quarantine(store, taken.entry.folder)
-    assert store.take(key(), checkpoint) is None
 
 
 def test_a_baked_store_as_the_graph_folder(
@@ -240,7 +227,7 @@ def test_a_list_that_is_refused(
     refused = Publishers(store.home).trusted()
     assert isinstance(refused, reasons.PublisherListRefused)
     assert refused.fault == fault
-    assert store.provenance(baked) == refused
+    assert store.signer.provenance(baked) == refused
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     assert trust_list.add(Publishers(store.home), "x", KEY) == refused
     assert trust_list.remove(Publishers(store.home), "x") == refused
@@ -259,7 +246,7 @@ def test_a_list_that_cannot_be_read_now(
         return really(path, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", fails)
-    found = store.provenance(baked)
+    found = store.signer.provenance(baked)
     assert isinstance(found, reasons.UnreadableNow)
     assert found.file == TRUSTED_FILE
     assert not isinstance(store.lookup(key(), checkpoint), Hit | Broken | Unavailable)
@@ -272,9 +259,9 @@ def test_without_the_package_the_reason_says_so(
     store: Store, checkpoint: ModelSource, baked: Entry, public: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
-    assert store.provenance(baked) == reasons.UnknownPublisher(public)  # found without it
+    assert store.signer.provenance(baked) == reasons.UnknownPublisher(public)  # found without it
     trust(store, public)
-    assert store.provenance(baked) == reasons.NeedsCryptography()
+    assert store.signer.provenance(baked) == reasons.NeedsCryptography()
     assert store.lookup(key(), checkpoint) == Miss(reasons.NoGraph())
     with pytest.raises(ed25519.NoCryptographyError):
         ed25519.public_key(32 * b"x")
@@ -290,8 +277,54 @@ def test_the_package_is_imported_for_trusted_keys_only(
         raise AssertionError("imported")
 
     monkeypatch.setattr(ed25519, "require", fails)
-    assert store.provenance(own) == Trusted()
-    assert store.provenance(baked) == reasons.UnknownPublisher(public)
+    assert store.signer.provenance(own) == Trusted()
+    assert store.signer.provenance(baked) == reasons.UnknownPublisher(public)
     trust(store, public)
     with pytest.raises(AssertionError, match="imported"):
-        store.provenance(baked)
+        store.signer.provenance(baked)
+
+
+# Weak keys --------------------------------------------------------------------------------------------------------
+
+PRIME = 2**255 - 19
+D = -121665 * pow(121666, PRIME - 2, PRIME) % PRIME
+Y8 = bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05")
+WEAK = [
+    number.to_bytes(32, "little").hex()
+    for y in (0, 1, PRIME - 1, PRIME, PRIME + 1, int.from_bytes(Y8, "little"), PRIME - int.from_bytes(Y8, "little"))
+    for number in (y, y + 2**255)
+]  # fmt: skip
+
+
+def doubled(x: int, y: int) -> tuple[int, int]:
+    product = D * x * x * y * y % PRIME
+    return (
+        2 * x * y * pow(1 + product, PRIME - 2, PRIME) % PRIME,
+        (y * y + x * x) * pow(1 - product, PRIME - 2, PRIME) % PRIME,
+    )
+
+
+@pytest.mark.parametrize("public", WEAK)
+def test_points_of_small_order_are_no_keys(public: str, store: Store) -> None:
+    """Anybody can make signatures for them."""
+    y = int.from_bytes(bytes.fromhex(public), "little") % 2**255 % PRIME
+    square = (y * y - 1) * pow(D * y * y + 1, PRIME - 2, PRIME) % PRIME
+    x = pow(square, (PRIME + 3) // 8, PRIME)
+    x = x if (x * x - square) % PRIME == 0 else x * pow(2, (PRIME - 1) // 4, PRIME) % PRIME
+    assert (x * x - square) % PRIME == 0
+    point = (x, y)
+    for _ in range(3):
+        point = doubled(*point)
+    assert point == (0, 1)  # what these tests call weak is
+    assert trust_list.add(Publishers(store.home), "eve", public) == reasons.WeakPublisherKey()
+    forged = 31 * "00" + "00"
+    for r in WEAK:
+        assert not any(ed25519.is_signed(public, r + forged, bytes([n])) for n in range(8))
+
+
+def test_other_keys_are_keys() -> None:
+    for number in range(16):
+        private = bytes([number]) * 32
+        public = ed25519.public_key(private)
+        assert not ed25519.is_weak(public)
+        assert ed25519.is_signed(public, ed25519.sign(private, b"message"), b"message")
