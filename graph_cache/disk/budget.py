@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..files import read_regular, replace_text
+from ..files import replace_text
 from ..manifest import Strict
 from .listing import Listed
 
@@ -72,12 +72,8 @@ def current(home: Path) -> Budget:
             return Budget(parse(text), "environment")
         except ValueError:
             return Budget(DEFAULT, "default")
-    try:
-        return Budget(
-            _Settings.model_validate_json(read_regular(home / SETTINGS_FILE, _MOST_BYTES)).disk_budget_bytes, "setting"
-        )
-    except (OSError, ValueError, MemoryError):
-        return Budget(DEFAULT, "default")
+    settings = _Settings.read(home / SETTINGS_FILE, _MOST_BYTES)
+    return Budget(DEFAULT, "default") if settings is None else Budget(settings.disk_budget_bytes, "setting")
 
 
 def limit(home: Path) -> int | None:

@@ -45,15 +45,6 @@ def test_settings_that_are_none_count_as_none(text: str, tmp_path: Path) -> None
     assert budget.current(tmp_path) == Budget(DEFAULT, "default")
 
 
-def test_no_link_and_no_pipe_is_read(tmp_path: Path) -> None:
-    (tmp_path / "other").write_text('{"disk_budget_bytes": 5}')
-    (tmp_path / SETTINGS_FILE).symlink_to(tmp_path / "other")
-    assert budget.limit(tmp_path) == DEFAULT
-    (tmp_path / SETTINGS_FILE).unlink()
-    os.mkfifo(tmp_path / SETTINGS_FILE)
-    assert budget.limit(tmp_path) == DEFAULT
-
-
 def test_a_user_without_a_folder_gets_one(tmp_path: Path) -> None:
     budget.change(tmp_path / "a" / "b", 7)
     assert budget.limit(tmp_path / "a" / "b") == 7
