@@ -61,10 +61,11 @@ def remove(folder: Path) -> None:
 
     The files by which `sweep` knows it go last, should this process die meanwhile.
     """
-    for name in listed_now(folder):
-        if name not in (OWNER_FILE, MANIFEST_FILE):
-            shutil.rmtree(folder / name, ignore_errors=True)
-            discard(folder / name)
+    for path in (folder / name for name in listed_now(folder)):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)  # which would wait for the other end of a pipe
+        elif path.name not in (OWNER_FILE, MANIFEST_FILE):
+            discard(path)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -39,6 +39,7 @@ def owned(folder: Path, **changes: str) -> Path:
     """A folder that another process made and wrote into, and which has ended."""
     folder.mkdir()
     (folder / "graph.aoti").write_bytes(b"half")
+    os.mkfifo(folder / "pipe")  # nobody has its other end
     with owning(folder / OWNER_FILE):
         owner = json.loads((folder / OWNER_FILE).read_text())
     (folder / OWNER_FILE).write_text(json.dumps(owner | changes))
