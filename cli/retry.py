@@ -15,7 +15,7 @@ def retry(as_json: Json = False) -> None:
     forgotten = 0
     rows = []
     try:
-        for found in Store().failures.forget_all():
+        for found in Store().failures.forget():
             forgotten += 1
             for failure in found.failures:
                 try:

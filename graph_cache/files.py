@@ -29,6 +29,7 @@ _CANNOT_SYNC = {
 }  # fmt: skip
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+HAVE_LOCKS = os.name == "posix"
 
 _TRIES = 20  # each removal by another process must hit the few microseconds between two steps
 _T = TypeVar("_T")
@@ -117,16 +118,20 @@ def _closed_to_others(path: str, flags: int) -> int:
     return os.open(path, flags, 0o644)
 
 
+def private(path: str, flags: int) -> int:
+    """Open a file for `open(opener=...)`, which is closed to others where it is a new one."""
+    return os.open(path, flags, 0o600)
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a text file in one step, so that nobody reads half of it. Raises OSError, with nothing left behind."""
-    # `leftovers` knows the name, by whose end it sees whether the process lives; each thread has one of its own.
+    # `leftovers` knows the name; each process and thread has one of its own.
     temporary = path.with_name(f".{threading.get_ident():x}-{path.name}.{os.getpid()}")
     try:
         write_synced(temporary, text)
         temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        discard(temporary)
         raise
 
 
@@ -142,6 +147,33 @@ def despite_removals(make: Callable[[], _T]) -> _T:
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             return make()
     return make()
+
+
+def discard(path: Path) -> None:
+    """Remove a file, where it is there and can be removed. Never raises OSError."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file, folder or link is this user's, as far as the system tells. Never raises OSError."""
+    with contextlib.suppress(OSError):
+        return os.name != "posix" or path.lstat().st_uid == os.geteuid()
+    return False
+
+
+def lock(handle: int, *, shared: bool) -> None:
+    """Lock an open file until it is closed, by the kernel at the latest.
+
+    Raises:
+        BlockingIOError: others hold it.
+        OSError: there are no locks here.
+    """
+    if not HAVE_LOCKS:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    import fcntl
+
+    fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def set_mode(path: Path, mode: int) -> None:

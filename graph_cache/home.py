@@ -26,7 +26,7 @@ from .crash import leftovers
 from .crash.liveness import new_nonce
 from .disk import leases, marks
 from .entry import Entry
-from .files import despite_removals, free_bytes, open_regular, sync, sync_folder, write_synced
+from .files import HAVE_LOCKS, despite_removals, free_bytes, open_regular, sync, sync_folder, write_synced
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import (
@@ -275,7 +275,7 @@ class Home:
             except FileNotFoundError:
                 return "gone"
             except OSError:  # on Windows: a process has its manifest open
-                return "kept" if leases.HAVE_LOCKS else "used"
+                return "kept" if HAVE_LOCKS else "used"
         leftovers.remove(away)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()

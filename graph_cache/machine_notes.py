@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from .files import read_regular, replace_text
+from .files import replace_text
 from .layout import machine_id
 from .manifest import Strict
 
@@ -50,10 +50,7 @@ class MachineNotes:
 
     def read(self) -> Notes:
         """Read the notes; empty ones where no readable file is there."""
-        try:
-            return Notes.model_validate_json(read_regular(self._file, _MOST_BYTES))
-        except (OSError, ValidationError, MemoryError):
-            return Notes()
+        return Notes.read(self._file, _MOST_BYTES) or Notes()
 
     def note_compile(self, category: str, stages: Mapping[str, float]) -> None:
         """Write what a compile took. Never raises OSError."""

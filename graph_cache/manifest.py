@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from blake3 import blake3
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from .files import read_regular
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MANIFEST_FILE = "manifest.json"
 CONSTANTS_FILE = "constants.json"  # the weights that the graph reads
@@ -18,6 +24,14 @@ class Strict(BaseModel):
     """Base of what is read from the store's files: unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def read(cls, path: Path, most: int) -> Self | None:
+        """Read one from a file of at most that many bytes; None where no readable one is there."""
+        try:
+            return cls.model_validate_json(read_regular(path, most))
+        except (OSError, ValidationError, MemoryError):
+            return None
 
 
 class FileRecord(Strict):

@@ -7,14 +7,15 @@ nothing else, so that one that cannot be read counts as none, and where none can
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from ..files import despite_removals, read_regular, replace_text
+from ..files import despite_removals, discard, replace_text
 from ..key import GraphKey
 from ..layout import machine_id
 from ..manifest import Strict
@@ -66,6 +67,9 @@ class KeyFailures(Strict):
     failures: tuple[Failure, ...]
 
 
+_read = functools.partial(KeyFailures.read, most=_MOST_BYTES)
+
+
 class FailureFiles:
     """The files of one user on this machine.
 
@@ -79,19 +83,18 @@ class FailureFiles:
 
     def read(self, key: GraphKey) -> tuple[Failure, ...]:
         """Read what a key failed with; nothing where no readable file is there."""
-        name = _name(key)
+        name = _file_name(key.digest)
         found = _read(self._folder / name) or self._unwritten.get(name)
         return found.failures if found is not None else ()
 
     def write(self, key: GraphKey, label: str, failures: tuple[Failure, ...]) -> None:
         """Replace what a key failed with. Never raises OSError."""
-        name = _name(key)
+        name = _file_name(key.digest)
         self._unwritten.pop(name, None)
         path = self._folder / name
         if not failures:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-                self._folder.rmdir()
+            discard(path)
+            self._remove_if_empty()
             return
         new = KeyFailures(component=key.component, label=label, failures=failures[-_MOST_FAILURES:])
 
@@ -112,20 +115,16 @@ class FailureFiles:
         """Read all failures of this machine, as far as they can be read."""
         return [found for found in map(_read, sorted(self._files())) if found is not None]
 
-    def forget_all(self) -> Iterator[KeyFailures]:
-        """Remove all failures of this machine. Yields what they were. Raises OSError where one cannot be removed."""
-        yield from self._forget(self._files())
-
-    def forget(self, digest: str) -> Iterator[KeyFailures]:
-        """Remove the failures of a key by its digest. Yields what they were. Raises OSError."""
-        return self._forget(path for path in self._files() if path.name == _file_name(digest))
-
-    def _forget(self, files: Iterable[Path]) -> Iterator[KeyFailures]:
-        for path in files:
+    def forget(self, digest: str = "*") -> Iterator[KeyFailures]:
+        """Remove the failures of a key by its digest, or all of this machine. Yields what they were. Raises OSError."""
+        for path in self._files(digest):
             found = _read(path)
             path.unlink(missing_ok=True)
             if found is not None:
                 yield found
+        self._remove_if_empty()
+
+    def _remove_if_empty(self) -> None:
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
@@ -135,23 +134,12 @@ class FailureFiles:
             for path in sorted(files, key=lambda path: path.lstat().st_mtime)[: max(0, len(files) - _MOST_FILES)]:
                 path.unlink(missing_ok=True)
 
-    def _files(self) -> list[Path]:
+    def _files(self, digest: str = "*") -> list[Path]:
         try:
-            return [path for path in self._folder.glob(f"{machine_id()}-*.json") if not path.is_dir()]
+            return [path for path in self._folder.glob(_file_name(digest)) if not path.is_dir()]
         except OSError:
             return []
 
 
-def _name(key: GraphKey) -> str:
-    return _file_name(key.digest)
-
-
 def _file_name(digest: str) -> str:
     return f"{machine_id()}-{digest}.json"
-
-
-def _read(path: Path) -> KeyFailures | None:
-    try:
-        return KeyFailures.model_validate_json(read_regular(path, _MOST_BYTES))
-    except (OSError, ValidationError, MemoryError):
-        return None

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from ..layout import STAGING_FOLDER, user_folder
+from ..files import discard, is_own
+from ..layout import STAGING_FOLDER, listed_now, user_folder
 from ..manifest import MANIFEST_FILE
 from ..trust import private_folder
-from .liveness import WRITING_SECONDS, is_unfinished, owning, read_owner, runs, state
+from .liveness import WRITING_SECONDS, State, is_unfinished, owning, read_owner, state
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -27,8 +27,7 @@ OWNER_FILE = ".owner"  # in a folder of `owned_folder`: whose it is
 _OLDER_FOLDERS = (".compiling", ".loading-copies")  # below a home, of older versions
 _STALE_SECONDS = 24 * 3600  # of what has no owner, or one of another machine or container
 _TEMPORARY_PREFIX = "onegraph-"  # of folders among other programs' temporary files
-_STAGING_PREFIX = "s-"
-_TEMPORARY = re.compile(r"\..+\.json\.([0-9]{1,19})", re.ASCII)
+_TEMPORARY = re.compile(r"\..+\.json\.[0-9]{1,19}", re.ASCII)  # of `replace_text`
 
 
 @contextlib.contextmanager
@@ -43,19 +42,15 @@ def owned_folder(location: Path | None) -> Iterator[Path]:
         RefusedError: others could exchange it everywhere.
         OSError: it cannot be made.
     """
-    prefix = _STAGING_PREFIX
+    prefix = "s-"
     if location is None:
         location, prefix = Path(tempfile.gettempdir()), _TEMPORARY_PREFIX
         if private_folder.locate(location / prefix) != location / prefix:
-            location, prefix = private_folder.locate(user_folder()) / STAGING_FOLDER, _STAGING_PREFIX
+            location, prefix = private_folder.locate(user_folder()) / STAGING_FOLDER, "s-"
             private_folder.make(location)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=location))
     try:
-        with contextlib.ExitStack() as held:
-            try:
-                held.enter_context(owning(folder / OWNER_FILE))
-            except OSError as error:
-                log.debug("%s has no owner and goes by its age: %s", folder, error)
+        with owning(folder / OWNER_FILE):
             yield folder
     finally:
         remove(folder)
@@ -66,12 +61,11 @@ def remove(folder: Path) -> None:
 
     The files by which `sweep` knows it go last, should this process die meanwhile.
     """
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name not in (OWNER_FILE, MANIFEST_FILE):
-                path.unlink(missing_ok=True)
+    for path in (folder / name for name in listed_now(folder)):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)  # which would wait for the other end of a pipe
+        elif path.name not in (OWNER_FILE, MANIFEST_FILE):
+            discard(path)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -88,12 +82,12 @@ def sweep(home: Path, graphs: Path) -> None:
     temporary = Path(tempfile.gettempdir())
     mine = temporary / _TEMPORARY_PREFIX
     for folder in _folders(temporary) if private_folder.locate(mine) == mine else ():
-        if folder.name.startswith(_TEMPORARY_PREFIX) and _is_own(folder) and _state(folder) == "dead":
+        if folder.name.startswith(_TEMPORARY_PREFIX) and is_own(folder) and _state(folder) == "dead":
             remove(folder)
-    for file in _files((home, home / ".failures", *graphs.glob("*/*"))):
-        if _is_left_file(file):
-            with contextlib.suppress(OSError):
-                file.unlink(missing_ok=True)
+    for folder in (home, home / ".failures", *graphs.glob("*/*")):
+        for file in (folder / name for name in listed_now(folder) if _TEMPORARY.fullmatch(name)):
+            if not -_STALE_SECONDS < _age(file) < WRITING_SECONDS:
+                discard(file)
 
 
 def _folders(location: Path) -> list[Path]:
@@ -102,35 +96,17 @@ def _folders(location: Path) -> list[Path]:
     return []
 
 
-def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    for folder in folders:
-        with contextlib.suppress(OSError), os.scandir(folder) as items:
-            yield from [Path(item.path) for item in items if _TEMPORARY.fullmatch(item.name)]
-
-
-def _is_own(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return os.name != "posix" or folder.lstat().st_uid == os.geteuid()
-    return False
-
-
-def _is_left_file(path: Path) -> bool:
-    named = _TEMPORARY.fullmatch(path.name)
-    age = _age(path)
-    return abs(age) > _STALE_SECONDS or (age > WRITING_SECONDS and named is not None and not runs(int(named[1])))
-
-
 def is_left_behind(folder: Path) -> bool:
     """Whether the process that wrote into a folder has died, as its owner tells or else its age."""
     how = _state(folder)
     return how == "dead" or (how == "unknown" and abs(_age(folder)) > _STALE_SECONDS)
 
 
-def _state(folder: Path) -> str:
+def _state(folder: Path) -> State:
     owner = read_owner(folder / OWNER_FILE)
-    if owner is None:
-        return "dead" if _is_dead_without_owner(folder) else "unknown"
-    return state(owner, folder / OWNER_FILE)
+    if owner is not None:
+        return state(owner, folder / OWNER_FILE)
+    return "dead" if _is_dead_without_owner(folder) else "unknown"
 
 
 def _is_dead_without_owner(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..files import read_regular, replace_text
+from ..files import replace_text
 from ..manifest import Strict
 
 VARIABLE = "ONEGRAPH_DISK_BUDGET"
@@ -65,12 +65,8 @@ def current(home: Path) -> Budget:
             return Budget(parse(text), "environment")
         except ValueError:
             return Budget(DEFAULT, "default")
-    try:
-        return Budget(
-            _Settings.model_validate_json(read_regular(home / SETTINGS_FILE, _MOST_BYTES)).disk_budget_bytes, "setting"
-        )
-    except (OSError, ValueError, MemoryError):
-        return Budget(DEFAULT, "default")
+    settings = _Settings.read(home / SETTINGS_FILE, _MOST_BYTES)
+    return Budget(DEFAULT, "default") if settings is None else Budget(settings.disk_budget_bytes, "setting")
 
 
 def change(home: Path, most: int | None) -> None:

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from ...common.reasons import GraphRemoved
+from ..files import HAVE_LOCKS, lock
 from ..manifest import MANIFEST_FILE
-
-HAVE_LOCKS = os.name == "posix"
 
 # unknown: the file system has no locks.
 Use = Literal["free", "used", "gone", "unknown"]
@@ -60,7 +59,7 @@ def take(folder: Path) -> Lease | GraphRemoved:
             return Lease()
         lease = Lease(handle)
         try:
-            _lock(handle, shared=True)
+            lock(handle, shared=True)
         except BlockingIOError:
             lease.release()
             time.sleep(_PAUSE)
@@ -93,7 +92,7 @@ def _exclusive(folder: Path) -> Iterator[Use]:
         return
     try:
         try:
-            _lock(handle, shared=False)
+            lock(handle, shared=False)
         except BlockingIOError:
             yield "used"
         except OSError:
@@ -115,7 +114,7 @@ def wait_for(handle: int, most: float, pause: float) -> Literal["held", "none", 
     until = time.monotonic() + most
     while True:
         try:
-            _lock(handle, shared=False)
+            lock(handle, shared=False)
         except BlockingIOError:
             if time.monotonic() >= until:
                 return "busy"
@@ -123,7 +122,7 @@ def wait_for(handle: int, most: float, pause: float) -> Literal["held", "none", 
         except OSError:
             return "none"
         else:
-            return "held" if HAVE_LOCKS else "none"
+            return "held"
 
 
 def _open_to_lock(path: Path) -> int:
@@ -131,14 +130,6 @@ def _open_to_lock(path: Path) -> int:
         return os.open(path, os.O_RDWR | _FLAGS)  # network file systems give nothing else the lock alone
     except PermissionError:
         return os.open(path, os.O_RDONLY | _FLAGS)
-
-
-def _lock(handle: int, shared: bool) -> None:
-    """Raises BlockingIOError where others hold it, OSError where there are no locks."""
-    if HAVE_LOCKS:
-        import fcntl
-
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def _is_at(handle: int, path: Path) -> bool:

@@ -21,7 +21,7 @@ from ...common.reasons import Damaged, NotSaved, Reason, UnreadableNow
 from ..crash.leftovers import OWNER_FILE, is_left_behind, remove
 from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
-from ..files import read_regular, set_mode, sync_folder, write_synced
+from ..files import is_own, read_regular, set_mode, sync_folder, write_synced
 from ..home import BUNDLE_FILE, Home, Verified, equals_one, orphans
 from ..integrity import Sound, check
 from ..key import GraphKey
@@ -154,7 +154,7 @@ def put(entry: Entry, component: Path, name: str, signatures: Mapping[str, str])
                 return wrong
             for file, text in {**signatures, MANIFEST_FILE: entry.text.decode()}.items():
                 write_synced(writing / file, text)
-        (writing / OWNER_FILE).unlink()
+        (writing / OWNER_FILE).unlink(missing_ok=True)
         for path in (*writing.iterdir(), writing):
             set_mode(path, 0o755 if path == writing else 0o644)  # whatever the umask: others may read it
         if os.path.lexists(component / name):
@@ -178,14 +178,10 @@ def _free_name(entry: Entry, component: Path, signer: Signer) -> str | None:
             return None
         mine = isinstance(verdict, Known) and verdict.trusted.publisher is None
         if verdict is None or mine or isinstance(verdict, Faulty) or name == with_key:
-            for orphan in filter(_is_mine, orphans(component / plain, signer)) if name == with_key else ():
+            for orphan in filter(is_own, orphans(component / plain, signer)) if name == with_key else ():
                 shutil.rmtree(orphan, ignore_errors=True)
             return name
     return None
-
-
-def _is_mine(folder: Path) -> bool:
-    return os.name != "posix" or folder.lstat().st_uid == os.geteuid()
 
 
 def sweep(location: Path) -> None:
@@ -201,7 +197,7 @@ def _sweep(component: Path, suffix: str = "") -> None:
     for name in (one for one in listed_now(component) if one.startswith(_WRITING)):
         with contextlib.suppress(OSError):
             left = (suffix and name.endswith(suffix)) or is_left_behind(component / name)
-            if left and _is_mine(component / name):
+            if left and is_own(component / name):
                 remove(component / name)
 
 

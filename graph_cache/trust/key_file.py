@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from ...common.reasons import SigningKeyRefused
-from ..files import IrregularFileError, open_regular, sync
+from ..files import IrregularFileError, discard, open_regular, private, sync
 from . import private_folder
 
 _KEY_BYTES = 32
@@ -110,14 +110,9 @@ def _make(path: Path) -> None:
         except FileExistsError:
             return
         except OSError:  # no hard links here
-            with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private) as file:
+            with contextlib.suppress(FileExistsError), open(path, "xb", opener=private) as file:
                 file.write(key)
                 file.flush()
                 sync(file.fileno())
     finally:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+        discard(Path(temporary))

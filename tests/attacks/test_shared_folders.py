@@ -12,9 +12,11 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.models import toy
@@ -31,7 +33,7 @@ from onegraph.graph_cache.crash.liveness import owning
 from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.disk.leases import Lease
 from onegraph.graph_cache.lookup import Hit, Miss
-from onegraph.graph_cache.manifest import Manifest
+from onegraph.graph_cache.manifest import MANIFEST_FILE, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources.folder import remove_copy
 from onegraph.graph_cache.sources.source import Taken
@@ -227,11 +229,14 @@ def test_a_home_that_another_made_is_refused(
     assert modes(named) == before and own.folder.exists()
 
 
-def test_locks_of_others_block_nothing(models: Path, source: ModelSource, store: Store) -> None:
-    """Anybody may lock a file that all may read, such as a manifest beside the checkpoint."""
+def test_locks_of_others_block_nothing(
+    models: Path, source: ModelSource, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may lock a file that all may read, such as a manifest beside the checkpoint. Nothing waits for that."""
     entry = publish(store, source)
     beside = models / LINKS[2] / entry.folder.name
     ready, done = os.pipe()
+    manifest = os.open(beside / MANIFEST_FILE, os.O_RDONLY)
 
     def lock() -> None:
         held = [os.open(path, os.O_RDONLY) for path in (*beside.iterdir(), beside)]
@@ -241,11 +246,11 @@ def test_locks_of_others_block_nothing(models: Path, source: ModelSource, store:
             with contextlib.suppress(OSError):  # what it can open is nothing that a lock means anything for
                 fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(done, b"x")
-        time.sleep(600)
+        signal.pause()
 
     with store.markers.loading(entry.folder), member(lock):
         assert os.read(ready, 1) == b"x"
-        begun = time.monotonic()
+        monkeypatch.setattr(time, "sleep", Mock(side_effect=AssertionError("it waits")))
         assert isinstance(store.lookup(key(), source), Hit)
         assert store.disk.delete(next(iter(store.disk.entries()))) == "removed"
         assert isinstance(store.take(key(), source), Taken)
@@ -254,7 +259,9 @@ def test_locks_of_others_block_nothing(models: Path, source: ModelSource, store:
         store.disk.prune(over(0))
         assert [copy.path for copy in store.disk.copies([models])] == [beside]
         assert store.disk.prune_copies(over(0), [models], dry_run=False).removed and not beside.exists()
-        assert time.monotonic() - begun < 5
+        with pytest.raises(BlockingIOError):  # they hold it still
+            fcntl.flock(manifest, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    os.close(manifest)
 
 
 # One planted folder ---------------------------------------------------------------------------------------------

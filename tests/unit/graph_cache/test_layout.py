@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.store.entries import NOWHERE, key, new_entry, publish
 
+from onegraph.graph_cache import layout
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.layout import settings_file, user_folder
 from onegraph.graph_cache.manifest import CodeRecord
@@ -65,3 +66,14 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings_file("signing.key") is None
     monkeypatch.setenv("ONEGRAPH_HOME", "~/graphs")
     assert user_folder() == Path("/graphs")
+
+
+def test_machines_of_one_name_have_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = set()
+    for number in ("a", "b", None):
+        (tmp_path / "machine-id").write_text(number or "")
+        monkeypatch.setattr(layout, "_MACHINE_ID", tmp_path / ("machine-id" if number else "missing"))
+        layout.machine_id.cache_clear()
+        ids.add(layout.machine_id())
+    layout.machine_id.cache_clear()
+    assert len(ids) == 3

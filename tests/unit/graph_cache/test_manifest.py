@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from support.store.entries import NOWHERE, key, publish, snapshot
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read
 from onegraph.graph_cache.lookup import Broken, Hit, Miss
-from onegraph.graph_cache.manifest import VERSION
+from onegraph.graph_cache.manifest import VERSION, Strict
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import SIGNATURE_FILE, Signer
 
@@ -66,3 +69,31 @@ def test_an_older_version_is_compiled_anew(more: dict[str, Any], store: Store, e
     assert store.find(key()) == Miss(reasons.OlderManifest(1))
     made = publish(store, NOWHERE)
     assert store.find(key()) == Hit(made) and len([*store.entries()]) == 1
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "empty": lambda path: path.touch(),
+    "cut": lambda path: path.write_text('{"bytes": 1'),
+    "another kind": lambda path: path.write_text("[]"),
+    "a field too many": lambda path: path.write_text('{"bytes": 1, "more": 1}'),
+    "deep": lambda path: path.write_text("[" * 50000),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\x00"),
+    "too large": lambda path: path.write_text('{"bytes": 1}' + " " * (1 << 20)),
+    "a link": lambda path: path.symlink_to(path.with_name("good")),
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "pipe": lambda path: os.mkfifo(path),
+    "folder": lambda path: path.mkdir(),
+}
+
+
+class Small(Strict):
+    bytes: int
+
+
+@pytest.mark.parametrize("there", NO_FILES)
+def test_a_file_that_may_be_anything_is_read(there: str, tmp_path: Path) -> None:
+    (tmp_path / "good").write_text('{"bytes": 1}')
+    NO_FILES[there](tmp_path / "small")
+    assert Small.read(tmp_path / "small", 1 << 18) is None
+    assert Small.read(tmp_path / "good", 1 << 18) == Small(bytes=1)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.store.entries import key
 
-from onegraph.graph_cache.crash.leftovers import OWNER_FILE
-from onegraph.graph_cache.crash.liveness import read_owner, this_process
+from onegraph.graph_cache.crash.failure_files import Failure
+from onegraph.graph_cache.crash.leftovers import OWNER_FILE, owned_folder, sweep
+from onegraph.graph_cache.crash.liveness import owning
 from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.store import Store
 
 DAY = 24 * 3600
@@ -31,52 +35,40 @@ def staging(store: Store) -> Path:
     return store.home / ".staging"
 
 
-def staged(location: Path, owner: dict[str, object] | None, age: float = 0) -> Path:
-    """A staging folder that another process made."""
-    folder = location / "s-old"
+def owned(folder: Path, **changes: str) -> Path:
+    """A folder that another process made and wrote into, and which has ended."""
     folder.mkdir()
     (folder / "graph.aoti").write_bytes(b"half")
-    if owner is not None:
-        (folder / OWNER_FILE).write_text(json.dumps(json.loads(this_process().to_text()) | owner))
-        if owner.get("boot") == "before":
-            aged(folder / OWNER_FILE, 3650 * DAY)
-    return aged(folder, age)
+    os.mkfifo(folder / "pipe")  # nobody has its other end
+    with owning(folder / OWNER_FILE):
+        owner = json.loads((folder / OWNER_FILE).read_text())
+    (folder / OWNER_FILE).write_text(json.dumps(owner | changes))
+    return folder
 
 
-def dead_pid() -> int:
-    process = multiprocessing.get_context("fork").Process(target=int)
-    process.start()
-    process.join()
-    assert process.pid is not None
-    return process.pid
-
-
+# Whose it is, its age, and whether it stays; `test_liveness` has who is known to be dead.
 LEFT = [
-    ({}, 2 * DAY, True),
-    ({"started": "1"}, 0, False),
-    ({"boot": "before"}, 0, False),
-    ({"boot": "another"}, 0, True),  # of another machine of this name, which runs now
-    ({"boot": "another"}, 2 * DAY, False),
-    ({"namespace": "pid:[1]"}, 0, True),
-    ({"namespace": "pid:[1]"}, 2 * DAY, False),
-    ({"machine": "another", "boot": "another"}, 0, True),
-    ({"machine": "another", "boot": "another"}, 2 * DAY, False),
-    (None, DAY / 2, True),
-    (None, 2 * DAY, False),
-    (None, -2 * DAY, False),
+    ("alive", 2 * DAY, True),
+    ("dead", 0, False),
+    ("unknown", 0, True),
+    ("unknown", 2 * DAY, False),
+    ("nobody", DAY / 2, True),
+    ("nobody", 2 * DAY, False),
+    ("nobody", -2 * DAY, False),
 ]
 
 
-@pytest.mark.parametrize("by", ["sweep", "prune"])
-@pytest.mark.parametrize(("owner", "age", "stays"), LEFT, ids=str)
+@pytest.mark.parametrize("by", [Store.sweep, lambda store: store.disk.prune(over(None))], ids=["sweep", "prune"])
+@pytest.mark.parametrize(("owner", "age", "stays"), LEFT)
 def test_whose_staging_folder_goes(
-    owner: dict[str, object] | None, age: float, stays: bool, by: str, store: Store, staging: Path
+    owner: str, age: float, stays: bool, by: Callable[[Store], object], store: Store, staging: Path
 ) -> None:
-    folder = staged(staging, owner, age)
-    if by == "sweep":
-        store.sweep()
-    else:
-        store.disk.prune(over(None))
+    folder = owned(staging / "s-old", **({"boot": "theirs"} if owner == "unknown" else {}))
+    if owner in ("nobody", "alive"):
+        (folder / OWNER_FILE).unlink()
+    with owning(folder / OWNER_FILE) if owner == "alive" else contextlib.nullcontext():
+        aged(folder, age)
+        by(store)
     assert folder.exists() == stays
 
 
@@ -99,46 +91,43 @@ def test_a_folder_without_its_owner(
     assert folder.exists() == (stays or not known)
 
 
-def test_a_staging_folder_names_its_owner(store: Store) -> None:
+def test_a_staging_folder_goes_with_its_process(store: Store) -> None:
     with store.staging() as folder:
-        assert read_owner(folder / OWNER_FILE) == this_process()
         Store(store.home).sweep()
         assert folder.exists()
-
-
-def test_a_link_is_no_staging_folder(store: Store, staging: Path, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    folder = staged(tmp_path / "elsewhere", {"started": "1"})
-    (staging / "s-link").symlink_to(folder)
-    store.sweep()
-    assert (folder / "graph.aoti").exists()
-
-
-def test_nothing_is_removed_where_others_could_exchange_folders(store: Store, staging: Path) -> None:
-    folder = staged(staging, {"started": "1"})
-    store.home.chmod(0o777)
-    Store(store.home).sweep()
-    assert folder.exists()
-    store.home.chmod(0o755)
-    Store(store.home).sweep()
     assert not folder.exists()
 
 
-def test_temporary_files_of_dead_processes_go(store: Store, entry: Entry) -> None:
-    dead, home = dead_pid(), store.home
+def test_nothing_is_removed_where_others_could_exchange_folders(store: Store, staging: Path, tmp_path: Path) -> None:
+    """Nor through a link."""
+    folder, elsewhere = owned(staging / "s-old"), owned(tmp_path / "elsewhere")
+    (staging / "s-link").symlink_to(elsewhere)
+    for mode, stays in ((0o777, True), (0o755, False)):
+        store.home.chmod(mode)
+        Store(store.home).sweep()
+        assert folder.exists() == stays
+    assert (elsewhere / "graph.aoti").exists()
+
+
+def written(path: Path, seconds: float = 0) -> Path:
+    path.write_text("{}")
+    return aged(path, seconds)
+
+
+def test_temporary_files_that_nobody_writes_any_more_go(store: Store, entry: Entry) -> None:
+    home = store.home
     (home / ".failures").mkdir()
     gone = [
-        aged(replaced(entry.folder / f".outcome.json.{dead}"), 120),
-        aged(replaced(entry.folder / f".outcome.json.{os.getpid()}"), 2 * DAY),
-        aged(replaced(home / f".0123-notes.json.{dead}"), 120),
-        aged(replaced(home / ".failures" / f".4567.json.{dead}"), 120),
-        aged(replaced(home / f".4567-notes.json.{dead}"), -2 * DAY),  # the clock was turned back
+        written(entry.folder / ".outcome.json.1234", 120),
+        written(home / ".0123-notes.json.1234", 120),
+        written(home / ".failures" / ".4567.json.1234", 120),
+        written(home / ".4567-notes.json.1234", -2 * DAY),  # the clock was turned back
     ]
     stay = [
-        replaced(entry.folder / f".other.json.{dead}"),  # another machine may be writing it
-        aged(replaced(home / f".notes.json.{os.getpid()}"), 120),
-        aged(replaced(entry.folder / ".DS_Store"), 2 * DAY),
-        aged(replaced(entry.folder / "outcome.json"), 2 * DAY),
+        written(entry.folder / ".other.json.1234"),  # a process may be writing it
+        written(home / ".notes.json.1234", -120),
+        written(entry.folder / ".DS_Store", 2 * DAY),
+        written(entry.folder / "outcome.json", 2 * DAY),
         entry.folder / "graph.aoti",
     ]
     store.sweep()
@@ -146,9 +135,34 @@ def test_temporary_files_of_dead_processes_go(store: Store, entry: Entry) -> Non
     assert [path.name for path in stay if not path.exists()] == []
 
 
-def replaced(path: Path) -> Path:
-    path.write_text("{}")
-    return path
+def test_a_file_that_goes_while_it_is_written_is_no_error(
+    store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may have stood still for a minute."""
+    really = os.fsync
+
+    def fsync(handle: int) -> None:
+        for path in store.home.rglob(".*.json.*"):
+            aged(path, 120)
+        store.sweep()
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store.remember(entry, FirstUse(checked={"n": 0.0}))
+    store.failures.write(key(), "any size", (Failure(kind="facts", reason={}),))
+    store.notes.note_restores({"graph": 1.0})
+    assert not [*store.home.rglob("*.json.*")]
+    assert len(store.failures.read(key())) == 1
+
+
+def test_temporary_folders_of_the_dead_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "onegraph-theirs").mkdir()  # no owner: another program's
+    with owned_folder(None) as own:
+        (tmp_path / "onegraph-link").symlink_to(owned(tmp_path / "onegraph-dead"))
+        sweep(tmp_path / "home", tmp_path / "home" / "graphs")
+        assert {path.name for path in tmp_path.iterdir()} == {"onegraph-link", "onegraph-theirs", own.name}
+    assert not own.exists()
 
 
 def test_a_sweep_of_nothing_makes_nothing(store: Store) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import multiprocessing
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from onegraph.graph_cache.crash import liveness
-from onegraph.graph_cache.crash.liveness import this_process
 from onegraph.graph_cache.crash.markers import Markers
 
 
@@ -30,156 +28,85 @@ def files(home: Path) -> list[Path]:
     return [path for path in home.rglob("*") if path.is_file()]
 
 
-def in_a_process(action: Callable[[], None]) -> None:
-    process = multiprocessing.get_context("fork").Process(target=action)
+def die(markers: Markers, entry: Path, devices: int = 1) -> None:
+    """Have a process end while it captures an entry and loads it on some devices."""
+
+    def load() -> None:
+        with contextlib.ExitStack() as held:
+            for activity in (markers.capturing, *[markers.loading] * devices):
+                held.enter_context(activity(entry))
+            os._exit(1)
+
+    process = multiprocessing.get_context("fork").Process(target=load)
     process.start()
     process.join()
 
 
-def test_a_marker_goes_even_after_an_error(markers: Markers, tmp_path: Path) -> None:
-    for activity in (markers.loading, markers.capturing):
-        with pytest.raises(KeyboardInterrupt), activity(tmp_path / "entry"):
-            raise KeyboardInterrupt
+def test_a_live_process_is_no_crash(markers: Markers, entry: Path, tmp_path: Path) -> None:
+    with contextlib.suppress(KeyboardInterrupt), markers.loading(entry), markers.capturing(entry):
+        assert len(files(tmp_path / "home")) == 2
+        assert not markers.died_once_while_loading(entry) and not markers.died_while_capturing(entry)
+        raise KeyboardInterrupt
     assert not files(tmp_path / "home")
 
 
-def test_a_live_process_is_no_crash(markers: Markers, tmp_path: Path) -> None:
-    entry = tmp_path / "entry"
-    with markers.loading(entry), markers.capturing(entry):
-        assert len(files(tmp_path / "home")) == 2
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_second_death_in_a_row_counts(devices: int, markers: Markers, entry: Path, tmp_path: Path) -> None:
+    """One may be bad luck. The several markers of one process are one death."""
+    for _ in range(2):
+        die(markers, entry, devices)
+        assert markers.died_once_while_loading(entry) and not markers.died_while_loading(entry)
+        assert markers.note_death(entry) and not markers.note_death(entry)
         assert not markers.died_while_loading(entry)
-        assert not markers.died_while_capturing(entry)
-
-
-def test_a_dead_process_leaves_its_marker(markers: Markers, tmp_path: Path) -> None:
-    entry = tmp_path / "entry"
-
-    def die() -> None:
-        with markers.capturing(entry), markers.loading(entry):
-            os._exit(1)
-
-    in_a_process(die)
-    assert markers.died_while_capturing(entry) and not markers.died_while_loading(entry)  # once may be bad luck
-    in_a_process(die)
-    assert markers.died_while_loading(entry) and markers.died_while_capturing(entry)
-    assert not markers.died_while_loading(tmp_path / "another")
-    markers.clear_loading(entry)
-    assert not markers.died_while_loading(entry)
+        die(markers, entry, devices)
+        assert markers.died_while_loading(entry)
+        markers.clear_loading(entry)
+        assert not markers.died_once_while_loading(entry)
     assert markers.died_while_capturing(entry)  # it is never tried again here
+    assert not markers.died_while_capturing(tmp_path / "another")
 
 
-def test_an_unfinished_marker_goes_after_a_success(markers: Markers, tmp_path: Path) -> None:
-    """Its process died before it wrote who it is, and so before it loaded anything."""
-    entry = tmp_path / "entry"
-    with markers.loading(entry):
-        (marker,) = files(tmp_path / "home")
-    old, new, other = marker, marker.with_name(liveness.new_nonce()), marker.with_name(".DS_Store")
-    for file in (old, new, other):
-        file.touch()
-    for file in (old, other):
-        os.utime(file, (0, 0))
-    assert not markers.note_death(entry)
-    markers.clear_loading(entry)
-    assert sorted(files(tmp_path / "home")) == sorted([new, other])
-
-
-@pytest.mark.parametrize("name", [".DS_Store", "²", "9" * 30])
-def test_a_strangers_file_is_no_marker(name: str, markers: Markers, tmp_path: Path) -> None:
-    entry = tmp_path / "entry"
-    for activity in (markers.loading, markers.capturing):
-        with activity(entry):
-            for marker in files(tmp_path / "home"):
-                marker.with_name(name).touch()
-    assert not markers.died_while_loading(entry)
-    assert not markers.died_while_capturing(entry)
-
-
-def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "home").write_text("no folder")
-    loaded = False
-    with Markers(tmp_path / "home").loading(tmp_path / "entry"):
-        loaded = True
-    assert loaded
-    assert (tmp_path / "home").read_text() == "no folder"
-    assert [*tmp_path.iterdir()] == [tmp_path / "home"]
-
-
-def left(markers: Markers, entry: Path, text: str | None, name: str = "m-1") -> Path:
-    """A marker of a process that was there before."""
-    with markers.loading(entry):
-        folder = files(markers._home)[0].parent
-    (folder / name).write_text(text or "")
-    if '"before"' in (text or ""):
-        os.utime(folder / name, (1e9, 1e9))
-    return folder / name
-
-
-def marker(**changes: object) -> str:
-    """The content of this process' marker, with some of its fields changed."""
-    return json.dumps(json.loads(this_process().to_text()) | changes)
-
-
-OTHERS = [
-    ({}, 0),
-    ({"started": "1"}, 1),  # its id was given to another process
-    ({"boot": "before"}, 1),
-    ({"boot": "before", "namespace": "pid:[1]"}, 1),
-    ({"boot": "another"}, 0),  # of another machine of this name, which runs now
-    ({"namespace": "pid:[1]"}, 0),  # of another container: nobody knows
-    ({"namespace": "pid:[1]", "started": "1"}, 0),
-    ({"machine": "another", "boot": "another"}, 0),
-    ({"pid": "1"}, 0),
-    ({"pid": -1}, 0),
-    ({"started": 1}, 0),
+# What of a marker differs from one of this process, and whether it and its record tell of a death here.
+OTHERS: list[tuple[dict[str, object], bool, bool]] = [
+    ({}, True, True),
+    ({"machine": "renamed"}, True, True),  # a container of this machine
+    ({"boot": "theirs"}, False, True),  # of another machine of this name, or of this one before its last start
+    ({"boot": ""}, False, True),  # it had no lock
+    ({"machine": "another", "boot": "theirs"}, False, False),
+    ({"process": 1}, False, False),
 ]
 
 
-@pytest.mark.parametrize(("changes", "deaths"), OTHERS, ids=str)
-def test_whose_marker_tells_of_a_death(changes: dict[str, object], deaths: int, markers: Markers, entry: Path) -> None:
-    left(markers, entry, marker(**changes))
-    assert markers.note_death(entry) == bool(deaths)
-
-
-def test_one_process_dies_once(markers: Markers, entry: Path) -> None:
-    for name in ("m-1", "m-2"):  # it loaded the graph on two devices
-        left(markers, entry, marker(started="1"), name)
-    assert not markers.died_while_loading(entry)
-    assert markers.note_death(entry) and not markers.note_death(entry)
-    assert not markers.died_while_loading(entry)
-
-
-def test_the_second_death_in_a_row_counts(markers: Markers, entry: Path) -> None:
-    left(markers, entry, marker(started="1"))
-    assert markers.note_death(entry)
-    left(markers, entry, marker(started="2"))
-    assert markers.died_while_loading(entry)
+@pytest.mark.parametrize(("changes", "marker", "record"), OTHERS, ids=str)
+def test_whose_marker_tells_of_a_death(
+    changes: dict[str, object], marker: bool, record: bool, markers: Markers, entry: Path, tmp_path: Path
+) -> None:
+    die(markers, entry)
+    (file,) = files(tmp_path / "home" / ".loading")
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    assert markers.died_once_while_loading(entry) == marker
+    recorded = file.rename(file.with_name(file.name + ".death"))
+    assert markers.died_once_while_loading(entry) == record and not markers.note_death(entry)
     markers.clear_loading(entry)
-    left(markers, entry, marker(started="3"))
-    assert not markers.died_while_loading(entry)
+    assert recorded.exists() != record
 
 
-def test_a_zombie_is_dead() -> None:
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    try:
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        started = liveness._stat(child)[1]
-        owner = dataclasses.replace(this_process(), pid=child, started=started)
-        assert liveness.state(owner, Path("owner")) == ("dead" if started else "alive")
-    finally:
-        os.waitpid(child, 0)
+def test_a_strangers_file_is_no_marker(markers: Markers, entry: Path, tmp_path: Path) -> None:
+    """One that a process made and did not fill, since it died before it loaded anything, goes after a success."""
+    with markers.loading(entry):
+        (old,) = files(tmp_path / "home")
+    others = [old.with_name(name) for name in (".DS_Store", "²", "9" * 30, "x.death", liveness.new_nonce())]
+    for file in (old, *others):
+        file.touch()
+    for file in (old, *others[:-1]):
+        os.utime(file, (0, 0))
+    assert not markers.note_death(entry) and not markers.died_once_while_loading(entry)
+    markers.clear_loading(entry)
+    assert sorted(files(tmp_path / "home")) == sorted(others)  # the last may still be written
 
 
-def test_without_proc_the_id_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(liveness, "_PROC", tmp_path)
-    assert this_process() == liveness.Owner(os.getpid(), liveness.machine_id())
-    assert liveness.state(this_process(), tmp_path / "owner") == "alive"
-    monkeypatch.setattr(liveness, "runs", lambda pid: False)
-    assert liveness.state(this_process(), tmp_path / "owner") == "dead"
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 4000, "null", '{"pid": true}', "\udcff"])
-def test_a_damaged_owner_is_none(text: str, tmp_path: Path) -> None:
-    (tmp_path / "owner").write_text(text, errors="surrogateescape")
-    assert liveness.read_owner(tmp_path / "owner") is None
+def test_a_home_that_cannot_be_written_is_no_error(entry: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("no folder")
+    with Markers(home).loading(entry):
+        assert home.read_text() == "no folder" and [*tmp_path.iterdir()] == [home]

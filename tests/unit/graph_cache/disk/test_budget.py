@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,14 +43,6 @@ def test_the_environment_wins_over_the_setting(store: Store, monkeypatch: pytest
 def test_settings_that_are_none_count_as_none(text: str, tmp_path: Path) -> None:
     (tmp_path / SETTINGS_FILE).write_text(text)
     assert budget.current(tmp_path) == Budget(DEFAULT, "default")
-
-
-@pytest.mark.parametrize("make", [lambda path: path.symlink_to(path.with_name("other")), os.mkfifo])
-def test_no_link_and_no_pipe_is_read(make: Callable[[Path], object], tmp_path: Path) -> None:
-    budget.change(tmp_path, 5)
-    (tmp_path / SETTINGS_FILE).rename(tmp_path / "other")
-    make(tmp_path / SETTINGS_FILE)
-    assert budget.current(tmp_path).bytes == DEFAULT
 
 
 def test_a_user_without_a_folder_gets_one(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def changed_host(world: World, patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten(world: World, patch: pytest.MonkeyPatch) -> None:
-    assert [found.component for found in Store(world.home).failures.forget_all()] == ["toy"]
+    assert [found.component for found in Store(world.home).failures.forget()] == ["toy"]
 
 
 CHANGES = [changed_version, changed_torch, changed_compiler, changed_host, forgotten]
