@@ -55,15 +55,16 @@ def use(folder: Path, number: int) -> None:
         os.utime(path, (used, used))
 
 
-def multiply(store: Store, checkpoints: Path, count: int) -> Path:
-    """Copy one graph's folder as often, each a graph for the list; the folder to remove."""
+def multiply(store: Store, checkpoints: Path, count: int) -> list[Path]:
+    """Copy one graph's folder as often, each a graph for the list; their folders, to be removed."""
     path = checkpoints / "many.safetensors"
     path.write_bytes(b"many")
     source = ModelSource(path, "0" * 12)
     first = publish(store, source, key(architecture="ff")).folder
     note_use(first, "restored", source)
+    folders = [first]
     for number in range(count - 1):
         name, _, digest = first.name.rpartition("-")
-        other = first.with_name(f"{name}-{int(digest, 16) ^ (number + 1):012x}")
-        shutil.copytree(first, other, copy_function=os.link)
-    return first
+        folders.append(first.with_name(f"{name}-{int(digest, 16) ^ (number + 1):012x}"))
+        shutil.copytree(first, folders[-1], copy_function=os.link)
+    return folders
