@@ -1,8 +1,9 @@
 """Attention that a graph does not contain: an operation that calls the function of the call's own process.
 
-Users choose attention functions (`--use-sage-attention`, an override in the model's options). A graph that was captured
-with such a call has `onegraph::attend` in its place. When it runs, `onegraph::attend` looks up by name what the block's
-own code would have called, and calls it with the arguments that the block would have given and the call's own options.
+Users choose attention functions (`--use-sage-attention`, an override in the model's options), and some models call
+their blocks with one. A graph that was captured with such a call has `onegraph::attend` in its place. When it runs,
+`onegraph::attend` looks up by name what the block's own code would have called, or takes the function that the block
+was called with, and calls it with the arguments that the block would have given and the call's own options.
 
 The function may write to the tensors that it is given: the operation says so, and the compiler copies what is needed
 later. It may keep them, and return one that it has kept: such a graph is compiled to write to no memory twice. What it
@@ -15,6 +16,7 @@ import contextlib
 import functools
 import json
 import logging
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -26,6 +28,7 @@ import torch
 from ...backends import OPERATIONS
 from . import call_tree
 from .call_tree import OPTIONS, Form, NumberForm, UnknownArgumentError, flatten, leaf_forms, rebuild
+from .functions import Function, fold
 from .option_reads import RecordedOptions
 
 log = logging.getLogger("onegraph.compiler")
@@ -34,6 +37,7 @@ Attention: TypeAlias = Literal["captured", "called"]  # as part of the graph, or
 
 _SCHEMA = "attend(Tensor(a!)[] tensors, str function, str call, SymInt[] numbers, SymInt[] shape) -> Tensor"
 _PLAIN = (bool, int, float, str)
+_ARGUMENT = "argument:"  # begin of a name, before the number of a function among those that the block is called with
 
 
 class Attending(Protocol):
@@ -115,17 +119,37 @@ class _Captured:
 
     options: RecordedOptions
     packages: tuple[str, ...]
+    block: torch.nn.Module
     calls: int = 0
     order: torch.Tensor | None = None
+
+    def put(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], shape: Sequence[Any]) -> torch.Tensor:
+        """Put a call of the function of that name into what is captured."""
+        places = dict(enumerate(args)) | {key: value for key, value in kwargs.items() if key != OPTIONS}
+        paths = {str(place): path for place, value in places.items() if (path := _path(self.block, value))}
+        without = [None if str(place) in paths else value for place, value in enumerate(args)]
+        named = {key: None if key in paths else value for key, value in kwargs.items() if key != OPTIONS}
+        form, leaves = flatten((without, named), self.packages)
+        if call_tree.functions_in(form):
+            raise UnknownArgumentError("a function that is given another one")
+        call = json.dumps({"form": call_tree.to_json(form), "options": _described(kwargs, self), "attributes": paths})
+        numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if self.order is None:
+            self.order = tensors[0].new_zeros(1)
+        # One more tensor, which each call writes to, keeps them in eager's order: a function may count its calls.
+        operation = getattr(torch.ops, OPERATIONS).attend
+        made: torch.Tensor = operation([*tensors, self.order], name, call, numbers, [*shape])
+        return made
 
 
 _capture: ContextVar[_Captured | None] = ContextVar("onegraph_captured_attention", default=None)
 
 
 @contextlib.contextmanager
-def capturing(options: RecordedOptions, packages: Sequence[str]) -> Iterator[_Captured]:
+def capturing(options: RecordedOptions, packages: Sequence[str], block: torch.nn.Module) -> Iterator[_Captured]:
     """While this lasts, stand-ins put the operation into what is captured."""
-    captured = _Captured(options, tuple(packages))
+    captured = _Captured(options, tuple(packages), block)
     before = _capture.set(captured)
     try:
         yield captured
@@ -151,18 +175,40 @@ class StandIn:
         capture = _capture.get()
         if capture is None:
             return self.function(*args, **kwargs)
-        other_kwargs = {name: value for name, value in kwargs.items() if name != OPTIONS}
-        form, leaves = flatten((args, other_kwargs), capture.packages)
-        options = _described(kwargs, capture)
-        call = json.dumps({"form": call_tree.to_json(form), "options": options})
-        numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         capture.calls += 1
-        if capture.order is None:
-            capture.order = tensors[0].new_zeros(1)
-        # One more tensor, which each call writes to, keeps them in eager's order: a function may count its calls.
-        operation = getattr(torch.ops, OPERATIONS).attend
-        return operation([*tensors, capture.order], self.name, call, numbers, [*self.shape(*args, **other_kwargs)])
+        other_kwargs = {name: value for name, value in kwargs.items() if name != OPTIONS}
+        return capture.put(self.name, args, kwargs, self.shape(*args, **other_kwargs))
+
+
+def argument_stand_ins(count: int, shape: Callable[[int], Sequence[Any]]) -> list[Function]:
+    """Return what stands in place of the functions that a block is called with.
+
+    Args:
+        shape: gives the shape of the next result, for the number of the function.
+    """
+
+    def of(number: int) -> Function:
+        def stand_in(*args: Any, **kwargs: Any) -> torch.Tensor:
+            capture = _capture.get()
+            assert capture is not None  # it is captured
+            return capture.put(f"{_ARGUMENT}{number}", args, kwargs, shape(number))
+
+        return stand_in
+
+    return [of(number) for number in range(count)]
+
+
+def _path(block: torch.nn.Module, value: Any) -> str | None:
+    """The path of the attribute that a value is, of a block or a module in it: some tell a function which they are."""
+    if value is None or isinstance(value, (torch.Tensor, torch.SymInt, *_PLAIN, list, tuple, dict)):
+        return None
+    for path, module in block.named_modules():
+        for name, one in vars(module).items():
+            if one is value:
+                return f"{path}.{name}" if path else name
+        if module is value:
+            return path
+    return None
 
 
 def _described(kwargs: Mapping[str, Any], capture: _Captured) -> Any:
@@ -194,11 +240,15 @@ class Call:
     Attributes:
         options: the model's, of this call.
         packages: whose objects the functions may be given.
+        block: with the attributes that they may be given.
+        functions: those that the block was called with; None: what they are given is folded.
         error: what a function raised.
     """
 
     options: Any
     packages: tuple[str, ...]
+    block: torch.nn.Module | None = None
+    functions: Sequence[Function] | None = ()
     error: BaseException | None = field(default=None, init=False)
 
     def attend(
@@ -208,10 +258,18 @@ class Call:
 
         What it raises is kept in `error`, for no graph passes it on whole.
         """
-        form, is_number, options, additions = _parsed(call, self.packages)
+        if self.functions is None and function.startswith(_ARGUMENT):
+            return fold(tensors[:-1], shape)
+        form, is_number, options, additions, attributes = _parsed(call, self.packages)
         of_tensors, of_numbers = iter(tensors), iter(numbers)
         leaves = [int(next(of_numbers)) if one else next(of_tensors) for one in is_number]
         args, kwargs = rebuild(form, leaves)
+        for place, path in attributes.items():
+            value = operator.attrgetter(path)(self.block)
+            if place.isdecimal():
+                args[int(place)] = value
+            else:
+                kwargs[place] = value
         if options == "call's":
             kwargs[OPTIONS] = {**self.options, **additions} if additions else self.options
         elif options is not None:
@@ -219,7 +277,7 @@ class Call:
         memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         like = tensors[0].dtype, tensors[0].device
         try:
-            result = _function(function)(*args, **kwargs)
+            result = self._function(function)(*args, **kwargs)
             _check(result, tuple(shape), *like)
         except BaseException as error:
             self.error = error
@@ -227,6 +285,14 @@ class Call:
         # As compiled code expects it, which writes to no tensor of a function's.
         result = result.resolve_neg().contiguous()
         return result.clone() if result.data_ptr() % 16 or result.untyped_storage().data_ptr() in memory else result
+
+    def _function(self, name: str) -> Function:
+        """What a name refers to now."""
+        if name.startswith(_ARGUMENT):
+            return (self.functions or ())[int(name.removeprefix(_ARGUMENT))]
+        module, _, attribute = name.partition(":")
+        function: Function = getattr(sys.modules[module], attribute)
+        return function
 
 
 def _check(result: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
@@ -237,15 +303,11 @@ def _check(result: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torc
 
 
 @functools.lru_cache(maxsize=256)
-def _parsed(call: str, packages: tuple[str, ...]) -> tuple[Form, list[bool], str | None, dict[str, Any]]:
+def _parsed(
+    call: str, packages: tuple[str, ...]
+) -> tuple[Form, list[bool], str | None, dict[str, Any], dict[str, str]]:
     data = json.loads(call)
     form = call_tree.from_json(data["form"], packages)
     options, additions = data["options"] or (None, {})
-    return form, [isinstance(one, NumberForm) for one in leaf_forms(form)], options, additions
-
-
-def _function(name: str) -> Callable[..., Any]:
-    """What a name of a module refers to now."""
-    module, _, attribute = name.partition(":")
-    function: Any = getattr(sys.modules[module], attribute)
-    return function
+    is_number = [isinstance(one, NumberForm) for one in leaf_forms(form)]
+    return form, is_number, options, additions, data.get("attributes", {})

@@ -3,7 +3,7 @@
 Two calls of one form differ in the leaves alone, so one graph may serve both; any other form is another graph's.
 Objects of the model's own package are taken apart by their fields (`ModulationOut` of ComfyUI's Flux,
 `CompressedTimestep` of its LTX). Options, which hold whatever other packages put there, are no part of the form: see
-`option_reads`.
+`option_reads`. Nor are functions, which a graph calls: see `attention`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib
 import math
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,6 +22,7 @@ import torch
 OPTIONS = "transformer_options"  # the argument, or key of an argument, that holds a model's options
 _CONSTANTS = (type(None), bool, float, str)
 _SEQUENCES = {"list": list, "tuple": tuple}
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 Leaf: TypeAlias = "torch.Tensor | int"
@@ -46,7 +48,7 @@ class NumberForm:
 
 @dataclass(frozen=True)
 class ConstantForm:
-    """A value that is part of the form: None, a truth value, a string, a fraction or a number below zero."""
+    """A value that is part of the form: None, a truth value, a string, a fraction or a number below one."""
 
     value: bool | int | float | str | None
 
@@ -79,7 +81,14 @@ class OptionsForm:
     """The model's options: whatever they are, the form is this one."""
 
 
-Form: TypeAlias = "TensorForm | NumberForm | ConstantForm | SequenceForm | MappingForm | ObjectForm | OptionsForm"
+@dataclass(frozen=True)
+class FunctionForm:
+    """A function: whatever it does, the form is this one."""
+
+
+Form: TypeAlias = (
+    "TensorForm | NumberForm | ConstantForm | SequenceForm | MappingForm | ObjectForm | OptionsForm | FunctionForm"
+)
 
 
 # Forms ------------------------------------------------------------------------------------------------------
@@ -108,7 +117,7 @@ def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
             raise UnknownArgumentError(kind.__name__)
         leaves.append(value)
         return TensorForm(value.ndim, str(value.dtype).removeprefix("torch."))
-    if kind is int and value < 0:  # no length, as numbers are to graphs
+    if kind is int and value < 1:  # no length, as numbers are to graphs; and code asks whether there is any
         return ConstantForm(value)
     if kind is int or kind is torch.SymInt:  # the second while a graph is captured
         leaves.append(value)
@@ -122,6 +131,8 @@ def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
         return SequenceForm("list" if kind is list else "tuple", items)
     if kind is dict:
         return MappingForm(tuple(_named(key, one, leaves, packages) for key, one in value.items()))
+    if is_function(value):
+        return FunctionForm()
     cls: Any = kind
     names = _fields(cls, packages)
     if names is None:
@@ -152,15 +163,38 @@ def watched(value: Any, packages: Sequence[str] = ()) -> Callable[[], bool]:
         UnknownArgumentError: see `flatten`.
     """
     form, leaves = flatten(value, packages)
+    functions = functions_of(form, value)
 
     def written() -> bool:
         try:
             now, current = flatten(value, packages)
+            if now != form:
+                return True
+            before, after = [*leaves, *functions], [*current, *functions_of(form, value)]
         except Exception:  # it cannot be taken apart any more
             return True
-        return now != form or any(one is not other for one, other in zip(leaves, current, strict=True))
+        return any(one is not other for one, other in zip(before, after, strict=True))
 
     return written
+
+
+def is_function(value: Any) -> bool:
+    """Whether a value is a function or a method, perhaps with some of its arguments."""
+    return isinstance(value, _FUNCTIONS)
+
+
+def functions_of(form: Form, value: Any) -> list[Callable[..., Any]]:
+    """Return the functions in a value of a form, in its order."""
+    match form:
+        case FunctionForm():
+            return [value]
+        case SequenceForm(_, items):
+            return [made for one, part in zip(items, value, strict=True) for made in functions_of(one, part)]
+        case MappingForm(items):
+            return [made for name, one in items for made in functions_of(one, value[name])]
+        case ObjectForm(_, items):
+            return [made for name, one in items for made in functions_of(one, getattr(value, name))]
+    return []
 
 
 def is_plain(tensor: Any) -> bool:
@@ -181,12 +215,14 @@ def _fields(cls: type, packages: tuple[str, ...]) -> tuple[str, ...] | None:
     return tuple(name for names in reversed(slots) for name in names)
 
 
-def rebuild(form: Form, leaves: Iterable[Leaf], options: Any = None) -> Any:
-    """Put a value together again from its form and leaves; `options` stand where the form has some."""
-    return _rebuilt(form, iter(leaves), options)
+def rebuild(
+    form: Form, leaves: Iterable[Leaf], options: Any = None, functions: Iterable[Callable[..., Any]] = ()
+) -> Any:
+    """Put a value together again from its form and leaves; `options` and `functions` stand where the form has some."""
+    return _rebuilt(form, iter(leaves), options, iter(functions))
 
 
-def _rebuilt(form: Form, leaves: Iterator[Leaf], options: Any) -> Any:
+def _rebuilt(form: Form, leaves: Iterator[Leaf], options: Any, functions: Iterator[Callable[..., Any]]) -> Any:
     match form:
         case TensorForm() | NumberForm():
             return next(leaves)
@@ -194,14 +230,17 @@ def _rebuilt(form: Form, leaves: Iterator[Leaf], options: Any) -> Any:
             return value
         case OptionsForm():
             return options
+        case FunctionForm():
+            return next(functions)
         case SequenceForm(kind, items):
-            return _SEQUENCES[kind](_rebuilt(one, leaves, options) for one in items)
+            return _SEQUENCES[kind](_rebuilt(one, leaves, options, functions) for one in items)
         case MappingForm(items):
-            return {name: _rebuilt(one, leaves, options) for name, one in items}
+            return {name: _rebuilt(one, leaves, options, functions) for name, one in items}
         case ObjectForm(cls, items):
             made: Any = object.__new__(class_of(cls))
             for name, one in items:
-                object.__setattr__(made, name, _rebuilt(one, leaves, options))  # a frozen dataclass has no other way
+                value = _rebuilt(one, leaves, options, functions)
+                object.__setattr__(made, name, value)  # a frozen dataclass has no other way
             return made
 
 
@@ -212,6 +251,18 @@ def class_of(name: str) -> type:
     cls: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
     assert isinstance(cls, type)
     return cls
+
+
+def functions_in(form: Form) -> int:
+    """How many functions values of a form have."""
+    match form:
+        case FunctionForm():
+            return 1
+        case SequenceForm(_, items):
+            return sum(map(functions_in, items))
+        case MappingForm(items) | ObjectForm(_, items):
+            return sum(functions_in(one) for _, one in items)
+    return 0
 
 
 def leaf_forms(form: Form) -> list[TensorForm | NumberForm]:
@@ -228,6 +279,12 @@ def leaf_forms(form: Form) -> list[TensorForm | NumberForm]:
 
 # JSON -------------------------------------------------------------------------------------------------------
 
+_WITHOUT_PARTS: dict[str, type[NumberForm | OptionsForm | FunctionForm]] = {
+    "number": NumberForm,
+    "options": OptionsForm,
+    "function": FunctionForm,
+}
+
 
 def to_json(form: Form) -> JSON:
     """Return a form as lists, strings and numbers."""
@@ -240,6 +297,8 @@ def to_json(form: Form) -> JSON:
             return ["constant", value]
         case OptionsForm():
             return ["options"]
+        case FunctionForm():
+            return ["function"]
         case SequenceForm(kind, items):
             return [kind, *map(to_json, items)]
         case MappingForm(items):
@@ -265,10 +324,10 @@ def from_json(data: JSON, packages: Sequence[str] = ()) -> Form:
                 return TensorForm(dims, dtype)
         elif kind == "constant":
             (value,) = rest
-            if type(value) in _CONSTANTS or (type(value) is int and value < 0):
+            if type(value) in _CONSTANTS or (type(value) is int and value < 1):
                 return ConstantForm(value)
-        elif kind in ("number", "options") and not rest:
-            return NumberForm() if kind == "number" else OptionsForm()
+        elif kind in _WITHOUT_PARTS and not rest:
+            return _WITHOUT_PARTS[kind]()
         elif kind in _SEQUENCES:
             return SequenceForm(kind, tuple(from_json(one, packages) for one in rest))
         elif kind == "mapping":

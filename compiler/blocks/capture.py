@@ -14,6 +14,7 @@ from ...common.torch_private import assume, contiguous_where_asked, memory_of
 from . import attention, call_tree
 from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
+from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
 from .parameters import as_call
@@ -21,6 +22,7 @@ from .signature import BlockSignature
 from .size_rules import MOST, SizeRules, Sizes, sizes_of
 
 _ASSERTION = "aten._assert_scalar.default"
+_SLICES = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.slice_scatter.default: 2}  # and where their dimension stands
 Watching = Callable[[], contextlib.AbstractContextManager[None]]
 _PATCHES: Mapping[str, Any] = {"patches": {}}  # so that each patch that a block asks for is seen by its own name
 
@@ -35,6 +37,7 @@ class BlockCalls:
         options: plain values among the model's options.
         packages: whose objects are taken apart by their fields.
         attention: whether the graph has the attention in it, or calls a function.
+        results: sizes of the leaves of calls, and what functions among the arguments returned in them.
     """
 
     form: Form
@@ -42,6 +45,7 @@ class BlockCalls:
     options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     attention: Attention = "captured"
+    results: tuple[tuple[Sizes, tuple[Result, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,13 @@ class BlockToCapture(torch.nn.Module):
         calls: BlockCalls,
         settings: Settings,
         sizes: SizeRules,
+        functions: CalledFunctions,
         mutated: Sequence[int],
         watching: Watching,
     ) -> None:
         super().__init__()
         self.module = block  # by the name that weights of whole modules have, too
-        self.seen = _Seen(calls, settings, sizes, tuple(mutated), watching)
+        self.seen = _Seen(calls, settings, sizes, functions, tuple(mutated), watching)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.seen.call(type(self.module).forward, self.module, inputs)
@@ -112,6 +117,7 @@ class _Seen:
         calls: BlockCalls,
         settings: Settings,
         sizes: SizeRules,
+        functions: CalledFunctions,
         mutated: tuple[int, ...],
         watching: Watching,
     ) -> None:
@@ -119,6 +125,7 @@ class _Seen:
         self.calls = calls
         self.settings = settings
         self.sizes = sizes
+        self.functions = functions
         self.mutated = mutated
         self.changed: tuple[int, ...] = ()  # by the block, in place; those of `mutated` were copies
         self.results: Form | None = None
@@ -130,21 +137,34 @@ class _Seen:
         self, forward: Callable[..., Any], block: torch.nn.Module, inputs: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         calls = self.calls
-        leaves = self._leaves(inputs)
+        values = [inputs[leaf].shape[dim] for leaf, dim in self.sizes.symbols]
+        leaves = self._leaves(inputs, values)
         options = self._recorded_options()
-        named = call_tree.rebuild(calls.form, leaves, options)
+        returned = [*zip(self.functions.calls, self.functions.shapes(values), strict=True)]
+
+        def shape(number: int) -> Sequence[Any]:
+            if not returned or returned[0][0][0] != number:
+                raise UnknownArgumentError("it calls a function in some calls and not in others")
+            return returned.pop(0)[1]
+
+        stand_ins = attention.argument_stand_ins(call_tree.functions_in(calls.form), shape)
+        named = call_tree.rebuild(calls.form, leaves, options, stand_ins)
         args, kwargs = as_call(named)
         tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         versions = {number: tensor._version for number, tensor in tensors.items()}
         written = call_tree.watched(named, calls.packages)
-        with attention.capturing(options, calls.packages) as attended, self.watching():
+        with attention.capturing(options, calls.packages, block) as attended, self.watching():
             result = forward(block, *args, **kwargs)
         if written():
             raise UnknownArgumentError("it writes into a list, a dictionary or an object that it is given")
+        if returned:
+            raise UnknownArgumentError("it calls a function in some calls and not in others")
         self.attention = "called" if attended.calls else "captured"
         self.changed = tuple(number for number, tensor in tensors.items() if tensor._version != versions[number])
         self.options = options.guards()
         self.results, result_leaves = flatten(result, calls.packages)
+        if call_tree.functions_in(self.results):
+            raise UnknownArgumentError("a result that is a function")
         number_of = {id(tensor): number for number, tensor in tensors.items()}
         self.aliases = tuple(number_of.get(id(one)) for one in result_leaves)
         fresh = [one for one, alias in zip(result_leaves, self.aliases, strict=True) if alias is None]
@@ -161,10 +181,15 @@ class _Seen:
             return RecordedOptions({**plain, **stand_ins}, followed=stand_ins)
         return RecordedOptions({**plain, **self.settings.overrides}, self.settings.overrides)
 
-    def _leaves(self, inputs: Sequence[torch.Tensor]) -> list[Leaf]:
-        """The leaves of the call: what the block changes is copied first, numbers are lengths."""
+    def _leaves(self, inputs: Sequence[torch.Tensor], values: Sequence[int]) -> list[Leaf]:
+        """The leaves of the call: what the block changes is copied first, numbers are lengths.
+
+        Args:
+            values: of the symbols.
+        """
         forms = leaf_forms(self.calls.form)
-        values = [inputs[leaf].shape[dim] for leaf, dim in self.sizes.symbols]
+        for lower, upper in self.sizes.bounds:
+            assume(values[lower] <= values[upper])
         for (leaf, dim), rule in self.sizes.rules.items():
             if rule.kind != "fixed" and (leaf, dim) not in self.sizes.symbols:
                 assume(inputs[leaf].shape[dim] == rule.value(values))
@@ -219,9 +244,10 @@ def capture_block(
     sizes = SizeRules.infer(calls.records)
     inputs, dims = _examples(calls, sizes, device)
     mutated: tuple[int, ...] = ()
-    for _ in range(2):
-        call = BlockToCapture(block, calls, settings, sizes, mutated, watching)
+    for _ in range(3):  # what a block changes is seen at a capture, and what it takes slices by
         try:
+            functions = _called_functions(calls, sizes)
+            call = BlockToCapture(block, calls, settings, sizes, functions, mutated, watching)
             with torch.no_grad(), settings.rewrites(), contiguous_where_asked():
                 program = torch.export.export(
                     call,
@@ -236,9 +262,10 @@ def capture_block(
             raise CaptureError(
                 f"The block could not be captured as one graph ({in_brief(error)}); it runs eager instead."
             ) from error
-        if call.seen.changed == mutated:
+        bounded = sizes.bounded(_slices(program, sizes), calls.records)
+        if (call.seen.changed, bounded.bounds) == (mutated, sizes.bounds):
             break
-        mutated = call.seen.changed
+        mutated, sizes = call.seen.changed, bounded
     lifted = [name for name in program.constants if name not in dict(call.named_buffers())]
     if lifted:
         raise CaptureError(f"The block's code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager.")
@@ -254,8 +281,18 @@ def capture_block(
         seen.results,
         seen.aliases,
         seen.attention,
+        seen.functions,
     )
     return CapturedBlock(program, signature, call)
+
+
+def _called_functions(calls: BlockCalls, sizes: SizeRules) -> CalledFunctions:
+    """How functions among the arguments are called. Raises UnknownArgumentError."""
+    if not call_tree.functions_in(calls.form):
+        return CalledFunctions()
+    if not calls.results:
+        raise UnknownArgumentError("no further call could be made, to see what its function returns")
+    return CalledFunctions.infer(sizes, calls.results)
 
 
 def _examples(
@@ -277,14 +314,35 @@ def _examples(
     return tuple(inputs), tuple(dims)
 
 
-def _ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tuple[int, int]]:
-    """What the capture left of each symbol's range; calls outside are other code's."""
+def _symbolic(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[Any]:
+    """The symbols as the capture has them; a whole number where the block's code fixed one."""
     names = [one for one in program.graph_signature.user_inputs if isinstance(one, str)]
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    return [values[names[leaf]].shape[dim] for leaf, dim in sizes.symbols]
+
+
+def _slices(program: torch.export.ExportedProgram, sizes: SizeRules) -> set[tuple[int, int]]:
+    """Pairs of symbols by which the graph takes slices: a bound of one, and the size that it is taken from.
+
+    No compiler knows of two sizes which is the smaller one.
+    """
+    known = {str(one.node.expr): n for n, one in enumerate(_symbolic(program, sizes)) if isinstance(one, torch.SymInt)}
+    pairs: set[tuple[int, int]] = set()
+    for node in program.graph.nodes:
+        if node.op != "call_function" or node.target not in _SLICES:
+            continue
+        dim, *bounds = (*node.args[_SLICES[node.target] :], 0)[:3]
+        upper = known.get(str(node.args[0].meta["val"].shape[dim]))
+        lower = [known.get(str(one.meta["val"])) for one in bounds if isinstance(one, torch.fx.Node)]
+        pairs |= {(one, upper) for one in lower if one is not None and upper is not None and one != upper}
+    return pairs
+
+
+def _ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tuple[int, int]]:
+    """What the capture left of each symbol's range; calls outside are other code's."""
     ranges: list[tuple[int, int]] = []
     never_one = _never_one(program)
-    for leaf, dim in sizes.symbols:
-        size = values[names[leaf]].shape[dim]
+    for size in _symbolic(program, sizes):
         if isinstance(size, int):  # fixed by the block's code
             ranges.append((size, size))
             continue

@@ -98,16 +98,18 @@ def capture_kind(
     blocks = repeated_blocks(model)
     if kind.block not in blocks:
         raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs eager instead.")
+    times = 2 if call_tree.functions_in(kind.form) else 1  # they fill what the next call takes from
     with torch.no_grad(), recording({kind.block: blocks[kind.block]}, rules, kind.packages) as recorded:
-        made = outer_call.repeat(model, kind.outer, device, recorded)
+        made = outer_call.repeat(model, kind.outer, device, recorded, times=times)
         if kind.ones is not None:  # by a batch of 1, perhaps, of which the calls above have one
-            made += outer_call.repeat(model, kind.outer, device, recorded, "kept")
+            made += outer_call.repeat(model, kind.outer, device, recorded, "kept", times)
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
     records = [*kind.seen, *(same.records if same is not None else ())]
     if kind.ones is not None:
         records = [sizes for sizes in records if kind.ones.fit(sizes)]
     log.debug("%s: %d sizes from %d further calls", kind.block, len(records), made)
-    calls = BlockCalls(kind.form, tuple(records), kind.options, kind.packages, kind.attention)
+    results = () if same is None else tuple(same.results.items())
+    calls = BlockCalls(kind.form, tuple(records), kind.options, kind.packages, kind.attention, results)
     captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)
     if captured.operations < settings.fewest:
         raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")

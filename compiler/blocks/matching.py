@@ -17,6 +17,7 @@ from .call_tree import (
     DTYPES,
     ConstantForm,
     Form,
+    FunctionForm,
     Leaf,
     MappingForm,
     NumberForm,
@@ -124,7 +125,7 @@ class _Matching(_Code):
                 self._unless(f"type({v}) is {tensor} or {plain}({v})")
                 self.leaves.append(v)
             case NumberForm():
-                self._unless(f"type({v}) is {self.name(int)} and {v} >= 0")
+                self._unless(f"type({v}) is {self.name(int)} and {v} > 0")
                 self.leaves.append(v)
             case ConstantForm(None):
                 self._unless(f"{v} is None")
@@ -148,6 +149,8 @@ class _Matching(_Code):
                 get = self.name(getattr)
                 values = ", ".join(f"{get}({v}, {self.name(name)}, None)" for name, _ in items)
                 self._parts([one for _, one in items], f"({values},)")
+            case FunctionForm():
+                self._unless(f"{self.name(call_tree.is_function)}({v})")
             case OptionsForm():
                 pass
 

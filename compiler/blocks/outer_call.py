@@ -178,11 +178,13 @@ def repeat(
     device: torch.device,
     recorded: Recording,
     batches: other_sizes.Batches = "varied",
+    times: int = 1,
 ) -> int:
     """Call a model at other sizes.
 
     Args:
         batches: whether these calls may have other batches than the call.
+        times: how often at each size: a model that keeps something for its next call makes that one in another way.
         recorded: what these calls show. What those show that fail counts only where none went well.
 
     Returns:
@@ -194,8 +196,9 @@ def repeat(
         for number in sorted(range(len(ways)), key=lambda one: one != preferred):
             before = recorded.mark()
             try:
-                args, kwargs = ways[number]()
-                type(model).forward(model, *args, **kwargs)
+                for _ in range(times):
+                    args, kwargs = ways[number]()
+                    type(model).forward(model, *args, **kwargs)
             except Exception as error:
                 log.debug("no call at other sizes: %s", error)
                 failed.append((before, recorded.mark()))

@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 import torch
 
 from ..code.fingerprint import Rules
-from .call_tree import Form, UnknownArgumentError, flatten
-from .parameters import options_of, parameters_of
+from . import functions as functions_called
+from .call_tree import Form, UnknownArgumentError, flatten, functions_in, functions_of, rebuild
+from .functions import Result
+from .parameters import as_call, options_of, parameters_of
 from .repeated import structures
 from .size_rules import Sizes, sizes_of
 
@@ -32,6 +34,7 @@ class Kind:
         block: one of them.
         records: sizes of the leaves, of each call.
         options: the model's, at the last call.
+        results: by the sizes of a call, what functions among its arguments returned.
     """
 
     structure: str
@@ -40,6 +43,7 @@ class Kind:
     block: torch.nn.Module
     records: list[Sizes] = field(default_factory=list)
     options: Mapping[str, Any] = field(default_factory=dict)
+    results: dict[Sizes, tuple[Result, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -56,12 +60,12 @@ class Recording:
 
     def _note(
         self, name: str, structure: str, block: torch.nn.Module, named: Mapping[str, Any], packages: Sequence[str]
-    ) -> None:
+    ) -> Kind | None:
         try:
             form, leaves = flatten(named, packages)
         except UnknownArgumentError as error:
             self.unknown.setdefault(name, str(error))
-            return
+            return None
         kind = next((one for one in self.kinds if (one.structure, one.form) == (structure, form)), None)
         if kind is None:
             kind = Kind(structure, form, [], block)
@@ -73,6 +77,7 @@ class Recording:
         sizes = sizes_of(leaves)
         if sizes not in kind.records:
             kind.records.append(sizes)
+        return kind
 
     def mark(self) -> Mark:
         """Return how much was noted so far."""
@@ -100,14 +105,28 @@ def recording(
     structure_of = {name: digest for digest, names in structures(dict(blocks), rules).items() for name in names}
     thread = threading.get_ident()
 
+    def with_functions(kind: Kind, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
+        """The call, with what functions among its arguments return noted."""
+        results: list[Result] = []
+        leaves = flatten(named, packages)[1]
+        functions = functions_called.noting(functions_of(kind.form, named), results, packages)
+        args, kwargs = as_call(rebuild(kind.form, leaves, options_of(named), functions))
+        cls: Any = type(block)
+        result = cls.forward(block, *args, **kwargs)
+        kind.results[sizes_of(leaves)] = tuple(results)
+        return result
+
     def noting(name: str, block: torch.nn.Module) -> Callable[..., Any]:
         cls: Any = type(block)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            kind: Kind | None = None
             if threading.get_ident() == thread:
                 with contextlib.suppress(TypeError):  # the class's own forward says what is wrong
                     named = parameters_of(cls).bind(args, kwargs)
-                    recorded._note(name, structure_of[name], block, named, packages)
+                    kind = recorded._note(name, structure_of[name], block, named, packages)
+            if kind is not None and functions_in(kind.form):
+                return with_functions(kind, block, named)
             return cls.forward(block, *args, **kwargs)
 
         return forward

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from . import call_tree
 from .attention import Attention
-from .call_tree import Form, NumberForm, leaf_forms
+from .call_tree import Form, NumberForm, functions_in, leaf_forms
+from .functions import CalledFunctions
 from .matching import finisher
 from .option_reads import OptionGuards
 from .size_rules import SizeRules
@@ -32,6 +33,7 @@ class BlockSignature:
         results: the form of what the block returns.
         aliases: of each leaf of the results: the number of the argument's leaf that it is, or None.
         attention: whether the graph has the attention in it, or calls a function.
+        functions: what it calls of the functions among the arguments.
     """
 
     arguments: Form
@@ -41,6 +43,12 @@ class BlockSignature:
     results: Form
     aliases: tuple[int | None, ...]
     attention: Attention = "captured"
+    functions: CalledFunctions = field(default_factory=CalledFunctions)
+
+    @property
+    def calls_out(self) -> bool:
+        """Whether the graph calls functions of the call's own process."""
+        return self.attention == "called" or bool(self.functions.calls)
 
     def trial_inputs(self, device: torch.device) -> list[torch.Tensor]:
         """Return what the graph takes for some small call, with ones for values."""
@@ -81,6 +89,7 @@ class BlockSignature:
             "results": call_tree.to_json(self.results),
             "aliases": [*self.aliases],
             **({"attention": "called"} if self.attention == "called" else {}),
+            **({"functions": self.functions.to_json()} if self.functions.calls else {}),
         }
 
     @classmethod
@@ -102,8 +111,10 @@ class BlockSignature:
                 call_tree.from_json(data["results"], packages),
                 tuple(None if one is None else int(one) for one in data["aliases"]),
                 "called" if "attention" in data else "captured",
+                CalledFunctions.from_json(data.get("functions", ())),
             )
-        except (KeyError, TypeError) as error:
+            signature.functions.shapes([1] * len(signature.sizes.symbols))
+        except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"no signature of a block: {error}") from error
         leaves = leaf_forms(signature.arguments)
         tensors = {number for number, one in enumerate(leaves) if not isinstance(one, NumberForm)}
@@ -114,6 +125,7 @@ class BlockSignature:
             or not {*signature.mutated} <= tensors
             or not {one for one in signature.aliases if one is not None} <= tensors
             or len(signature.aliases) != len(leaf_forms(signature.results))
+            or {number for number, _ in signature.functions.calls} - {*range(functions_in(signature.arguments))}
         ):
             raise ValueError("no signature of a block: its parts do not belong together")
         return signature

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
@@ -43,6 +43,11 @@ class Rule:
     number: int = 0
     symbols: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, column: Sequence[int], columns: Sequence[Sequence[int]]) -> Rule | None:
+        """Return the simplest rule by which a size follows from symbols in all records, or None."""
+        return _rule(tuple(column), [*map(tuple, columns)])
+
     def value(self, values: Sequence[int]) -> int:
         """Return the size for the symbols' values; symbolic ones give a symbolic size."""
         operands = [values[one] for one in self.symbols]
@@ -60,6 +65,18 @@ class Rule:
             case "product":
                 return math.prod(operands)
 
+    def to_json(self) -> list[Any]:
+        """Return everything, JSON-ready."""
+        return [self.kind, self.number, *self.symbols]
+
+    @classmethod
+    def from_json(cls, data: Any) -> Rule:
+        """Read what `to_json` made. Raises TypeError or ValueError: it is something else."""
+        kind, number, *symbols = data
+        if kind not in get_args(RuleKind):
+            raise ValueError(f"no rule of a size: {data!r}")
+        return cls(kind, int(number), tuple(map(int, symbols)))
+
 
 @dataclass(frozen=True)
 class SizeRules:
@@ -70,12 +87,14 @@ class SizeRules:
         rules: of every size, by leaf and dimension.
         ranges: of each symbol, both ends included.
         example: the symbols' values in one of the records; code may rely on more than the rules say. Empty: unknown.
+        bounds: pairs of symbols, the first of which is at most the second: ends of slices.
     """
 
     symbols: tuple[LeafDim, ...]
     rules: dict[LeafDim, Rule]
     ranges: tuple[tuple[int, int], ...] = field(default=())
     example: tuple[int, ...] = ()
+    bounds: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def infer(cls, records: Sequence[Sizes]) -> SizeRules:
@@ -119,6 +138,12 @@ class SizeRules:
             raise ValueError(f"{len(ranges)} ranges for {len(self.symbols)} symbols")
         return replace(self, ranges=tuple(ranges))
 
+    def bounded(self, pairs: Iterable[tuple[int, int]], records: Sequence[Sizes]) -> SizeRules:
+        """Return these rules with those of the bounds that hold in all records."""
+        values = [[record[leaf][dim] for leaf, dim in self.symbols] for record in records]
+        holding = {(a, b) for a, b in pairs if all(one[a] <= one[b] for one in values)}
+        return replace(self, bounds=tuple(sorted(holding | {*self.bounds})))
+
     def varies(self, leaf: int, dim: int) -> bool:
         """Tell whether a size differs from call to call."""
         return self.rules[leaf, dim].kind != "fixed"
@@ -126,8 +151,10 @@ class SizeRules:
     def fits(self, sizes: Sizes) -> bool:
         """Tell whether a call's sizes are such as the rules say. The call is of the recorded form."""
         values = [sizes[leaf][dim] for leaf, dim in self.symbols]
-        return all(low <= value <= high for value, (low, high) in zip(values, self.ranges, strict=True)) and all(
-            sizes[leaf][dim] == rule.value(values) for (leaf, dim), rule in self.rules.items()
+        return (
+            all(low <= value <= high for value, (low, high) in zip(values, self.ranges, strict=True))
+            and all(sizes[leaf][dim] == rule.value(values) for (leaf, dim), rule in self.rules.items())
+            and all(values[a] <= values[b] for a, b in self.bounds)
         )
 
     def example_sizes(self) -> dict[int, tuple[int, ...]]:
@@ -160,9 +187,11 @@ class SizeRules:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
-        rules = [[*place, rule.kind, rule.number, *rule.symbols] for place, rule in self.rules.items()]
-        data = {"symbols": [*map(list, self.symbols)], "rules": rules, "ranges": [*map(list, self.ranges)]}
-        return {**data, "example": [*self.example]} if self.example else data
+        rules = [[*place, *rule.to_json()] for place, rule in self.rules.items()]
+        data: dict[str, Any] = {"symbols": [*map(list, self.symbols)], "rules": rules}
+        data["ranges"] = [*map(list, self.ranges)]
+        data |= {"example": [*self.example]} if self.example else {}
+        return data | ({"bounds": [*map(list, self.bounds)]} if self.bounds else {})
 
     @classmethod
     def from_json(cls, data: Any) -> SizeRules:
@@ -172,28 +201,24 @@ class SizeRules:
             ValueError: it is something else.
         """
         try:
-            rules = {
-                (int(leaf), int(dim)): Rule(kind, int(number), tuple(map(int, symbols)))
-                for leaf, dim, kind, number, *symbols in data["rules"]
-            }
+            rules = {(int(leaf), int(dim)): Rule.from_json(rule) for leaf, dim, *rule in data["rules"]}
             size_rules = cls(
                 tuple((int(leaf), int(dim)) for leaf, dim in data["symbols"]),
                 rules,
                 tuple((int(low), int(high)) for low, high in data["ranges"]),
                 tuple(map(int, data.get("example", ()))),
+                tuple((int(a), int(b)) for a, b in data.get("bounds", ())),
             )
             for rule in rules.values():
                 rule.value([1] * len(size_rules.symbols))
             right = len(size_rules.ranges) == len(size_rules.symbols) and rules.keys() >= set(size_rules.symbols)
             right = right and len(size_rules.example) in (0, len(size_rules.symbols))
+            right = right and all(0 <= one < len(size_rules.symbols) for pair in size_rules.bounds for one in pair)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"no rules of sizes: {data!r}") from error
-        if not right or any(rule.kind not in _KINDS for rule in rules.values()):
+        if not right:
             raise ValueError(f"no rules of sizes: {data!r}")
         return size_rules
-
-
-_KINDS = ("fixed", "symbol", "multiple", "offset", "sum", "product")
 
 
 def _rule(column: tuple[int, ...], columns: Sequence[tuple[int, ...]]) -> Rule | None:

@@ -17,6 +17,7 @@ from ...common.shapes import Refused
 from ...compiler.blocks import attention, call_tree, matching
 from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
+from ...compiler.blocks.functions import Function, folding, reaches
 from ...compiler.blocks.parameters import as_call
 from ...compiler.blocks.signature import BlockSignature
 from ...compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
@@ -107,6 +108,7 @@ class KindGraph:
         self.refusal: Reason | None = obtained.reason if isinstance(obtained, Refused) else None
         self._numbers = [n for n, one in enumerate(leaf_forms(form)) if isinstance(one, NumberForm)]
         self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]
+        self._functions = call_tree.functions_in(form)
         self._packages = tuple(packages)
         self._seen: list[Seen] = []
         if self.graph is not None:
@@ -187,8 +189,8 @@ class KindGraph:
         for number in self._numbers:
             inputs[number] = torch.empty(inputs[number], 0, device=graph.device)
         try:
-            if signature.attention == "called":
-                result = self._attending(call, tuple(inputs), seen.sizes, counters, compared)
+            if signature.calls_out:
+                result = self._calling_out(call, tuple(inputs), seen.sizes, counters, compared)
             else:
 
                 def eager(*tensors: torch.Tensor) -> Output:
@@ -217,7 +219,7 @@ class KindGraph:
             self.refusal = result.refusal
         return (self._finish(matched.leaves, tensors_of(result.output)),)
 
-    def _attending(
+    def _calling_out(
         self,
         call: BlockCall,
         inputs: tuple[torch.Tensor, ...],
@@ -225,19 +227,23 @@ class KindGraph:
         counters: Counters,
         compared: Callable[[Any], Any],
     ) -> Result | Raised | Refused | Changed:
-        """The call of a graph that calls attention functions."""
+        """The call of a graph that calls functions: those of attention, and such as the block is called with."""
         assert self.graph is not None
         if not attention.can_be_called():
             return Refused(reasons.ChosenAttention("another attention"))
+        functions = call_tree.functions_of(self.form, call.named)
+        changed = [inputs[number] for number in self.signature.mutated]
+        if changed and any(reaches(one, changed, call.options) for one in functions):
+            return Refused(reasons.BlockShared(self.name))
         options = compared(call.options)
 
         def eager(*tensors: torch.Tensor) -> Output:
             return self._eager(call, tensors, options)
 
         def comparing() -> contextlib.AbstractContextManager[None]:
-            return attention.attending(attention.Call(options, self._packages))
+            return attention.attending(attention.Call(options, self._packages, call.block, None))
 
-        attention_call = attention.Call(call.options, self._packages)
+        attention_call = attention.Call(call.options, self._packages, call.block, functions)
         reference = self._judged(call, eager, options)
         try:
             with attention.attending(attention_call):
@@ -297,7 +303,11 @@ class KindGraph:
             leaves[number] = inputs[number].shape[0]
         for number in signature.mutated:
             leaves[number] = inputs[number].clone()
-        named = call_tree.rebuild(self.form, leaves, options)
+        functions: list[Function] = []
+        if self._functions:
+            values = [sizes_of(leaves)[leaf][dim] for leaf, dim in signature.sizes.symbols]
+            functions = folding(self._functions, signature.functions.shapes(values), self._packages)
+        named = call_tree.rebuild(self.form, leaves, options, functions)
         written = call_tree.watched(named, self._packages)
         args, kwargs = as_call(named)
         result = type(block).forward(block, *args, **kwargs)

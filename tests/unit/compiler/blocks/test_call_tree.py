@@ -79,7 +79,6 @@ WRITES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "truth value": lambda state: state.update(ready=True),
     "key": lambda state: state.update(more=None),
     "key that is no name": lambda state: state.update({3: None}),
-    "function": lambda state: state.update(end=print),
     "order": lambda state: state.update(list=state.pop("list")),
     "slot": _write_slot,
     "deleted slot": _delete_slot,
