@@ -5,6 +5,7 @@ An APPLY_MODEL wrapper: not all of ComfyUI's diffusion models let DIFFUSION_MODE
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from ..comfyui import contract
 from ..families.family import Family
 from ..weights import eligibility, host_memory, low_vram_blocks, paged_weights, plain
 from ..weights.skeletons import copies_of
+from . import memory_plans
 from .component import Component, eager_text
 from .memory_plans import MemoryPlans
 from .run import HostRun
@@ -78,7 +80,10 @@ class BlockHook(SamplingHook):
         if run.blocks is None:
             run.report.eager[run.refusal or reasons.NoNode()] += 1
             return executor(*args, **kwargs)
-        with run.blocks.call():
+        with contextlib.ExitStack() as lasting:
+            if run.blocks.may_serve and lasting.enter_context(memory_plans.off()):
+                run.report.blocks.note = memory_plans.NOTE
+            lasting.enter_context(run.blocks.call())
             return executor(*args, **kwargs)
 
 

@@ -1,8 +1,14 @@
-"""ComfyUI's own compiler, where it would record or replay what a block graph does."""
+"""ComfyUI's own compiler, where it would record or replay what a block graph does.
+
+It records which memory a call of a model takes, and gives the next call the same. What block graphs take once (weights'
+buffers, comparisons, workspaces) would be in there, so a call that graphs serve is made without a plan.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,6 +16,38 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ..comfyui import contract
+
+NOTE = "ComfyUI's memory plan is off"
+_lock = threading.Lock()
+_calls = 0  # that are under way without plans
+_before = False  # what the host's option was before the first of these
+
+
+@contextlib.contextmanager
+def off() -> Iterator[bool]:
+    """While this lasts the host begins no plan, in no thread: its option is one for the process.
+
+    Yields:
+        Whether it would begin any.
+    """
+    if contract.missing(contract.PLANNING) or contract.missing(contract.PLAN_OPTION):
+        yield False
+        return
+    from comfy.cli_args import args
+
+    global _calls, _before
+    with _lock:
+        if not _calls:
+            _before = args.disable_comfy_compiler
+        _calls += 1
+        args.disable_comfy_compiler = True
+    try:
+        yield not _before
+    finally:
+        with _lock:
+            _calls -= 1
+            if not _calls:
+                args.disable_comfy_compiler = _before
 
 
 class MemoryPlans:

@@ -139,9 +139,11 @@ ACTIVATED = (
 )
 # ComfyUI's own compiler: from 0.34 on it records what a model's call allocates and gives it the same memory again, and
 # captures blocks as CUDA graphs. What block graphs allocate once (weights' buffers, comparisons) must not be in there:
-# while a plan is made or followed, blocks run eager. Where a host plans in a way that cannot be seen, all of them do.
+# calls that graphs serve are made without a plan; while one is made or followed all the same, blocks run eager. Where a
+# host plans in a way that cannot be seen, all of them do.
 PLANNING = (Use("comfy.model_prefetch.malloc_graph_begin"),)
 PLANS = (Use("comfy.model_prefetch.MALLOC_GRAPHS"),)
+PLAN_OPTION = (Use("comfy.cli_args.args.disable_comfy_compiler"),)
 # What graphs with quantised weights use. Without it a block with such weights runs eager.
 QUANTISED = (
     Use("comfy.quant_ops.QuantizedTensor"),

@@ -28,6 +28,7 @@ class BlockReport:
         streamed: by names of blocks, the bytes of weights that each call of them has to bring, as the device has no
             room for all; nothing where all weights stay.
         compile_s, restore_s: seconds, when this run compiled or restored graphs.
+        note: what the client does besides, for people; empty: nothing.
     """
 
     of: int = 0
@@ -37,6 +38,7 @@ class BlockReport:
     streamed: dict[str, int] = field(default_factory=dict)
     compile_s: float | None = None
     restore_s: float | None = None
+    note: str = ""
     _first_uses: dict[int, FirstUseCheck] = field(default_factory=dict)  # by the ids of graphs, which are not kept
     _served: Counter[int] = field(default_factory=Counter)  # calls by the ids of graphs
 
@@ -98,6 +100,8 @@ class BlockReport:
             parts.append(f"restored in {self.restore_s:.1f} s")
         if self.speedup is not None:
             parts.append(f"blocks {self.speedup:.1f}x eager at first use")
+        if self.note:
+            parts.append(self.note)
         return ", ".join(parts) + self.eager_text()
 
     def eager_text(self) -> str:

@@ -94,6 +94,7 @@ class BlockRun:
         self._unheld: Reason | None = None  # why a call has no weights
         self._counters = registry().counters
         self._moment = object()  # of a call of the model
+        self._called = False
         self._served = 0
         self._eager: Counter[Reason] = Counter()
         rules = client.rules()
@@ -113,6 +114,12 @@ class BlockRun:
         assert run is not None  # whoever calls has it
         return run
 
+    @property
+    def may_serve(self) -> bool:
+        """Whether graphs may serve the next call: they served the last one, or nobody knows yet."""
+        usable = any(one.graph is not None and one.refusal is None for one in self._kinds)
+        return usable or self._run.served or not self._called
+
     # A call of the model ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -124,6 +131,7 @@ class BlockRun:
         """
         run, report = self._run, self._run.report
         report.call_starts()
+        self._called = True
         self._counters, self._moment = registry().counters, object()
         refusal = self._refusal()
         if refusal is not None:

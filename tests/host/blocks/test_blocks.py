@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -279,8 +282,6 @@ def test_the_node_says_what_it_will_do(counters: Counters) -> None:
 
 def test_while_the_host_plans_memory_blocks_are_eager(counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
     """As from ComfyUI 0.34 on, whose compiler records what each call allocates: by threads, while a plan is active."""
-    import threading
-
     from comfy import model_prefetch
 
     class Plan:
@@ -301,6 +302,91 @@ def test_while_the_host_plans_memory_blocks_are_eager(counters: Counters, monkey
     monkeypatch.undo()
     contract.missing.cache_clear()
     assert check(model, "flux")["calls"] == 10
+
+
+class Planning:
+    """Plans memory as ComfyUI does from 0.34 on, round a model's call: by threads, unless an option turns it off."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from comfy import model_prefetch
+        from comfy.cli_args import args
+
+        self.args = args
+        self.plans: dict[int, Any] = {}
+        self.begun = 0
+        monkeypatch.setattr(args, "disable_comfy_compiler", False, raising=False)
+        monkeypatch.setattr(model_prefetch, "malloc_graph_begin", self.begin, raising=False)
+        monkeypatch.setattr(model_prefetch, "MALLOC_GRAPHS", self.plans, raising=False)
+        contract.missing.cache_clear()
+
+    def begin(self, device: Any = None) -> None:
+        if not self.args.disable_comfy_compiler:
+            self.begun += 1
+            self.plans[threading.get_ident()] = SimpleNamespace(_comfy_active=True)
+
+    def around(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
+        self.begin()
+        result = executor(*args, **kwargs)
+        self.plans.pop(threading.get_ident(), None)
+        return result
+
+    def round(self, model: Any) -> Any:
+        """The model with plans round its calls."""
+        from comfy.patcher_extension import WrappersMP
+
+        changed = model.clone()
+        changed.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "planning", self.around)
+        return changed
+
+
+@pytest.fixture
+def planning(counters: Counters, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planning]:
+    known("flux", counters)
+    with monkeypatch.context() as patch:
+        yield Planning(patch)
+    contract.missing.cache_clear()
+
+
+def test_calls_that_graphs_serve_are_made_without_a_plan(planning: Planning) -> None:
+    model = planning.round(dits.load("flux"))
+    wanted = dits.sample(model, "flux")
+    assert planning.begun == 2  # steps
+    found = dits.sample(compiled(model), "flux")
+    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert (planning.begun, planning.args.disable_comfy_compiler) == (2, False)
+    assert (blocks()["calls"], blocks()["eager_codes"]) == (10, {})
+    assert "ComfyUI's memory plan is off" in status.last_runs[NODE].text()
+    planning.args.disable_comfy_compiler = True  # the user's choice stays, and is nothing to tell
+    dits.sample(compiled(model), "flux")
+    assert planning.args.disable_comfy_compiler is True
+    assert "memory plan" not in status.last_runs[NODE].text()
+
+
+def test_a_model_whose_blocks_run_eager_keeps_its_plan(planning: Planning) -> None:
+    model = planning.round(dits.load("flux", dtype=torch.bfloat16))
+    dits.sample(compiled(model, when_missing="eager"), "flux", steps=3)
+    assert blocks()["calls"] == 0
+    assert (planning.begun, planning.args.disable_comfy_compiler) == (2, False)  # all but the first
+
+
+def test_plans_are_back_after_an_interrupt_and_beside_another_thread(planning: Planning) -> None:
+    from onegraph.host.calls import memory_plans
+
+    class StopError(BaseException): ...
+
+    def stopped(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        assert planning.args.disable_comfy_compiler
+        raise StopError
+
+    from comfy.patcher_extension import WrappersMP
+
+    model = planning.round(dits.load("flux"))
+    model.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "stopped", stopped)
+    with memory_plans.off():
+        with pytest.raises(StopError):
+            dits.sample(compiled(model), "flux")
+        assert planning.args.disable_comfy_compiler  # another call is under way
+    assert planning.args.disable_comfy_compiler is False
 
 
 def test_captures_take_one_path_through_attention(monkeypatch: pytest.MonkeyPatch) -> None:
