@@ -40,7 +40,7 @@ _TO_DO = {
 
 
 def explain(
-    target: Annotated[Path, existing_file("A checkpoint or an API workflow.", metavar="CHECKPOINT|WORKFLOW.json")],
+    target: Annotated[Path, existing_file("A checkpoint or a workflow.", metavar="CHECKPOINT|WORKFLOW.json")],
     comfyui: ComfyUI = None,
     backend: Annotated[str, typer.Option(help="Of a checkpoint: the backend that is chosen on the node.")] = "auto",
     cpu: Annotated[bool, typer.Option("--cpu", help="For the CPU although there is a GPU.")] = False,
@@ -55,7 +55,8 @@ def explain(
 ) -> None:
     """Tell whether a checkpoint or a workflow finds its graphs here, field by field of the key, and what to do if not.
 
-    Compiles nothing. Exit code 0 if all graphs are found, 3 if not, 1 if nobody can tell.
+    A workflow that the editor saved and that has no node of OneGraph is asked for with Compile Model behind each loader
+    of a model. Compiles nothing. Exit code 0 if all graphs are found, 3 if not, 1 if nobody can tell.
     """
     if target.suffix == ".json":
         explain_workflow(target, comfyui, server, [*(["--cpu"] if cpu else []), *(option or [])], as_json)

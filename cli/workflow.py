@@ -34,10 +34,12 @@ class Answer:
     Attributes:
         runs: by size, of each node.
         compiles: how many graphs were compiled.
+        added: which nodes the workflow was run with besides its own, for people.
     """
 
     runs: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     compiles: int = 0
+    added: str = ""
     failed: str = ""
     exit_code: int = 0
 
@@ -51,7 +53,7 @@ class Answer:
 def bake(
     workflow: Annotated[
         Path,
-        existing_file("In ComfyUI's API format; or what a fleet needs.", metavar="WORKFLOW.json|PLAN.toml"),
+        existing_file("As the editor saves or exports it; or what a fleet needs.", metavar="WORKFLOW.json|PLAN.toml"),
     ],
     comfyui: Annotated[Path | None, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")] = None,
     size: Annotated[
@@ -68,7 +70,9 @@ def bake(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="For a plan: tell what is missing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compile everything that an API workflow needs, without rendering: two steps of each sampler, nothing saved.
+    """Compile everything that a workflow needs, without rendering: two steps of each sampler, nothing saved.
+
+    One that the editor saved and that has no node of OneGraph is run with Compile Model behind each loader of a model.
 
     It ends with a run that compiles nothing. What is compiled stays when it is stopped, and the next time goes on from
     there. Exit code 0 if all runs through graphs then, 3 if something runs eager, 1 if the workflow cannot be run, 130
@@ -145,7 +149,9 @@ def _take(event: dict[str, Any], answer: Answer, bar: Progress | None) -> None:
     elif kind == "compiled":
         answer.compiles += event["compiles"]
     elif kind == "failed":
-        answer.failed, answer.exit_code = event["text"], 1
+        answer.failed, answer.exit_code = event["text"], 1 if event.get("told", True) else NOT_ALL
+    elif kind == "added":
+        answer.added = event["text"]
     if bar is None:
         return
     for task in [*bar.task_ids]:
@@ -163,8 +169,11 @@ def _take(event: dict[str, Any], answer: Answer, bar: Progress | None) -> None:
 def _report(answer: Answer, mode: str, as_json: bool) -> NoReturn:
     code = answer.exit_code or (0 if answer.all_compiled else NOT_ALL)
     if as_json:
-        print_json({"sizes": answer.runs, "compiles": answer.compiles, "error": answer.failed, "exit_code": code})
+        found = {"sizes": answer.runs, "compiles": answer.compiles, "added": answer.added}
+        print_json({**found, "error": answer.failed, "exit_code": code})
         raise typer.Exit(code)
+    if answer.added:
+        print_line(answer.added)
     for size, nodes in answer.runs.items():
         for node, reports in sorted(nodes.items()):
             for report in reports:

@@ -31,6 +31,10 @@ class JobError(Exception):
     """The workflow cannot be run; the message tells why and what to do."""
 
 
+class CannotTellError(JobError):
+    """The workflow cannot be run on this machine, or needs no graph: nothing can be told of its graphs."""
+
+
 @dataclass(frozen=True)
 class NodeType:
     """What a server tells of a type of node: whether a workflow ends with it, and the types of its outputs."""

@@ -1,4 +1,4 @@
-"""An API workflow run in a short form on a ComfyUI server: `python -m onegraph.host.jobs.workflow_job TASK`.
+"""A workflow run in a short form on a ComfyUI server: `python -m onegraph.host.jobs.workflow_job TASK`.
 
 TASK is JSON with the fields of `WorkflowTask`. Nothing is rendered: `trial_runs` says what is run in place of the
 workflow. Each line printed is JSON, an event; the last one is `done` or `failed`. Imports neither torch nor ComfyUI:
@@ -25,7 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import editor_workflow
 from .trial_runs import (
+    CannotTellError,
     JobError,
     Mode,
     NodeType,
@@ -46,7 +48,7 @@ class WorkflowTask:
     """What to run.
 
     Attributes:
-        workflow: file of the workflow in ComfyUI's API format.
+        workflow: file of the workflow, in ComfyUI's API format or as its editor saves it.
         mode: `bake` compiles what is missing; `explain` compiles nothing.
         sizes: `WIDTHxHEIGHT` each; none: as in the workflow.
         comfyui: ComfyUI's folder, from which a server is started.
@@ -62,13 +64,12 @@ class WorkflowTask:
     options: tuple[str, ...] = ()
 
 
-def read(path: Path) -> Prompt:
-    """Read a workflow in the API format. Raises JobError."""
+def read(path: Path) -> Any:
+    """Read a workflow's JSON. Raises JobError."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise JobError(f"{path.name} cannot be read as JSON ({error}).") from error
-    return checked(data, path.name)
 
 
 # The server -----------------------------------------------------------------------------------------------------
@@ -188,13 +189,11 @@ def tell(event: str, **more: Any) -> None:
 
 def run(task: WorkflowTask) -> None:
     """Run a task, and tell of each run what its nodes did. Raises JobError, OSError."""
-    prompt = read(Path(task.workflow))
-    ours = nodes_of_ours(prompt)
-    if not ours:
-        raise JobError("The workflow has no node of OneGraph. Put Compile Model (OneGraph) behind its loader.")
-    old = [n for n in ours if not prompt[n]["class_type"].startswith("OneGraph")]
-    if task.mode == "explain" and old:
-        raise JobError(f"Node {old[0]} is one of OneDiff's, which always compiles. Use the nodes of OneGraph.")
+    path = Path(task.workflow)
+    data = read(path)
+    prompt = None if editor_workflow.is_editors(data) else checked(data, path.name)
+    if prompt is not None:
+        _check_nodes(prompt, task.mode)
     for size in task.sizes:
         if _SIZE.fullmatch(size) is None:
             raise JobError(f"{size} is not a size; write it like 1024x1024.")
@@ -202,9 +201,37 @@ def run(task: WorkflowTask) -> None:
     with started(task) as server:
         with contextlib.suppress(urllib.error.HTTPError):
             server.ask("/onegraph/status")
+        if prompt is None:
+            prompt = _of_editor(server, data, path.name)
+            _check_nodes(prompt, task.mode)
         for size in task.sizes or ("",):
             run_until_nothing_compiles(server, task.mode, prompt, size, tell)
     tell("done")
+
+
+def _check_nodes(prompt: Prompt, mode: Mode) -> None:
+    ours = nodes_of_ours(prompt)
+    if not ours:
+        raise JobError("The workflow has no node of OneGraph. Put Compile Model (OneGraph) behind its loader.")
+    old = [n for n in ours if not prompt[n]["class_type"].startswith("OneGraph")]
+    if mode == "explain" and old:
+        raise JobError(f"Node {old[0]} is one of OneDiff's, which always compiles. Use the nodes of OneGraph.")
+
+
+def _of_editor(server: HttpServer, data: dict[str, Any], name: str) -> Prompt:
+    """The prompt of a workflow that the editor saved, with nodes of the pack. Raises JobError, OSError."""
+    types = server.ask("/object_info")
+    prompt = editor_workflow.prompt_of(data, types, name)
+    prompt, loaders = editor_workflow.with_compile_nodes(prompt, types)
+    if not nodes_of_ours(prompt):
+        raise CannotTellError(f"{name} samples no model on this machine, so no graph is needed.")
+    if loaders:
+        titles = [f"{key} ({prompt[key]['class_type']})" for key in loaders]
+        tell("added", text=f"with Compile Model (OneGraph) after node {', '.join(titles)}")
+    lacks = editor_workflow.lacking(prompt, types)
+    if lacks:
+        raise CannotTellError(f"This ComfyUI does not have all that {name} names: {'; '.join(lacks)}.")
+    return prompt
 
 
 def main() -> None:
@@ -214,7 +241,7 @@ def main() -> None:
     try:
         run(task)
     except JobError as error:
-        tell("failed", text=str(error))
+        tell("failed", text=str(error), told=not isinstance(error, CannotTellError))
         sys.exit(1)
     except (OSError, ValueError, KeyError) as error:
         tell("failed", text=f"ComfyUI does not answer as expected ({type(error).__name__}: {error}).")

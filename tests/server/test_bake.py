@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import comfyui_workflow_templates_core
 import pytest
 from headless import host, server, workflows
 from support.comfyui.commands import ask
 
-from .conftest import graph_folders, node_of, txt2img
+from onegraph.host.jobs import editor_workflow
+from onegraph.host.jobs.trial_runs import CannotTellError
+
+from .conftest import CHECKPOINT, graph_folders, node_of, txt2img
+
+PLAIN = {"INT": (int,), "FLOAT": (int, float), "STRING": (str,), "BOOLEAN": (bool,)}
 
 SAVER = """
 import pathlib
@@ -66,6 +75,53 @@ def test_a_workflow_that_cannot_run(running: server.Server, tmp_path: Path) -> N
     code, found = ask("bake", prompt, running, tmp_path)
     assert code == 1
     assert found["error"].startswith("ComfyUI refuses the workflow: ")
+
+
+def templates() -> dict[str, Any]:
+    """ComfyUI's own templates, by name."""
+    made: dict[str, Any] = {}
+    for folder in Path(comfyui_workflow_templates_core.__file__).parents[1].glob("comfyui_workflow_templates*"):
+        for path in folder.glob("templates/*.json"):
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if editor_workflow.is_editors(data):
+                made[path.stem] = data
+    return made
+
+
+def test_a_workflow_of_the_editor_is_asked_for_with_nodes_of_the_pack(running: server.Server, tmp_path: Path) -> None:
+    text = json.dumps(templates()["default"]).replace("v1-5-pruned-emaonly-fp16.safetensors", CHECKPOINT)
+    default = json.loads(text.replace("[512, 512, 1]", "[128, 128, 1]"))
+    code, found = ask("explain", default, running, tmp_path)
+    assert (code, found["error"]) == (0, ""), found
+    assert found["added"] == "with Compile Model (OneGraph) after node 4 (CheckpointLoaderSimple)"
+    (report,) = found["sizes"]["as it is"]["4 compiled"]
+    assert report["compiled_calls"] and not report["eager_codes"]
+    assert ask("bake", default, running, tmp_path)[1]["compiles"] == 0
+    code, found = ask("explain", templates()["default"], running, tmp_path)
+    assert code == 3
+    assert "node 4 (CheckpointLoaderSimple) needs v1-5-pruned-emaonly-fp16.safetensors" in found["error"]
+
+
+def test_every_template_that_runs_here_is_read(running: server.Server) -> None:
+    """Each node that it needs, with all that this node requires, as the server names and types it."""
+    types = running.get("/object_info")
+    read = sampled = 0
+    for name, data in templates().items():
+        with contextlib.suppress(CannotTellError):  # partners' nodes, which ask the network; nothing that is shown
+            prompt = editor_workflow.prompt_of(data, types, name)
+            read += 1
+            sampled += bool(editor_workflow.with_compile_nodes(prompt, types)[1])
+            for key, node in prompt.items():
+                kind = types[node["class_type"]]
+                for value in node["inputs"].values():
+                    if isinstance(value, list) and len(value) == 2 and value[0] in prompt:
+                        assert value[1] < len(types[prompt[value[0]]["class_type"]]["output"]), (name, key)
+                for wanted, described in (kind["input"].get("required") or {}).items():
+                    value, plain = node["inputs"].get(wanted), PLAIN.get(str(described[0]))
+                    known = wanted in node["inputs"] or kind["output_node"] or str(described[0]).startswith("COMFY_")
+                    assert known, (name, key, node["class_type"], wanted)
+                    assert plain is None or isinstance(value, (*plain, list)), (name, key, wanted, value)
+    assert (read, sampled) >= (220, 200), (read, sampled)
 
 
 def saving(prompt: workflows.Prompt) -> workflows.Prompt:

@@ -224,7 +224,7 @@ def test_explain_and_bake_refuse_what_is_not_there(store: Store, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("{", "cannot be read as JSON"), ('{"nodes": []}', "is a workflow for the editor"), ("{}", "no workflow"),
+    [("{", "cannot be read as JSON"), ('{"nodes": []}', "No ComfyUI answers"), ("{}", "no workflow"),
      ('{"1": {"class_type": "KSampler", "inputs": {}}}', "no node of OneGraph")],
 )  # fmt: skip
 def test_bake_tells_what_is_no_workflow(text: str, told: str, store: Store, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from onegraph.host.jobs.trial_runs import (
     JobError,
     NodeType,
     Prompt,
+    checked,
     nodes_of_ours,
     run_until_nothing_compiles,
     shortened,
@@ -149,11 +150,11 @@ def test_runs_of_another_prompt_are_not_told(prompt: Prompt) -> None:
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_both_ways_of_writing_a_workflow_are_read(wrapped: bool, prompt: Prompt, tmp_path: Path) -> None:
     (tmp_path / "w.json").write_text(json.dumps({"prompt": prompt} if wrapped else prompt))
-    assert read(tmp_path / "w.json") == prompt
+    assert checked(read(tmp_path / "w.json"), "w.json") == prompt
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '{"nodes": [], "links": []}', '{"1": 2}', '{"1": {"inputs": {}}}'])
 def test_what_is_no_workflow_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "w.json").write_text(text)
     with pytest.raises(JobError, match=r"w\.json"):
-        read(tmp_path / "w.json")
+        checked(read(tmp_path / "w.json"), "w.json")
