@@ -14,15 +14,14 @@ from ...common.torch_private import assume, contiguous_where_asked, memory_of
 from . import attention, call_tree
 from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
+from .captured_sizes import examples, ranges, slices
 from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
 from .parameters import as_call
 from .signature import BlockSignature
-from .size_rules import MOST, SizeRules, Sizes, sizes_of
+from .size_rules import SizeRules, Sizes, sizes_of
 
-_ASSERTION = "aten._assert_scalar.default"
-_SLICES = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.slice_scatter.default: 2}  # and where their dimension stands
 Watching = Callable[[], contextlib.AbstractContextManager[None]]
 _PATCHES: Mapping[str, Any] = {"patches": {}}  # so that each patch that a block asks for is seen by its own name
 
@@ -242,7 +241,7 @@ def capture_block(
             the options what no graph can honour.
     """
     sizes = SizeRules.infer(calls.records)
-    inputs, dims = _examples(calls, sizes, device)
+    inputs, dims = examples(calls.form, sizes, device)
     mutated: tuple[int, ...] = ()
     for _ in range(3):  # what a block changes is seen at a capture, and what it takes slices by
         try:
@@ -262,7 +261,7 @@ def capture_block(
             raise CaptureError(
                 f"The block could not be captured as one graph ({in_brief(error)}); it runs eager instead."
             ) from error
-        bounded = sizes.bounded(_slices(program, sizes), calls.records)
+        bounded = sizes.bounded(slices(program, sizes), calls.records)
         if (call.seen.changed, bounded.bounds) == (mutated, sizes.bounds):
             break
         mutated, sizes = call.seen.changed, bounded
@@ -275,7 +274,7 @@ def capture_block(
     assert seen.results is not None
     signature = BlockSignature(
         calls.form,
-        sizes.within(_ranges(program, sizes)),
+        sizes.within(ranges(program, sizes)),
         seen.options,
         seen.mutated,
         seen.results,
@@ -293,74 +292,6 @@ def _called_functions(calls: BlockCalls, sizes: SizeRules) -> CalledFunctions:
     if not calls.results:
         raise UnknownArgumentError("no further call could be made, to see what its function returns")
     return CalledFunctions.infer(sizes, calls.results)
-
-
-def _examples(
-    calls: BlockCalls, sizes: SizeRules, device: torch.device
-) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
-    """The inputs of a record, as the capture takes them, and which of their sizes vary."""
-    shapes = sizes.recorded_sizes()
-    inputs: list[torch.Tensor] = []
-    dims: list[dict[int, Any]] = []
-    varying = torch.export.Dim.DYNAMIC(min=1, max=MOST)
-    for number, form in enumerate(leaf_forms(calls.form)):
-        shape = shapes.get(number, ())
-        if isinstance(form, NumberForm):
-            inputs.append(torch.empty(shape[0], 0, device=device))
-        else:
-            dtype: torch.dtype = getattr(torch, form.dtype)
-            inputs.append(torch.ones(shape, dtype=dtype, device=device))
-        dims.append({dim: varying for dim in range(len(shape)) if sizes.varies(number, dim)})
-    return tuple(inputs), tuple(dims)
-
-
-def _symbolic(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[Any]:
-    """The symbols as the capture has them; a whole number where the block's code fixed one."""
-    names = [one for one in program.graph_signature.user_inputs if isinstance(one, str)]
-    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    return [values[names[leaf]].shape[dim] for leaf, dim in sizes.symbols]
-
-
-def _slices(program: torch.export.ExportedProgram, sizes: SizeRules) -> set[tuple[int, int]]:
-    """Pairs of symbols by which the graph takes slices: a bound of one, and the size that it is taken from.
-
-    No compiler knows of two sizes which is the smaller one.
-    """
-    known = {str(one.node.expr): n for n, one in enumerate(_symbolic(program, sizes)) if isinstance(one, torch.SymInt)}
-    pairs: set[tuple[int, int]] = set()
-    for node in program.graph.nodes:
-        if node.op != "call_function" or node.target not in _SLICES:
-            continue
-        dim, *bounds = (*node.args[_SLICES[node.target] :], 0)[:3]
-        upper = known.get(str(node.args[0].meta["val"].shape[dim]))
-        lower = [known.get(str(one.meta["val"])) for one in bounds if isinstance(one, torch.fx.Node)]
-        pairs |= {(one, upper) for one in lower if one is not None and upper is not None and one != upper}
-    return pairs
-
-
-def _ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tuple[int, int]]:
-    """What the capture left of each symbol's range; calls outside are other code's."""
-    ranges: list[tuple[int, int]] = []
-    never_one = _never_one(program)
-    for size in _symbolic(program, sizes):
-        if isinstance(size, int):  # fixed by the block's code
-            ranges.append((size, size))
-            continue
-        constraint = program.range_constraints.get(size.node.expr)
-        low, high = (1, MOST) if constraint is None else (int(constraint.lower), min(int(constraint.upper), MOST))
-        ranges.append((max(low, 2 if size.node.expr in never_one else 1), high))
-    return ranges
-
-
-def _never_one(program: torch.export.ExportedProgram) -> set[Any]:
-    """The symbols that an assertion of the graph does not let be 1: it would raise at each such call."""
-    symbols: set[Any] = set()
-    for node in (one for one in program.graph.nodes if str(one.target) == _ASSERTION):
-        condition = getattr(node.args[0], "meta", {}).get("val")
-        if isinstance(condition, torch.SymBool):
-            expression = condition.node.expr
-            symbols |= {one for one in expression.free_symbols if str(expression.subs(one, 1)) == "False"}
-    return symbols
 
 
 def fits(signature: BlockSignature, leaves: Sequence[Leaf]) -> bool:

@@ -75,7 +75,7 @@ class Model(torch.nn.Module):
         batch, _, height, width = x.shape
         img = self.enter(x.flatten(2).transpose(1, 2))
         mod = ((text.mean((0, 1), True).tanh(), img.mean(1, True).tanh()), img.mean(1, True).sigmoid())
-        pe = torch.linspace(0, 1, text.shape[1] + img.shape[1])[None, :, None, None]
+        pe = torch.linspace(0, 1, text.shape[1] + img.shape[1]).to(img)[None, :, None, None]
         prefix = text.shape[1]
         cache = None if self.cache is None else self.cache.setdefault((*x.shape, *text.shape), {})
         if cache is not None and len(cache) == len(self.blocks):

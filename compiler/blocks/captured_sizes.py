@@ -1,0 +1,81 @@
+"""The sizes of a block's calls in its capture: which inputs it is made with, and what the graph says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .call_tree import Form, NumberForm, leaf_forms
+from .size_rules import MOST, SizeRules
+
+_ASSERTION = "aten._assert_scalar.default"
+_SLICES = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.slice_scatter.default: 2}  # and where their dimension stands
+
+
+def examples(
+    form: Form, sizes: SizeRules, device: torch.device
+) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
+    """The inputs of a record, as the capture takes them, and which of their sizes vary."""
+    shapes = sizes.recorded_sizes()
+    inputs: list[torch.Tensor] = []
+    dims: list[dict[int, Any]] = []
+    varying = torch.export.Dim.DYNAMIC(min=1, max=MOST)
+    for number, leaf in enumerate(leaf_forms(form)):
+        shape = shapes.get(number, ())
+        if isinstance(leaf, NumberForm):
+            inputs.append(torch.empty(shape[0], 0, device=device))
+        else:
+            dtype: torch.dtype = getattr(torch, leaf.dtype)
+            inputs.append(torch.ones(shape, dtype=dtype, device=device))
+        dims.append({dim: varying for dim in range(len(shape)) if sizes.varies(number, dim)})
+    return tuple(inputs), tuple(dims)
+
+
+def _symbolic(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[Any]:
+    """The symbols as the capture has them; a whole number where the block's code fixed one."""
+    names = [one for one in program.graph_signature.user_inputs if isinstance(one, str)]
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    return [values[names[leaf]].shape[dim] for leaf, dim in sizes.symbols]
+
+
+def slices(program: torch.export.ExportedProgram, sizes: SizeRules) -> set[tuple[int, int]]:
+    """Pairs of symbols by which the graph takes slices: a bound of one, and the size that it is taken from.
+
+    No compiler knows of two sizes which is the smaller one.
+    """
+    known = {str(one.node.expr): n for n, one in enumerate(_symbolic(program, sizes)) if isinstance(one, torch.SymInt)}
+    pairs: set[tuple[int, int]] = set()
+    for node in program.graph.nodes:
+        if node.op != "call_function" or node.target not in _SLICES:
+            continue
+        dim, *bounds = (*node.args[_SLICES[node.target] :], 0)[:3]
+        upper = known.get(str(node.args[0].meta["val"].shape[dim]))
+        lower = [known.get(str(one.meta["val"])) for one in bounds if isinstance(one, torch.fx.Node)]
+        pairs |= {(one, upper) for one in lower if one is not None and upper is not None and one != upper}
+    return pairs
+
+
+def ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tuple[int, int]]:
+    """What the capture left of each symbol's range; calls outside are other code's."""
+    ranges: list[tuple[int, int]] = []
+    never_one = _never_one(program)
+    for size in _symbolic(program, sizes):
+        if isinstance(size, int):  # fixed by the block's code
+            ranges.append((size, size))
+            continue
+        constraint = program.range_constraints.get(size.node.expr)
+        low, high = (1, MOST) if constraint is None else (int(constraint.lower), min(int(constraint.upper), MOST))
+        ranges.append((max(low, 2 if size.node.expr in never_one else 1), high))
+    return ranges
+
+
+def _never_one(program: torch.export.ExportedProgram) -> set[Any]:
+    """The symbols that an assertion of the graph does not let be 1: it would raise at each such call."""
+    symbols: set[Any] = set()
+    for node in (one for one in program.graph.nodes if str(one.target) == _ASSERTION):
+        condition = getattr(node.args[0], "meta", {}).get("val")
+        if isinstance(condition, torch.SymBool):
+            expression = condition.node.expr
+            symbols |= {one for one in expression.free_symbols if str(expression.subs(one, 1)) == "False"}
+    return symbols
