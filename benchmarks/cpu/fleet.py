@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onegraph.common.reasons import StoreTooSlow
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.model_hash import ModelSource
@@ -265,7 +266,7 @@ class Worker:
         self._mine.acquire()
         self.requests += 1
         if not answer:
-            raise StoreError(transport.StoreTooSlow("http://store", patience.seconds))
+            raise StoreError(StoreTooSlow("http://store", patience.seconds))
         self.bytes += len(answer[0] or b"")
         return answer[0]
 
