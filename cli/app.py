@@ -12,6 +12,7 @@ from .doctor import doctor
 from .explain import explain
 from .fleet import collect, mirror, pull, push, withdraw
 from .graphs import list_graphs, pin, prune, stats, unpin
+from .insert import insert
 from .output import Json, print_json, print_line
 from .paths import Folders
 from .retry import retry
@@ -49,6 +50,7 @@ app.command()(pin)
 app.command()(unpin)
 app.command()(explain)
 app.command()(bake)
+app.command()(insert)
 app.command()(doctor)
 app.command()(retry)
 app.command()(bench)

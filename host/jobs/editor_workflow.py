@@ -326,26 +326,22 @@ def with_compile_nodes(prompt: Prompt, types: Types) -> tuple[Prompt, list[str]]
     defaults: dict[str, Any] = {}
     for name, described in _inputs_of(types[COMPILE_MODEL]).items():
         defaults |= _default(name, described)
-    prompt, made, loaders = copy.deepcopy(prompt), {}, list[str]()
+    changed, made, loaders = copy.deepcopy(prompt), {}, list[str]()
     for key, node in prompt.items():
-        gives = types[node["class_type"]].get("output") or ()
-        slots = [slot for slot, one in enumerate(gives) if one == "MODEL"]
-        taken = [types[prompt[value[0]]["class_type"]]["output"] for value in _links(node) if value[0] in prompt]
-        if not slots or any("MODEL" in one for one in taken):
+        kind = types[node["class_type"]]
+        slots = [slot for slot, one in enumerate(kind.get("output") or ()) if one == "MODEL"]
+        models = [name for name, one in _inputs_of(kind).items() if _described(one)[0] == "MODEL"]
+        if not slots or any(_is_link(node["inputs"].get(name)) for name in models):
             continue
         loaders.append(key)
         for slot in slots:
             name = f"{key} compiled" if slot == slots[0] else f"{key} compiled {slot}"
             made[name] = {"class_type": COMPILE_MODEL, "inputs": {**defaults, "model": [key, slot]}}
-            for other in prompt.values():
+            for other in changed.values():
                 for place, value in other["inputs"].items():
                     if value == [key, slot]:
                         other["inputs"][place] = [name, 0]
-    return prompt | made, loaders
-
-
-def _links(node: Mapping[str, Any]) -> list[list[Any]]:
-    return [value for value in node["inputs"].values() if _is_link(value)]
+    return changed | made, loaders
 
 
 def lacking(prompt: Prompt, types: Types) -> list[str]:

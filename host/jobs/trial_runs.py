@@ -98,7 +98,7 @@ def _without_ends(prompt: Prompt, types: Callable[[str], NodeType]) -> Prompt:
         inputs = [(prompt[source]["class_type"], slot) for source, slot in _links(prompt[name]) if source in prompt]
         taken = [output for source, slot in inputs for output in node_types[source].gives[slot : slot + 1]]
         runs = node_types[kind].gives and any(output in _CALLED or "PIPE" in output for output in taken)
-        return node_types[kind].ends and not runs and not kind.startswith((*_OURS, *_ONEDIFFS))
+        return node_types[kind].ends and not runs and not is_of_ours(kind)
 
     ends, before = {name for name in prompt if may_go(name)}, None
     while ends != before:  # what only such nodes use goes with them
@@ -132,9 +132,14 @@ def shortened(prompt: Prompt, mode: Mode, size: str, types: Callable[[str], Node
     return _without_ends(prompt, types)
 
 
+def is_of_ours(kind: str) -> bool:
+    """Whether nodes of a type run graphs."""
+    return kind.startswith((*_OURS, *_ONEDIFFS))
+
+
 def nodes_of_ours(prompt: Prompt) -> list[str]:
     """The nodes of a workflow that run graphs."""
-    return [name for name, node in prompt.items() if node["class_type"].startswith((*_OURS, *_ONEDIFFS))]
+    return [name for name, node in prompt.items() if is_of_ours(node["class_type"])]
 
 
 def run_until_nothing_compiles(server: Server, mode: Mode, prompt: Prompt, size: str, tell: Tell) -> None:

@@ -321,3 +321,20 @@ def test_ids_are_the_same_however_a_folder_is_named(
     monkeypatch.chdir(tmp_path)
     by_name = {row["id"] for row in as_json(store, "ls", "one")["graphs"]}
     assert by_name < {row["id"] for row in as_json(store, "ls", "--all")["graphs"]}
+
+
+def test_insert_writes_a_copy(store: Store, tmp_path: Path) -> None:
+    loader = {"id": 1, "type": "UNETLoader", "outputs": [{"type": "MODEL", "links": [5]}], "inputs": []}
+    sampler = {"id": 2, "type": "KSampler", "inputs": [{"name": "model", "type": "MODEL", "link": 5}]}
+    workflow = tmp_path / "flow.json"
+    workflow.write_text(text := json.dumps({"nodes": [loader, sampler], "links": [[5, 1, 0, 2, 0, "MODEL"]]}))
+    done = onegraph(store, "insert", workflow)
+    written = tmp_path / "flow.onegraph.json"
+    assert (done.exit_code, workflow.read_text()) == (0, text)
+    assert done.stdout == f"with Compile Model (OneGraph) after node 1 (UNETLoader): {written}\n"
+    nodes = {node["id"]: node["type"] for node in json.loads(written.read_text())["nodes"]}
+    assert nodes == {1: "UNETLoader", 2: "KSampler", 3: "OneGraphCompileModel"}
+    assert as_json(store, "insert", written, code=1)["error"].startswith("flow.onegraph.json has a node of OneGraph")
+    assert as_json(store, "insert", workflow, "--to", tmp_path / "none" / "x.json", code=1)["written"] == ""
+    workflow.write_text("{}")
+    assert "no workflow of the editor" in as_json(store, "insert", workflow, code=1)["error"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
+from support.comfyui.prompts import computed
 
 from onegraph.host.jobs.editor_workflow import COMPILE_MODEL, is_editors, lacking, prompt_of, with_compile_nodes
+from onegraph.host.jobs.inserting import inserted
 from onegraph.host.jobs.trial_runs import CannotTellError, JobError
 
 MODES = {"mode": {"key": "fast", "inputs": {"required": {"speed": ["INT", {"default": 3}]}}}}
@@ -219,3 +222,37 @@ def test_files_that_are_not_there_are_named() -> None:
 
 def test_formats_are_told_apart() -> None:
     assert is_editors(workflow()) and not is_editors({"1": {"class_type": "Save", "inputs": {}}}) and not is_editors([])
+
+
+@pytest.mark.parametrize("data", [
+    workflow(links=[link(11, 1, 0, 3, 0)]),
+    workflow(node(2, "LoRA", 0.5, inputs=[("model", 10, "MODEL")], outputs=["MODEL"]),
+             links=[link(10, 1, 0, 2, 0), link(11, 2, 0, 3, 0)]),
+    subgraph(),
+])  # fmt: skip
+def test_inserting_and_asking_put_the_nodes_in_the_same_places(data: dict[str, Any]) -> None:
+    for graph in (data, *data.get("definitions", {}).get("subgraphs", ())):
+        for one in graph["nodes"]:
+            if one["type"] == "Loader":
+                links = [x[0] for x in map(_origins, graph["links"]) if x[1:] == (1, 0)]
+                one |= {"outputs": [{"type": "MODEL", "links": links}], "pos": [10, 20], "size": [100, 50]}
+    before = copy.deepcopy(data)
+    with_node, after = inserted(data, "flow.json")
+    assert data == before
+    assert after == ["1 (Loader)"]
+    assert computed(made(with_node)) == computed(with_compile_nodes(made(data), TYPES)[0])
+    assert inserted(with_node, "flow.json") == (with_node, [])
+    places = [one["pos"] for graph in (with_node, *with_node.get("definitions", {}).get("subgraphs", ()))
+              for one in graph["nodes"] if one["type"] == COMPILE_MODEL]  # fmt: skip
+    assert places == [[170, 20]]
+
+
+def _origins(one: Any) -> tuple[Any, Any, Any]:
+    return (one["id"], one["origin_id"], one["origin_slot"]) if isinstance(one, dict) else tuple(one[:3])
+
+
+@pytest.mark.parametrize("data", [[], {"1": {"class_type": "Save", "inputs": {}}}, {"nodes": [3]}, {"nodes": [{}]}])
+def test_what_nothing_can_be_put_into_is_told(data: Any) -> None:
+    with pytest.raises(JobError, match=r"flow\.json"):
+        inserted(data, "flow.json")
+    assert inserted({"nodes": [SAVE]}, "flow.json")[1] == []

@@ -1,0 +1,48 @@
+"""`onegraph insert`: a workflow of the editor, with Compile Model behind whatever loads a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import Json, print_json, print_line
+from .paths import existing_file
+
+
+def insert(
+    workflow: Annotated[Path, existing_file("As the editor saves it.", metavar="WORKFLOW.json")],
+    to: Annotated[
+        Path | None, typer.Option(help="The file to write; `<name>.onegraph.json` beside it when left out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a workflow of the editor anew, with Compile Model (OneGraph) behind each node that loads a model.
+
+    The file itself stays as it is. Exit code 0 if one was written; 1 if not: nothing in it loads a model, it has a node
+    of OneGraph, or it cannot be read or written.
+    """
+    from ..host.jobs.inserting import inserted
+    from ..host.jobs.trial_runs import JobError
+    from ..host.jobs.workflow_job import read
+
+    target = to or workflow.with_suffix(".onegraph.json")
+    nodes: list[str] = []
+    failed = ""
+    try:
+        made, nodes = inserted(read(workflow), workflow.name)
+        if nodes:
+            target.write_text(json.dumps(made), encoding="utf-8")
+        else:
+            failed = f"{workflow.name} has a node of OneGraph, or none that loads a model; nothing was written."
+    except JobError as error:
+        failed = str(error)
+    except OSError as error:
+        failed = f"{target.name} cannot be written: {error.strerror or error}."
+    if as_json:
+        print_json({"after": nodes, "written": "" if failed else str(target), "error": failed})
+    else:
+        print_line(failed or f"with Compile Model (OneGraph) after node {', '.join(nodes)}: {target}")
+    raise typer.Exit(1 if failed else 0)

@@ -1,0 +1,105 @@
+"""Compile Model put into a workflow of the editor, behind whatever loads a model: the file tells all that it takes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .editor_workflow import COMPILE_MODEL, is_editors
+from .trial_runs import JobError, is_of_ours
+
+_OFF = (2, 4)  # modes of nodes that are muted or bypassed
+_VIRTUAL = frozenset({"GetNode", "PrimitiveNode", "Reroute"})  # of the front end, which pass on what others give
+_GAP, _SIZE = 60, [300, 130]  # pixels
+
+
+def inserted(data: Any, name: str) -> tuple[dict[str, Any], list[str]]:
+    """Return a workflow with Compile Model (OneGraph) behind each node that loads a model, in subgraphs, too.
+
+    Args:
+        name: of the workflow's file, for errors.
+
+    Returns:
+        The workflow, and the nodes behind which one was put: none where it has a node of the pack.
+
+    Raises:
+        JobError: it is none of the editor, or cannot be read.
+    """
+    if not is_editors(data):
+        raise JobError(f"{name} is no workflow of the editor.")
+    made: dict[str, Any] = copy.deepcopy(data)
+    try:
+        subgraphs = (made.get("definitions") or {}).get("subgraphs") or []
+        graphs = [made, *subgraphs]
+        if any(is_of_ours(node["type"]) for graph in graphs for node in graph["nodes"]):
+            return made, []
+        passing = _VIRTUAL | {one["id"] for one in subgraphs}
+        numbers = _Numbers(graphs)
+        return made, [text for graph in graphs for text in _put_into(graph, passing, numbers)]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise JobError(f"{name} is no workflow that can be read ({type(error).__name__}: {error}).") from error
+
+
+class _Numbers:
+    """Ids that no node and no link has."""
+
+    def __init__(self, graphs: list[dict[str, Any]]) -> None:
+        self.node = max((_number(node["id"]) for graph in graphs for node in graph["nodes"]), default=0)
+        self.link = max((_number(_id_of(link)) for graph in graphs for link in graph.get("links") or ()), default=0)
+
+    def next(self, graph: dict[str, Any]) -> tuple[int, int]:
+        """Give the ids of a node and of a link, and note in a graph that they are taken."""
+        self.node, self.link = self.node + 1, self.link + 1
+        state = graph.get("state")
+        if isinstance(state, dict):
+            state["lastNodeId"], state["lastLinkId"] = self.node, self.link
+        else:
+            graph["last_node_id"], graph["last_link_id"] = self.node, self.link
+        return self.node, self.link
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int else 0
+
+
+def _id_of(link: Any) -> Any:
+    return link["id"] if isinstance(link, dict) else link[0]
+
+
+def _put_into(graph: dict[str, Any], passing: frozenset[str], numbers: _Numbers) -> Iterator[str]:
+    for node in [*graph["nodes"]]:
+        takes = any(one.get("type") == "MODEL" for one in node.get("inputs") or ())
+        if takes or node["type"] in passing or node.get("mode") in _OFF:
+            continue
+        for slot, output in enumerate(node.get("outputs") or ()):
+            if output.get("type") == "MODEL" and output.get("links"):
+                _put_behind(graph, node, slot, *numbers.next(graph))
+                yield f"{node['id']} ({node['type']})"
+
+
+def _put_behind(graph: dict[str, Any], node: dict[str, Any], slot: int, number: int, link: int) -> None:
+    output = node["outputs"][slot]
+    moved, output["links"] = output["links"], [link]
+    for other in graph["links"]:
+        if _id_of(other) in moved:
+            if isinstance(other, dict):
+                other["origin_id"], other["origin_slot"] = number, 0
+            else:
+                other[1:3] = [number, 0]
+    ends = {"origin_id": node["id"], "origin_slot": slot, "target_id": number, "target_slot": 0, "type": "MODEL"}
+    in_lists = bool(graph["links"]) and isinstance(graph["links"][0], list)
+    graph["links"].append([link, *ends.values()] if in_lists else {"id": link, **ends})
+    graph["nodes"].append({
+        "id": number, "type": COMPILE_MODEL, "pos": _beside(node), "size": [*_SIZE], "flags": {}, "order": 0, "mode": 0,
+        "inputs": [{"name": "model", "type": "MODEL", "link": link}],
+        "outputs": [{"name": "MODEL", "type": "MODEL", "links": moved}],
+        "properties": {"Node name for S&R": COMPILE_MODEL}, "widgets_values": [],
+    })  # fmt: skip
+
+
+def _beside(node: Mapping[str, Any]) -> list[float]:
+    """A place right of a node."""
+    pos, size = node.get("pos"), node.get("size")
+    x, y = (pos[0], pos[1]) if isinstance(pos, list) else (0, 0)
+    return [x + (size[0] if isinstance(size, list) else 0) + _GAP, y]
