@@ -7,17 +7,14 @@ get and set nodes of KJNodes; values of widgets have no names there, so that the
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from .trial_runs import CannotTellError, JobError, Prompt, nodes_of_ours
+from .trial_runs import CannotTellError, JobError, Prompt
 
 Types = Mapping[str, Mapping[str, Any]]  # as `/object_info` has them, by the names of types
-
-COMPILE_MODEL = "OneGraphCompileModel"
 
 _MUTED, _BYPASSED = 2, 4
 _DEEPEST = 200  # links that are followed one after the other
@@ -189,7 +186,7 @@ def _link(data: Any) -> tuple[Any, _Link]:
 # Widgets ----------------------------------------------------------------------------------------------------
 
 
-def _inputs_of(kind: Mapping[str, Any]) -> dict[str, Any]:
+def inputs_of(kind: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of a type of node by name, in the order of its widgets."""
     given = kind.get("input") or {}
     order = kind.get("input_order") or {}
@@ -201,12 +198,13 @@ def _inputs_of(kind: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_widget(described: Any) -> bool:
-    kind, options = _described(described)
+    kind, options = described_as(described)
     own = options.get("socketless") or options.get("widgetType")
     return bool(isinstance(kind, list) or kind in _WIDGETS or own) and not options.get("forceInput")
 
 
-def _described(described: Any) -> tuple[Any, Mapping[str, Any]]:
+def described_as(described: Any) -> tuple[Any, Mapping[str, Any]]:
+    """The type of an input, or its choices, and its options."""
     kind = described[0] if described else None
     return kind, described[1] if len(described) > 1 and isinstance(described[1], dict) else {}
 
@@ -221,11 +219,11 @@ def _widget_values(node: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[s
     named: dict[str, Any] = {}
 
     def take(name: str, described: Any) -> None:
-        kind, options = _described(described)
+        kind, options = described_as(described)
         if not (_is_widget(described) or name in shown):
             return
         if not left:  # it was saved before the node had that widget
-            named.update(_default(name, described))
+            named.update(default_of(name, described))
             return
         value = named[name] = left.pop(0)
         controlled = options.get("control_after_generate") or (kind == "INT" and name in _SEEDS)
@@ -233,7 +231,7 @@ def _widget_values(node: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[s
             left.pop(0)
         if kind == "COMFY_DYNAMICCOMBO_V3":
             for option in (one for one in options.get("options") or () if one.get("key") == value):
-                for inner, one in _inputs_of({"input": option.get("inputs")}).items():
+                for inner, one in inputs_of({"input": option.get("inputs")}).items():
                     take(f"{name}.{inner}", one)
 
     for name, described in inputs.items():
@@ -241,9 +239,9 @@ def _widget_values(node: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[s
     return named
 
 
-def _default(name: str, described: Any) -> dict[str, Any]:
+def default_of(name: str, described: Any) -> dict[str, Any]:
     """What a widget holds at first, by its name; nothing where that is not told."""
-    kind, options = _described(described)
+    kind, options = described_as(described)
     choices = kind if isinstance(kind, list) else options.get("options")
     if "default" in options:
         return {name: options["default"]}
@@ -285,7 +283,7 @@ def prompt_of(data: Mapping[str, Any], types: Types, name: str) -> Prompt:
                     "install the custom node that it comes from."
                 )
             prompt[key] = _prompt_node(inside, node, types[node["type"]])
-            wanted += [value[0] for value in prompt[key]["inputs"].values() if _is_link(value)]
+            wanted += [value[0] for value in prompt[key]["inputs"].values() if is_link(value)]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise JobError(f"{name} is no workflow that can be read ({type(error).__name__}: {error}).") from error
     if not prompt:
@@ -293,12 +291,13 @@ def prompt_of(data: Mapping[str, Any], types: Types, name: str) -> Prompt:
     return {key: prompt[key] for key in nodes if key in prompt}
 
 
-def _is_link(value: Any) -> bool:
+def is_link(value: Any) -> bool:
+    """Whether an input of a prompt's node is an output of another one."""
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
 
 
 def _prompt_node(graph: _Graph, node: dict[str, Any], kind: Mapping[str, Any]) -> dict[str, Any]:
-    inputs = _widget_values(node, _inputs_of(kind))
+    inputs = _widget_values(node, inputs_of(kind))
     for one in node.get("inputs") or ():
         if one.get("link") is None:
             continue
@@ -310,46 +309,12 @@ def _prompt_node(graph: _Graph, node: dict[str, Any], kind: Mapping[str, Any]) -
     return {"class_type": node["type"], "inputs": inputs}
 
 
-def with_compile_nodes(prompt: Prompt, types: Types) -> tuple[Prompt, list[str]]:
-    """Put Compile Model (OneGraph) behind whatever loads a model, where a prompt has no node of the pack.
-
-    Returns:
-        The prompt; the nodes behind which one was put.
-
-    Raises:
-        JobError: the server has no OneGraph.
-    """
-    if nodes_of_ours(prompt):
-        return prompt, []
-    if COMPILE_MODEL not in types:
-        raise JobError("This ComfyUI has no OneGraph. Install it among its custom nodes.")
-    defaults: dict[str, Any] = {}
-    for name, described in _inputs_of(types[COMPILE_MODEL]).items():
-        defaults |= _default(name, described)
-    changed, made, loaders = copy.deepcopy(prompt), {}, list[str]()
-    for key, node in prompt.items():
-        kind = types[node["class_type"]]
-        slots = [slot for slot, one in enumerate(kind.get("output") or ()) if one == "MODEL"]
-        models = [name for name, one in _inputs_of(kind).items() if _described(one)[0] == "MODEL"]
-        if not slots or any(_is_link(node["inputs"].get(name)) for name in models):
-            continue
-        loaders.append(key)
-        for slot in slots:
-            name = f"{key} compiled" if slot == slots[0] else f"{key} compiled {slot}"
-            made[name] = {"class_type": COMPILE_MODEL, "inputs": {**defaults, "model": [key, slot]}}
-            for other in changed.values():
-                for place, value in other["inputs"].items():
-                    if value == [key, slot]:
-                        other["inputs"][place] = [name, 0]
-    return changed | made, loaders
-
-
 def lacking(prompt: Prompt, types: Types) -> list[str]:
     """Tell which files, or other choices, a prompt names that the server does not have."""
     texts = []
     for key, node in prompt.items():
-        for name, described in _inputs_of(types.get(node["class_type"], {})).items():
-            kind, options = _described(described)
+        for name, described in inputs_of(types.get(node["class_type"], {})).items():
+            kind, options = described_as(described)
             choices = kind if isinstance(kind, list) else options.get("options") if kind == "COMBO" else None
             value = node["inputs"].get(name)
             if not isinstance(choices, list) or not isinstance(value, str) or value in choices:

@@ -1,4 +1,4 @@
-"""Compile Model put into a workflow of the editor, behind whatever loads a model: the file tells all that it takes."""
+"""Compile Model put behind whatever loads a model, in a prompt by what the server tells, in a file by what that tells."""
 
 from __future__ import annotations
 
@@ -6,12 +6,48 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .editor_workflow import COMPILE_MODEL, is_editors
-from .trial_runs import JobError, is_of_ours
+from .editor_workflow import Types, default_of, described_as, inputs_of, is_editors, is_link
+from .trial_runs import JobError, Prompt, is_of_ours, nodes_of_ours
+
+COMPILE_MODEL = "OneGraphCompileModel"
 
 _OFF = (2, 4)  # modes of nodes that are muted or bypassed
 _VIRTUAL = frozenset({"GetNode", "PrimitiveNode", "Reroute"})  # of the front end, which pass on what others give
 _GAP, _SIZE = 60, [300, 130]  # pixels
+
+
+def with_compile_nodes(prompt: Prompt, types: Types) -> tuple[Prompt, list[str]]:
+    """Put Compile Model (OneGraph) behind whatever loads a model, where a prompt has no node of the pack.
+
+    Returns:
+        The prompt; the nodes behind which one was put.
+
+    Raises:
+        JobError: the server has no OneGraph.
+    """
+    if nodes_of_ours(prompt):
+        return prompt, []
+    if COMPILE_MODEL not in types:
+        raise JobError("This ComfyUI has no OneGraph. Install it among its custom nodes.")
+    defaults: dict[str, Any] = {}
+    for name, described in inputs_of(types[COMPILE_MODEL]).items():
+        defaults |= default_of(name, described)
+    changed, made, loaders = copy.deepcopy(prompt), {}, list[str]()
+    for key, node in prompt.items():
+        kind = types[node["class_type"]]
+        slots = [slot for slot, one in enumerate(kind.get("output") or ()) if one == "MODEL"]
+        models = [name for name, one in inputs_of(kind).items() if described_as(one)[0] == "MODEL"]
+        if not slots or any(is_link(node["inputs"].get(name)) for name in models):
+            continue
+        loaders.append(key)
+        for slot in slots:
+            name = f"{key} compiled" if slot == slots[0] else f"{key} compiled {slot}"
+            made[name] = {"class_type": COMPILE_MODEL, "inputs": {**defaults, "model": [key, slot]}}
+            for other in changed.values():
+                for place, value in other["inputs"].items():
+                    if value == [key, slot]:
+                        other["inputs"][place] = [name, 0]
+    return changed | made, loaders
 
 
 def inserted(data: Any, name: str) -> tuple[dict[str, Any], list[str]]:

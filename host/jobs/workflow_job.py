@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import editor_workflow
+from . import editor_workflow, inserting
 from .trial_runs import (
     CannotTellError,
     JobError,
@@ -222,7 +222,7 @@ def _of_editor(server: HttpServer, data: dict[str, Any], name: str) -> Prompt:
     """The prompt of a workflow that the editor saved, with nodes of the pack. Raises JobError, OSError."""
     types = server.ask("/object_info")
     prompt = editor_workflow.prompt_of(data, types, name)
-    prompt, loaders = editor_workflow.with_compile_nodes(prompt, types)
+    prompt, loaders = inserting.with_compile_nodes(prompt, types)
     if not nodes_of_ours(prompt):
         raise CannotTellError(f"{name} samples no model on this machine, so no graph is needed.")
     if loaders:

@@ -15,8 +15,7 @@ from headless import host, server, workflows
 from support.comfyui.commands import ask
 from support.comfyui.prompts import computed
 
-from onegraph.host.jobs import editor_workflow
-from onegraph.host.jobs.inserting import inserted
+from onegraph.host.jobs import editor_workflow, inserting
 from onegraph.host.jobs.trial_runs import CannotTellError
 
 from .conftest import CHECKPOINT, graph_folders, node_of, txt2img
@@ -115,9 +114,9 @@ def test_every_template_that_runs_here_is_read(running: server.Server) -> None:
         with contextlib.suppress(CannotTellError):  # partners' nodes, which ask the network; nothing that is shown
             prompt = editor_workflow.prompt_of(data, types, name)
             read += 1
-            with_nodes, loaders = editor_workflow.with_compile_nodes(prompt, types)
+            with_nodes, loaders = inserting.with_compile_nodes(prompt, types)
             sampled += bool(loaders)
-            with_inserted, after = inserted(data, name)
+            with_inserted, after = inserting.inserted(data, name)
             assert bool(after) is bool(loaders), name
             assert computed(editor_workflow.prompt_of(with_inserted, types, name)) == computed(with_nodes), name
             for key, node in prompt.items():

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.comfyui.prompts import computed
 
-from onegraph.host.jobs.editor_workflow import COMPILE_MODEL, is_editors, lacking, prompt_of, with_compile_nodes
-from onegraph.host.jobs.inserting import inserted
+from onegraph.host.jobs.editor_workflow import is_editors, lacking, prompt_of
+from onegraph.host.jobs.inserting import COMPILE_MODEL, inserted, with_compile_nodes
 from onegraph.host.jobs.trial_runs import CannotTellError, JobError
 
 MODES = {"mode": {"key": "fast", "inputs": {"required": {"speed": ["INT", {"default": 3}]}}}}
