@@ -1,4 +1,4 @@
-"""Compile Model put behind whatever loads a model, in a prompt by what the server tells, in a file by what that tells."""
+"""Compile Model put behind whatever loads a model: in a prompt by what the server tells, in a file by the file."""
 
 from __future__ import annotations
 
