@@ -142,17 +142,17 @@ def _read(members: Members, name: str, most: int) -> bytes:
 def _listing(members: Members) -> Listing:
     """Read which graphs a bundle holds. Raises BundleError, OSError."""
     try:
-        found = Listing.model_validate_json(_read(members, BUNDLE_FILE, MOST_LIST_BYTES))
+        listing = Listing.model_validate_json(_read(members, BUNDLE_FILE, MOST_LIST_BYTES))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BundleError(reasons.NotABundle(f"no {BUNDLE_FILE}")) from error
     except ValidationError as error:
         raise BundleError(reasons.NotABundle(in_brief(error))) from error
     seen: set[str] = set()
-    for graph in found.graphs:
+    for graph in listing.graphs:
         if graph.lower() in seen:  # where names differ in case alone, some file systems have one file
             raise BundleError(reasons.DuplicateMember(graph))
         seen.add(graph.lower())
-    return found
+    return listing
 
 
 # Taking over ------------------------------------------------------------------------------------------------------
@@ -211,13 +211,13 @@ def _verified(members: Members, at: str, publisher: Publisher) -> Graph:
         text = _read(members, f"{at}/{MANIFEST_FILE}", MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _refused(at, reasons.MissingFile(MANIFEST_FILE)) from error
-    found = verify(text, signature, publisher)
-    if isinstance(found, Graph):
-        return found
-    if isinstance(found, reasons.NeedsCryptography):
-        raise BundleError(found)
-    is_anothers = isinstance(found, reasons.UnknownPublisher)
-    raise _refused(at, reasons.SignedByAnother(publisher.name) if is_anothers else found)
+    graph = verify(text, signature, publisher)
+    if isinstance(graph, Graph):
+        return graph
+    if isinstance(graph, reasons.NeedsCryptography):
+        raise BundleError(graph)
+    is_anothers = isinstance(graph, reasons.UnknownPublisher)
+    raise _refused(at, reasons.SignedByAnother(publisher.name) if is_anothers else graph)
 
 
 def _extract(members: Members, at: str, graph: Graph, folder: Path) -> None:
@@ -233,8 +233,8 @@ def _keep(home: Home, signer: Signer, graph: Graph, folder: Path) -> tuple[Path,
     """Make a verified graph an entry; its folder, and whether it is new. Raises OSError."""
     before = home.graphs / graph.key.component / entry_name(graph.key, graph.manifest) / MANIFEST_FILE
     is_new = not before.exists()
-    own = signer.sign(graph.text).model_dump_json(indent=1)
-    signatures = {SIGNATURE_FILE: own, PUBLISHER_FILE: graph.signature}
+    signature = signer.sign(graph.text).model_dump_json(indent=1)
+    signatures = {SIGNATURE_FILE: signature, PUBLISHER_FILE: graph.signature}
     return home.keep(Verified(graph.key, folder, graph.manifest, graph.text, signatures)).folder, is_new
 
 

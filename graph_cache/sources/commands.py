@@ -51,7 +51,7 @@ def pull(
     Raises:
         StoreError: the store cannot be read; what was fetched before stays, and the next pull goes on.
     """
-    there = {entry.text for entry in store.entries()}
+    local_manifests = {entry.text for entry in store.entries()}
     shelf = Shelf(remote, publisher)
     withdrawn = shelf.withdrawn(store.home)
     for key in shelf.listed():
@@ -62,7 +62,7 @@ def pull(
                     yield Done(key[:12], "left out", reason=graph)
                 elif not fits(graph.manifest):
                     yield Done(graph.manifest.label, "for another machine")
-                elif graph.text in there:
+                elif graph.text in local_manifests:
                     yield Done(graph.manifest.label, "there already")
                 elif isinstance(kept := shelf.keep(graph, store.private, progress), Reason):
                     yield Done(graph.manifest.label, "left out", reason=kept)
@@ -79,8 +79,8 @@ def fits_here(manifest: Manifest) -> bool:
     here, target = Here.now(), manifest.key.get("target")
     if manifest.key.get("format") != FORMAT or not isinstance(target, dict):
         return False
-    known = {"torch": here.torch, "platform": here.platform, "machine": here.machine}
-    return all(not value or target.get(name, value) == value for name, value in known.items())
+    ours = {"torch": here.torch, "platform": here.platform, "machine": here.machine}
+    return all(not value or target.get(name, value) == value for name, value in ours.items())
 
 
 # Mirror ---------------------------------------------------------------------------------------------------------
@@ -104,14 +104,14 @@ def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> 
 
     withdrawn: dict[str, dict[str, bytes]] = {}
     for folder, most in _MOST_BYTES.items():
-        there = target.list(folder)
+        in_target = target.list(folder)
         indexed = []
         for name, (size, _) in sorted(source.list(folder).items()):
             one = records.named(name)
             if one is None or not name.startswith(f"{folder}/"):
                 yield Done(name, "left out", reason=StoreBadName(source.label, name[:100]))
                 continue
-            if one.kind == "object" and there.get(name, (-1, 0.0))[0] == size:
+            if one.kind == "object" and in_target.get(name, (-1, 0.0))[0] == size:
                 yield Done(name, "there already")
                 continue
             try:
@@ -126,13 +126,13 @@ def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> 
             if len(data) > most or (one.kind == "object" and blake3(data).hexdigest() != one.digest):
                 yield Done(name, "left out", reason=StoreWrongBytes(source.label, name))
             elif folder == "withdrawn":
-                found, right = withdrawals.read(data, one.publisher)
-                withdrawn.setdefault(one.publisher, {}).update(found)
+                listed, right = withdrawals.read(data, one.publisher)
+                withdrawn.setdefault(one.publisher, {}).update(listed)
                 if not right:
                     yield Done(name, "left out", reason=StoreWrongSignature(source.label, one.publisher[:12]))
             elif folder == "index":
                 indexed.append(one.publisher)
-            elif name in there and target.read(name, len(data)) == data:
+            elif name in in_target and target.read(name, len(data)) == data:
                 yield Done(name, "there already")
             else:
                 target.write(name, data)
@@ -181,19 +181,19 @@ def garbage(remote: Remote, grace: float) -> Garbage:
         for name in remote.list(folder):
             if records.named(name) is not None:
                 needed |= _needed(remote, name, needed)
-    found = Garbage()
+    report = Garbage()
     for name, (size, written) in sorted(objects.items()):
         one = records.named(name)
         if one is not None and one.digest in needed:
-            found.kept += size
+            report.kept += size
         elif written > before or one is None:
-            found.young += one is not None
+            report.young += one is not None
         else:
-            found.names[name] = size
-    return found
+            report.names[name] = size
+    return report
 
 
-def _needed(remote: Remote, name: str, known: set[str]) -> set[str]:
+def _needed(remote: Remote, name: str, needed: set[str]) -> set[str]:
     """The digests of objects that a record, or a graph of one, needs. Raises StoreError."""
 
     def parsed(model: type[_M], data: str | bytes, of: str) -> _M:
@@ -205,11 +205,11 @@ def _needed(remote: Remote, name: str, known: set[str]) -> set[str]:
     data = remote.read(name, records.MOST_BYTES)
     if data is None:  # removed meanwhile
         return set()
-    found: set[str] = set()
+    added: set[str] = set()
     for graph in parsed(records.Record, parsed(withdrawals.Envelope, data, name).statement, name).graphs:
-        if graph.manifest not in known | found:
+        if graph.manifest not in needed | added:
             text = remote.read(records.object_name(graph.manifest), graph.bytes)
             if text is not None:  # a graph that nobody can load needs nothing
                 files = parsed(Manifest, text, graph.manifest[:12]).files.values()
-                found |= {graph.manifest, *(file.blake3 for file in files)}
-    return found
+                added |= {graph.manifest, *(file.blake3 for file in files)}
+    return added

@@ -121,8 +121,8 @@ def _model(entry: Entry) -> str:
 
 def _put(entry: Entry, final: Path, signature: str) -> Reason | None:
     """Put an entry into a folder by one rename; whoever loads graphs from it sees the old one or the new one."""
-    there = read(final)
-    same = isinstance(there, Entry) and there.text == entry.text
+    existing = read(final)
+    same = isinstance(existing, Entry) and existing.text == entry.text
     signed = os.path.lexists(final / SIGNATURE_FILE)
     if signed or final.resolve() == entry.folder.resolve():  # in a store: it is signed where it lies, or stays
         if not (signed and same):

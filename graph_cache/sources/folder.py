@@ -99,10 +99,10 @@ def near(source: ModelSource, neighbours: Iterable[Path], home: Home) -> Iterato
     Args:
         neighbours: folders with checkpoints, besides the model's own.
     """
-    own = beside(source)
+    nearest = beside(source)
     roots = [*neighbours, *([source.path.parent] if source.path is not None else [])]
     others = (location for root in dict.fromkeys(roots) for location in locations_in(root))
-    for location in dict.fromkeys([*([own] if own is not None else []), *_in_user_folder(home), *others]):
+    for location in dict.fromkeys([*([nearest] if nearest is not None else []), *_in_user_folder(home), *others]):
         yield FolderSource(location, home.signer)
 
 

@@ -91,21 +91,21 @@ class Pusher:
         graph = RemoteGraph(manifest=digest, bytes=len(text), signature=signature.value, first_uses=first_uses)
         one = Record(publisher=self.public, key=key, graphs=(graph,))
         name = records.graph_name(self.public, key, digest)
-        known = self._read(name, key)
-        if known is None or (first_uses and known.graphs != one.graphs):
+        published = self._read(name, key)
+        if published is None or (first_uses and published.graphs != one.graphs):
             self._remote.write(name, records.sign(self._private, one))
         self.write_record(key)
         if written < sum(file.bytes for file in manifest.files.values()):
             # What was there may have been garbage, which somebody collected before the record named it.
             written += self._write_files(manifest, files, None)
-        return Done(manifest.label, "pushed" if known is None else "there already", written)
+        return Done(manifest.label, "pushed" if published is None else "there already", written)
 
     def write_record(self, key: str) -> None:
         """Make a key's record of all graphs that the store has for it. Raises StoreError."""
 
         def made(listed: list[str]) -> bytes:
-            found = [self._read(name, key) for name in listed]
-            graphs = [graph for one in found if one is not None for graph in one.graphs]
+            published = [self._read(name, key) for name in listed]
+            graphs = [graph for one in published if one is not None for graph in one.graphs]
             # The latest first: it is the likeliest, and a record has room for so many.
             record = Record(publisher=self.public, key=key, graphs=tuple(graphs[: records.MOST_GRAPHS]))
             return records.sign(self._private, record)
@@ -126,9 +126,9 @@ class Pusher:
             OSError: they cannot be remembered here.
         """
         lines, wrong = dict[str, bytes](), False
-        for found, right in records.read_withdrawals(self._remote, self.public):
-            lines, wrong = lines | found, wrong or not right
-        for one in {*manifests, *withdrawals.known(self._home, self.public)} - lines.keys():
+        for stored, right in records.read_withdrawals(self._remote, self.public):
+            lines, wrong = lines | stored, wrong or not right
+        for one in {*manifests, *withdrawals.remembered(self._home, self.public)} - lines.keys():
             statement = Withdrawal(publisher=self.public, manifest=one).model_dump_json()
             lines[one] = records.signed(self._private, Withdrawal.PURPOSE, statement)
         withdrawals.remember(self._home, self.public, lines)
@@ -156,22 +156,22 @@ class Pusher:
     def read_note(self, name: str, purpose: bytes, most: int) -> str | None:
         """Read such a statement; None where there is none that this publisher signed. Raises StoreError."""
         try:
-            found = records.statement(self._remote.read(name, most) or b"", self.public, purpose)
+            statement = records.statement(self._remote.read(name, most) or b"", self.public, purpose)
         except ValueError:
             return None
-        return found if isinstance(found, str) else None
+        return statement if isinstance(statement, str) else None
 
     def _listed(self, key: str) -> list[str]:
         """The names of the graphs of a key, the latest first."""
-        found = self._remote.list(records.graphs_folder(self.public, key))
-        mine = {name: when for name, (_, when) in found.items() if records.named(name) is not None}
+        files = self._remote.list(records.graphs_folder(self.public, key))
+        mine = {name: when for name, (_, when) in files.items() if records.named(name) is not None}
         return sorted(mine, key=lambda name: (-mine[name], name))
 
     def _read(self, name: str, key: str) -> Record | None:
         """A record that this publisher signed; None where there is none, or another's, which is written over."""
         data = self._remote.read(name, records.MOST_BYTES)
-        found = data and records.read(data, self._remote.label, Publisher("", self.public), key)
-        return found if isinstance(found, Record) else None
+        record = data and records.read(data, self._remote.label, Publisher("", self.public), key)
+        return record if isinstance(record, Record) else None
 
     def _taken_back(self) -> frozenset[str]:
         return self.withdraw() if self._withdrawn is None else self._withdrawn
@@ -280,15 +280,15 @@ def made_here(store: Store) -> Iterator[Unsigned]:
                 yield Unsigned(entry.text, files, uses)
 
 
-def check_unsigned(given: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest | Reason:
+def check_unsigned(unsigned: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest | Reason:
     """Say whether a graph is whole: its manifest names what graphs have, and the files are what it lists.
 
     Args:
         expected: what fields of its key, and of the target in that, may be. One that it lacks is no look-up's.
     """
-    if len(given.manifest) > MOST_BYTES:
+    if len(unsigned.manifest) > MOST_BYTES:
         return reasons.UnreadableManifest(f"more than {MOST_BYTES} bytes")
-    graph = parse(given.manifest)
+    graph = parse(unsigned.manifest)
     if isinstance(graph, Reason):
         return graph
     manifest = graph.manifest
@@ -298,15 +298,15 @@ def check_unsigned(given: Unsigned, expected: Mapping[str, Collection[str]]) -> 
         if field in facts and value not in wanted:
             return reasons.NotAskedFor(field, value[:100], " or ".join(wanted))
     for name, listed in manifest.files.items():
-        data = given.files.get(name)
+        data = unsigned.files.get(name)
         wrong = reasons.MissingFile(name) if data is None else differs(name, data, listed)
         if wrong is not None:
             return wrong
-    odd = sorted({*given.files} - {*manifest.files})
+    odd = sorted({*unsigned.files} - {*manifest.files})
     return reasons.UnlistedMember(odd[0][:100]) if odd else manifest
 
 
-def push_unsigned(given: Unsigned, manifest: Manifest, pusher: Pusher) -> Done:
+def push_unsigned(unsigned: Unsigned, manifest: Manifest, pusher: Pusher) -> Done:
     """Sign and push a graph that another machine made.
 
     Args:
@@ -317,7 +317,7 @@ def push_unsigned(given: Unsigned, manifest: Manifest, pusher: Pusher) -> Done:
         OSError: what the publisher took back cannot be remembered here.
     """
     try:
-        uses = tuple(PublishedUse.model_validate_json(use) for use in given.uses[:1])
+        uses = tuple(PublishedUse.model_validate_json(use) for use in unsigned.uses[:1])
     except ValidationError as error:
         return Done(manifest.label, "left out", reason=reasons.UnreadableManifest(in_brief(error)))
-    return pusher.push(manifest, given.manifest, given.files, uses)
+    return pusher.push(manifest, unsigned.manifest, unsigned.files, uses)

@@ -153,8 +153,8 @@ class Named:
 def named(name: str) -> Named | None:
     """Read the name of a file; None for any that no store has."""
     for kind, pattern in _NAMES.items():
-        if found := re.fullmatch(pattern, name):
-            facts = found.groupdict("")
+        if match := re.fullmatch(pattern, name):
+            facts = match.groupdict("")
             return Named(kind, facts.get("digest", ""), facts.get("publisher", ""))
     return None
 
@@ -223,12 +223,12 @@ def _why_unsigned(envelope: Envelope, store: str, publisher: Publisher) -> Reaso
 
 
 def read_withdrawals(
-    remote: Remote, public: str, patience: Patience | None = None, known: Container[str] = ()
+    remote: Remote, public: str, patience: Patience | None = None, withdrawn: Container[str] = ()
 ) -> Iterator[tuple[dict[str, bytes], bool]]:
     """Read what a publisher takes back: the list, then each file that it lacks.
 
     Args:
-        known: manifests that are known as withdrawn.
+        withdrawn: manifests that are known to be withdrawn.
 
     Returns:
         Of each, by manifest, the signed lines; and whether all of it is the publisher's.
@@ -237,7 +237,7 @@ def read_withdrawals(
         StoreError: the store does not tell.
         NoCryptographyError: nothing can be verified.
     """
-    listed, right = _read_lines(remote, withdrawn_name(public), public, patience, known)
+    listed, right = _read_lines(remote, withdrawn_name(public), public, patience, withdrawn)
     yield listed, right
     if not remote.can_list:
         return
@@ -248,7 +248,7 @@ def read_withdrawals(
             raise
         return  # such a reader has the list
     for digest in files:
-        if digest not in listed and digest not in known:
+        if digest not in listed and digest not in withdrawn:
             yield _read_lines(remote, withdrawal_name(public, digest), public, patience)
 
 
@@ -261,18 +261,18 @@ def write_withdrawals(remote: Remote, public: str, lines: Mapping[str, bytes]) -
     Raises:
         StoreError: the store cannot be read or written, or does not give back what was written.
     """
-    there = _withdrawn_files(remote, public)
-    new = {digest: line for digest, line in lines.items() if digest not in there}
+    stored = _withdrawn_files(remote, public)
+    new = {digest: line for digest, line in lines.items() if digest not in stored}
     for digest, line in new.items():
         remote.write(withdrawal_name(public, digest), line)
-    listed = {digest: line for digest, line in lines.items() if digest in there}  # the new ones are read back
+    listed = {digest: line for digest, line in lines.items() if digest in stored}  # the new ones are read back
 
     def made(files: list[str]) -> bytes:
         for digest in files:
             if digest not in listed:
                 file = withdrawal_name(public, digest)
-                found, right = _read_lines(remote, file, public)
-                listed.update(found)
+                added, right = _read_lines(remote, file, public)
+                listed.update(added)
                 if not right:
                     remote.remove(file)  # nobody signed it, and readers would complain of it
         return b"\n".join(listed[digest] for digest in sorted(listed))
@@ -290,6 +290,6 @@ def _withdrawn_files(remote: Remote, public: str, patience: Patience | None = No
 
 
 def _read_lines(
-    remote: Remote, name: str, public: str, patience: Patience | None = None, known: Container[str] = ()
+    remote: Remote, name: str, public: str, patience: Patience | None = None, withdrawn: Container[str] = ()
 ) -> tuple[dict[str, bytes], bool]:
-    return withdrawals.read(remote.read(name, withdrawals.MOST_BYTES, patience) or b"", public, known)
+    return withdrawals.read(remote.read(name, withdrawals.MOST_BYTES, patience) or b"", public, withdrawn)

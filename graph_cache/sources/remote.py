@@ -58,10 +58,10 @@ class Shelf:
     def record(self, key: str) -> Record | None:
         """Read which graphs there are for a key: one request."""
         data = self.remote.read(records.record_name(self.publisher.key, key), records.MOST_BYTES, self.patience)
-        found = None if data is None else records.read(data, self.remote.label, self.publisher, key)
-        if isinstance(found, Reason):
-            raise StoreError(found)
-        return found
+        record = None if data is None else records.read(data, self.remote.label, self.publisher, key)
+        if isinstance(record, Reason):
+            raise StoreError(record)
+        return record
 
     def withdrawn(self, home: Path) -> frozenset[str]:
         """Read which graphs were taken back, and remember it; those that are known to be.
@@ -69,17 +69,17 @@ class Shelf:
         That is one request, and another where the store can be listed. Whatever a store lacks changes nothing.
         """
         public = self.publisher.key
-        known, wrong = withdrawals.known(home, public), False
+        withdrawn, wrong = withdrawals.remembered(home, public), False
         try:
-            for found, right in records.read_withdrawals(self.remote, public, self.patience, known):
+            for lines, right in records.read_withdrawals(self.remote, public, self.patience, withdrawn):
                 with contextlib.suppress(OSError):  # the next process asks again
-                    withdrawals.remember(home, public, found)
-                known, wrong = known | found.keys(), wrong or not right
+                    withdrawals.remember(home, public, lines)
+                withdrawn, wrong = withdrawn | lines.keys(), wrong or not right
         except ed25519.NoCryptographyError as error:
             raise StoreError(reasons.NeedsCryptography()) from error
         if wrong:
             raise StoreError(reasons.StoreWrongSignature(self.remote.label, self.publisher.name))
-        return known
+        return withdrawn
 
     def listed(self) -> list[str]:
         """List the digests of the keys that there are graphs for."""
@@ -104,13 +104,13 @@ class Shelf:
                 yield one, self._verified(text, one.signature, record.key)
 
     def _verified(self, text: bytes, signature: str, key: str) -> Graph | Reason:
-        found = verify(text, PublisherSignature(key=self.publisher.key, value=signature), self.publisher)
-        if isinstance(found, reasons.Damaged):
-            return reasons.StoreGraphRefused(self.remote.label, found)
-        if isinstance(found, Graph):
-            return found if records.key_digest(found.manifest.key) == key else reasons.StoreOtherKey(self.remote.label)
+        graph = verify(text, PublisherSignature(key=self.publisher.key, value=signature), self.publisher)
+        if isinstance(graph, reasons.Damaged):
+            return reasons.StoreGraphRefused(self.remote.label, graph)
+        if isinstance(graph, Graph):
+            return graph if records.key_digest(graph.manifest.key) == key else reasons.StoreOtherKey(self.remote.label)
         wrong = reasons.StoreWrongSignature(self.remote.label, self.publisher.name)
-        return found if isinstance(found, reasons.NeedsCryptography) else wrong
+        return graph if isinstance(graph, reasons.NeedsCryptography) else wrong
 
     def keep(self, graph: Graph, home: Home, progress: Callable[[int], None] | None = None) -> Entry | Reason:
         """Read a graph's files, one request each, and make it an entry of the home.
@@ -193,13 +193,13 @@ class Layers:
         for layer in self._layers:
             with self._lock:
                 is_resting = time.monotonic() < layer.resting
-                until, found = layer.missed.get(wanted.digest, (0.0, None))
+                until, reason = layer.missed.get(wanted.digest, (0.0, None))
             if is_resting or until <= time.monotonic():
                 answer = self._ask(layer, partial(self._of_publisher, layer, wanted, home), wanted.digest)
                 if isinstance(answer, Taken):
                     return answer
-                found = answer
-            first = first or found
+                reason = answer
+            first = first or reason
         return first
 
     def _of_publisher(self, layer: _Layer, wanted: Wanted, home: Home, shelf: Shelf) -> Taken | Reason | None:
@@ -224,10 +224,10 @@ class Layers:
 
     def keys(self) -> list[str]:
         """List the digests of all keys for which trusted publishers have graphs; of faults see the log."""
-        found: dict[str, None] = {}
+        digests: dict[str, None] = {}
         for layer in self._layers:
-            self._ask(layer, lambda shelf: found.update(dict.fromkeys(shelf.listed())))
-        return [*found]
+            self._ask(layer, lambda shelf: digests.update(dict.fromkeys(shelf.listed())))
+        return [*digests]
 
     def refresh(self) -> None:
         """Read what publishers have taken back, as a server does when it starts."""
@@ -249,11 +249,11 @@ class Layers:
             if isinstance(publishers, Reason):
                 return publishers
             layer.remote.connect()
-            patience, found = Patience(self._wait), None
+            patience, outcome = Patience(self._wait), None
             for publisher in publishers:
                 answer = ask(Shelf(layer.remote, publisher, patience))
-                found = answer if isinstance(answer, Taken | Reason) else found
-                if isinstance(found, Taken):
+                outcome = answer if isinstance(answer, Taken | Reason) else outcome
+                if isinstance(outcome, Taken):
                     break
         except StoreError as error:
             return self._failed(layer, error.reason)
@@ -262,19 +262,19 @@ class Layers:
             return self._failed(layer, reasons.StoreUnreachable(label, type(error).__name__))
         with self._lock:
             layer.rest, layer.fault = FIRST_REST, None
-            if key and not isinstance(found, Taken):
+            if key and not isinstance(outcome, Taken):
                 if len(layer.missed) >= _MOST_MISSES:
                     layer.missed.clear()
-                layer.missed[key] = (time.monotonic() + _MISS_SECONDS, found)
-        return found
+                layer.missed[key] = (time.monotonic() + _MISS_SECONDS, outcome)
+        return outcome
 
     def _taken_back(self, layer: _Layer, shelf: Shelf) -> frozenset[str]:
         """Raises StoreError."""
         public = shelf.publisher.key
         if time.monotonic() >= layer.withdrawn.get(public, 0.0):
-            found = shelf.withdrawn(self._home)
+            withdrawn = shelf.withdrawn(self._home)
             with self._lock:
-                self._withdrawn[public] = self._withdrawn.get(public, found) | found
+                self._withdrawn[public] = self._withdrawn.get(public, withdrawn) | withdrawn
             layer.withdrawn[public] = time.monotonic() + _WITHDRAWN_SECONDS
         return self._withdrawn[public]
 

@@ -110,8 +110,8 @@ class Graph:
 
 def verify(text: bytes, signature: PublisherSignature, publisher: Publisher) -> Graph | Reason:
     """Parse a manifest if the publisher signed it. A graph of another key, or of odd names, is nobody's."""
-    found = publishers.judge(signature, text, {publisher.name: publisher.key})
-    return parse(text, signature.model_dump_json(indent=1)) if isinstance(found, Published) else found
+    verdict = publishers.judge(signature, text, {publisher.name: publisher.key})
+    return parse(text, signature.model_dump_json(indent=1)) if isinstance(verdict, Published) else verdict
 
 
 def parse(text: bytes, signature: str = "") -> Graph | reasons.Damaged:

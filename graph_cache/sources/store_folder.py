@@ -46,25 +46,25 @@ class Folder:
         """Give a file's size and time, and where it is a link the size of what it leads to."""
         with self._opened(name) as (handle, at):
             path, handle = self._file(name, handle, at)
-            found = os.stat(path, dir_fd=handle, follow_symlinks=False)
-            return {"size": found.st_size, "mtime": found.st_mtime}
+            status = os.stat(path, dir_fd=handle, follow_symlinks=False)
+            return {"size": status.st_size, "mtime": status.st_mtime}
 
     def find(self, folder: str, detail: bool) -> dict[str, dict[str, Any]]:
         """List all files below a folder, and links, which are not followed."""
-        found: dict[str, dict[str, Any]] = {}
+        files: dict[str, dict[str, Any]] = {}
         with self._opened(f"{folder}/") as (handle, at):
             for one in os.listdir(at if handle is None else handle):  # noqa: PTH208
                 name = f"{folder}/{one}"
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     mode = os.stat(at + one, dir_fd=handle, follow_symlinks=False).st_mode
                     if stat.S_ISDIR(mode) and name.count("/") < _DEEPEST:
-                        found |= self.find(name, detail)
+                        files |= self.find(name, detail)
                         continue
                     try:
-                        found[name] = self.info(name)
+                        files[name] = self.info(name)
                     except BadNameError:  # reading it tells
-                        found[name] = {}
-        return found
+                        files[name] = {}
+        return files
 
     def pipe_file(self, name: str, data: bytes) -> None:
         """Write a file that others may read, in one step, in place of a link of that name, too."""

@@ -177,8 +177,8 @@ class Remote:
         def ask(fs: Any, given_up: threading.Event) -> dict[str, tuple[int, float]]:
             fs.invalidate_cache()
             begin = len(fs._strip_protocol(self.address.url)) + 1 if self.address.scheme != "file" else 0
-            found = fs.find(self._path(folder), detail=True).items()
-            return {path[begin:]: (int(one.get("size") or 0), _written(one)) for path, one in found}
+            files = fs.find(self._path(folder), detail=True).items()
+            return {path[begin:]: (int(one.get("size") or 0), _written(one)) for path, one in files}
 
         return self._within(ask, patience, _LISTING_SECONDS) or {}
 
@@ -329,7 +329,7 @@ def _chunks(file: Any, most: int, given_up: threading.Event) -> Iterator[bytes]:
 
 
 def _written(info: dict[str, Any]) -> float:
-    found = info.get("mtime") or info.get("LastModified") or info.get("created") or info.get("last_modified")
-    if isinstance(found, datetime):
-        return found.timestamp()
-    return float(found) if isinstance(found, int | float) else 0.0
+    written = info.get("mtime") or info.get("LastModified") or info.get("created") or info.get("last_modified")
+    if isinstance(written, datetime):
+        return written.timestamp()
+    return float(written) if isinstance(written, int | float) else 0.0

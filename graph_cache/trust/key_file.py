@@ -29,14 +29,14 @@ def obtain(path: Path) -> bytes:
     Raises:
         OSError: it cannot be made or read, or it is refused.
     """
-    found = read(path)
-    if found is None:
+    key = read(path)
+    if key is None:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         _make(path)
-        found = read(path)
-    if isinstance(found, bytes):
-        return found
-    raise OSError(f"no {path.name}") if found is None else private_folder.RefusedError(found)
+        key = read(path)
+    if isinstance(key, bytes):
+        return key
+    raise OSError(f"no {path.name}") if key is None else private_folder.RefusedError(key)
 
 
 def read(path: Path) -> bytes | SigningKeyRefused | None:
@@ -45,26 +45,26 @@ def read(path: Path) -> bytes | SigningKeyRefused | None:
     while True:
         try:
             with open_regular(path) as file:
-                found, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
+                status, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except IrregularFileError:
             return SigningKeyRefused("damaged", path.name)
-        if private_folder.POSIX and found.st_uid != os.geteuid():
+        if private_folder.POSIX and status.st_uid != os.geteuid():
             return SigningKeyRefused("foreign", path.name)
-        if private_folder.POSIX and _is_open(found):
+        if private_folder.POSIX and _is_open(status):
             return SigningKeyRefused("open", path.name)
         if len(key) == _KEY_BYTES:
             return key
-        if len(key) > _KEY_BYTES or time.time() - found.st_mtime > 60 or time.monotonic() > until:
+        if len(key) > _KEY_BYTES or time.time() - status.st_mtime > 60 or time.monotonic() > until:
             return SigningKeyRefused("damaged", path.name)
         time.sleep(0.02)
 
 
-def _is_open(found: os.stat_result) -> bool:
+def _is_open(status: os.stat_result) -> bool:
     """Whether others may read or write a file: anybody, or a group with other members."""
-    shared = found.st_mode & stat.S_IRWXG and not private_folder.is_group_of_one(found.st_gid)
-    return bool(shared or found.st_mode & stat.S_IRWXO)
+    shared = status.st_mode & stat.S_IRWXG and not private_folder.is_group_of_one(status.st_gid)
+    return bool(shared or status.st_mode & stat.S_IRWXO)
 
 
 def read_given(path: Path) -> bytes | SigningKeyRefused:
@@ -72,16 +72,16 @@ def read_given(path: Path) -> bytes | SigningKeyRefused:
     try:
         real = path.resolve(strict=True)
         with open_regular(real) as file:
-            found, data = os.fstat(file.fileno()), file.read(_MOST_BYTES)
+            status, data = os.fstat(file.fileno()), file.read(_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return SigningKeyRefused("missing", path.name)
     except (IrregularFileError, RuntimeError):  # a circle of links
         return SigningKeyRefused("damaged", path.name)
     if private_folder.POSIX:
-        if found.st_uid not in (0, os.geteuid()):
+        if status.st_uid not in (0, os.geteuid()):
             return SigningKeyRefused("foreign", path.name)
-        mounted = found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if (not mounted and _is_open(found)) or private_folder.check(real.parent) is not None:
+        mounted = status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if (not mounted and _is_open(status)) or private_folder.check(real.parent) is not None:
             return SigningKeyRefused("open", path.name)
     key = data if len(data) == _KEY_BYTES else _from_hex(data)
     return SigningKeyRefused("damaged", path.name) if key is None else key

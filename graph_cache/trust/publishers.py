@@ -112,30 +112,30 @@ class Publishers:
             return UnreadableNow(TRUSTED_FILE, in_brief(error))
         if isinstance(trusted, PublisherListRefused):
             return trusted
-        found = judge(signature, entry.text, trusted)
-        if isinstance(found, Published) and withdrawals.is_withdrawn(self.home, signature.key, entry.text):
-            return GraphWithdrawn(found.publisher)
-        return found
+        verdict = judge(signature, entry.text, trusted)
+        if isinstance(verdict, Published) and withdrawals.is_withdrawn(self.home, signature.key, entry.text):
+            return GraphWithdrawn(verdict.publisher)
+        return verdict
 
     def trusted(self) -> Mapping[str, str] | PublisherListRefused:
         """Read the names and public keys. Raises OSError where nobody can tell now."""
-        found = _read(self.home / TRUSTED_FILE)
+        trusted = _read(self.home / TRUSTED_FILE)
         other = settings_file(TRUSTED_FILE)
-        if other is None or not (isinstance(found, PublisherListRefused) and found.fault == "open"):
-            return found
+        if other is None or not (isinstance(trusted, PublisherListRefused) and trusted.fault == "open"):
+            return trusted
         with contextlib.suppress(OSError):
             if other.exists():
                 return _read(other)
-        return found
+        return trusted
 
 
 def _read(path: Path) -> Mapping[str, str] | PublisherListRefused:
     try:
         with open_regular(path) as file:
-            found = os.fstat(file.fileno())
-            if private_folder.POSIX and found.st_uid not in (0, os.geteuid()):
+            status = os.fstat(file.fileno())
+            if private_folder.POSIX and status.st_uid not in (0, os.geteuid()):
                 return PublisherListRefused("foreign")
-            if private_folder.POSIX and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            if private_folder.POSIX and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return PublisherListRefused("open")
             return TrustedPublishers.model_validate_json(file.read(_MOST_LIST_BYTES)).publishers
     except (FileNotFoundError, NotADirectoryError):

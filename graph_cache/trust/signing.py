@@ -83,25 +83,25 @@ class Signer:
 
     def read_key(self) -> bytes | SigningKeyRefused | None:
         """Read the key; None where there is none yet. Raises OSError where nobody can tell now."""
-        given = os.environ.get(KEY_VARIABLE)
-        if given:
-            return key_file.read_given(Path(os.path.expanduser(given)))  # noqa: PTH111 - which would raise
-        found = key_file.read(self.home / KEY_FILE)
-        if isinstance(found, bytes) or (found is None and _may_be_written(self.home)):
-            return found
+        named = os.environ.get(KEY_VARIABLE)
+        if named:
+            return key_file.read_given(Path(os.path.expanduser(named)))  # noqa: PTH111 - which would raise
+        home_key = key_file.read(self.home / KEY_FILE)
+        if isinstance(home_key, bytes) or (home_key is None and _may_be_written(self.home)):
+            return home_key
         with contextlib.suppress(OSError):
             other = settings_file(KEY_FILE)
             key = None if other is None else key_file.read(other)
             if isinstance(key, bytes):
                 return key
-        return found
+        return home_key
 
     def refused_key(self) -> SigningKeyRefused | None:
         """Say why the key in the graph folder does not count, where another one does in its place."""
         if not os.environ.get(KEY_VARIABLE):
             with contextlib.suppress(OSError):
-                found = key_file.read(self.home / KEY_FILE)
-                return found if isinstance(found, SigningKeyRefused) else None
+                key = key_file.read(self.home / KEY_FILE)
+                return key if isinstance(key, SigningKeyRefused) else None
         return None
 
     def key(self) -> bytes:
@@ -111,11 +111,11 @@ class Signer:
             RefusedError: it must not be used.
             OSError: it cannot be made or read.
         """
-        found = self.read_key()
-        if isinstance(found, bytes):
-            return found
-        if found is not None and os.environ.get(KEY_VARIABLE):
-            raise private_folder.RefusedError(found)
+        existing = self.read_key()
+        if isinstance(existing, bytes):
+            return existing
+        if existing is not None and os.environ.get(KEY_VARIABLE):
+            raise private_folder.RefusedError(existing)
         try:
             return key_file.obtain(self.home / KEY_FILE)
         except OSError as error:
@@ -135,8 +135,8 @@ class Signer:
 
     def judge(self, entry: Entry | Unparsed) -> Untrusted | UnreadableNow | None:
         """Say why an entry must not be loaded: nobody signed it whom this user trusts."""
-        found = self.provenance(entry)
-        return None if isinstance(found, Trusted) else found
+        provenance = self.provenance(entry)
+        return None if isinstance(provenance, Trusted) else provenance
 
     def provenance(self, entry: Entry | Unparsed) -> Trusted | Untrusted | UnreadableNow:
         """Say whose an entry is, or why it must not be loaded. Where it lies and who owns it does not matter."""
@@ -174,8 +174,8 @@ class Signer:
 
 
 def _may_be_written(folder: Path) -> bool:
-    there = next((above for above in (folder, *folder.parents) if above.exists()), None)
-    return there is not None and there.is_dir() and os.access(there, os.W_OK)
+    nearest = next((above for above in (folder, *folder.parents) if above.exists()), None)
+    return nearest is not None and nearest.is_dir() and os.access(nearest, os.W_OK)
 
 
 def _read_signature(folder: Path) -> Signature | Untrusted | UnreadableNow:

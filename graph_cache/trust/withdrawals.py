@@ -41,11 +41,11 @@ class Withdrawal(Strict):
     manifest: str = Field(pattern=_DIGEST)
 
 
-def read(data: bytes, public: str, known: Container[str] = ()) -> tuple[dict[str, bytes], bool]:
+def read(data: bytes, public: str, withdrawn: Container[str] = ()) -> tuple[dict[str, bytes], bool]:
     """Read a list of signed withdrawals, one a line.
 
     Args:
-        known: manifests that are known as withdrawn; signatures of these are not verified again.
+        withdrawn: manifests that are known to be withdrawn; signatures of these are not verified again.
 
     Returns:
         By manifest, that publisher's lines; and whether all are. Those after a wrong one are left out, since a forged
@@ -54,23 +54,23 @@ def read(data: bytes, public: str, known: Container[str] = ()) -> tuple[dict[str
     Raises:
         NoCryptographyError: nothing can be verified.
     """
-    found: dict[str, bytes] = {}
+    lines: dict[str, bytes] = {}
     for line in data.splitlines():
         try:
             envelope = Envelope.model_validate_json(line)
             one = Withdrawal.model_validate_json(envelope.statement)
         except (ValidationError, ValueError):
-            return found, False
+            return lines, False
         signed = Withdrawal.PURPOSE + envelope.statement.encode()
-        if one.publisher != public or one.manifest in found:
-            return found, False
-        if one.manifest not in known and not ed25519.is_signed(public, envelope.value, signed):
-            return found, False
-        found[one.manifest] = line
-    return found, True
+        if one.publisher != public or one.manifest in lines:
+            return lines, False
+        if one.manifest not in withdrawn and not ed25519.is_signed(public, envelope.value, signed):
+            return lines, False
+        lines[one.manifest] = line
+    return lines, True
 
 
-def known(home: Path, public: str) -> frozenset[str]:
+def remembered(home: Path, public: str) -> frozenset[str]:
     """The manifests of the graphs that a publisher is known to have taken back."""
     try:
         return frozenset(one.name for one in (home / FOLDER / public).iterdir() if re.fullmatch(_DIGEST, one.name))
@@ -80,7 +80,7 @@ def known(home: Path, public: str) -> frozenset[str]:
 
 def remember(home: Path, public: str, manifests: Iterable[str]) -> None:
     """Keep that a publisher has taken back graphs. Raises OSError."""
-    new = {*manifests} - known(home, public)
+    new = {*manifests} - remembered(home, public)
     if new:
         folder = home / FOLDER / public
         folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
