@@ -127,8 +127,8 @@ def constants_of(entry: Entry) -> tuple[TensorMeta, ...]:
     """
     try:
         data = read_regular(entry.folder / CONSTANTS_FILE, MOST_BYTES)
-        found = FileRecord(bytes=len(data), blake3=blake3(data).hexdigest())
-        if found != entry.manifest.files.get(CONSTANTS_FILE):
+        record = FileRecord(bytes=len(data), blake3=blake3(data).hexdigest())
+        if record != entry.manifest.files.get(CONSTANTS_FILE):
             raise LoadError(f"{CONSTANTS_FILE} is not the one that was published")
         return _Constants.model_validate_json(data).constants
     except (OSError, MemoryError, ValidationError) as error:

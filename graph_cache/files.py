@@ -223,12 +223,12 @@ def takes_no_more_files(folder: Path) -> bool:
         return False
     for place in (folder, *folder.parents):
         try:
-            found = os.statvfs(place)
+            file_system = os.statvfs(place)
         except FileNotFoundError:
             continue
         except OSError:
             return False
-        return found.f_files > 0 and found.f_favail == 0  # some file systems count none, and have no limit
+        return file_system.f_files > 0 and file_system.f_favail == 0  # some file systems count none, and have no limit
     return False
 
 

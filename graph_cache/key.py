@@ -55,11 +55,11 @@ class GraphKey:
         return blake3(json.dumps(self.fields(), sort_keys=True).encode()).hexdigest(length=6)
 
 
-def difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
+def difference(wanted: dict[str, Any], stored: dict[str, Any]) -> str:
     """Describe which fields of two keys differ, e.g. `dtype float32 instead of float16`; empty where none does."""
     clauses = []
-    for name in sorted(set(wanted) | set(found)):
-        a, b = wanted.get(name), found.get(name)
+    for name in sorted(set(wanted) | set(stored)):
+        a, b = wanted.get(name), stored.get(name)
         if a == b:
             continue
         if isinstance(a, dict) and isinstance(b, dict) and name == "target":

@@ -43,8 +43,8 @@ def user_folder() -> Path:
             chosen = platformdirs.user_cache_dir("onegraph", appauthor=False)
         except RuntimeError:  # there is no home
             chosen = "~/.cache/onegraph"
-    found = os.path.expanduser(chosen)  # noqa: PTH111 - which would raise
-    return Path(os.sep, *Path(found).parts[1:]) if Path(found).parts[:1] == ("~",) else Path(found)
+    expanded = os.path.expanduser(chosen)  # noqa: PTH111 - which would raise
+    return Path(os.sep, *Path(expanded).parts[1:]) if Path(expanded).parts[:1] == ("~",) else Path(expanded)
 
 
 def settings_file(name: str) -> Path | None:

@@ -33,6 +33,6 @@ def valid_place(key: dict[str, Any], manifest: Manifest) -> tuple[GraphKey, str]
         fields = _Key.model_validate(key).model_dump()
     except ValidationError:
         return None
-    found = GraphKey(**fields)
-    name = entry_name(found, manifest)
-    return (found, name) if _ENTRY_NAME.fullmatch(name) and found.fields() == key else None
+    graph_key = GraphKey(**fields)
+    name = entry_name(graph_key, manifest)
+    return (graph_key, name) if _ENTRY_NAME.fullmatch(name) and graph_key.fields() == key else None

@@ -84,8 +84,8 @@ class FailureFiles:
     def read(self, key: GraphKey) -> tuple[Failure, ...]:
         """Read what a key failed with; nothing where no readable file is there."""
         name = _file_name(key.digest)
-        found = _read(self._folder / name) or self._unwritten.get(name)
-        return found.failures if found is not None else ()
+        recorded = _read(self._folder / name) or self._unwritten.get(name)
+        return recorded.failures if recorded is not None else ()
 
     def write(self, key: GraphKey, label: str, failures: tuple[Failure, ...]) -> None:
         """Replace what a key failed with. Never raises OSError."""
@@ -113,15 +113,15 @@ class FailureFiles:
 
     def all(self) -> list[KeyFailures]:
         """Read all failures of this machine, as far as they can be read."""
-        return [found for found in map(_read, sorted(self._files())) if found is not None]
+        return [recorded for recorded in map(_read, sorted(self._files())) if recorded is not None]
 
     def forget(self, digest: str = "*") -> Iterator[KeyFailures]:
         """Remove the failures of a key by its digest, or all of this machine. Yields what they were. Raises OSError."""
         for path in self._files(digest):
-            found = _read(path)
+            recorded = _read(path)
             path.unlink(missing_ok=True)
-            if found is not None:
-                yield found
+            if recorded is not None:
+                yield recorded
         self._remove_if_empty()
 
     def _remove_if_empty(self) -> None:

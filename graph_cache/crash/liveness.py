@@ -116,8 +116,8 @@ def owning(path: Path) -> Iterator[None]:
 def is_unfinished(path: Path) -> bool:
     """Whether a process made an owner's file and died before it wrote who it is; False while it may still do so."""
     with contextlib.suppress(OSError):
-        found = path.lstat()
-        return stat.S_ISREG(found.st_mode) and found.st_size == 0 and time.time() - found.st_mtime > WRITING_SECONDS
+        status = path.lstat()
+        return stat.S_ISREG(status.st_mode) and status.st_size == 0 and time.time() - status.st_mtime > WRITING_SECONDS
     return False
 
 

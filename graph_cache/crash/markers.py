@@ -94,9 +94,9 @@ def _deaths(folder: Path) -> dict[Path, str]:
 
     The several markers of one process are one death. Other files, such as a file manager's, are none.
     """
-    found = {}
+    deaths = {}
     for file in (folder / name for name in listed_now(folder)):
         owner = read_owner(file)
         if owner is not None and owner.is_of_here and (file.suffix == _RECORDED or state(owner, file) == "dead"):
-            found[file] = owner.process
-    return found
+            deaths[file] = owner.process
+    return deaths

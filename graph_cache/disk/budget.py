@@ -29,11 +29,11 @@ def parse(text: str) -> int | None:
     Raises:
         ValueError: it is none.
     """
-    found = _TEXT.fullmatch(text)
-    if found is None:
+    match = _TEXT.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is no size; write it like 20GiB, or 0 for no limit")
-    unit = found[2].upper()
-    return int(float(found[1]) * _UNITS[f"{unit}IB" if unit in "KMGT" and unit else unit]) or None
+    unit = match[2].upper()
+    return int(float(match[1]) * _UNITS[f"{unit}IB" if unit in "KMGT" and unit else unit]) or None
 
 
 @dataclass(frozen=True)

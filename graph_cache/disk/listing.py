@@ -186,9 +186,9 @@ def describe(folder: str, model: marks.Model | None, signer: Signer) -> Listed |
 
 def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
     verdict = read_trusted(folder, signer)
-    found = verdict.reason if isinstance(verdict, Faulty) else verdict
-    entry = found.entry if isinstance(found, Known) else found
-    if isinstance(found, Untrusted) and size <= _MOST_OF_OTHERS:
+    outcome = verdict.reason if isinstance(verdict, Faulty) else verdict
+    entry = outcome.entry if isinstance(outcome, Known) else outcome
+    if isinstance(outcome, Untrusted) and size <= _MOST_OF_OTHERS:
         entry = read(folder)
     if isinstance(entry, UnreadableNow):
         return None
@@ -196,8 +196,8 @@ def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
         return Facts(entry.code.replace("_", " "), entry.code)
     manifest, key, used = entry.manifest, entry.manifest.key, first_use_results.read_here(folder)
     target, made_for = key.get("target"), key.get("format")
-    publisher = found.trusted.publisher if isinstance(found, Known) else None
-    code = "" if isinstance(found, Known) else found.code
+    publisher = outcome.trusted.publisher if isinstance(outcome, Known) else None
+    code = "" if isinstance(outcome, Known) else outcome.code
     return Facts(
         state=code.replace("_", " ") or ("signed" if publisher is None else f"from {publisher}"),
         code=code,

@@ -121,9 +121,9 @@ def find(entries: Iterable[Listed], name: str) -> list[Listed]:
     """Find the entries that a name means: the begin of an id or of a key, else a model, with or without its hash."""
     entries = [*entries]
     if len(name) >= _LEAST_NAMED:
-        found = [one for one in entries if one.id.startswith(name) or one.facts.digest.startswith(name)]
-        if found:
-            return found
+        by_id = [one for one in entries if one.id.startswith(name) or one.facts.digest.startswith(name)]
+        if by_id:
+            return by_id
     return [one for one in entries if name in _model_names(one)]
 
 

@@ -43,14 +43,14 @@ class Scan:
         self._rows: dict[str, Listed] = {}
         self._lock = threading.Lock()
 
-    def entries(self, graphs: Path, roots: Iterable[Path], found: list[Listed]) -> list[Listed]:
+    def entries(self, graphs: Path, roots: Iterable[Path], listed: list[Listed]) -> list[Listed]:
         """List the entries of the home, quarantined ones too, and the copies beside the checkpoints in some folders.
 
         What cannot be read now is left out.
 
         Args:
             graphs: the home's folder of graphs.
-            found: takes each entry as soon as it is found.
+            listed: takes each entry as soon as it is listed.
         """
         with self._lock:
             began, is_new, trust = time.time_ns(), False, self._whom_to_trust()
@@ -66,9 +66,9 @@ class Scan:
                     row, is_new = dataclasses.replace(row, stamp=stamp), True
                     if changed < began - _UNSURE_NS:
                         self._rows[folder] = row
-                found.append(row if gone is None else dataclasses.replace(row, unusable=row.unusable or gone))
+                listed.append(row if gone is None else dataclasses.replace(row, unusable=row.unusable or gone))
             self.reads += is_new
-        return found
+        return listed
 
     def _whom_to_trust(self) -> list[object]:
         """What tells whether another key signs, or other publishers are trusted, than before."""
