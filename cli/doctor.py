@@ -36,12 +36,12 @@ def doctor(as_json: Json = False) -> None:
 
     Exit code 1 if there is a problem.
     """
-    found = [*_backends(), *_store(), *_disk(), *_settings()]
-    failed = any(one.state == "problem" for one in found)
+    findings = [*_backends(), *_store(), *_disk(), *_settings()]
+    failed = any(one.state == "problem" for one in findings)
     if as_json:
-        print_json({"findings": [asdict(one) for one in found]})
+        print_json({"findings": [asdict(one) for one in findings]})
         raise typer.Exit(1 if failed else 0)
-    for one in found:
+    for one in findings:
         print_line(one.text)
         if one.remedy:
             print_line(f"  {one.state}: {one.remedy}")
@@ -89,9 +89,9 @@ def _store() -> Iterator[Finding]:
     from ..graph_cache.trust.signing import KEY_VARIABLE, Signer
 
     home = user_folder()
-    there = next(place for place in (home, *home.parents) if place.exists())
+    nearest = next(place for place in (home, *home.parents) if place.exists())
     loaded_from = private_folder.locate(home)
-    if not os.access(there, os.W_OK):
+    if not os.access(nearest, os.W_OK):
         yield Finding(
             "graph folder", "problem", f"the graph folder {home} cannot be written",
             "set ONEGRAPH_HOME to a folder that this user can write",
@@ -125,25 +125,23 @@ def _disk() -> Iterator[Finding]:
     from ..graph_cache.store import Store
 
     store = Store()
-    found = totals(store.disk, store.disk.entries())
-    limit, taken = found["budget_bytes"], found["counted_bytes"]
+    sums = totals(store.disk, store.disk.entries())
+    limit, taken = sums["budget_bytes"], sums["counted_bytes"]
     of = "no limit" if limit is None else in_words(limit)
     full = limit is not None and taken > limit
     remedy = "run `onegraph prune`, unpin graphs, or raise ONEGRAPH_DISK_BUDGET" if full else ""
-    yield Finding(
-        "budget", "note" if full else "ok", f"{found['graphs']} graphs take {in_words(taken)} of {of}", remedy
-    )
+    yield Finding("budget", "note" if full else "ok", f"{sums['graphs']} graphs take {in_words(taken)} of {of}", remedy)
     for place in dict.fromkeys([store.graphs, *store.disk.folders()]):
         free = free_bytes(place)
         if free is not None and free < _LITTLE:
             text = f"{in_words(free)} are free for {place}"
             yield Finding("free space", "problem", text, "free some disk space, or set ONEGRAPH_HOME to another disk")
-    if found["states"].get("stale"):
-        text = f"{found['states']['stale']} graphs cannot be used here any more"
+    if sums["states"].get("stale"):
+        text = f"{sums['states']['stale']} graphs cannot be used here any more"
         yield Finding("stale graphs", "note", text, "`onegraph ls --all --long --filter state=stale` tells why; "
                       "`onegraph prune --unusable` removes them")  # fmt: skip
-    if found["states"].get("quarantined"):
-        text = f"{found['states']['quarantined']} graphs were quarantined"
+    if sums["states"].get("quarantined"):
+        text = f"{sums['states']['quarantined']} graphs were quarantined"
         yield Finding("quarantined graphs", "note", text, "`onegraph prune --unusable` removes them")
     for failed in store.failures.all():
         for failure in failed.failures:

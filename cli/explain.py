@@ -84,9 +84,9 @@ def explain(
     if as_json:
         print_json({"checkpoint": str(target), "graphs": findings})
     else:
-        for found in findings:
-            _print(found)
-    raise typer.Exit(0 if all(found["verdict"] == "hit" for found in findings) else WOULD_NOT_HIT)
+        for finding in findings:
+            _print(finding)
+    raise typer.Exit(0 if all(finding["verdict"] == "hit" for finding in findings) else WOULD_NOT_HIT)
 
 
 def _has_gpu() -> bool:
@@ -95,22 +95,22 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _print(found: dict[str, Any]) -> None:
-    text = f": {found['text']}" if found["text"] else ""
-    print_line(f"{found['verdict']}  {found['component']} {found['shapes']}{text}".rstrip())
-    if found["folder"]:
-        print_line(f"  {'graph' if found['verdict'] == 'hit' else 'nearest graph'}: {found['folder']}")
-    for field in found["fields"]:
+def _print(finding: dict[str, Any]) -> None:
+    text = f": {finding['text']}" if finding["text"] else ""
+    print_line(f"{finding['verdict']}  {finding['component']} {finding['shapes']}{text}".rstrip())
+    if finding["folder"]:
+        print_line(f"  {'graph' if finding['verdict'] == 'hit' else 'nearest graph'}: {finding['folder']}")
+    for field in finding["fields"]:
         if field["equal"]:
             print_line(f"  {field['field']}: {_brief(field['wanted'])}, equal")
-        elif not found["folder"]:
+        elif not finding["folder"]:
             print_line(f"  {field['field']}: {_brief(field['wanted'])}")
         else:
             print_line(f"  {field['field']}: {_brief(field['wanted'])}, the graph has {_brief(field['found'])}")
             if field["field"] in _REMEDIES:
                 print_line(f"    {_REMEDIES[field['field']]}")
-    if found["verdict"] in _TO_DO:
-        print_line(f"  {_TO_DO[found['verdict']]}")
+    if finding["verdict"] in _TO_DO:
+        print_line(f"  {_TO_DO[finding['verdict']]}")
 
 
 def _brief(value: object) -> str:

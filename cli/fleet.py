@@ -52,11 +52,11 @@ def push(
         with _shown(sum(entry.bytes for entry in entries), as_json) as progress:
             done = _each(pushing.push(here, entries, pusher, progress), as_json)
     written = sum(one.did == "pushed" for one in done)
-    there = sum(one.did == "there already" for one in done)
-    text = f"{written} graphs pushed, {there} there already, {size(sum(one.bytes for one in done))}"
-    if not as_json and written + there:
+    unchanged = sum(one.did == "there already" for one in done)
+    text = f"{written} graphs pushed, {unchanged} there already, {size(sum(one.bytes for one in done))}"
+    if not as_json and written + unchanged:
         print_line(f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {pusher.public}")
-    _tell(done, as_json, text, ok=bool(written + there), key=pusher.public)
+    _tell(done, as_json, text, ok=bool(written + unchanged), key=pusher.public)
 
 
 def pull(
@@ -98,9 +98,9 @@ def pull(
                     fits = (lambda manifest: True) if everything else commands.fits_here
                     done += _each(commands.pull(here, remote, publisher, fits, progress), as_json)
     pulled = sum(one.did == "pulled" for one in done)
-    there = sum(one.did == "there already" for one in done)
+    unchanged = sum(one.did == "there already" for one in done)
     others = sum(one.did == "for another machine" for one in done)
-    text = f"{pulled} graphs pulled, {there} there already, {others} for other machines"
+    text = f"{pulled} graphs pulled, {unchanged} there already, {others} for other machines"
     _tell(done, as_json, f"{text}, {size(sum(one.bytes for one in done))}", ok=all(one.reason is None for one in done))
 
 
@@ -201,20 +201,21 @@ def collect(
 
     remote = existing(store)
     with plain_errors("collect garbage"):
-        found = commands.garbage(remote, 3600 * grace)
+        garbage = commands.garbage(remote, 3600 * grace)
         if not dry_run:
-            for name in found.names:
+            for name in garbage.names:
                 remote.remove(name)
-    freed = sum(found.names.values())
+    freed = sum(garbage.names.values())
     if as_json:
         print_json({
-            "files": [*found.names], "bytes": freed, "kept_bytes": found.kept, "young": found.young, "dry_run": dry_run,
+            "files": [*garbage.names], "bytes": freed, "kept_bytes": garbage.kept, "young": garbage.young,
+            "dry_run": dry_run,
         })  # fmt: skip
         return
-    for name, count in found.names.items():
+    for name, count in garbage.names.items():
         print_line(f"{'would go' if dry_run else 'removed'}  {name}  {size(count)}")
-    left = f"{found.young} files are too young" if found.young else f"{size(found.kept)} are needed"
-    print_line(f"{len(found.names)} files {'would go' if dry_run else 'removed'}, {size(freed)}; {left}")
+    left = f"{garbage.young} files are too young" if garbage.young else f"{size(garbage.kept)} are needed"
+    print_line(f"{len(garbage.names)} files {'would go' if dry_run else 'removed'}, {size(freed)}; {left}")
 
 
 def opened(text: str) -> Remote:
@@ -237,10 +238,10 @@ def existing(text: str) -> Remote:
     return remote
 
 
-def _each(found: Iterable[Done], as_json: bool, quiet: tuple[str, ...] = ()) -> list[Done]:
+def _each(steps: Iterable[Done], as_json: bool, quiet: tuple[str, ...] = ()) -> list[Done]:
     """Print what is done as it is done."""
     done = []
-    for one in found:
+    for one in steps:
         done.append(one)
         if not as_json and one.did not in quiet:
             why = f", {one.reason.text}" if one.reason is not None else ""

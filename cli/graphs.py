@@ -70,7 +70,7 @@ def list_graphs(
 def _filters(texts: Sequence[str]) -> dict[str, str]:
     from ..graph_cache.disk.report import state_refusal
 
-    found = {}
+    filters = {}
     for text in texts:
         name, equals, pattern = text.partition("=")
         if not equals or name not in _FILTERS:
@@ -78,8 +78,8 @@ def _filters(texts: Sequence[str]) -> dict[str, str]:
         refused = state_refusal(pattern) if name == "state" else None
         if refused is not None:
             raise typer.BadParameter(refused.text)
-        found[name] = pattern
-    return found
+        filters[name] = pattern
+    return filters
 
 
 def _is_wanted(one: Listed, wanted: dict[str, str]) -> bool:
@@ -129,22 +129,22 @@ def stats(folders: Folders = None, as_json: Json = False) -> None:
     from ..graph_cache.store import Store
 
     store = Store()
-    found = totals(store.disk, [*store.disk.entries(), *store.disk.copies(folders or None)])
+    sums = totals(store.disk, [*store.disk.entries(), *store.disk.copies(folders or None)])
     if as_json:
         roots = [str(root) for root in folders or store.disk.folders()]
-        print_json({**found, "graph_folder": str(store.home), "folders": roots})
+        print_json({**sums, "graph_folder": str(store.home), "folders": roots})
         return
-    states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(found["states"].items()))
-    print_line(f"{found['graphs']} graphs ({states or 'none yet'}), {found['pinned']} pinned")
-    limit = found["budget_bytes"]
+    states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(sums["states"].items()))
+    print_line(f"{sums['graphs']} graphs ({states or 'none yet'}), {sums['pinned']} pinned")
+    limit = sums["budget_bytes"]
     of = "no limit" if limit is None else f"a budget of {in_words(limit)}"
     print_line(
-        f"{in_words(found['bytes'])} on the disk, which count for {of}; "
-        f"{found['copies']} copies beside checkpoints take {in_words(found['copies_bytes'])} more"
+        f"{in_words(sums['bytes'])} on the disk, which count for {of}; "
+        f"{sums['copies']} copies beside checkpoints take {in_words(sums['copies_bytes'])} more"
     )
     print_line(
-        f"compiled in {found['compile_seconds']:.0f} s; restored {found['restores']} times, "
-        f"which saved {found['saved_seconds']:.0f} s of compiling"
+        f"compiled in {sums['compile_seconds']:.0f} s; restored {sums['restores']} times, "
+        f"which saved {sums['saved_seconds']:.0f} s of compiling"
     )
 
 
@@ -229,12 +229,12 @@ def _mark(names: Sequence[str], folders: Sequence[Path], done: str, as_json: boo
     failed: list[str] = []
     marked: list[str] = []
     for name in names:
-        found = find(entries, name)
-        if not found:
+        matches = find(entries, name)
+        if not matches:
             failed.append(
                 f"{name} is no graph's id or key, and no model that has graphs; see `onegraph ls --all --long`"
             )
-        for one in found:
+        for one in matches:
             try:
                 (disk.pin if done == "pinned" else disk.unpin)(one)
             except OSError as error:

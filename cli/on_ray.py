@@ -135,9 +135,9 @@ def _published(item: Item, baked: Baked, pusher: Pusher) -> Row:
 
     expected, keys, why = _expected(item), [], baked.failed
     checked = [(graph, pushing.check_unsigned(graph, expected)) for graph in baked.graphs]
-    for _, found in checked:
-        if isinstance(found, Reason):
-            return Row(item, "failed", why=f"{describe(found)}; nothing of it is signed")
+    for _, verdict in checked:
+        if isinstance(verdict, Reason):
+            return Row(item, "failed", why=f"{describe(verdict)}; nothing of it is signed")
     for graph, manifest in checked:
         assert isinstance(manifest, Manifest)
         try:

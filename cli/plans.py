@@ -112,10 +112,10 @@ class Item(_Table):
     def expected(self) -> dict[str, list[str]]:
         """What fields of its graphs' keys may be, as far as the plan tells."""
         cpu = not self.target.gpus or any(option.startswith("--cpu") for option in self.options)
-        found = {"device": [*(["cuda"] if self.target.gpus else []), *(["cpu"] if cpu else [])]}
+        fields = {"device": [*(["cuda"] if self.target.gpus else []), *(["cpu"] if cpu else [])]}
         if self.target.accelerator in CAPABILITIES:
-            found["capability"] = [CAPABILITIES[self.target.accelerator]]
-        return found | self.target.expect | self.expect
+            fields["capability"] = [CAPABILITIES[self.target.accelerator]]
+        return fields | self.target.expect | self.expect
 
     def digest(self, versions: str) -> str:
         """Name it: what it runs, where, and by which versions."""
@@ -154,22 +154,22 @@ def items(plan: Plan, folder: Path) -> list[Item]:
         OSError: a workflow cannot be read.
     """
     targets = {target.name: target for target in plan.target}
-    found: list[Item] = []
+    tasks: list[Item] = []
     for bake in plan.bake:
         unknown = next((name for name in bake.targets if name not in targets), None)
         if unknown is not None:
             raise PlanError(f"No [[target]] has the name {unknown}.")
         for target in [targets[name] for name in bake.targets] or plan.target:
-            found += _calls(bake, target) if bake.call else _workflows(bake, target, folder)
-    return found
+            tasks += _calls(bake, target) if bake.call else _workflows(bake, target, folder)
+    return tasks
 
 
 def _calls(bake: Bake, target: Target) -> list[Item]:
-    given = bake.arguments or [{}]
+    arguments = bake.arguments or [{}]
     return [
         Item(text=" ".join([bake.call, *(f"{k}={v}" for k, v in argument.items())]), target=target, call=bake.call,
              argument=argument, expect=bake.expect)
-        for argument in given
+        for argument in arguments
     ]  # fmt: skip
 
 
@@ -180,15 +180,15 @@ def _workflows(bake: Bake, target: Target, folder: Path) -> list[Item]:
         raise PlanError(f"{bake.workflow} is no JSON: {error}.") from error
     if not isinstance(prompt, dict) or not all(isinstance(node, dict) for node in prompt.values()):
         raise PlanError(f"{bake.workflow} is no workflow in ComfyUI's API format.")
-    found = []
+    tasks = []
     for model in bake.models or [""]:
         for dtype in bake.dtypes or [""]:
             changed = _changed(prompt, model, dtype)
             for size in bake.sizes or [""]:
                 text = " ".join(filter(None, (bake.workflow, model, dtype, size, target.name)))
-                found.append(Item(text=text, target=target, prompt=changed, size=size, options=tuple(bake.options),
+                tasks.append(Item(text=text, target=target, prompt=changed, size=size, options=tuple(bake.options),
                                   expect=bake.expect))  # fmt: skip
-    return found
+    return tasks
 
 
 def _changed(prompt: dict[str, Any], model: str, dtype: str) -> dict[str, Any]:

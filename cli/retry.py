@@ -15,18 +15,18 @@ def retry(as_json: Json = False) -> None:
     forgotten = 0
     rows = []
     try:
-        for found in Store().failures.forget():
+        for failed in Store().failures.forget():
             forgotten += 1
-            for failure in found.failures:
+            for failure in failed.failures:
                 try:
                     why = stored_reasons.from_json(failure.reason).text
                 except ValueError:
                     why = "of another version of OneGraph"
                 rows.append(
-                    {"component": found.component, "shapes": found.label, "reason": failure.reason, "text": why}
+                    {"component": failed.component, "shapes": failed.label, "reason": failure.reason, "text": why}
                 )
                 if not as_json:
-                    print_line(f"{found.component}, {found.label}: {why}")
+                    print_line(f"{failed.component}, {failed.label}: {why}")
     except OSError as error:
         print_line(f"cannot forget: {error}")
         raise typer.Exit(1) from error

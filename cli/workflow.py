@@ -169,8 +169,8 @@ def _take(event: dict[str, Any], answer: Answer, bar: Progress | None) -> None:
 def _report(answer: Answer, mode: str, as_json: bool) -> NoReturn:
     code = answer.exit_code or (0 if answer.all_compiled else NOT_ALL)
     if as_json:
-        found = {"sizes": answer.runs, "compiles": answer.compiles, "added": answer.added}
-        print_json({**found, "error": answer.failed, "exit_code": code})
+        fields = {"sizes": answer.runs, "compiles": answer.compiles, "added": answer.added}
+        print_json({**fields, "error": answer.failed, "exit_code": code})
         raise typer.Exit(code)
     if answer.added:
         print_line(answer.added)
@@ -209,13 +209,13 @@ def _remedies(report: dict[str, Any], mode: str) -> list[str]:
     codes = {*report["eager_codes"]}
     misses = _misses()
     names = [name for code in sorted(codes - misses) if (name := remedies.remedy_of_code(code)) is not None]
-    found = [text for name in dict.fromkeys(names) if (text := remedies.sentences().get(name)) is not None]
+    sentences = [text for name in dict.fromkeys(names) if (text := remedies.sentences().get(name)) is not None]
     if mode == "explain" and codes & misses:
-        found.append("it compiles at the next run; `onegraph bake` does so before")
+        sentences.append("it compiles at the next run; `onegraph bake` does so before")
     if any(code.startswith("waits_") or code == "tried_too_often" for code in codes):
-        found.append("`onegraph retry` has it tried again at once")
+        sentences.append("`onegraph retry` has it tried again at once")
     if codes & {"unsigned", "wrong_signature", "foreign_owner", "unknown_publisher", "signing_key_refused"}:
-        found.append("see `onegraph doctor` for the key that graphs are signed with")
+        sentences.append("see `onegraph doctor` for the key that graphs are signed with")
     if "not_saved" in codes or "waits_for_disk" in codes:
-        found.append("see `onegraph doctor` for the disk")
-    return found
+        sentences.append("see `onegraph doctor` for the disk")
+    return sentences
