@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -24,25 +26,16 @@ def insert(
     The file itself stays as it is. Exit code 0 if one was written; 1 if not: nothing in it loads a model, it has a node
     of OneGraph, or it cannot be read or written.
     """
-    from ..host.jobs.inserting import inserted
-    from ..host.jobs.trial_runs import JobError
-    from ..host.jobs.workflow_job import read
-
     target = to or workflow.with_suffix(".onegraph.json")
-    nodes: list[str] = []
-    failed = ""
-    try:
-        made, nodes = inserted(read(workflow), workflow.name)
-        if nodes:
-            target.write_text(json.dumps(made), encoding="utf-8")
-        else:
-            failed = f"{workflow.name} has a node of OneGraph, or none that loads a model; nothing was written."
-    except JobError as error:
-        failed = str(error)
-    except OSError as error:
-        failed = f"{target.name} cannot be written: {error.strerror or error}."
-    if as_json:
-        print_json({"after": nodes, "written": "" if failed else str(target), "error": failed})
+    command = [sys.executable, "-m", "onegraph.host.jobs.inserting", str(workflow), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        told = {"after": [], "error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
     else:
-        print_line(failed or f"with Compile Model (OneGraph) after node {', '.join(nodes)}: {target}")
+        told = json.loads(done.stdout.strip().splitlines()[-1])
+    failed = str(told["error"])
+    if as_json:
+        print_json({"after": told["after"], "written": "" if failed else str(target), "error": failed})
+    else:
+        print_line(failed or f"with Compile Model (OneGraph) after node {', '.join(told['after'])}: {target}")
     raise typer.Exit(1 if failed else 0)

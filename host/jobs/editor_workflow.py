@@ -269,14 +269,14 @@ def prompt_of(data: Mapping[str, Any], types: Types, name: str) -> Prompt:
     try:
         definitions = {one["id"]: one for one in (data.get("definitions") or {}).get("subgraphs") or ()}
         graph = _Graph.of(data, definitions)
-        nodes = {f"{inside.name}{node['id']}": (inside, node) for inside, node in graph.active()}
-        wanted = [key for key, (_, node) in nodes.items() if types.get(node["type"], {}).get("output_node")]
+        running = {f"{inside.name}{node['id']}": (inside, node) for inside, node in graph.active()}
+        wanted = [key for key, (_, node) in running.items() if types.get(node["type"], {}).get("output_node")]
         prompt: Prompt = {}
         while wanted:
             key = wanted.pop()
-            if key in prompt or key not in nodes:
+            if key in prompt or key not in running:
                 continue
-            inside, node = nodes[key]
+            inside, node = running[key]
             if node["type"] not in types:
                 raise CannotTellError(
                     f"Node {key} is of type {node['type']}, which this ComfyUI does not have. Update ComfyUI, or "
@@ -288,7 +288,7 @@ def prompt_of(data: Mapping[str, Any], types: Types, name: str) -> Prompt:
         raise JobError(f"{name} is no workflow that can be read ({type(error).__name__}: {error}).") from error
     if not prompt:
         raise CannotTellError(f"{name} has no node that saves or shows anything, so ComfyUI would run nothing of it.")
-    return {key: prompt[key] for key in nodes if key in prompt}
+    return {key: prompt[key] for key in running if key in prompt}
 
 
 def is_link(value: Any) -> bool:

@@ -1,13 +1,20 @@
-"""Compile Model put behind whatever loads a model: in a prompt by what the server tells, in a file by the file."""
+"""Compile Model put behind whatever loads a model: in a prompt by what the server tells, in a file by the file.
+
+`python -m onegraph.host.jobs.inserting WORKFLOW TARGET` writes a workflow anew; the line printed is JSON: the nodes
+behind which Compile Model was put, and why nothing was written. Imports neither torch nor ComfyUI.
+"""
 
 from __future__ import annotations
 
 import copy
+import json
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from .editor_workflow import Types, default_of, described_as, inputs_of, is_editors, is_link
-from .trial_runs import JobError, Prompt, is_of_ours, nodes_of_ours
+from .trial_runs import JobError, Prompt, is_of_ours, nodes_of_ours, read
 
 COMPILE_MODEL = "OneGraphCompileModel"
 
@@ -139,3 +146,30 @@ def _beside(node: Mapping[str, Any]) -> list[float]:
     pos, size = node.get("pos"), node.get("size")
     x, y = (pos[0], pos[1]) if isinstance(pos, list) else (0, 0)
     return [x + (size[0] if isinstance(size, list) else 0) + _GAP, y]
+
+
+def write(workflow: Path, target: Path) -> dict[str, Any]:
+    """Write a workflow with the nodes. Never raises for what the files are.
+
+    Returns:
+        JSON-ready: `after`, the nodes behind which one was put, and `error`, why nothing was written.
+    """
+    after: list[str] = []
+    try:
+        made, after = inserted(read(workflow), workflow.name)
+        if not after:
+            return _told(after, f"{workflow.name} has a node of OneGraph, or none that loads a model.")
+        target.write_text(json.dumps(made), encoding="utf-8")
+    except JobError as error:
+        return _told(after, str(error))
+    except OSError as error:
+        return _told(after, f"{target.name} cannot be written: {error.strerror or error}.")
+    return _told(after, "")
+
+
+def _told(after: list[str], error: str) -> dict[str, Any]:
+    return {"after": after, "error": error}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(write(*map(Path, sys.argv[1:]))) + "\n")

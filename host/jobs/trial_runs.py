@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 STEPS = 2
@@ -60,6 +61,14 @@ class Server(Protocol):
 
     def stop(self, prompt_id: str) -> None:
         """Have a workflow end. Never raises."""
+
+
+def read(path: Path) -> Any:
+    """Read a workflow's JSON. Raises JobError."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise JobError(f"{path.name} cannot be read as JSON ({error}).") from error
 
 
 def checked(data: Any, name: str) -> Prompt:

@@ -34,6 +34,7 @@ from .trial_runs import (
     Prompt,
     checked,
     nodes_of_ours,
+    read,
     refusal_text,
     run_until_nothing_compiles,
 )
@@ -62,14 +63,6 @@ class WorkflowTask:
     comfyui: str = ""
     server: str = ""
     options: tuple[str, ...] = ()
-
-
-def read(path: Path) -> Any:
-    """Read a workflow's JSON. Raises JobError."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise JobError(f"{path.name} cannot be read as JSON ({error}).") from error
 
 
 # The server -----------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from onegraph.host.jobs.trial_runs import (
     Prompt,
     checked,
     nodes_of_ours,
+    read,
     run_until_nothing_compiles,
     shortened,
 )
-from onegraph.host.jobs.workflow_job import read
 
 
 def node(kind: str, **inputs: Any) -> dict[str, Any]:
