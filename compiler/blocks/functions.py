@@ -55,10 +55,10 @@ class CalledFunctions:
                 raise UnknownArgumentError("a function that it is given returns no tensor like the first one it takes")
             shapes = [results[position][1] or () for _, results in records]
             rules = [Rule.of([shape[dim] for shape in shapes], columns) for dim in range(dims)]
-            known = tuple(rule for rule in rules if rule is not None)
-            if len(known) < dims:
+            rules_of_dims = tuple(rule for rule in rules if rule is not None)
+            if len(rules_of_dims) < dims:
                 raise UnknownArgumentError("the sizes of what a function returns follow no rule")
-            calls.append((number, known))
+            calls.append((number, rules_of_dims))
         return cls(tuple(calls))
 
     def shapes(self, values: Sequence[int]) -> list[list[int]]:
@@ -136,7 +136,8 @@ def fold(tensors: Sequence[torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
 
 
 def reaches(function: Function, tensors: Sequence[torch.Tensor], options: Any = None) -> bool:
-    """Whether a function itself holds memory of some tensors, and so would see what a graph has not yet written there.
+    """Whether a function itself holds memory of some tensors: it would see what a graph has not yet written there, or
+    write what the graph has read already.
 
     Args:
         options: of the call, which are not looked into.

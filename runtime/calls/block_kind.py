@@ -190,7 +190,7 @@ class KindGraph:
             inputs[number] = torch.empty(inputs[number], 0, device=graph.device)
         try:
             if signature.calls_out:
-                result = self._calling_out(call, tuple(inputs), seen.sizes, counters, compared)
+                result = self._calling_out(call, tuple(inputs), matched.tensors, seen.sizes, counters, compared)
             else:
 
                 def eager(*tensors: torch.Tensor) -> Output:
@@ -223,17 +223,21 @@ class KindGraph:
         self,
         call: BlockCall,
         inputs: tuple[torch.Tensor, ...],
+        tensors: Sequence[torch.Tensor],
         sizes: Mapping[str, int],
         counters: Counters,
         compared: Callable[[Any], Any],
     ) -> Result | Raised | Refused | Changed:
-        """The call of a graph that calls functions: those of attention, and such as the block is called with."""
+        """The call of a graph that calls functions: those of attention, and such as the block is called with.
+
+        Args:
+            tensors: the call's own, of which `inputs` may have copies.
+        """
         assert self.graph is not None
         if not attention.can_be_called():
             return Refused(reasons.ChosenAttention("another attention"))
         functions = call_tree.functions_of(self.form, call.named)
-        changed = [inputs[number] for number in self.signature.mutated]
-        if changed and any(reaches(one, changed, call.options) for one in functions):
+        if any(reaches(one, tensors, call.options) for one in functions):
             return Refused(reasons.BlockShared(self.name))
         options = compared(call.options)
 

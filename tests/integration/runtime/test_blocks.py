@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.models import toy_blocks
+from support.models.toy_runs import Reported
 
 from onegraph.common.reasons import NoGraph
 from onegraph.common.shapes import Refused
@@ -33,7 +34,7 @@ FIRST = (2, 6, 10, 7)  # batch, height, width, tokens
 OTHERS = [(1, 5, 7, 1), (4, 3, 8, 30), (1, 1, 2, 1), (2, 16, 16, 77)]
 
 
-class Runs:
+class Runs(Reported):
     """Runs of one model."""
 
     def __init__(self, model: toy_blocks.Model, client: toy_blocks.Client | None = None) -> None:
@@ -63,18 +64,6 @@ class Runs:
     def routed(self) -> bool:
         """Whether calls of a block are anybody's but its class's."""
         return any(type(vars(module).get("forward")) is Route for module in self.model.modules())
-
-    @property
-    def eager(self) -> dict[str, int]:
-        """Calls of blocks that ran eager, by the code of the reason."""
-        codes: dict[str, int] = {}
-        for reason, calls in self.run.report.blocks.eager.items():
-            codes[reason.code] = codes.get(reason.code, 0) + calls
-        return codes
-
-    @property
-    def compiled(self) -> int:
-        return self.run.report.blocks.calls
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.models import toy_prefixes
+from support.models.toy_runs import Reported
 
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.calls.run import Run
@@ -26,7 +27,7 @@ OTHERS = [(1, 5, 7, 1), (4, 3, 8, 30), (2, 16, 16, 77), (1, 2, 2, 12)]
 DEPTH = 3
 
 
-class Runs:
+class Runs(Reported):
     """Runs of one model."""
 
     def __init__(self, model: toy_prefixes.Model) -> None:
@@ -38,18 +39,6 @@ class Runs:
         with self.blocks.call():
             found: torch.Tensor = self.model(*toy_prefixes.call(*sizes), {})
         return found
-
-    @property
-    def eager(self) -> dict[str, int]:
-        """Calls of blocks that ran eager, by the code of the reason."""
-        codes: dict[str, int] = {}
-        for reason, calls in self.run.report.blocks.eager.items():
-            codes[reason.code] = codes.get(reason.code, 0) + calls
-        return codes
-
-    @property
-    def compiled(self) -> int:
-        return self.run.report.blocks.calls
 
 
 @pytest.fixture(scope="module")
@@ -208,21 +197,30 @@ def test_functions_that_change_and_keep_tensors(engine: Registry, way: str) -> N
     assert runs.eager == {}
 
 
-def test_a_function_that_holds_what_the_block_changes_runs_eager(engine: Registry) -> None:
-    """It sees values that a graph writes at its end."""
+@pytest.mark.parametrize("argument", [0, 2, "not contiguous"])
+def test_a_function_that_holds_what_the_block_is_given_runs_eager(engine: Registry, argument: int | str) -> None:
+    """It sees values that a graph writes at its end, or writes what the graph has read; also where that read a copy."""
     model, plain = toy_prefixes.model(), toy_prefixes.model()
 
     def holding(one: toy_prefixes.Model) -> None:
         held: list[Any] = []
         one.around = lambda function: functools.partial(_with_held, function, held)
-        one.blocks[0].register_forward_pre_hook(lambda module, args: held.append(args[0]))
+
+        def hold(module: Any, args: Any) -> Any:
+            held.append(args[0 if argument == "not contiguous" else argument])
+            if argument == "not contiguous":
+                held[-1] = held[-1].transpose(1, 2).contiguous().transpose(1, 2)
+                return held[-1], *args[1:]
+            return args
+
+        one.around_inputs = hold
 
     holding(plain)
     holding(model)
     runs = Runs(model)
     for _ in range(2):
         same(runs(FIRST), plain(*toy_prefixes.call(*FIRST), {}))
-    assert runs.eager == {"forward_hook": 2, "block_shared": 4}
+    assert runs.eager == {"block_shared": 6} and runs.compiled == 0
 
 
 def _with_held(function: Callable[..., Any], held: list[Any], *args: Any, **kwargs: Any) -> Any:

@@ -61,6 +61,7 @@ class Model(torch.nn.Module):
     Attributes:
         cache: by sizes and block, keys and values of the text, the same at all steps; None: it is not used.
         around: makes another function of each that blocks are called with, where it is one.
+        around_inputs: makes other arguments of a block and its own, where it is one.
     """
 
     def __init__(self, width: int = 16, depth: int = 3) -> None:
@@ -70,6 +71,7 @@ class Model(torch.nn.Module):
         self.leave = torch.nn.Linear(width, 4)
         self.cache: dict[tuple[int, ...], dict[int, tuple[torch.Tensor, torch.Tensor]]] | None = {}
         self.around: Callable[[Any], Any] | None = None
+        self.around_inputs: Callable[[Any, Any], Any] | None = None
 
     def forward(self, x: Any, text: Any, transformer_options: Any) -> Any:
         batch, _, height, width = x.shape
@@ -86,7 +88,10 @@ class Model(torch.nn.Module):
             attend = self._attention(number, prefix, cache)
             if self.around is not None:
                 attend = self.around(attend)
-            both = block(both, mod, pe, attend, prefix, transformer_options=transformer_options)
+            args = (both, mod, pe, attend, prefix)
+            if self.around_inputs is not None:
+                args = self.around_inputs(block, args)
+            both = block(*args, transformer_options=transformer_options)
         return self.leave(both[:, prefix:]).transpose(1, 2).reshape(batch, 4, height, width)
 
     @staticmethod
