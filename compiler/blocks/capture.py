@@ -37,6 +37,7 @@ class BlockCalls:
         packages: whose objects are taken apart by their fields.
         attention: whether the graph has the attention in it, or calls a function.
         results: sizes of the leaves of calls, and what functions among the arguments returned in them.
+        served: sizes that the graph shall admit, too: see `SizeRules.infer`.
     """
 
     form: Form
@@ -45,6 +46,7 @@ class BlockCalls:
     packages: tuple[str, ...] = ()
     attention: Attention = "captured"
     results: tuple[tuple[Sizes, tuple[Result, ...]], ...] = ()
+    served: tuple[Sizes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ def capture_block(
         CaptureError: the block's code branches on a size or a value, returns something else than tensors, or does with
             the options what no graph can honour.
     """
-    sizes = SizeRules.infer(calls.records)
+    sizes = SizeRules.infer(calls.records, calls.served)
     inputs, dims = examples(calls.form, sizes, device)
     mutated: tuple[int, ...] = ()
     for _ in range(3):  # what a block changes is seen at a capture, and what it takes slices by
@@ -261,7 +263,7 @@ def capture_block(
             raise CaptureError(
                 f"The block could not be captured as one graph ({in_brief(error)}); it runs eager instead."
             ) from error
-        bounded = sizes.bounded(slices(program, sizes), calls.records)
+        bounded = sizes.bounded(slices(program, sizes), [*calls.records, *calls.served])
         if (call.seen.changed, bounded.bounds) == (mutated, sizes.bounds):
             break
         mutated, sizes = call.seen.changed, bounded

@@ -38,6 +38,7 @@ class KindCalls:
         packages: whose objects are taken apart by their fields.
         attention: whether the graph shall have the attention in it, or call a function.
         ones: by which they differ from calls of another graph of their form.
+        served: sizes that an earlier graph of the kind serves, whose rules were too narrow.
     """
 
     block: str
@@ -48,6 +49,7 @@ class KindCalls:
     packages: tuple[str, ...] = ()
     attention: Attention = "captured"
     ones: SizeOneDims | None = None
+    served: tuple[Sizes, ...] = ()
 
     def to_json(self) -> JSON:
         """Return everything, JSON-ready."""
@@ -60,6 +62,7 @@ class KindCalls:
             "packages": [*self.packages],
             "attention": self.attention,
             "ones": None if self.ones is None else self.ones.to_json(),
+            "served": [[*map(list, sizes)] for sizes in self.served],
         }
 
     @classmethod
@@ -69,13 +72,18 @@ class KindCalls:
         return cls(
             data["block"],
             call_tree.from_json(data["form"], packages),
-            tuple(tuple(map(tuple, sizes)) for sizes in data["seen"]),
+            _sizes(data["seen"]),
             OuterCall.from_json(data["outer"]),
             data["options"],
             packages,
             data["attention"],
             None if data["ones"] is None else SizeOneDims.from_json(data["ones"]),
+            _sizes(data["served"]),
         )
+
+
+def _sizes(data: JSON) -> tuple[Sizes, ...]:
+    return tuple(tuple(map(tuple, sizes)) for sizes in data)
 
 
 def capture_kind(
@@ -109,7 +117,7 @@ def capture_kind(
         records = [sizes for sizes in records if kind.ones.fit(sizes)]
     log.debug("%s: %d sizes from %d further calls", kind.block, len(records), made)
     results = () if same is None else tuple(same.results.items())
-    calls = BlockCalls(kind.form, tuple(records), kind.options, kind.packages, kind.attention, results)
+    calls = BlockCalls(kind.form, tuple(records), kind.options, kind.packages, kind.attention, results, kind.served)
     captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)
     if captured.operations < settings.fewest:
         raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")

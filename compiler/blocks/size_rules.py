@@ -19,6 +19,8 @@ import torch
 MOST = 1 << 18  # the largest size that a graph is made for
 _MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
+_SAMPLES = 5
+_PRIMES = (3, 29, 7, 53, 13, 37, 5, 19, 71, 11, 43)  # no sums and products of one another
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
 LeafDim: TypeAlias = tuple[int, int]  # leaf, dimension
@@ -97,16 +99,20 @@ class SizeRules:
     bounds: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def infer(cls, records: Sequence[Sizes]) -> SizeRules:
+    def infer(cls, records: Sequence[Sizes], served: Sequence[Sizes] = ()) -> SizeRules:
         """Infer the rules from the sizes of some calls of one form.
+
+        Args:
+            served: sizes that the rules shall admit, too, and of which nobody has made a call.
 
         Raises:
             ValueError: there is no record, or they are of several forms.
         """
-        if not records or len({tuple(map(len, record)) for record in records}) != 1:
+        admitted = [*records, *served]
+        if not records or len({tuple(map(len, record)) for record in admitted}) != 1:
             raise ValueError("records of calls must be of one form, and there must be some")
         columns = {
-            (leaf, dim): tuple(int(record[leaf][dim]) for record in records)
+            (leaf, dim): tuple(int(record[leaf][dim]) for record in admitted)
             for leaf, shape in enumerate(records[0])
             for dim in range(len(shape))
         }
@@ -151,11 +157,38 @@ class SizeRules:
     def fits(self, sizes: Sizes) -> bool:
         """Tell whether a call's sizes are such as the rules say. The call is of the recorded form."""
         values = [sizes[leaf][dim] for leaf, dim in self.symbols]
-        return (
-            all(low <= value <= high for value, (low, high) in zip(values, self.ranges, strict=True))
-            and all(sizes[leaf][dim] == rule.value(values) for (leaf, dim), rule in self.rules.items())
-            and all(values[a] <= values[b] for a, b in self.bounds)
+        in_range = all(low <= value <= high for value, (low, high) in zip(values, self.ranges, strict=True))
+        return in_range and self.holds(sizes)
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Tell whether a call's sizes follow from one another as in the records, in the graph's ranges or not.
+
+        Where they do not, further records make rules that admit the call; ranges are what the block's code admits.
+        """
+        values = [sizes[leaf][dim] for leaf, dim in self.symbols]
+        return all(sizes[leaf][dim] == rule.value(values) for (leaf, dim), rule in self.rules.items()) and all(
+            values[a] <= values[b] for a, b in self.bounds
         )
+
+    def samples(self, leaves: int) -> list[Sizes]:
+        """Return sizes of calls that fit: what holds in all of them holds in each call that fits.
+
+        Args:
+            leaves: how many a call has, those without sizes, too.
+        """
+        samples: list[Sizes] = []
+        for start in range(_SAMPLES):
+            values = [
+                min(max(low, _PRIMES[(start + number) % len(_PRIMES)]), high)
+                for number, (low, high) in enumerate(self.ranges)
+            ]
+            for lower, upper in self.bounds:
+                values[lower] = min(values[lower], values[upper])
+            shapes = self._shapes(values)
+            sizes = tuple(shapes.get(leaf, ()) for leaf in range(leaves))
+            if self.fits(sizes):
+                samples.append(sizes)
+        return samples
 
     def example_sizes(self) -> dict[int, tuple[int, ...]]:
         """Return the sizes of each leaf that has any, by its number, of a small call: of the example, where it is one.

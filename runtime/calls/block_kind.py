@@ -21,7 +21,7 @@ from ...compiler.blocks.functions import Function, folding, reaches
 from ...compiler.blocks.parameters import as_call
 from ...compiler.blocks.signature import BlockSignature
 from ...compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
-from ...compiler.blocks.size_rules import sizes_of
+from ...compiler.blocks.size_rules import Sizes, sizes_of
 from ..counters import Counters
 from ..graphs.binding import Held
 from ..graphs.first_use import QuantisingEager
@@ -84,6 +84,7 @@ class KindGraph:
         found: its graph, or why there is none.
         attends: how calls of the kind do.
         ones: by which they differ from calls of an earlier kind of the same form; None: there is none.
+        learned: how many graphs of the kind with too narrow rules of sizes were made before.
 
     Attributes:
         refusal: why no call of the kind is served, or None.
@@ -97,8 +98,10 @@ class KindGraph:
         packages: Sequence[str],
         attends: Attention = "captured",
         ones: SizeOneDims | None = None,
+        learned: int = 0,
     ) -> None:
         self.name = name
+        self.learned = learned
         self.attention = attends
         self.form = form
         self.ones = ones
@@ -144,17 +147,33 @@ class KindGraph:
 
     def _look(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], numbers: list[int]) -> Seen:
         """Look at a call of the kind, and remember what was seen."""
-        graph, sizes, elsewhere, ones = self.graph, None, None, None
+        graph, sizes, elsewhere, ones, outside_rules = self.graph, None, None, None, False
         if graph is not None and self.refusal is None:
             rules, by_leaf = self.signature.sizes, sizes_of(leaves)
             if rules.fits(by_leaf):
                 sizes = {f"size {n}": by_leaf[leaf][dim] for n, (leaf, dim) in enumerate(rules.symbols)}
-            elif self.ones is None:
-                ones = differing_size_one_dims(rules, by_leaf, self._tensors)
+            else:
+                ones = differing_size_one_dims(rules, by_leaf, self._tensors) if self.ones is None else None
+                outside_rules = not rules.holds(by_leaf)
             elsewhere = next((one.device for one in tensors if one.device != graph.device), None)
-        seen = Seen.of(tensors, numbers, sizes, elsewhere, ones)
+        seen = Seen.of(tensors, numbers, sizes, elsewhere, ones, outside_rules)
         self._seen = [seen, *self._seen[: _MOST_SEEN - 1]]
         return seen
+
+    def samples(self) -> list[Sizes]:
+        """Sizes of calls that the graph serves: see `SizeRules.samples`."""
+        return self.signature.sizes.samples(len(leaf_forms(self.form)))
+
+    def serves_all_of(self, other: KindGraph) -> bool:
+        """Tell whether this kind's graph serves the calls that another one of the same form serves."""
+        if self.graph is None or self.refusal is not None:
+            return False
+        return all(map(self.signature.sizes.fits, other.samples()))
+
+    def example(self) -> Sizes:
+        """Sizes of a call that was made when the graph was compiled."""
+        shapes = self.signature.sizes.recorded_sizes()
+        return tuple(shapes.get(leaf, ()) for leaf in range(len(leaf_forms(self.form))))
 
     def serve(
         self, call: BlockCall, matched: Matched, counters: Counters, compared: Callable[[Any], Any]

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,7 +35,53 @@ from .run import Run
 log = logging.getLogger("onegraph.runtime")
 
 MOST_KINDS = 8  # of blocks of one architecture, so that calls that differ each time cannot compile without end
+MOST_LEARNED = 3  # further graphs of one kind, each for sizes that the rules of the one before do not admit
 _MOST_SEEN = 8  # sizes of one kind that its compile is told
+
+
+class Differing(NamedTuple):
+    """How a call differs from those of the kinds that are known.
+
+    Attributes:
+        ones: by sizes of 1 from a kind of its form; None: it does not.
+        narrow: the last kind of its form that was made, if its rules of sizes do not admit the call; else None.
+    """
+
+    ones: SizeOneDims | None = None
+    narrow: KindGraph | None = None
+
+
+def choose(
+    kinds: list[KindGraph], named: Mapping[str, Any], attention: Attention
+) -> tuple[KindGraph, Matched] | Differing:
+    """Choose the kind of a call, which is put first; or tell how the call differs from those of all kinds.
+
+    Args:
+        named: the block's arguments.
+        attention: how the call attends.
+    """
+    ones: SizeOneDims | None = None
+    narrow: KindGraph | None = None
+    waiting: tuple[KindGraph, Matched] | None = None
+    for number, kind in enumerate(kinds):
+        matched = kind.match(named) if kind.attention == attention else None
+        if matched is None:
+            continue
+        outside_rules = matched.seen.outside_rules
+        failed = kind.graph is None or kind.refusal is not None
+        if matched.seen.ones is not None:  # of this form, and of another kind
+            ones = matched.seen.ones
+        elif (failed and kind.learned) or (outside_rules and kind.learned == MOST_LEARNED):
+            waiting = kind, matched  # a graph that was made before may serve the call
+        elif outside_rules:
+            narrow = kind if narrow is None or narrow.learned < kind.learned else narrow
+        else:
+            if number:
+                kinds.insert(0, kinds.pop(number))
+            return kind, matched
+    if waiting is not None and (narrow is not None or ones is None):
+        return waiting
+    return Differing(ones, narrow)
 
 
 @dataclass
@@ -47,6 +93,7 @@ class _Pending:
         block: the name of one of its blocks.
         like: a tensor of a call.
         options: plain values among the model's options.
+        narrow: whose rules of sizes do not admit its calls; None: there is none.
         written: whether the block of the call under way wrote into a container that it is given; None: no call is.
     """
 
@@ -56,6 +103,7 @@ class _Pending:
     block: str
     like: torch.Tensor
     options: Mapping[str, Any]
+    narrow: KindGraph | None
     seen: list[Sizes] = field(default_factory=list)
     written: Callable[[], bool] | None = None
 
@@ -107,17 +155,37 @@ class Kinds:
         architecture: str,
         named: Mapping[str, Any],
         attention: Attention,
-        ones: SizeOneDims | None = None,
+        differing: Differing,
     ) -> tuple[KindGraph, Matched] | Refused:
         """Make the kind of a call that is none of the known ones; its graph is restored, if there is one.
+
+        One that was restored may tell of the call that it is of yet another kind, whose graph is restored then.
 
         Args:
             among: the known ones, to which it is added.
             name: the block's.
             named: its arguments.
             attention: how the call attends.
-            ones: by which the call differs from those of a known kind of its form; None: there is none.
         """
+        while True:
+            made = self._make(among, name, block, architecture, named, attention, differing)
+            if isinstance(made, Refused):
+                return made
+            chosen = choose(among, named, attention)
+            if not isinstance(chosen, Differing) or chosen == differing:
+                return made if isinstance(chosen, Differing) else chosen
+            differing = chosen
+
+    def _make(
+        self,
+        among: list[KindGraph],
+        name: str,
+        block: torch.nn.Module,
+        architecture: str,
+        named: Mapping[str, Any],
+        attention: Attention,
+        differing: Differing,
+    ) -> tuple[KindGraph, Matched] | Refused:
         try:
             form, leaves = flatten(named, self._client.packages)
         except UnknownArgumentError as error:
@@ -129,17 +197,22 @@ class Kinds:
             return Refused(reasons.NotPlainInputs())
         started = time.perf_counter()
         shapes = {"form": to_json(form), **({"attention": attention} if attention == "called" else {})}
+        narrow = differing.narrow
+        ones, learned = (differing.ones, 0) if narrow is None else (narrow.ones, narrow.learned + 1)
         if ones is not None:
             shapes["ones"] = ones.to_json()
+        if learned:
+            shapes["learned"] = learned
         dtype = str(like.dtype).removeprefix("torch.")
         request = block_request(self._client, block, architecture, shapes, dtype, like.device)
         obtained: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
-        kind = KindGraph(type(block).__name__, form, obtained, self._client.packages, attention, ones)
+        kind = KindGraph(type(block).__name__, form, obtained, self._client.packages, attention, ones, learned)
         among.insert(0, kind)
         if isinstance(obtained, LoadedGraph):
             self._run.report.blocks.note_graph(obtained, time.perf_counter() - started)
         elif isinstance(request, Request) and obtained.reason == reasons.BlockRecorded():
-            self._pending.append(_Pending(request, kind, among, name, like, plain_options(options_of(named))))
+            options = plain_options(options_of(named))
+            self._pending.append(_Pending(request, kind, among, name, like, options, narrow))
         matched = kind.match(named)
         return (kind, matched) if matched is not None else Refused(reasons.UnusualInputs())
 
@@ -174,8 +247,10 @@ class Kinds:
         seconds = time.perf_counter() - started
         for one, graph in zip(pending, graphs, strict=True):
             kind = one.kind
-            made = KindGraph(kind.name, kind.form, graph, client.packages, kind.attention, kind.ones)
+            made = KindGraph(kind.name, kind.form, graph, client.packages, kind.attention, kind.ones, kind.learned)
             one.among[one.among.index(one.kind)] = made
+            if one.narrow in one.among and made.serves_all_of(one.narrow):
+                one.among.remove(one.narrow)
             if isinstance(graph, LoadedGraph):
                 run.report.blocks.note_graph(graph, seconds)
 
@@ -194,15 +269,17 @@ class Kinds:
             skeleton = run.skeleton(model)
             requests: list[Request] = []
             for one in pending:
+                narrow = one.narrow
                 calls = KindCalls(
                     one.block,
                     one.kind.form,
-                    tuple(one.seen),
+                    (*one.seen, *([] if narrow is None else [narrow.example()])),
                     described,
                     one.options,
                     client.packages,
                     one.kind.attention,
                     one.kind.ones,
+                    () if narrow is None else tuple(narrow.samples()),
                 )
                 asked = dataclasses.replace(one.request, calls=calls, model=skeleton)
                 requests.append(client.with_memory(run, asked, one.like))

@@ -40,6 +40,7 @@ class Seen:
         extents: bytes from the first to the last element of each tensor.
         memory: what is known of calls by their tensors' addresses.
         ones: by which they differ from those that the graph serves, where that is why it does not serve them.
+        outside_rules: whether their sizes do not follow from one another as those of the graph's calls.
     """
 
     looks: TensorLooks
@@ -50,6 +51,7 @@ class Seen:
     extents: list[int]
     memory: dict[tuple[int, ...], Memory] = field(default_factory=dict)
     ones: SizeOneDims | None = None
+    outside_rules: bool = False
 
     @classmethod
     def of(
@@ -59,10 +61,12 @@ class Seen:
         sizes: Mapping[str, int] | None,
         elsewhere: torch.device | None,
         ones: SizeOneDims | None,
+        outside_rules: bool,
     ) -> Seen:
         """Look at a call."""
         plain = all(one.is_contiguous() and not one.is_neg() and not one.is_conj() for one in tensors)
-        return cls(TensorLooks(tensors), numbers, sizes, elsewhere, plain, list(map(_extent, tensors)), ones=ones)
+        extents = list(map(_extent, tensors))
+        return cls(TensorLooks(tensors), numbers, sizes, elsewhere, plain, extents, {}, ones, outside_rules)
 
     def memory_of(self, tensors: Sequence[torch.Tensor], changed: Sequence[int]) -> Memory:
         """Where the tensors of a call of this look are. `changed`: those that the block writes to."""

@@ -21,13 +21,12 @@ from ...common.shapes import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
 from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
-from ...compiler.blocks.size_one_dims import SizeOneDims
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes, code_guard
 from ..guards.module_guard import GuardCache, ModuleGuard
 from ..obtain.registry import registry
 from .block_kind import BlockCall, KindGraph, Matched, Raised
-from .block_kinds import Kinds
+from .block_kinds import Differing, Kinds, choose
 from .client import Client
 from .routing import ForwardSlot, own_slot, routed
 from .run import Run
@@ -276,29 +275,17 @@ class BlockRun:
             return Refused(around)
         options = options_of(named)
         attention = self._client.attention(options)
-        ones: SizeOneDims | None = None
-        for number, kind in enumerate(one.kinds):
-            matched = kind.match(named) if kind.attention == attention else None
-            if matched is None:
-                continue
-            if matched.seen.ones is not None:  # of this form, and of another kind
-                ones = matched.seen.ones
-                continue
-            if number:
-                one.kinds.insert(0, one.kinds.pop(number))
-            return self._serve_by(kind, one, named, options, matched, checked)
-        if not checked:
-            return CHANGED
-        with self._lock:
-            architecture = one.guard.architecture(one.skeleton)
-        added = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
-        if not isinstance(added, Refused) and added[1].seen.ones is not None:  # it was restored
-            ones = added[1].seen.ones
-            added = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, ones)
-        return added if isinstance(added, Refused) else self._serve_by(added[0], one, named, options, added[1], True)
+        chosen: tuple[KindGraph, Matched] | Refused | Differing = choose(one.kinds, named, attention)
+        if isinstance(chosen, Differing):
+            if not checked:
+                return CHANGED
+            with self._lock:
+                architecture = one.guard.architecture(one.skeleton)
+            chosen = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, chosen)
+        return chosen if isinstance(chosen, Refused) else self._serve_by(*chosen, one, named, options, checked)
 
     def _serve_by(
-        self, kind: KindGraph, one: _Block, named: Mapping[str, Any], options: Any, matched: Matched, checked: bool
+        self, kind: KindGraph, matched: Matched, one: _Block, named: Mapping[str, Any], options: Any, checked: bool
     ) -> tuple[Any] | Raised | Refused | Changed:
         graph = kind.graph
         if graph is not None and (not checked and id(graph) not in one.started):

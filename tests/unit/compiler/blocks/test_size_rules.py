@@ -49,6 +49,29 @@ def test_one_size_that_is_another_does_not(sizes: tuple[int, int, int, int], pla
     assert not RULES.fits([tuple(one) for one in given_sizes])
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.tuples(*[st.integers(1, 60)] * 4), st.integers(1, 9))
+def test_rules_that_are_inferred_again_admit_all_that_they_did(sizes: tuple[int, int, int, int], rows: int) -> None:
+    narrow = SizeRules.infer([(*call(*one), (4, one[1])) for one in CALLS])  # rows were 4, a length the height
+    missed = (*call(7, 4, 6, 5), (4 + rows, 9))
+    assert not narrow.holds(missed)
+    rules = SizeRules.infer([missed], narrow.within(((1, MOST),) * 5).samples(7))
+    assert rules.recorded_sizes() == dict(enumerate(missed))  # of a call that was made
+    for values in ((4, sizes[1]), (4 + rows, 9), (17, 23)):
+        assert rules.fits((*call(*sizes), values))
+    assert {rules.rules[place] for place in narrow.rules if place[0] < 6} == {
+        rule for place, rule in narrow.rules.items() if place[0] < 6
+    }
+
+
+def test_what_a_graph_is_asked_for_lies_in_its_ranges() -> None:
+    rules = SizeRules.infer([((a, b), (b,), ()) for a, b in ((2, 9), (3, 7), (2, 4))])
+    for ranges in (((1, MOST), (1, MOST)), ((2, 9), (5, 5)), ((40, 64), (2, 3))):
+        samples = rules.within(ranges).samples(3)
+        assert samples and all(map(rules.within(ranges).fits, samples))
+        assert rules.within(ranges).holds(((1, 1000), (1000,), ())) and not rules.holds(((1, 9), (8,), ()))
+
+
 def test_products_where_the_image_comes_last() -> None:
     """As in Anima: height and width come first, tokens follow from them."""
     records = [((b, h, w, 8), (1, h * w, 4), (b, h * w * 3 // 3)) for b, h, w, _ in CALLS]
