@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import logging
 import statistics
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ import torch
 
 from ..common.errors import in_brief
 from ..common.outputs import Output, mapped, tensors_of
+from .capture_stream import capture_stream
 
 log = logging.getLogger("onegraph.compiler")
 
@@ -292,7 +292,7 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.inference_mode(False), torch.no_grad():
             static_inputs = tuple(torch.empty_like(t).copy_(t) for t in inputs)
-            side = self._side_stream(device)
+            side = capture_stream(device)
             side.wait_stream(current)
             with torch.cuda.stream(side):
                 graph.capture_begin(self._pool, "thread_local")
@@ -303,37 +303,6 @@ class CudaGraphs:
             current.wait_stream(side)
         self._pool, self._device = graph.pool(), device
         return _Captured(graph, current, static_inputs, output)
-
-    def _side_stream(self, device: torch.device) -> torch.cuda.Stream:
-        """The stream on which this thread captures, always the same one.
-
-        torch's cuBLAS keeps a workspace of 32 MiB for each stream that it was ever called on. The first call on it is
-        a plain one, or the workspace would belong to the capture and never be given back.
-        """
-        streams = getattr(_streams, "by_device", None)
-        if streams is None:
-            streams = _streams.by_device = {}
-        if device not in streams:
-            side = torch.cuda.Stream(device)
-            with torch.cuda.stream(side):
-                self._warm_up(device)
-            side.synchronize()
-            streams[device] = side
-        side = streams[device]
-        assert isinstance(side, torch.cuda.Stream)
-        return side
-
-    @staticmethod
-    def _warm_up(device: torch.device) -> None:
-        """Have cuBLAS and cuBLASLt take their workspaces on the current stream."""
-        for dtype in (torch.float16, torch.float32):
-            one = torch.ones(64, 64, dtype=dtype, device=device)
-            torch.mm(one, one)
-            torch.addmm(one[0], one, one)
-            torch.bmm(one[None], one[None])
-
-
-_streams = threading.local()
 
 
 def _in_words(shapes: Shapes) -> str:

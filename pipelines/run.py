@@ -17,7 +17,8 @@ from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
 from ..runtime.calls.run import Run
-from ..runtime.guards.module_guard import GuardCache, ModuleGuard
+from ..runtime.guards.guard_cache import GuardCache
+from ..runtime.guards.module_guard import ModuleGuard
 from ..runtime.obtain.registry import registry
 from . import module_facts
 from .families import Family

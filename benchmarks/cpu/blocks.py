@@ -55,7 +55,7 @@ def of_blocks(rounds: int) -> dict[str, Any]:
     from onegraph.runtime.calls.run import Run
     from onegraph.runtime.calls.session import BlockRun
     from onegraph.runtime.graphs.binding import Held
-    from onegraph.runtime.guards.module_guard import GuardCache
+    from onegraph.runtime.guards.guard_cache import GuardCache
     from onegraph.runtime.obtain import registry as registries
     from onegraph.runtime.obtain.registry import Registry
     from onegraph.runtime.policy import ANY_SPEED

@@ -84,7 +84,7 @@ def preloaded(bench: Bench) -> dict[str, Any]:
     for component in every:
         compile_ = component.compiles["any_size"]
         started = time.perf_counter()
-        thread = threading.Thread(target=compile_.engine.preload, args=(compile_.request, 0))
+        thread = threading.Thread(target=compile_.engine.preloads.run, args=(compile_.request, 0))
         thread.start()
         thread.join()
         ahead = {"ahead_s": round(time.perf_counter() - started, 4), "preloads": compile_.engine.counters.preloads}

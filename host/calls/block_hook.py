@@ -25,7 +25,8 @@ from ...runtime.calls import backend_choice
 from ...runtime.calls.requests import COMPONENT, stored_requests
 from ...runtime.calls.routing import ForwardSlot, own_slot
 from ...runtime.calls.session import BlockRun
-from ...runtime.guards.module_guard import GuardCache, ModuleGuard
+from ...runtime.guards.guard_cache import GuardCache
+from ...runtime.guards.module_guard import ModuleGuard
 from ...runtime.obtain.registry import registry
 from ...runtime.request import Request, RequestContext
 from ..capture.attention import ChosenAttention, compared

@@ -21,7 +21,7 @@ from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import component
 from ...runtime.calls.component import shape_policy_of
 from ...runtime.family import Arguments
-from ...runtime.guards.module_guard import GuardCache
+from ...runtime.guards.guard_cache import GuardCache
 from ...runtime.obtain import likely_compile
 from ...runtime.obtain.registry import registry
 from ...runtime.request import Request, RequestContext
@@ -194,7 +194,7 @@ class Component(component.Component):
 
 def _preload(request: Request, room: int, modules: int, compiles: str) -> None:
     with no_collection():
-        missing = registry().preload(request, room, modules)
+        missing = registry().preloads.run(request, room, modules)
     if missing and compiles:
         likely_compile.expect(compiles, request.device, 1)
 

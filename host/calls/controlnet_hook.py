@@ -19,7 +19,7 @@ from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice
 from ...runtime.calls.component import shape_policy_of
 from ...runtime.calls.dispatch import Call, count_eager
-from ...runtime.guards.module_guard import GuardCache
+from ...runtime.guards.guard_cache import GuardCache
 from ..comfyui import contract, model_source
 from ..comfyui.options import ModelNodeOptions
 from ..families import CONTROLNETS, Family, family_of

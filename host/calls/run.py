@@ -18,7 +18,8 @@ from ...runtime.calls.run import Run
 from ...runtime.calls.session import BlockRun
 from ...runtime.calls.weight_source import WeightSource
 from ...runtime.graphs.binding import Held
-from ...runtime.guards.module_guard import GuardCache, ModuleGuard
+from ...runtime.guards.guard_cache import GuardCache
+from ...runtime.guards.module_guard import ModuleGuard
 from ...runtime.obtain.registry import registry
 from ..weights import eligibility, host_memory, low_vram_blocks, paged_blocks, paged_weights, plain
 

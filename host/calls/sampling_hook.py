@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...runtime.guards.module_guard import GuardCache
+from ...runtime.guards.guard_cache import GuardCache
 from .component import Component
 from .run import HostRun
 

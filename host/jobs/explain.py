@@ -75,7 +75,7 @@ def _model(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
     from ...common.reasons import Reason
     from ...compiler.blocks.repeated import repeated_blocks
     from ...graph_cache.model_hash import ModelSource, hash_file
-    from ...runtime.guards.module_guard import GuardCache
+    from ...runtime.guards.guard_cache import GuardCache
     from ..calls.component import Component
     from ..families import MODELS, family_of
 
@@ -100,7 +100,7 @@ def _model(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
 def _vae(vae: Any, path: Path, backend: str) -> Iterator[Finding]:
     from ...common.reasons import Reason
     from ...graph_cache.model_hash import ModelSource, hash_file
-    from ...runtime.guards.module_guard import GuardCache
+    from ...runtime.guards.guard_cache import GuardCache
     from ..calls.component import Component
     from ..calls.vae.eligibility import halves_of
 
@@ -123,7 +123,7 @@ def _vae(vae: Any, path: Path, backend: str) -> Iterator[Finding]:
 def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Finding]:
     """Graphs of blocks that the store has: which others a run needs only its calls tell."""
     from ...runtime.calls.requests import COMPONENT, stored_requests
-    from ...runtime.guards.module_guard import GuardCache
+    from ...runtime.guards.guard_cache import GuardCache
     from ..calls.block_hook import BlockClient, Blocks
     from ..calls.component import Component
     from ..comfyui.options import ModelNodeOptions

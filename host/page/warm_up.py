@@ -140,7 +140,7 @@ def restore(name: str, entries: Sequence[Listed]) -> bool:
     for one in matching:
         for request in requests_of(one):
             with no_collection():
-                registry().preload(request, 0)
+                registry().preloads.run(request, 0)
             if registry().loaded(request.key, request.device) is not None:
                 loaded += 1
                 break

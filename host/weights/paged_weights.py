@@ -25,7 +25,8 @@ import torch
 
 from ...common import reasons
 from ...common.shapes import Refused
-from ...common.torch_private import Tables, TensorLooks, copy_all, set_tables, tables
+from ...common.torch_guards import TensorLooks
+from ...common.torch_private import Tables, copy_all, set_tables, tables
 from ...compiler.composite_weights import PLAIN
 from ..comfyui import contract
 from .quantised import is_quantised, tensors_of_weight

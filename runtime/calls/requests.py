@@ -13,7 +13,7 @@ from ...common import reasons
 from ...common.shapes import Refused, ShapeRange
 from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.key import GraphKey
-from ..guards.module_guard import GuardCache
+from ..guards.guard_cache import GuardCache
 from ..obtain.registry import registry
 from ..request import PREFIX, Request
 from . import backend_choice

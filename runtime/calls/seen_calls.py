@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...common.torch_private import TensorLooks
+from ...common.torch_guards import TensorLooks
 from ...compiler.blocks.size_one_dims import SizeOneDims
 
 _ADDRESS = torch.Tensor.data_ptr

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,46 +18,22 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
-from ...compiler.blocks.parameters import Parameters, options_of, parameters_of
+from ...compiler.blocks.parameters import options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes, code_guard
-from ..guards.module_guard import GuardCache, ModuleGuard
+from ..guards.guard_cache import GuardCache
 from ..obtain.registry import registry
 from .block_kind import BlockCall, KindGraph, Matched, Raised
 from .block_kinds import Differing, Kinds, choose
+from .call_weights import CallWeights
 from .client import Client
 from .routing import ForwardSlot, own_slot, routed
 from .run import Run
-from .weight_source import Brought, WeightSource
+from .run_block import RunBlock
+from .weight_source import Brought
 
 log = logging.getLogger("onegraph.runtime")
-
-
-@dataclass(eq=False)
-class _Block:
-    """One block in a run.
-
-    Attributes:
-        skeleton: the block as graphs are compiled for it.
-        kinds: of its structure, the one that was called last first.
-        refusal: why no graph serves it now, or None.
-        failure: why none does for the rest of the run, or None.
-        served: whether a graph served its last call: the next one is launched by what is known, and checked later.
-        started: ids of the graphs that began a run of it.
-    """
-
-    name: str
-    block: torch.nn.Module
-    guard: ModuleGuard
-    parameters: Parameters
-    skeleton: torch.nn.Module
-    version: int = 0
-    kinds: list[KindGraph] = field(default_factory=list)
-    refusal: Reason | None = None
-    failure: Reason | None = None
-    served: bool = False
-    started: set[int] = field(default_factory=set)
 
 
 class BlockRun:
@@ -83,14 +58,10 @@ class BlockRun:
         self._client = client
         self._run_of = weakref.ref(run)  # which has this: nothing waits for a collector that holds weights
         self._model = weakref.ref(model)
-        self._held: torch.nn.Module | None = None  # in a call, what has all weights, where that is not the model
-        self._source: WeightSource | None = None  # of weights that have no room together
-        self._by_block = False  # whether a call has its weights from there
-        self._crowded = False  # a call ran out of memory with all weights in place
+        self._weights = CallWeights()
         self._lock = threading.RLock() if lock is None else lock
         self._kinds = Kinds(client, run)
         self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self._unheld: Reason | None = None  # why a call has no weights
         self._counters = registry().counters
         self._moment = object()  # of a call of the model
         self._called = False
@@ -98,11 +69,11 @@ class BlockRun:
         self._eager: Counter[Reason] = Counter()
         rules = client.rules()
         self._exact = rules.composites.exact
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, RunBlock] = {}
         for name, block in repeated_blocks(model).items():
             guard = guards.of(block, rules)
             cls: Any = type(block)
-            made = _Block(name, block, guard, parameters_of(cls), block)
+            made = RunBlock(name, block, guard, parameters_of(cls), block)
             self._blocks[id(block)] = made
             self._look_at(made)
         run.report.blocks.of = len(self._blocks)
@@ -154,7 +125,8 @@ class BlockRun:
                 if model is not None:
                     self._kinds.compile_pending(model, self._outer)
         finally:
-            self._outer, self._held = None, None  # the tensors of a call are not kept until the next one
+            self._outer = None  # the tensors of a call are not kept until the next one
+            self._weights.end()
         run.served = bool(self._served)
         if self._served:
             report.compiled_calls += 1
@@ -166,16 +138,7 @@ class BlockRun:
         """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
         model = self._model()
         assert model is not None  # it is called
-        self._by_block = self._crowded
-        if not self._crowded:
-            held = lasting.enter_context(self._run.weights(model))
-            if isinstance(held, Refused):
-                self._source = self._source or self._run.weight_source(model, held.reason)
-                self._by_block = self._source is not None
-                if not self._by_block:
-                    self._unheld = held.reason
-            elif held is not model:
-                self._held = held
+        self._weights.begin(self._run, model, lasting)
         slots: list[tuple[torch.nn.Module, ForwardSlot]] = []
         for one in self._blocks.values():  # some calls do not come here
             slot = self._client.slot(one.block)
@@ -198,33 +161,28 @@ class BlockRun:
         try:
             yield
         except Exception as error:
-            log.exception("the blocks of a model cannot be served")
-            reason = reasons.NotInspected("model", type(error).__name__, in_brief(error))
-            self._run.refusal = reason
+            reason = self._give_up(error)
             self._run.report.eager[reason] += 1
             registry().counters.count_eager(reason)
 
     def _refusal(self) -> Reason | None:
         """Why no block is served in this call of the model, or None."""
-        run = self._run
-        self._unheld = None
         try:
-            return run.refusal or self._client.refusal(run)
+            return self._run.refusal or self._client.refusal(self._run)
         except Exception as error:  # never into the queue
-            log.exception("the blocks of a model could not be inspected")
-            run.refusal = reasons.NotInspected("model", type(error).__name__, in_brief(error))
-        return run.refusal
+            return self._give_up(error)
 
-    def _look_at(self, one: _Block) -> None:
+    def _give_up(self, error: Exception) -> Reason:
+        """Have the rest of the run eager after an error."""
+        log.error("the blocks of a model cannot be served", exc_info=error)
+        self._run.refusal = reason = reasons.NotInspected("model", type(error).__name__, in_brief(error))
+        return reason
+
+    def _look_at(self, one: RunBlock) -> None:
         """Take down what a block is now."""
         with self._lock:
-            one.guard.refresh(one.block)
-            obtained = self._client.skeleton(self._run, one.name, one.block, one.guard)
-            one.refusal = obtained.reason if isinstance(obtained, Refused) else one.guard.patched
-            skeleton = one.block if isinstance(obtained, Refused) else obtained
-            if one.guard.version != one.version or skeleton is not one.skeleton:
-                one.version, one.skeleton, one.started = one.guard.version, skeleton, set()
-                one.kinds = self._kinds.of(one.guard.architecture(skeleton))
+            if one.look(self._client, self._run):
+                one.kinds = self._kinds.of(one.guard.architecture(one.skeleton))
 
     # A call of a block --------------------------------------------------------------------------------------
 
@@ -236,7 +194,7 @@ class BlockRun:
                 self._outer = args, kwargs
             return type(block).forward(block, *args, **kwargs)
         try:
-            served = self._serve(one, args, kwargs, checked=self._by_block or not one.served)
+            served = self._serve(one, args, kwargs, checked=self._weights.by_block or not one.served)
             if isinstance(served, Changed):
                 served = self._serve(one, args, kwargs, checked=True)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
@@ -257,7 +215,7 @@ class BlockRun:
         return result
 
     def _serve(
-        self, one: _Block, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool
+        self, one: RunBlock, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool
     ) -> tuple[Any] | Raised | Refused | Changed:
         """A call of a block by a graph. `checked`: the block is checked first, else by the graph's call."""
         if checked:
@@ -285,7 +243,11 @@ class BlockRun:
         return chosen if isinstance(chosen, Refused) else self._serve_by(*chosen, one, named, options, checked)
 
     def _serve_by(
+<<<<<<< HEAD
         self, kind: KindGraph, matched: Matched, one: _Block, named: Mapping[str, Any], options: Any, checked: bool
+=======
+        self, kind: KindGraph, one: RunBlock, named: Mapping[str, Any], options: Any, matched: Matched, checked: bool
+>>>>>>> house
     ) -> tuple[Any] | Raised | Refused | Changed:
         graph = kind.graph
         if graph is not None and (not checked and id(graph) not in one.started):
@@ -296,17 +258,16 @@ class BlockRun:
         if graph is None or kind.refusal is not None:
             self._kinds.note(kind, named, matched.leaves)
             return Refused(kind.refusal or reasons.NoGraph())
-        now = self._unheld or self._client.call_refusal()
+        now = self._weights.refusal or self._client.call_refusal()
         if now is not None:
             return Refused(now)
-        source = self._source
-        if source is None or not self._by_block:
-            module = one.skeleton if self._held is None else self._held.get_submodule(one.name)
-            return self._run_graph(kind, one, named, options, matched, Brought(module, 0), checked)
+        placed = self._weights.placed(one.name, one.skeleton)
+        if placed is not None:
+            return self._run_graph(kind, one, named, options, matched, placed, checked)
         slower = graph.first_use.slower()
         if slower is not None:  # no weights are brought for it
             return Refused(slower)
-        with source.weights(one.name) as brought:
+        with self._weights.brought(one.name) as brought:
             if isinstance(brought, Refused):
                 return brought
             return self._run_graph(kind, one, named, options, matched, brought, checked)
@@ -314,7 +275,7 @@ class BlockRun:
     def _run_graph(
         self,
         kind: KindGraph,
-        one: _Block,
+        one: RunBlock,
         named: Mapping[str, Any],
         options: Any,
         matched: Matched,
@@ -322,7 +283,7 @@ class BlockRun:
         checked: bool,
     ) -> tuple[Any] | Raised | Refused | Changed:
         """Run the graph of a kind for a block whose weights are on the device."""
-        run, graph, by_block = self._run, kind.graph, self._by_block
+        run, graph = self._run, kind.graph
         assert graph is not None
         if id(graph) not in one.started:
             # The run's version is of no block: a layer that was exchanged is another version of its block alone.
@@ -331,7 +292,8 @@ class BlockRun:
         self._client.before_call(run, one.block)
         exact = self._exact if one.guard.composite else None
         # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
-        held, block = (None, brought.eager or brought.module) if by_block else (run.held, one.block)
+        apart = brought.eager or brought.module
+        held, block = (None, apart) if self._weights.by_block else (run.held, one.block)
         unchanged = None if checked else functools.partial(self._is_unchanged, one, graph)
         call = BlockCall(block, brought.module, named, options, held, exact, unchanged)
         served = kind.serve(call, matched, self._counters, self._client.compared)
@@ -339,22 +301,13 @@ class BlockRun:
             run.report.blocks.served(graph, one.name, brought.streamed)
         elif not isinstance(served, Refused):
             return served  # raised, or changed
-        elif isinstance(served.reason, reasons.MemoryRanOut):
-            self._no_memory(kind, served.reason)
+        elif isinstance(served.reason, reasons.MemoryRanOut) and not self._weights.ran_out(run, self._model()):
+            kind.refusal = served.reason  # no more of this in this run: the next one may have more
         return served
 
-    def _is_unchanged(self, one: _Block, graph: LoadedGraph) -> bool:
+    def _is_unchanged(self, one: RunBlock, graph: LoadedGraph) -> bool:
         """Whether a block is what it was when it was last checked, and its functions are those of the graph."""
         version, skeleton = one.version, one.skeleton
         self._look_at(one)
         same = one.version == version and one.skeleton is skeleton and one.refusal is None
         return same and graph.replaced(self._moment) is None
-
-    def _no_memory(self, kind: KindGraph, reason: Reason) -> None:
-        """Memory ran out in a call: no more of this in this run. The next one may have more."""
-        model = self._model()
-        if self._held is not None and model is not None:  # without all of its weights, there may be room
-            self._source = self._source or self._run.weight_source(model, reasons.NoRoomForWeights())
-            self._crowded = self._source is not None
-        if not self._crowded or self._by_block:
-            kind.refusal = reason

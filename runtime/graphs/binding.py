@@ -21,7 +21,8 @@ from ...backends import Runner
 from ...common import reasons
 from ...common.shapes import Refused
 from ...common.tensor_meta import TensorMeta
-from ...common.torch_private import TensorLooks, own_parameters, parameter_tables, without_class
+from ...common.torch_guards import TensorLooks
+from ...common.torch_private import own_parameters, parameter_tables, without_class
 from ...compiler.composite_weights import MEMORY, PLAIN, as_read
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,19 @@ def load(request: Request, entry: Entry, folder: Path) -> tuple[Runner, Callable
         return backend.load(folder, request.device), None
     another = backend.loader(folder, request.device)
     return another(), another
+
+
+def run_once(
+    runner: Runner, weights: Mapping[str, torch.Tensor], inputs: tuple[torch.Tensor, ...], device: torch.device
+) -> None:
+    """Run a call with some weights and release them, so that kernels and libraries are on the device."""
+    try:
+        runner.bind(weights)
+        runner(*inputs)
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+    finally:
+        runner.close()
 
 
 @dataclass(eq=False)

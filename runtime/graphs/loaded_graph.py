@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from ...backends import Runner
-from ...backends.cuda_graphs import CudaGraphs, Release
+from ...backends.cuda_graphs import Release
 from ...common import reasons
 from ...common.errors import BindError
 from ...common.outputs import Output, tensors_of
@@ -28,7 +28,8 @@ from ..counters import Counters
 from ..guards import code_guard
 from ..request import Request
 from . import binding, call_thread, out_of_memory
-from .bound_runners import BoundRunner, BoundRunners
+from .bound_runners import BoundRunner, BoundRunners, run_once
+from .captures import Captures
 from .first_use import CheckFailed, Comparison, FirstUseCheck
 from .graph_options import GraphOptions
 from .spot_check import SpotChecks
@@ -97,16 +98,12 @@ class LoadedGraph:
         self._constants = options.constants
         self._lease = options.lease
         self._lock = threading.Lock()
-        worked = entry.manifest.cuda_graphs and not store.markers.died_while_capturing(entry.folder)
-        may_capture = options.policy.captures and worked and options.another is None
-        self._may_capture = runner.cuda_graphs is not None and may_capture
-        if runner.cuda_graphs is not None and not may_capture:
-            runner.cuda_graphs.forbid()
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
         if options.compare_anew:
             self.first_use.result = FirstUse(environment=request.environment)
-        if runner.cuda_graphs is not None:
-            runner.cuda_graphs.trials = self.first_use
+        worked = entry.manifest.cuda_graphs and not store.markers.died_while_capturing(entry.folder)
+        may_capture = options.policy.captures and worked and options.another is None
+        self._captures = Captures(runner.cuda_graphs, self.first_use, may_capture)
         self._checks_behind = request.device.type in options.policy.checks_behind_on
         self._checks = SpotChecks(self.shapes, self.device, self.first_use, options.policy.checks_share)
 
@@ -120,7 +117,7 @@ class LoadedGraph:
     @property
     def captured_bytes(self) -> int:
         """Bytes that the CUDA graphs of its calls hold."""
-        return 0 if self._cuda_graphs is None else self._cuda_graphs.held_bytes
+        return self._captures.held_bytes
 
     def close(self) -> None:
         """Release the memory; the graph cannot be called any more."""
@@ -134,10 +131,10 @@ class LoadedGraph:
 
         Never waits: the host may ask for memory in the midst of a call of this very graph.
         """
-        if self._cuda_graphs is None or not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             return 0
         try:
-            return self._cuda_graphs.release(why)
+            return self._captures.release(why)
         finally:
             self._lock.release()
 
@@ -161,13 +158,7 @@ class LoadedGraph:
     def trim(self, available: int) -> None:
         """Release what only makes calls faster, if it is much beside the bytes that are free."""
         with self._lock:
-            if self._cuda_graphs is not None:
-                self._cuda_graphs.trim(available)
-
-    @property
-    def _cuda_graphs(self) -> CudaGraphs | None:
-        """What captures its calls: those of the only runner, as none of several captures any."""
-        return self._runners.first.runner.cuda_graphs
+            self._captures.trim(available)
 
     # Calls --------------------------------------------------------------------------------------------------
 
@@ -238,7 +229,12 @@ class LoadedGraph:
                     if unchanged is not None and behind:
                         if current is None or kept is None or current.module() is not module or not current.is_in(kept):
                             return CHANGED
-                        return self._checked_behind(bound.runner, current, module, inputs, unchanged, counters)
+                        output = self._run(bound.runner, inputs)
+                        if not (current.holds(module) and unchanged()):  # looked at while the device computes
+                            counters.dropped_calls += 1
+                            return CHANGED
+                        counters.compiled_calls += 1
+                        return Result(output)
                     if current is None or kept is None or not current.holds(module):
                         made = self._bind(bound, module)
                         if isinstance(made, Refused):
@@ -247,20 +243,12 @@ class LoadedGraph:
                         held.put(id(bound), *made)
                         kept = made[1]
                         del made
-                    if due:
+                    if due or spot:
+                        counters.spot_checks += spot
                         comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
-                        with self._comparing(compared):
-                            checked = self.first_use.check(comparison)
-                        result = self._retire(checked) if isinstance(checked, CheckFailed) else Result(checked)
-                        if compared is not None and result.refusal is None:
-                            result = Result(self._run(bound.runner, inputs))
-                    elif spot:
-                        counters.spot_checks += 1
-                        comparison = Comparison(inputs, sizes, functools.partial(self._run, bound.runner), eager)
+                        compare = self._checks.later if spot else self._checks.first
                         comparing = functools.partial(self._comparing, compared)
-                        output, failed = self._checks.checked(
-                            comparison, bound.runner, comparing, apart=compared is not None
-                        )
+                        output, failed = compare(comparison, bound.runner, comparing, apart=compared is not None)
                         result = Result(output) if failed is None else self._retire(failed)
                     else:
                         result = Result(self._run(bound.runner, inputs))
@@ -283,37 +271,14 @@ class LoadedGraph:
                 counters.compiled_calls += 1
             return result
 
-    def _checked_behind(
-        self,
-        runner: Runner,
-        current: binding.Binding,
-        module: torch.nn.Module,
-        inputs: tuple[torch.Tensor, ...],
-        unchanged: Callable[[], bool],
-        counters: Counters,
-    ) -> Result | Changed:
-        """A call that is launched first and checked while the device computes; its memory is held by the caller."""
-        output = self._run(runner, inputs)
-        if current.holds(module) and unchanged():
-            counters.compiled_calls += 1
-            return Result(output)
-        counters.dropped_calls += 1
-        return CHANGED
-
     def _run(self, runner: Runner, inputs: tuple[torch.Tensor, ...]) -> Output:
         """The runner's call, once more with more room where memory ran out."""
-        try:
-            return runner(*inputs)
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            if not out_of_memory.suspicious(error, self.device):
-                raise
 
         def make_room() -> None:
-            if self._cuda_graphs is not None:
-                self._cuda_graphs.release("needed")
+            self._captures.release("needed")
             self._make_room()
 
-        return out_of_memory.retried(lambda: runner(*inputs), make_room, self.device)
+        return out_of_memory.run(lambda: runner(*inputs), make_room, self.device)
 
     def warm(self, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
         """Run on weights of zeros, so that kernels and libraries are on the device before the first calls need them.
@@ -331,13 +296,7 @@ class LoadedGraph:
                     return
                 with self._store.markers.loading(self.entry.folder):
                     weights = weights or zeros(self._constants, self.device)
-                    try:
-                        runner.bind(weights)
-                        runner(*inputs)
-                        if self.device.type == "cuda":
-                            torch.cuda.current_stream(self.device).synchronize()
-                    finally:
-                        runner.close()
+                    run_once(runner, weights, inputs, self.device)
                 if number:
                     self._runners.keep(runner)
 
@@ -345,19 +304,15 @@ class LoadedGraph:
         """A crash marker around the calls that could take the process down."""
         if self.fresh:
             return self._store.markers.loading(self.entry.folder)
-        if self._may_capture and self._cuda_graphs is not None and self._cuda_graphs.due(inputs):
+        if self._captures.due(inputs):
             return self._store.markers.capturing(self.entry.folder)
         return _UNMARKED
 
     @contextlib.contextmanager
     def _comparing(self, compared: Callable[[], contextlib.AbstractContextManager[object]] | None) -> Iterator[None]:
         """In what a graph is compared with eager."""
-        with self._uncaptured(), contextlib.nullcontext() if compared is None else compared():
+        with self._captures.paused(), contextlib.nullcontext() if compared is None else compared():
             yield
-
-    def _uncaptured(self) -> contextlib.AbstractContextManager[None]:
-        """While this lasts calls are only made: a capture would spoil what is measured."""
-        return contextlib.nullcontext() if self._cuda_graphs is None else self._cuda_graphs.paused()
 
     def _bind(
         self, bound: BoundRunner, module: torch.nn.Module

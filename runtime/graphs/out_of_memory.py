@@ -12,6 +12,16 @@ from ...common.outputs import Output
 _SHIM = "API call failed"  # all that AOTInductor says of an error inside a graph; the error itself goes to its log
 
 
+def run(call: Callable[[], Output], make_room: Callable[[], object], device: torch.device) -> Output:
+    """Make a call, once more with more room where memory ran out; raises as `retried` does."""
+    try:
+        return call()
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        if not suspicious(error, device):
+            raise
+    return retried(call, make_room, device)
+
+
 def retried(call: Callable[[], Output], make_room: Callable[[], object], device: torch.device) -> Output:
     """Make a call that may have run out of memory a second time, with more room.
 

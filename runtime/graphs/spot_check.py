@@ -78,7 +78,7 @@ class Schedule:
 
 
 class SpotChecks:
-    """The checks of one graph's later calls.
+    """The checks of one graph's calls, the first ones and some later ones.
 
     Args:
         shapes: of the graph.
@@ -96,10 +96,20 @@ class SpotChecks:
         """Count a call; whether it is to be checked. `copied`: see `LoadedGraph.call`."""
         return self._schedule.due(copied)
 
-    def checked(
+    def first(
         self, comparison: Comparison, runner: Callable[..., Output], comparing: Comparing, apart: bool
     ) -> tuple[Output, CheckFailed | None]:
-        """A call that is compared with eager where there is memory for it: a block in full, anything else in part.
+        """One of the first calls, which is compared with eager in full; see `later`."""
+        with comparing():
+            checked = self._first_use.check(comparison)
+        if isinstance(checked, CheckFailed):
+            return checked.reference, checked
+        return comparison.run(comparison.inputs) if apart else checked, None
+
+    def later(
+        self, comparison: Comparison, runner: Callable[..., Output], comparing: Comparing, apart: bool
+    ) -> tuple[Output, CheckFailed | None]:
+        """A later call, compared with eager where there is memory for it: a block in full, anything else in part.
 
         Eager computes a block before its graph does: after it, all that eager needs would lie beside what the graph
         returned, which is more memory than eager takes without a graph.

@@ -7,18 +7,16 @@ graph is loaded, by identity at calls that are checked in full (some 0.1 ms for 
 
 from __future__ import annotations
 
-import gc
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
 
 from ...common.reasons import FunctionReplaced, OtherHostVersion
-from ...common.torch_private import dict_writes
 from ...compiler.code.code_digest import (
     PYTHON,
     bytecode_digest,
@@ -35,6 +33,7 @@ from ...compiler.code.code_digest import (
 from ...compiler.code.code_record import MISSING, describe_value, resolve
 from ...compiler.code.fingerprint import names_in
 from ...graph_cache.manifest import CodeRecord, Manifest
+from .watched_names import WatchedNames
 
 # A function that is not the one that the graph was captured from. One that was replaced at run time may be put back,
 # another version of the host stays.
@@ -121,71 +120,6 @@ def _parts(functions: Sequence[FunctionType], closures: Sequence[FunctionType]) 
     return values
 
 
-def _table_of(owner: ModuleType | type) -> Any:
-    """Where a module or a class has its names. A class shows a view of it, which refers to nothing else."""
-    space = vars(owner)
-    return space if isinstance(space, dict) else gc.get_referents(space)[0]
-
-
-class _Names:
-    """What names of modules and classes refer to, compared by identity: 0.06 us a name.
-
-    Holds what they refer to, so that nothing else gets its identity.
-    """
-
-    def __init__(self) -> None:
-        self._writes = dict_writes()
-        self._tables: list[Any] = []  # of modules and classes, what is written to
-        self._then: list[Any] = []
-        self._names: dict[int, tuple[ModuleType | type, set[str]]] = {}
-        self._present: list[tuple[Mapping[str, Any], Callable[[Any], tuple[Any, ...]], list[int]]] = []
-        self._absent: list[tuple[Mapping[str, Any], list[str]]] = []
-        self._held: list[Any] = []
-
-    def watch(self, owner: ModuleType | type, name: str) -> Any:
-        """Watch what a name refers to from the next `note` on; what it does now, or `MISSING`."""
-        self._names.setdefault(id(owner), (owner, set()))[1].add(name)
-        return vars(owner).get(name, MISSING)
-
-    def note(self) -> None:
-        """Take down what the names refer to now."""
-        self._present, self._absent, self._held = [], [], []
-        self._tables = [_table_of(owner) for owner, _ in self._names.values()]
-        self._then = list(map(self._writes, self._tables))  # first: what is written meanwhile is found by the next look
-        for owner, names in self._names.values():
-            space = vars(owner)
-            values = {name: space.get(name, MISSING) for name in sorted(names)}  # once: others may delete it meanwhile
-            present = {name: value for name, value in values.items() if value is not MISSING}
-            if present:
-                # One name more than needed: of a single one it gives no tuple.
-                first = next(iter(present))
-                ids = [id(present[first]), *map(id, present.values())]
-                self._present.append((space, operator.itemgetter(first, *present), ids))
-            if len(present) < len(values):
-                self._absent.append((space, [name for name in values if name not in present]))
-            self._held += present.values()
-
-    def same(self) -> bool:
-        """Tell whether they refer to the same objects still, and the others to nothing; not before `note`."""
-        if not self._names:
-            return False
-        writes = list(map(self._writes, self._tables))
-        if writes == self._then:
-            return True
-        try:
-            unchanged = all(list(map(id, values_of(space))) == ids for space, values_of, ids in self._present)
-        except KeyError:  # a name is gone
-            return False
-        if not unchanged or any(any(map(space.__contains__, names)) for space, names in self._absent):
-            return False
-        self._then = writes
-        return True
-
-    def release(self) -> None:
-        """Hold nothing any more: a custom node's function may hold a model."""
-        self._held = []
-
-
 class CodeGuard:
     """Compare a record with the modules of this process, again and again.
 
@@ -198,7 +132,7 @@ class CodeGuard:
         self._digest = bytecode_digest if record.python == PYTHON else source_digest
         self._which_digest = 0 if record.python == PYTHON else 1
         self._packages = {name.partition(":")[0].partition(".")[0] for name in record.functions}
-        self._names = _Names()
+        self._names = WatchedNames()
         self._functions: list[FunctionType] = []  # the host's own, which may be changed in place
         self._closures: list[FunctionType] = []
         self._parts: list[Any] = []  # what makes these functions up
@@ -229,7 +163,7 @@ class CodeGuard:
         return list(map(id, _parts(self._functions, self._closures))) == self._part_ids
 
     def _compare(self) -> Difference | None:
-        self._names, self._functions = _Names(), []
+        self._names, self._functions = WatchedNames(), []
         try:
             return self._first_difference()
         finally:

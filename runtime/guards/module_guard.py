@@ -10,7 +10,6 @@ import copy
 import inspect
 import itertools
 import operator
-import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -19,16 +18,8 @@ import torch
 
 from ...common.config_text import is_empty, may_change_in_place
 from ...common.reasons import ForwardHook, ReplacedPart
-from ...common.torch_private import (
-    COMPILED_CALL,
-    TABLES,
-    TensorLooks,
-    attribute_writes,
-    dict_writes,
-    every_modules_hooks,
-    hook_tables,
-    tables,
-)
+from ...common.torch_guards import TensorLooks, attribute_writes, dict_writes
+from ...common.torch_private import COMPILED_CALL, TABLES, every_modules_hooks, hook_tables, tables
 from ...compiler.code import fingerprint
 from ...compiler.code.fingerprint import Rules
 from ...compiler.composite_weights import PLAIN, WeightParts
@@ -329,23 +320,3 @@ class ModuleGuard:
         if is_defined_in(value, type(module).__module__.partition(".")[0]):
             return ReplacedPart(name, where, own=True)
         return ReplacedPart(name, where, custom_node(value))
-
-
-class GuardCache:
-    """The guards of whoever looks after some modules, one each.
-
-    It must not outlive its owner: a child that refers back to the module, as a patched one may, keeps it alive here.
-    """
-
-    def __init__(self) -> None:
-        self._guards: weakref.WeakKeyDictionary[torch.nn.Module, ModuleGuard] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
-
-    def of(self, module: torch.nn.Module, rules: Rules) -> ModuleGuard:
-        """The guard on a module, refreshed in full."""
-        with self._lock:
-            guard = self._guards.get(module)
-            if guard is None:
-                guard = self._guards[module] = ModuleGuard(module, rules)
-            guard.refresh(module)
-            return guard

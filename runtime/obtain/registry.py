@@ -23,7 +23,6 @@ from ...common import memory, reasons
 from ...common.errors import LoadError, MemoryShortError
 from ...common.reasons import DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ...common.shapes import Refused
-from ...compiler.blocks.attention import Zeros, attending
 from ...graph_cache.disk import marks
 from ...graph_cache.disk.leases import Lease
 from ...graph_cache.entry import Entry, constants_of, read
@@ -44,6 +43,7 @@ from . import published_use
 from .child_load_test import ChildLoadTest
 from .compiles import Compiles, OnProgress
 from .eviction import Eviction
+from .preloads import Preloads
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -67,7 +67,7 @@ class Registry:
         self.eviction = Eviction(self._graphs)
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
         self._load_test = ChildLoadTest(self.store, self.compiles)
-        self._preload_refusals: dict[Slot, Reason] = {}  # what the next run is to say
+        self.preloads = Preloads(self._claim, self._cached, self._restore, self.compiles.failures, self.counters)
         self._is_swept = False  # of what former processes left
         self._locks: dict[Slot, threading.RLock] = {}
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class Registry:
             cached = self._cached(slot)
             if cached is not None:
                 return cached
-            reason = self._preload_refusals.pop(slot, None)
+            reason = self.preloads.refusals.pop(slot, None)
             if reason is not None:
                 return Refused(reason)
             restored = self._restore(request, on_progress)
@@ -252,44 +252,6 @@ class Registry:
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
             return graph
-
-    # Preloading ---------------------------------------------------------------------------------------------
-
-    def preload(self, request: Request, room: int, modules: int = 1) -> bool:
-        """Load a cached graph and warm it up, in a thread beside whatever comes before its first call. Never raises.
-
-        Args:
-            room: bytes that must still be free to warm it up.
-            modules: that the graph will serve.
-
-        Returns:
-            Whether there is no graph to load, so that a call will probably compile one.
-        """
-        device = request.device
-        try:
-            on_device = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-            with torch.inference_mode(), on_device:  # both are a thread's own
-                restored = self._preloaded(request)
-                if isinstance(restored, Miss):
-                    return self.compiles.failures.why_not(request) is None
-                if restored is not None and memory.unused_bytes(device) >= room:
-                    with attending(Zeros()):
-                        restored.warm(request.some_inputs(restored.entry.manifest.call_rules), modules)
-                    self.counters.preloads += 1
-        except Exception:  # the first call does without
-            log.debug("a graph could not be preloaded", exc_info=True)
-        return False
-
-    def _preloaded(self, request: Request) -> LoadedGraph | Miss | None:
-        # Whoever else obtains this graph may be compiling it, and a process that ends waits for this thread.
-        slot = request.slot
-        with self._claim(slot) as claimed:
-            if not claimed or self._cached(slot) is not None or slot in self._preload_refusals:
-                return None
-            restored = self._restore(request)
-            if isinstance(restored, Refused) and not restored.passing:  # nobody listens here
-                self._preload_refusals[slot] = restored.reason
-            return restored if isinstance(restored, LoadedGraph | Miss) else None
 
     # Letting go ---------------------------------------------------------------------------------------------
 

@@ -235,7 +235,7 @@ def starts(scene: Scene) -> Refused:
     """A new process asks for the graph, at first ahead of its use."""
     request = toy.request(toy.Toy(), scene.source, neighbours=scene.neighbours)
     registry = Registry(Store(scene.store.home))
-    registry.preload(request, 0)
+    registry.preloads.run(request, 0)
     refused = registry.obtain(request, "eager", lambda progress: None)
     assert isinstance(refused, Refused) and registry.graphs() == []
     return refused

@@ -28,7 +28,7 @@ from ....graph_cache.model_hash import ModelSource
 from ....runtime.calls import backend_choice
 from ....runtime.calls.dispatch import Accepted, Call, count_eager
 from ....runtime.family import Shapes
-from ....runtime.guards.module_guard import GuardCache
+from ....runtime.guards.guard_cache import GuardCache
 from ....runtime.obtain.registry import registry
 from ....runtime.request import Request, WhenMissing
 from ...comfyui import contract, model_source

@@ -94,7 +94,7 @@ module = toy.Toy() if sys.argv[2] == "the same" else toy.Toy(heads=4)
 threading.Thread(target=prompt_worker, daemon=True).start()
 begun.wait()
 request = toy.request(module, source)
-threading.Thread(target=engine.preload, args=(request, 0), name="onegraph-preload").start()
+threading.Thread(target=engine.preloads.run, args=(request, 0), name="onegraph-preload").start()
 print("ready", flush=True)
 try:
     threading.Event().wait()

@@ -211,7 +211,7 @@ def test_a_damaged_graph_is_set_aside_and_recompiled(damage: str, home: Path, so
 def test_a_graph_is_preloaded_once_and_stays_unbound(home: Path, source: ModelSource) -> None:
     engine, module = Registry(Store(home), policy=ANY_SPEED), toy.Toy(3)
     for _ in range(2):
-        engine.preload(toy.request(module, source), 0)
+        engine.preloads.run(toy.request(module, source), 0)
     counters = engine.counters
     assert (counters.preloads, counters.restores, counters.binds, counters.compiled_calls) == (1, 1, 0, 0)
     graph = engine.obtain(toy.request(module, source), "wait", ignore)
@@ -225,7 +225,7 @@ def test_without_memory_a_graph_is_loaded_but_not_run(
 ) -> None:
     engine, module, warmed = Registry(Store(home), policy=ANY_SPEED), toy.Toy(3), []
     monkeypatch.setattr(LoadedGraph, "warm", lambda self, inputs: warmed.append(inputs))
-    engine.preload(toy.request(module, source), 1 << 62)
+    engine.preloads.run(toy.request(module, source), 1 << 62)
     assert (engine.counters.preloads, engine.counters.restores, warmed) == (0, 1, [])
 
 
@@ -235,7 +235,7 @@ def test_a_run_says_what_is_wrong_after_a_preload(home: Path, source: ModelSourc
     file.write_bytes(file.read_bytes()[:100])
     engine, request = Registry(Store(home), policy=ANY_SPEED), toy.request(toy.Toy(), source)
     for _ in range(2):
-        engine.preload(request, 0)
+        engine.preloads.run(request, 0)
     assert not entry.folder.exists()
     refused = engine.obtain(request, "wait", ignore)
     assert isinstance(refused, Refused)
@@ -318,7 +318,7 @@ def test_nobody_else_waits_for_a_compile(home: Path, source: ModelSource) -> Non
     thread.start()
     try:
         wait_until(engine.compiles.under_way)
-        engine.preload(toy.request(toy.Toy(), source), 0)
+        engine.preloads.run(toy.request(toy.Toy(), source), 0)
         graph = engine.obtain(toy.request(toy.Toy(), source), "wait", ignore)
         assert isinstance(graph, LoadedGraph)
         call(engine, graph, toy.Toy())

@@ -12,7 +12,8 @@ from support.models import toy
 
 from onegraph.common.reasons import ForwardHook, ReplacedPart
 from onegraph.compiler.code.fingerprint import Rules, digest
-from onegraph.runtime.guards.module_guard import GuardCache, ModuleGuard
+from onegraph.runtime.guards.guard_cache import GuardCache
+from onegraph.runtime.guards.module_guard import ModuleGuard
 
 
 def replace_activation(module: Any) -> None:
@@ -254,15 +255,15 @@ def test_a_table_that_was_empty_is_filled_from_another(table: str) -> None:
 
 def test_a_counter_that_misses_attributes_is_not_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.13's: each look then compares the values."""
-    from onegraph.common import torch_private
+    from onegraph.common import torch_guards
 
     class Stuck:
         def __call__(self, table: object) -> int:
             return 7
 
-    real = torch_private.require
-    monkeypatch.setattr(torch_private, "require", lambda name: Stuck() if "dict_version" in name else real(name))
-    for counter in (torch_private.attribute_writes(), torch_private.dict_writes()):
+    real = torch_guards.require
+    monkeypatch.setattr(torch_guards, "require", lambda name: Stuck() if "dict_version" in name else real(name))
+    for counter in (torch_guards.attribute_writes(), torch_guards.dict_writes()):
         assert counter({}) != counter({})
     module = torch.nn.LayerNorm(4)
     guard = ModuleGuard(module, Rules())

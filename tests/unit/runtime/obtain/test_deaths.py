@@ -193,7 +193,7 @@ def test_an_interrupt_while_the_child_tries_goes_through(life: Life, children: C
 def test_a_preload_starts_no_child(life: Life, children: Children) -> None:
     life.die()
     engine = Registry(Store(life.store.home), policy=ANY_SPEED)
-    engine.preload(life.deadly(deadly=False), 0)
+    engine.preloads.run(life.deadly(deadly=False), 0)
     assert not engine.graphs() and not children.tried
     assert isinstance(life.obtain(engine=engine), LoadedGraph)
 
