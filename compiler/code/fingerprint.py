@@ -7,11 +7,11 @@ not part of it: a graph records those that it was captured from (`code_record`).
 
 from __future__ import annotations
 
-import dis
+import ast
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -40,8 +40,9 @@ class Rules:
             calls it.
         intercepted: methods of the model itself, not of its children, that the client takes calls by. It knows what
             stands there, and calls the class's own.
-        numbers: attributes by which modules of one kind are numbered. They are no architecture as long as no code in
-            the Python modules of the model's classes reads them.
+        numbers: attributes by which modules of one kind are numbered. As long as the code in the Python modules of the
+            model's classes only asks whether they equal certain numbers, the answers are architecture, and they are
+            not.
         describe: the text of an attribute's value where that is configuration, else None. Empty: the same as if the
             attribute were not there.
         composites: weights that consist of several plain tensors.
@@ -94,54 +95,72 @@ def _names_of(module_name: str) -> frozenset[str]:
 
 
 @functools.cache
-def _written_only(module_name: str, names: frozenset[str]) -> frozenset[str]:
-    """Return those names that a Python module's code does nothing with but set them as attributes."""
-    read: set[str] = set()
-
-    def look(code: CodeType) -> None:
-        for instruction in dis.get_instructions(code):
-            if instruction.argval in names and instruction.opname != "STORE_ATTR" and "FAST" not in instruction.opname:
-                read.add(instruction.argval)
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                look(constant)
-
+def _only_compared(module_name: str, names: frozenset[str]) -> dict[str, frozenset[int]]:
+    """Return which of these attributes a Python module's code does nothing with but set them and ask whether they equal
+    whole numbers, and these numbers."""
     try:
-        source = inspect.getsource(sys.modules[module_name])
-        look(compile(source, module_name, "exec"))
+        tree = ast.parse(inspect.getsource(sys.modules[module_name]))
     except (OSError, KeyError, TypeError, SyntaxError):  # nobody can tell
-        return frozenset()
-    return names - read
+        return {}
+    compared: dict[str, set[int]] = {name: set() for name in names}
+    harmless: set[ast.expr] = set()
+    changed = {node.target for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(
+                ast.Attribute(attr=name) as read, [ast.Eq() | ast.NotEq()], [ast.Constant(int() as number)]
+            ):
+                compared.get(name, set()).add(number)
+                harmless.add(read)
+            case ast.Attribute(ctx=ast.Store()) if node not in changed:
+                harmless.add(node)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) if node not in harmless:
+                compared.pop(name, None)
+            case ast.Constant(str() as name):  # of `getattr`, perhaps
+                compared.pop(name, None)
+    return {name: frozenset(numbers) for name, numbers in compared.items()}
 
 
-def referenced_names(module: torch.nn.Module, numbers: frozenset[str] = frozenset()) -> frozenset[str]:
+def referenced_names(module: torch.nn.Module) -> frozenset[str]:
     """Return the names of attributes that the code of a model's classes can read.
 
     An attribute that a custom node left behind on a module, and that no such code names, changes nothing.
-
-    Args:
-        numbers: names that count only where they are read.
     """
+    return frozenset[str]().union(*map(_names_of, _python_modules(module)))
+
+
+def compared_numbers(module: torch.nn.Module, rules: Rules) -> dict[str, frozenset[int]]:
+    """Return of which attributes it matters only whether they equal whole numbers, and these numbers: see `Rules`."""
+    modules = {name for name in _python_modules(module) if not name.startswith("torch.")} if rules.numbers else ()
+    by_module = [_only_compared(name, rules.numbers) for name in modules]
+    common = rules.numbers.intersection(*by_module) if by_module else ()
+    return {name: frozenset[int]().union(*(one[name] for one in by_module)) for name in common}
+
+
+def _python_modules(module: torch.nn.Module) -> set[str]:
+    """The names of the Python modules that define a model's classes."""
     classes = {base for child in module.modules() for base in type(child).__mro__}
-    modules = {cls.__module__ for cls in classes if cls not in (object, torch.nn.Module)}
-    names = frozenset[str]().union(*(_names_of(name) for name in modules))
-    model_modules = [name for name in modules if not name.startswith("torch.")] if numbers else []
-    if not model_modules:
-        return names
-    return names - numbers.intersection(*(_written_only(name, numbers) for name in model_modules))
+    return {cls.__module__ for cls in classes if cls not in (object, torch.nn.Module)}
 
 
-def attributes(module: torch.nn.Module, referenced: frozenset[str], rules: Rules) -> Iterator[Attribute]:
+def attributes(
+    module: torch.nn.Module, referenced: frozenset[str], compared: Mapping[str, frozenset[int]], rules: Rules
+) -> Iterator[Attribute]:
     """Yield the attributes of one module (not of its children) that belong to its architecture, in order.
 
     Args:
         referenced: from `referenced_names`, of the whole model.
+        compared: from `compared_numbers`, of the whole model.
     """
     for name, value in sorted(vars(module).items()):
         if name in OF_EVERY_MODULE or name not in referenced or name in rules.interchangeable or rules.placement(name):
             continue
         if is_own_method(module, name, value):
             continue
+        if type(value) is int and name in compared and value not in compared[name]:
+            continue  # it equals none of the numbers that it is compared with
         text = rules.describe(value)
         if text:
             yield Attribute(name, text)
@@ -158,14 +177,14 @@ def is_own_method(module: torch.nn.Module, name: str, value: Any) -> bool:
 def digest(module: torch.nn.Module, rules: Rules | None = None) -> str:
     """Digest a module's classes, configuration and weights' metadata: 64 hex digits."""
     rules = rules or Rules()
-    referenced = referenced_names(module, rules.numbers)
+    referenced, compared = referenced_names(module), compared_numbers(module, rules)
     h = blake3()
     for option in rules.options:
         h.update(f"\noption {option}".encode())
     for name, child in module.named_modules():
         cls = type(child)
         h.update(f"\nmodule {name} {cls.__module__}.{cls.__qualname__}".encode())
-        for attribute in attributes(child, referenced, rules):
+        for attribute in attributes(child, referenced, compared, rules):
             h.update(f"\n {attribute.name}={attribute.text}".encode())
     # By name: not all that fill a module register its weights in one order.
     for name, tensor in sorted([*module.named_parameters(), *module.named_buffers()], key=lambda one: one[0]):

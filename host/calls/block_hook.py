@@ -231,7 +231,7 @@ def rules() -> Rules:
     """How blocks are to be read: as ComfyUI's modules, with a forward of ours on them now and then."""
     from dataclasses import replace
 
-    return replace(eligibility.rules(), intercepted=frozenset({"forward"}), numbers=frozenset({"layer_id"}))
+    return replace(eligibility.rules(), intercepted=frozenset({"forward"}), numbers=frozenset({"layer_id", "block_id"}))
 
 
 def compile_blocks(

@@ -240,7 +240,7 @@ class ModuleGuard:
     def _rebuild(self, module: torch.nn.Module) -> None:
         """Take everything down as it is now."""
         named = [*module.named_modules()]
-        referenced = fingerprint.referenced_names(module, self._rules.numbers)
+        referenced, compared = fingerprint.referenced_names(module), fingerprint.compared_numbers(module, self._rules)
         self._modules = [child for _, child in named[1:]]
         self._types = [type(child) for child in self._modules]
         self._classes = {*self._types}
@@ -271,7 +271,7 @@ class ModuleGuard:
         signature.append(self.patched)
         posing = {cls for cls in {*self._types, type(module)} if not is_what_its_name_says(cls)}
         for (name, child), where in zip(named, self._where, strict=True):
-            signature.append((name, type(child), *fingerprint.attributes(child, referenced, self._rules)))
+            signature.append((name, type(child), *fingerprint.attributes(child, referenced, compared, self._rules)))
             facts.append((vars(child), COMPILED_CALL))
             if vars(child).get(COMPILED_CALL) is not None:
                 signature.append(where)

@@ -80,3 +80,31 @@ def test_a_number_that_no_code_reads_is_no_architecture() -> None:
     assert digest(one) != digest(two)
     assert digest(one, rules) == digest(two, rules)
     assert digest(Reading(1), rules) != digest(Reading(2), rules)
+
+
+class Comparing(Numbered):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.compared_number == 0 else self.layer(x)
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.compared_number = number
+
+
+class Counting(Numbered):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.counted_number += 1
+        return x if self.counted_number == 0 else self.layer(x)
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.counted_number = number
+
+
+def test_of_a_number_that_code_only_compares_what_it_equals_is_architecture() -> None:
+    rules = Rules(numbers=frozenset(vars(Comparing(1)).keys() - vars(torch.nn.Module()).keys()))
+    first, second, third = (digest(Comparing(number), rules) for number in range(3))
+    assert second == third != first
+    assert len({digest(Comparing(number)) for number in range(3)}) == 3
+    rules = Rules(numbers=frozenset(vars(Counting(1)).keys() - vars(torch.nn.Module()).keys()))
+    assert digest(Counting(1), rules) != digest(Counting(2), rules)
