@@ -243,11 +243,7 @@ class BlockRun:
         return chosen if isinstance(chosen, Refused) else self._serve_by(*chosen, one, named, options, checked)
 
     def _serve_by(
-<<<<<<< HEAD
-        self, kind: KindGraph, matched: Matched, one: _Block, named: Mapping[str, Any], options: Any, checked: bool
-=======
-        self, kind: KindGraph, one: RunBlock, named: Mapping[str, Any], options: Any, matched: Matched, checked: bool
->>>>>>> house
+        self, kind: KindGraph, matched: Matched, one: RunBlock, named: Mapping[str, Any], options: Any, checked: bool
     ) -> tuple[Any] | Raised | Refused | Changed:
         graph = kind.graph
         if graph is not None and (not checked and id(graph) not in one.started):
