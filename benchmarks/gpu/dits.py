@@ -44,6 +44,29 @@ FULL: dict[str, dict[str, Any]] = {
         "unet": {"dim": 5120, "ffn_dim": 13824, "freq_dim": 256, "text_dim": 4096, "num_heads": 40, "num_layers": 40},
         "width": 4096, "tokens": 512, "frames": 13, "height": 60, "width_units": 104,
     },
+    "krea 2": {
+        "unet": {"features": 6144, "tdim": 256, "txtdim": 2560, "heads": 48, "kvheads": 12, "multiplier": 4,
+                 "layers": 28, "txtlayers": 12, "txtheads": 20, "txtkvheads": 20},
+        "width": 12 * 2560, "tokens": 96,
+    },
+    "qwen-image 2.1": {  # of ComfyUI 0.34 and later
+        "dit": {"config": "QwenImage21", "unet": {"image_model": "qwen_image21", "in_channels": 128,
+                "out_channels": 128, "num_layers": 32, "attention_head_dim": 128, "num_attention_heads": 32,
+                "context_in_dim": 4096, "axes_dims_rope": (16, 56, 56)}, "latent": (128,)},
+        "unet": {}, "width": 4096, "tokens": 96, "pixels": 16, "prefix_cache": True,
+    },
+    "minimax h3": {
+        "unet": {"hidden_size": 5376, "num_layers": 50, "num_attention_heads": 56, "ffn_hidden_size": 14336,
+                 "text_dim": 5120, "timestep_input_dim": 256, "time_embed_hidden_size": 5376, "time_embed_dim": 2688},
+        "width": 5120, "tokens": 256, "frames": 13, "height": 44, "width_units": 80,
+    },
+    "ltx 2": {
+        "unet": {"cross_attention_dim": 4096, "audio_cross_attention_dim": 2048, "attention_head_dim": 128,
+                 "audio_attention_head_dim": 64, "num_attention_heads": 32, "audio_num_attention_heads": 32,
+                 "caption_channels": 3840, "num_layers": 48, "connector_num_layers": 2,
+                 "connector_num_attention_heads": 30, "connector_attention_head_dim": 128},
+        "width": 7680, "tokens": 256, "frames": 13, "height": 22, "width_units": 40,
+    },
 }  # fmt: skip
 WAYS = (
     "eager", "ours", "ours, restored", "torch.compile", "torch.compile, again", "torch.compile by block",
@@ -60,15 +83,26 @@ def text_of(full: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
     return [[torch.randn(1, full["tokens"], full["width"], generator=generator), extra]]
 
 
-def latent_of(name: str, side: int) -> Any:
-    """Zeros of a model's latent, its side in pixels."""
-    import torch
+def small_of(name: str) -> Any:
+    """The family's small model, which is none of the tests' where their ComfyUI does not have it."""
     from support.models import dits
 
-    full, latent = FULL[name], dits.DITS[name].latent
-    frames = [full.get("frames", latent[1])] if len(latent) > 1 else []
-    sizes = (full["height"], full["width_units"]) if "height" in full else (side // 8, side // 8)
-    return torch.zeros(1, latent[0], *frames, *sizes)
+    if "dit" in FULL[name]:
+        dits.DITS[name] = dits.Dit(**FULL[name]["dit"])
+    return dits.DITS[name]
+
+
+def latent_of(name: str, side: int) -> Any:
+    """Zeros of a model's latent, its side in pixels; of two where it makes sound, too."""
+    import comfy.nested_tensor
+    import torch
+
+    full, small = FULL[name], small_of(name)
+    frames = [full.get("frames", small.latent[1])] if len(small.latent) > 1 else []
+    units = side // full.get("pixels", 8)
+    sizes = (full["height"], full["width_units"]) if "height" in full else (units, units)
+    latent = torch.zeros(1, small.latent[0], *frames, *sizes)
+    return comfy.nested_tensor.NestedTensor([latent, torch.zeros(1, *small.audio)]) if small.audio else latent
 
 
 def compiled_by(way: str, model: Any) -> Any:
@@ -89,11 +123,14 @@ def compiled_by(way: str, model: Any) -> Any:
     return chosen
 
 
-def measure(name: str, way: str, side: int, steps: int, layers: str, prompt_s: float = 0.0) -> dict[str, Any]:
+def measure(
+    name: str, way: str, side: int, steps: int, layers: str, prompt_s: float = 0.0, loras: bool = True
+) -> dict[str, Any]:
     """Sample in this process; the first step's and the median step's milliseconds, peak bytes, what ran.
 
     Args:
         prompt_s: seconds between the node and sampling, in which a workflow encodes its prompt and reads weights.
+        loras: whether two LoRAs are measured, of whose weights the system's memory then has copies.
     """
     from headless import host
 
@@ -105,7 +142,7 @@ def measure(name: str, way: str, side: int, steps: int, layers: str, prompt_s: f
     from support.dit_matrix.weights import lora_of
     from support.models import dits, quantised
 
-    full = FULL[name]
+    full, small = FULL[name], small_of(name)
     device = torch.device("cuda")
     began = time.perf_counter()
     with torch.inference_mode():
@@ -113,6 +150,8 @@ def measure(name: str, way: str, side: int, steps: int, layers: str, prompt_s: f
             model = quantised.load(name, layers, device=device, **full["unet"])
         else:
             model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
+    if full.get("prefix_cache"):
+        model.model.diffusion_model.reset_prefix_cache(True)
     torch.cuda.synchronize()
     made_s = time.perf_counter() - began
     weights_mib = torch.cuda.memory_allocated() / 2**20
@@ -142,13 +181,17 @@ def measure(name: str, way: str, side: int, steps: int, layers: str, prompt_s: f
     first = sample(chosen, 2)
     row: dict[str, Any] = {"way": way, "weights_s": round(made_s, 1), "weights_mib": round(weights_mib)}
     row |= {"first_s": round(gaps()[0] / 1e3, 2), "second_s": round(gaps()[1] / 1e3, 2)}
-    torch.save(first.cpu(), Path(os.environ["BENCH_RESULTS"]) / f"{name}-{layers}-{way}.pt")
+    parts = first.unbind() if small.audio else [first]
+    torch.save(
+        torch.cat([part.flatten().cpu() for part in parts]),
+        Path(os.environ["BENCH_RESULTS"]) / f"{name}-{layers}-{way}.pt",
+    )
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()
     sample(chosen, steps)
     row |= {"step_ms": round(statistics.median(gaps()), 2), "least_ms": round(min(gaps()), 2)}
     row["peak_mib"] = round((torch.cuda.max_memory_allocated() - held) / 2**20)
-    for strength in (1.0, 0.5):
+    for strength in (1.0, 0.5) if loras else ():
         lora = comfy.sd.load_lora_for_models(model, None, lora_of(model), strength, 0)[0]
         sample(compiled_by(way, lora), 4)
         row[f"lora_{strength}_ms"] = [round(gap, 1) for gap in gaps()]
@@ -176,6 +219,7 @@ def main() -> None:
     parser.add_argument("--format", default="", help="of quantised layers, such as 'fp8 scaled'")
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons")
     parser.add_argument("--prompt-seconds", type=float, default=0, help="between the node and sampling, as to encode")
+    parser.add_argument("--without-loras", action="store_true")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "benchmarks")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -185,7 +229,8 @@ def main() -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(given.work / "torch-compile"))  # empty, and of nobody else
     given.work.mkdir(parents=True, exist_ok=True)
     if given.one:
-        found = measure(given.model, given.one, given.side, given.steps, given.format, given.prompt_seconds)
+        loras = not given.without_loras
+        found = measure(given.model, given.one, given.side, given.steps, given.format, given.prompt_seconds, loras)
         print(json.dumps(found))
         return
     rows: list[dict[str, Any]] = []
@@ -193,6 +238,7 @@ def main() -> None:
         command = [sys.executable, "-m", "benchmarks.gpu.dits", "--model", given.model, "--one", way]
         command += ["--side", str(given.side), "--steps", str(given.steps), "--work", str(given.work)]
         command += ["--format", given.format, "--prompt-seconds", str(given.prompt_seconds)]
+        command += ["--without-loras"] if given.without_loras else []
         began = time.perf_counter()
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
