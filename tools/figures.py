@@ -25,6 +25,7 @@ H200, H100_Z, H100, H100_FLOAT8, H100_WAN = (
     "2026-11-24-h100-d777f78.json",
     "2026-11-25-h100-a33b7c8.json",
 )
+H100_NEWER, H200_NEWER = "2026-11-27-h100-9cdf576.json", "2026-11-27-h200-9cdf576.json"
 SDXL_AGAIN = "2026-11-21-h200-f204330.json"  # has torch.compile's first step with its caches filled
 SDXL = "sdxl_base_1024_b2"
 KEYS = {  # a model's name in the results
@@ -32,6 +33,10 @@ KEYS = {  # a model's name in the results
     "Qwen-Image": "qwen-image",
     "Wan 2.1 14B": "wan 2.1 t2v",
     "Z-Image": "z-image",
+    "MiniMax H3": "minimax h3",
+    "Qwen-Image 2.1": "qwen-image 2.1",
+    "Krea 2": "krea 2",
+    "LTX 2": "ltx 2",
 }
 FORMATS = {"bf16": "", "fp8": ", fp8 scaled", "int8": ", int8 convrot"}
 TABLE = re.compile(r"(<!-- figures ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -92,7 +97,7 @@ def measured() -> tuple[Measured, ...]:
     """All that the first table lists, in its order."""
     sdxl, restores = read(H200)[SDXL], [one for one in read(H200)["restore"] if one["mode"] == ["plain"]]
     turns = sdxl["turns"]
-    flux, qwen, wan, z_image = KEYS
+    flux, qwen, wan, z_image, minimax, qwen21, krea, ltx = KEYS
     return (
         _transformer(flux, "bf16", "H200", H200),
         _transformer(flux, "fp8", "H200", H200),
@@ -104,6 +109,14 @@ def measured() -> tuple[Measured, ...]:
         _transformer(z_image, "bf16", "H200", H200),
         _transformer(z_image, "fp8", "H200", H200),
         _transformer(z_image, "int8", "H100", H100_Z),
+        _transformer(minimax, "bf16", "H100", H100_NEWER),
+        _transformer(minimax, "fp8", "H200", H200_NEWER),
+        _transformer(minimax, "int8", "H200", H200_NEWER),
+        _transformer(qwen21, "bf16", "H100", H100_NEWER),
+        _transformer(qwen21, "fp8", "H100", H100_NEWER),
+        _transformer(qwen21, "int8", "H100", H100_NEWER),
+        _transformer(krea, "bf16", "H100", H100_NEWER),
+        _transformer(ltx, "bf16", "H100", H100_NEWER),
         Measured(
             "SDXL base, batch 2", "fp16", "H200",
             {
@@ -183,17 +196,17 @@ WORDS = {
     "en": (
         "model", "weights, card", "uncompiled", "first step after a restart", "not measured yet",
         "consumer cards, such as RTX 5090, 4090 and 3090",
-        "run `onegraph bench --share` and [send the file]({issues})", "LTX 2", "on any card",
+        "run `onegraph bench --share` and [send the file]({issues})",
     ),
     "zh": (
         "模型", "权重，显卡", "未编译", "重启后的第一步", "尚未测量",
         "消费级显卡，例如 RTX 5090、4090 和 3090",
-        "请运行 `onegraph bench --share` 并[发送文件]({issues})", "LTX 2", "任何显卡",
+        "请运行 `onegraph bench --share` 并[发送文件]({issues})",
     ),
     "ja": (
         "モデル", "重み、GPU", "未コンパイル", "再起動後の最初のステップ", "未計測",
         "RTX 5090、4090、3090 などの GPU",
-        "`onegraph bench --share` を実行して[ファイルを送ってください]({issues})", "LTX 2", "どの GPU でも",
+        "`onegraph bench --share` を実行して[ファイルを送ってください]({issues})",
     ),
 }  # fmt: skip
 ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
@@ -201,7 +214,7 @@ ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
 
 def first_table(language: str) -> str:
     """What people run: milliseconds a step, and seconds of the first one after a restart; and what is missing."""
-    model, weights, eager, first, missing, cards, ask, ltx, later = WORDS[language]
+    model, weights, eager, first, missing, cards, ask = WORDS[language]
     lines = [
         f"| {model} | {weights} | {eager} | torch.compile | OneGraph | | {first} |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -222,7 +235,6 @@ def first_table(language: str) -> str:
         f"| {missing} | |",
         "| --- | --- |",
         f"| {cards} | {ask.format(issues=ISSUES)} |",
-        f"| {ltx} | {later} |",
     ]
     return "\n".join(lines).replace("|  |", "| |") + "\n"
 
