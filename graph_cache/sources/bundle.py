@@ -33,12 +33,13 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ..files import IrregularFileError, free_bytes, open_regular
 from ..home import BUNDLE_FILE, Home, Verified
+from ..integrity import Opened, compare, sized
 from ..layout import entry_name
 from ..manifest import MANIFEST_FILE, MOST_BYTES, Strict
 from ..trust.publishers import PUBLISHER_FILE, Publishers, PublisherSignature
 from ..trust.signing import SIGNATURE_FILE, Signer
 from .records import Publisher
-from .source import Graph, Opened, copy_file, sized, verify
+from .source import Graph, verify
 from .store_folder import Folder
 from .transport import StoreError
 
@@ -224,7 +225,7 @@ def _extract(members: Members, at: str, graph: Graph, folder: Path) -> None:
     """Copy a graph's files, comparing each with its signed record. Raises BundleError, OSError."""
     folder.mkdir(mode=0o700)
     for name, wanted in graph.manifest.files.items():
-        wrong = copy_file(partial(members.open, f"{at}/{name}"), folder / name, wanted)
+        wrong = compare(partial(members.open, f"{at}/{name}"), name, wanted, folder / name)
         if wrong is not None:
             raise _refused(at, wrong)
 

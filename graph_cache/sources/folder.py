@@ -23,7 +23,7 @@ from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
 from ..files import is_own, read_regular, set_mode, sync_folder, write_synced
 from ..home import BUNDLE_FILE, Home, Verified, equals_one, orphans
-from ..integrity import Sound, check
+from ..integrity import Sound, check, copy_files
 from ..key import GraphKey
 from ..layout import GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest, visible
 from ..lookup import MOST_COMPARED, Differs
@@ -31,7 +31,7 @@ from ..manifest import MANIFEST_FILE, MOST_BYTES
 from ..model_hash import ModelSource
 from ..trust.publishers import PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE, Faulty, Known, Signer, read_trusted
-from .source import Taken, Wanted, copy_files
+from .source import Taken, Wanted
 
 log = logging.getLogger("onegraph.graph_cache")
 

@@ -6,6 +6,7 @@ is made of all those files (`Remote.remake`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from ...common.reasons import Reason
 from ..entry import Entry, read
 from ..file_names import check_names
 from ..files import read_regular
-from ..integrity import check, differs, read_file
+from ..integrity import Sound, check, differs
 from ..manifest import MOST_BYTES, Manifest
 from ..store import Store
 from ..trust import ed25519, publishers, withdrawals
@@ -269,14 +270,13 @@ class Unsigned:
 
 
 def made_here(store: Store) -> Iterator[Unsigned]:
-    """Give the graphs that a store's own key signed."""
+    """Give the graphs that a store's own key signed, if they are whole."""
     for one in store.disk.entries():
         entry = read(one.path) if one.facts.signed_by == "me" and not one.quarantined else None
-        if isinstance(entry, Entry):
-            read_files = {name: read_file(entry, name) for name in entry.manifest.files}
-            files = {name: data for name, data in read_files.items() if isinstance(data, bytes)}
-            if len(files) == len(read_files):
-                uses = tuple(use.model_dump_json() for use in published_uses(store, entry))
+        if isinstance(entry, Entry) and isinstance(check(entry), Sound):
+            uses = tuple(use.model_dump_json() for use in published_uses(store, entry))
+            with contextlib.suppress(OSError):  # it is gone by now
+                files = {name: read_regular(entry.folder / name, _LARGEST) for name in entry.manifest.files}
                 yield Unsigned(entry.text, files, uses)
 
 

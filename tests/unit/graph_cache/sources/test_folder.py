@@ -12,11 +12,11 @@ from support.store.entries import bake, key, publish, quarantine, snapshot, trus
 from support.store.users import OTHER, as_root
 
 from onegraph.common import reasons
+from onegraph.graph_cache import integrity
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.lookup import Broken, Hit, Miss
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources import folder as folders
-from onegraph.graph_cache.sources import source
 from onegraph.graph_cache.sources.folder import FolderSource, remove_copy, write_copy
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
@@ -127,13 +127,13 @@ def test_a_graph_that_was_quarantined_here_is_not_taken_again(
 def test_a_copy_that_changes_while_it_is_copied_is_refused(
     store: Store, checkpoint: ModelSource, entry: Entry, beside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = source.is_copied
+    really = integrity.is_same
 
     def swapped(*args: object) -> bool:
         (beside / "graph.aoti").write_bytes(b"c0de")  # while it is open
         return really(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(source, "is_copied", swapped)
+    monkeypatch.setattr(integrity, "is_same", swapped)
     assert store.take(key(), checkpoint) == reasons.DigestDiffers("graph.aoti")
     assert not list(store.home.rglob("graph.aoti"))
 
