@@ -143,7 +143,7 @@ def _disk() -> Iterator[Finding]:
     if sums["states"].get("quarantined"):
         text = f"{sums['states']['quarantined']} graphs were quarantined"
         yield Finding("quarantined graphs", "note", text, "`onegraph prune --unusable` removes them")
-    for failed in store.failures.all():
+    for failed in store.notes.read().failures.values():
         for failure in failed.failures:
             try:
                 why = stored_reasons.from_json(failure.reason).text

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..common.reasons import NewerManifest, OlderManifest, UnreadableNow, Untrusted
+from ..common.reasons import NewerManifest, UnreadableNow, Untrusted
 from .crash import leftovers
 from .crash.liveness import new_nonce
 from .disk import leases, marks
@@ -47,10 +47,8 @@ from .trust.signing import Known, Signer, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
-BUNDLE_FILE = "bundle.json"  # what a folder holds that an export made for others
 _LEAST_ROOM = 1 << 20  # bytes; with less, nothing is compiled or copied in
 _SURELY_UNUSED = 24 * 3600  # seconds without a use, where the file system has no locks that tell
-_MODEL = re.compile(r"[0-9a-z]{1,32}")  # the folder of one, as older versions named it
 _TRIES = 3  # of one name, each because another process has just given it to another folder
 
 # used: a process has it loaded. kept: it could not be removed.
@@ -282,43 +280,12 @@ class Home:
         return "removed"
 
     def sweep(self) -> None:
-        """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
+        """Remove what dead processes left behind. Never raises OSError."""
         with contextlib.suppress(OSError):
             if not self._may_be_read() and self.graphs.is_dir():  # a pod's start may open it to a group
                 self.make()
         if self._may_be_read():
             leftovers.sweep(self.folder, self.graphs)
-        if not self.is_elsewhere and not (self.user / BUNDLE_FILE).exists():
-            with contextlib.suppress(OSError):
-                self._take_in_older()
-
-    def _take_in_older(self) -> None:
-        """Move the entries of `<home>/<model hash>/<component>/`, where older versions kept them. Raises OSError.
-
-        What is not signed by this user or a trusted publisher stays: it may be anything.
-        """
-        for model in visible(listed_now(self.user)):
-            if model in (GRAPHS_FOLDER, COMPILER_CACHE) or not _MODEL.fullmatch(model):
-                continue
-            for component in visible(listed_now(self.user / model)):
-                for name in listed_now(self.user / model / component):
-                    folder = self.user / model / component / name
-                    signed = not name.startswith(".") or name.startswith(BROKEN_PREFIX)
-                    if signed and isinstance(read_trusted(folder, self.signer), Known | OlderManifest):
-                        with contextlib.suppress(OSError):  # another process takes it in
-                            self._take_in(folder, self.graphs / component / name)
-                with contextlib.suppress(OSError):
-                    (self.user / model / component).rmdir()
-            with contextlib.suppress(OSError):
-                (self.user / model).rmdir()
-
-    def _take_in(self, folder: Path, target: Path) -> None:
-        self.make()
-        target.parent.mkdir(mode=0o700, exist_ok=True)
-        if os.path.lexists(target):  # another model's copy of the same graph
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            folder.rename(target)
 
 
 def _are_same(first: Manifest, second: Manifest) -> bool:

@@ -33,7 +33,6 @@ from ..common.reasons import (
     Untrusted,
 )
 from . import first_use_results, layout
-from .crash.failure_files import FailureFiles
 from .crash.markers import Markers
 from .disk import leases, marks
 from .disk.inventory import Inventory
@@ -79,7 +78,6 @@ class Store:
         self.disk = Inventory(self.private, self.notes)
         self.private.room = self.disk.room
         self.markers = Markers(self.private.folder)
-        self.failures = FailureFiles(self.private.folder)
         self._lookup = Lookup(self.private, self.markers)
         self.remotes = Layers(self.home)
 
@@ -236,7 +234,7 @@ class Store:
             yield folder
 
     def sweep(self) -> None:
-        """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
+        """Remove what dead processes left behind. Never raises OSError."""
         self.private.sweep()
 
     def sweep_beside(self, source: ModelSource) -> None:

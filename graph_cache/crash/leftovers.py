@@ -84,7 +84,7 @@ def sweep(home: Path, graphs: Path) -> None:
     for folder in _folders(temporary) if private_folder.locate(mine) == mine else ():
         if folder.name.startswith(_TEMPORARY_PREFIX) and is_own(folder) and _state(folder) == "dead":
             remove(folder)
-    for folder in (home, home / ".failures", *graphs.glob("*/*")):
+    for folder in (home, *graphs.glob("*/*")):
         for file in (folder / name for name in listed_now(folder) if _TEMPORARY.fullmatch(name)):
             if not -_STALE_SECONDS < _age(file) < WRITING_SECONDS:
                 discard(file)

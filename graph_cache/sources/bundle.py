@@ -32,7 +32,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ..files import IrregularFileError, free_bytes, open_regular
-from ..home import BUNDLE_FILE, Home, Verified
+from ..home import Home, Verified
 from ..integrity import Opened, compare, sized
 from ..layout import entry_name
 from ..manifest import MANIFEST_FILE, MOST_BYTES, Strict
@@ -43,6 +43,7 @@ from .source import Graph, verify
 from .store_folder import Folder
 from .transport import StoreError
 
+BUNDLE_FILE = "bundle.json"
 MOST_LIST_BYTES = 4 << 20
 _OWN = (MANIFEST_FILE, PUBLISHER_FILE)  # of each graph, besides the files that its manifest lists
 _MOST_SIGNATURE_BYTES = 4096

@@ -15,7 +15,6 @@ from ...common.reasons import BadPublisherName, Reason, SigningKeyRefused, Targe
 from ..disk import marks
 from ..entry import Entry, read
 from ..files import open_regular, replace_text, set_mode, sync
-from ..home import BUNDLE_FILE
 from ..key import GraphKey
 from ..layout import GRAPHS_FOLDER, entry_name, key_of
 from ..manifest import MANIFEST_FILE
@@ -23,7 +22,7 @@ from ..store import Store
 from ..trust import ed25519, key_file, publishers
 from ..trust.publishers import NAME, PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE
-from .bundle import GRAPH, Listing
+from .bundle import BUNDLE_FILE, GRAPH, Listing
 from .folder import put
 from .source import Done
 

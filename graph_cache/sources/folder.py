@@ -22,10 +22,10 @@ from ..crash.leftovers import OWNER_FILE, is_left_behind, remove
 from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
 from ..files import is_own, read_regular, set_mode, sync_folder, write_synced
-from ..home import BUNDLE_FILE, Home, Verified, equals_one, orphans
+from ..home import Home, Verified, equals_one, orphans
 from ..integrity import Sound, check, copy_files
 from ..key import GraphKey
-from ..layout import GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest, visible
+from ..layout import COMPILER_CACHE, GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest, visible
 from ..lookup import MOST_COMPARED, Differs
 from ..manifest import MANIFEST_FILE, MOST_BYTES
 from ..model_hash import ModelSource
@@ -107,11 +107,9 @@ def near(source: ModelSource, neighbours: Iterable[Path], home: Home) -> Iterato
 
 
 def _in_user_folder(home: Home) -> list[Path]:
-    """List what may hold graphs in a graph folder that cannot be the home, such as a store that others baked."""
-    if not (home.is_elsewhere or (home.user / BUNDLE_FILE).exists()):
-        return []
-    names = sorted(visible(listed_now(home.user)))
-    return [home.user / name for name in names if home.is_elsewhere or name != GRAPHS_FOLDER]
+    """List what may hold graphs in the graph folder besides the home: what others baked, or an older version kept."""
+    others = (COMPILER_CACHE,) if home.is_elsewhere else (COMPILER_CACHE, GRAPHS_FOLDER)
+    return [home.user / name for name in sorted(visible(listed_now(home.user))) if name not in others]
 
 
 def signatures_of(entry: Entry) -> dict[str, str]:
