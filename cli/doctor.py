@@ -126,7 +126,7 @@ def _disk() -> Iterator[Finding]:
 
     store = Store()
     sums = totals(store.disk, store.disk.entries())
-    limit, taken = sums["budget_bytes"], sums["counted_bytes"]
+    limit, taken = sums["budget_bytes"], sums["bytes"]
     of = "no limit" if limit is None else in_words(limit)
     full = limit is not None and taken > limit
     remedy = "run `onegraph prune`, unpin graphs, or raise ONEGRAPH_DISK_BUDGET" if full else ""

@@ -39,7 +39,7 @@ from .disk.inventory import Inventory
 from .disk.leases import Lease
 from .entry import Entry, read
 from .first_use_results import FirstUse
-from .home import Home, Verified
+from .home import Graph, Home
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import GRAPHS_FOLDER, user_folder
@@ -258,7 +258,7 @@ class Store:
             with self.private.staging() as folder:
                 for name in manifest.files:
                     (compiled / name).replace(folder / name)
-                return self.private.keep(Verified(key, folder, manifest, text, signatures))
+                return self.private.keep(Graph(key, manifest, text, signatures), folder)
         except OSError as error:
             raise NotPublishedError(error, self.graphs) from error
 

@@ -97,7 +97,6 @@ class Listed:
         uses: how often a process restored it.
         unusable: why no process of this installation can use it.
         quarantined: whether it was moved aside.
-        fetched: whether it came from a remote store, which has it still.
         beside: whether it is a copy beside a checkpoint, which the disk budget does not count.
         stamp: tells whether it is as it was when it was read; see `scan`.
     """
@@ -112,7 +111,6 @@ class Listed:
     pinned: bool
     unusable: Reason | None
     quarantined: bool
-    fetched: bool
     beside: bool
     stamp: tuple[int, ...] = ()
 
@@ -179,7 +177,6 @@ def describe(folder: str, model: marks.Model | None, signer: Signer) -> Listed |
         pinned=marks.PIN_FILE in files,
         unusable=Quarantined() if quarantined else _why_unusable(facts),
         quarantined=quarantined,
-        fetched=marks.FETCHED_FILE in files,
         beside=model is not None,
     )
 
@@ -209,7 +206,7 @@ def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
         target={str(k): str(v) for k, v in target.items()} if isinstance(target, dict) else {},
         format=made_for if isinstance(made_for, int) else 0,
         signed_by="" if code else "me" if publisher is None else "publisher",
-        graph_bytes=entry.bytes,
+        graph_bytes=manifest.bytes,
         compile_seconds=manifest.compile_seconds,
         created=manifest.created,
         made_by=manifest.made_by,

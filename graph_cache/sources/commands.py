@@ -67,7 +67,7 @@ def pull(
                 elif isinstance(kept := shelf.keep(graph, store.private, progress), Reason):
                     yield Done(graph.manifest.label, "left out", reason=kept)
                 else:
-                    yield Done(graph.manifest.label, "pulled", graph.bytes)
+                    yield Done(graph.manifest.label, "pulled", graph.manifest.bytes)
         except StoreError as error:
             if not isinstance(error.reason, StoreBadRecord | StoreWrongBytes | StoreWrongSignature):
                 raise

@@ -22,7 +22,7 @@ from ..crash.leftovers import OWNER_FILE, is_left_behind, remove
 from ..crash.liveness import new_nonce, owning
 from ..entry import Entry
 from ..files import is_own, read_regular, set_mode, sync_folder, write_synced
-from ..home import Home, Verified, equals_one, orphans
+from ..home import Graph, Home, equals_one, orphans
 from ..integrity import Sound, check, copy_files
 from ..key import GraphKey
 from ..layout import COMPILER_CACHE, GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest, visible
@@ -86,7 +86,7 @@ class FolderSource:
                 wrong = copy_files(entry, folder)
                 if wrong is not None:
                     return wrong
-                kept = home.keep(Verified(key, folder, entry.manifest, entry.text, signatures_of(entry)))
+                kept = home.keep(Graph(key, entry.manifest, entry.text, signatures_of(entry)), folder)
         except OSError as error:
             return NotSaved(in_brief(error))
         log.info("%s was copied from %s", kept.folder.name, self.folder)

@@ -96,7 +96,7 @@ class Pusher:
         if published is None or (first_uses and published.graphs != one.graphs):
             self._remote.write(name, records.sign(self._private, one))
         self.write_record(key)
-        if written < sum(file.bytes for file in manifest.files.values()):
+        if written < manifest.bytes:
             # What was there may have been garbage, which somebody collected before the record named it.
             written += self._write_files(manifest, files, None)
         return Done(manifest.label, "pushed" if published is None else "there already", written)
@@ -216,7 +216,7 @@ def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progr
         uses, reason = published_uses(store, entry), why_not(store, entry)
         if reason is None and not uses and pusher.has(entry):
             if progress is not None:
-                progress(entry.bytes)
+                progress(entry.manifest.bytes)
             yield Done(entry.folder.name, "there already")
             continue
         if reason is None and isinstance(state := check(entry), Reason):

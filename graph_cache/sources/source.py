@@ -12,13 +12,13 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ..entry import Entry
 from ..file_names import check_names
-from ..home import Home
+from ..home import Graph, Home
 from ..key import GraphKey
 from ..layout import key_of
 from ..lookup import Differs
 from ..manifest import Manifest
 from ..trust import publishers
-from ..trust.publishers import Published, PublisherSignature
+from ..trust.publishers import PUBLISHER_FILE, Published, PublisherSignature
 from .records import Publisher, RemoteGraph
 
 
@@ -78,26 +78,6 @@ class Done:
 # Verifying --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Graph:
-    """A graph whose manifest was verified; its files are still to come.
-
-    Attributes:
-        text: the manifest's bytes.
-        signature: the publisher's, as in its file.
-    """
-
-    key: GraphKey
-    manifest: Manifest
-    text: bytes
-    signature: str = ""
-
-    @property
-    def bytes(self) -> int:
-        """Size of the graph's files, as the manifest lists them."""
-        return sum(file.bytes for file in self.manifest.files.values())
-
-
 def verify(text: bytes, signature: PublisherSignature, publisher: Publisher) -> Graph | Reason:
     """Parse a manifest if the publisher signed it. A graph of another key, or of odd names, is nobody's."""
     verdict = publishers.judge(signature, text, {publisher.name: publisher.key})
@@ -113,4 +93,4 @@ def parse(text: bytes, signature: str = "") -> Graph | reasons.Damaged:
     key = key_of(manifest)
     if isinstance(key, reasons.Damaged):
         return key
-    return check_names(manifest) or Graph(key, manifest, text, signature)
+    return check_names(manifest) or Graph(key, manifest, text, {PUBLISHER_FILE: signature} if signature else {})
