@@ -46,8 +46,14 @@ class GraphKey:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Hash all fields to 12 hex digits, which name the folder."""
-        return blake3(json.dumps(self.fields(), sort_keys=True).encode()).hexdigest(length=6)
+        """The first 12 hex digits of the `key_digest`, which name the folder."""
+        return key_digest(self.fields())[:12]
+
+
+def key_digest(fields: dict[str, Any]) -> str:
+    """Hash all fields of a key to 64 hex digits, which name it in remote stores."""
+    digest: str = blake3(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    return digest
 
 
 def difference(wanted: dict[str, Any], stored: dict[str, Any]) -> str:

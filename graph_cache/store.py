@@ -41,14 +41,13 @@ from .entry import Entry, read
 from .first_use_results import FirstUse
 from .home import Graph, Home
 from .integrity import Sound, check
-from .key import GraphKey
+from .key import GraphKey, key_digest
 from .layout import GRAPHS_FOLDER, user_folder
 from .lookup import MOST_COMPARED, Broken, Differs, Hit, Judged, Lookup, Miss, no_objection
 from .machine_notes import MachineNotes
 from .model_hash import ModelSource
 from .publish import NewEntry, NotPublishedError, manifest_of
 from .sources import folder as folders
-from .sources import records
 from .sources.folder import FolderSource
 from .sources.remote import Layers
 from .sources.source import Source, Taken, Wanted
@@ -137,14 +136,14 @@ class Store:
         Returns:
             Why what the sources have cannot be used; None: they have nothing.
         """
-        digest = records.key_digest(key.fields())
+        digest = key_digest(key.fields())
         return self._take(
             Wanted(digest, key, differs, self.private.condemned(key)),
             [*self._folders(source, neighbours), self.remotes],
         )
 
     def take_named(self, digest: str, differs: Differs = no_objection) -> Taken | Reason | None:
-        """Copy a graph to the home from the remote stores, by the digest of its key (`sources.records.key_digest`)."""
+        """Copy a graph to the home from the remote stores, by the digest of its key (`key_digest`)."""
         return self._take(Wanted(digest, None, differs, []), [self.remotes])
 
     def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
@@ -179,7 +178,7 @@ class Store:
         for entries in itertools.chain([self.private.trusted(component)], places):
             for key in (entry.manifest.key for entry in entries):
                 if key.get("architecture") in architectures:
-                    by_digest.setdefault(records.key_digest(key), key)
+                    by_digest.setdefault(key_digest(key), key)
             missing -= {key["architecture"] for key in by_digest.values()}
             if not missing:
                 break

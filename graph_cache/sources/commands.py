@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...common.errors import in_brief
 from ...common.reasons import Reason, StoreBadName, StoreBadRecord, StoreWrongBytes, StoreWrongSignature
-from ..disk.listing import Here
-from ..key import FORMAT
+from ..disk.listing import made_for_another
 from ..manifest import Manifest
 from ..store import Store
 from ..trust import withdrawals
@@ -76,11 +75,8 @@ def pull(
 
 def fits_here(manifest: Manifest) -> bool:
     """Whether some process of this installation may use a graph, by its versions and its system."""
-    here, target = Here.now(), manifest.key.get("target")
-    if manifest.key.get("format") != FORMAT or not isinstance(target, dict):
-        return False
-    ours = {"torch": here.torch, "platform": here.platform, "machine": here.machine}
-    return all(not value or target.get(name, value) == value for name, value in ours.items())
+    target = manifest.key.get("target")
+    return isinstance(target, dict) and made_for_another(manifest.key.get("format"), target) is None
 
 
 # Mirror ---------------------------------------------------------------------------------------------------------

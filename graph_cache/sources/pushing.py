@@ -21,6 +21,7 @@ from ..entry import Entry, read
 from ..file_names import check_names
 from ..files import read_regular
 from ..integrity import Sound, check, differs
+from ..key import key_digest
 from ..manifest import MOST_BYTES, Manifest
 from ..store import Store
 from ..trust import ed25519, publishers, withdrawals
@@ -56,7 +57,7 @@ class Pusher:
 
     def has(self, entry: Entry) -> bool:
         """Whether the key's record names a graph already, which is not taken back. Raises StoreError, OSError."""
-        key = records.key_digest(entry.manifest.key)
+        key = key_digest(entry.manifest.key)
         record = self._read(records.record_name(self.public, key), key)
         named = set() if record is None else {graph.manifest for graph in record.graphs}
         return blake3(entry.text).hexdigest() in named - self._taken_back()
@@ -84,7 +85,7 @@ class Pusher:
         wrong = check_names(manifest)
         if wrong is not None:
             return Done(manifest.label, "left out", reason=wrong)
-        digest, key = blake3(text).hexdigest(), records.key_digest(manifest.key)
+        digest, key = blake3(text).hexdigest(), key_digest(manifest.key)
         if digest in self._taken_back():
             return Done(manifest.label, "left out", reason=reasons.GraphWithdrawn("whose key this is"))
         written = self._write_files(manifest, files, progress) + self._write_object(digest, len(text), text)

@@ -27,6 +27,7 @@ from ...common.reasons import Reason
 from ..entry import Entry
 from ..home import Graph, Home, equals_one
 from ..integrity import differs
+from ..key import key_digest
 from ..manifest import MANIFEST_FILE, FileRecord
 from ..trust import ed25519, withdrawals
 from ..trust.publishers import Publishers, PublisherSignature
@@ -108,7 +109,7 @@ class Shelf:
         if isinstance(graph, reasons.Damaged):
             return reasons.StoreGraphRefused(self.remote.label, graph)
         if isinstance(graph, Graph):
-            return graph if records.key_digest(graph.manifest.key) == key else reasons.StoreOtherKey(self.remote.label)
+            return graph if key_digest(graph.manifest.key) == key else reasons.StoreOtherKey(self.remote.label)
         wrong = reasons.StoreWrongSignature(self.remote.label, self.publisher.name)
         return graph if isinstance(graph, reasons.NeedsCryptography) else wrong
 
