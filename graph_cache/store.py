@@ -32,7 +32,7 @@ from ..common.reasons import (
     UnreadableNow,
     Untrusted,
 )
-from . import first_use_results, layout
+from . import copies, first_use_results, layout
 from .crash.markers import Markers
 from .disk import leases, marks
 from .disk.inventory import Inventory
@@ -240,7 +240,7 @@ class Store:
         """Remove copies beside a model's checkpoint that dead processes left unfinished. Never raises OSError."""
         beside = layout.beside(source)
         if beside is not None:
-            folders.sweep(beside)
+            copies.sweep(beside)
 
     def publish(self, key: GraphKey, compiled: Path, new: NewEntry) -> Entry:
         """Make the files in a folder from `staging` an entry.
@@ -274,7 +274,7 @@ class Store:
 
     def _write(self, entry: Entry, location: Path) -> bool:
         try:
-            return isinstance(folders.write_copy(entry, location, self.signer), Path)
+            return isinstance(copies.write_copy(entry, location, self.signer), Path)
         except OSError as error:
             log.debug("no copy of %s in %s: %s", entry.folder.name, location, error)
             return False
@@ -285,7 +285,7 @@ class Store:
         Raises:
             OSError: it cannot be read or written.
         """
-        written = folders.write_copy(entry, location, self.signer)
+        written = copies.write_copy(entry, location, self.signer)
         if isinstance(written, Reason):
             raise OSError(written.text)
         return written or location / str(entry.manifest.key["component"]) / entry.folder.name

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from ...common.memory import in_words
+from ..copies import remove_copy
 from ..crash import leftovers
 from ..home import Home, Removed
 from ..machine_notes import MachineNotes
-from ..sources.folder import remove_copy
 from . import budget, leases, marks
 from .listing import Listed, bytes_below, bytes_on_disk
 from .scan import Scan

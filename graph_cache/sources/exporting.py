@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists
+from ..copies import put
 from ..disk import marks
 from ..entry import Entry, read
 from ..files import open_regular, replace_text, set_mode, sync
@@ -23,7 +24,6 @@ from ..trust import ed25519, key_file, publishers
 from ..trust.publishers import NAME, PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE
 from .bundle import BUNDLE_FILE, GRAPH, Listing
-from .folder import put
 from .source import Done
 
 TAR_SUFFIX = ".tar"

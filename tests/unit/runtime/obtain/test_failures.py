@@ -25,11 +25,11 @@ from onegraph.common import reasons
 from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
 from onegraph.common.reasons import CompileFailed, NotSaved, WaitsADay, WaitsForChange, WaitsForDisk, WaitsForMemory
 from onegraph.common.shapes import Refused
+from onegraph.graph_cache import copies
 from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.home import Home
 from onegraph.graph_cache.machine_notes import Failure, Kind
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.sources import folder
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.graphs.loaded_graph import LoadedGraph, Result
 from onegraph.runtime.obtain import child_load_test, compiles, failures
@@ -268,7 +268,7 @@ def test_no_copy_beside_the_checkpoint_costs_nothing(
     source = ModelSource(models / "photo.safetensors", "0123456789ab")
     world.request = dataclasses.replace(world.request, source=source)
     (models / "photo.safetensors").touch()
-    monkeypatch.setattr(folder, "put", mock.Mock(side_effect=OSError(errno.EIO, "no")))
+    monkeypatch.setattr(copies, "put", mock.Mock(side_effect=OSError(errno.EIO, "no")))
     graph = world.obtain()
     assert isinstance(graph, LoadedGraph) and graph.entry.folder.is_relative_to(world.home)
     assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 1
