@@ -126,7 +126,7 @@ def _disk() -> Iterator[Finding]:
 
     store = Store()
     sums = totals(store.disk, store.disk.entries())
-    limit, taken = sums["budget_bytes"], sums["counted_bytes"]
+    limit, taken = sums["budget_bytes"], sums["bytes"]
     of = "no limit" if limit is None else in_words(limit)
     full = limit is not None and taken > limit
     remedy = "run `onegraph prune`, unpin graphs, or raise ONEGRAPH_DISK_BUDGET" if full else ""
@@ -143,7 +143,7 @@ def _disk() -> Iterator[Finding]:
     if sums["states"].get("quarantined"):
         text = f"{sums['states']['quarantined']} graphs were quarantined"
         yield Finding("quarantined graphs", "note", text, "`onegraph prune --unusable` removes them")
-    for failed in store.failures.all():
+    for failed in store.notes.read().failures.values():
         for failure in failed.failures:
             try:
                 why = stored_reasons.from_json(failure.reason).text

@@ -49,7 +49,7 @@ def push(
             _tell([], as_json, "0 graphs pushed", ok=False)
             return
         pusher = pushing.Pusher(remote, key_file.obtain(path), here.home)
-        with _shown(sum(entry.bytes for entry in entries), as_json) as progress:
+        with _shown(sum(entry.manifest.bytes for entry in entries), as_json) as progress:
             done = _each(pushing.push(here, entries, pusher, progress), as_json)
     written = sum(one.did == "pushed" for one in done)
     unchanged = sum(one.did == "there already" for one in done)

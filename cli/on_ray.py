@@ -129,9 +129,9 @@ def _published(item: Item, baked: Baked, pusher: Pusher) -> Row:
     """Check, sign and push what a task returned: all of it, or nothing. Raises StoreError."""
     from ..common.reasons import Reason
     from ..graph_cache.integrity import describe
+    from ..graph_cache.key import key_digest
     from ..graph_cache.manifest import Manifest
     from ..graph_cache.sources import pushing
-    from ..graph_cache.sources.records import key_digest
 
     expected, keys, why = _expected(item), [], baked.failed
     checked = [(graph, pushing.check_unsigned(graph, expected)) for graph in baked.graphs]

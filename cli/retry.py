@@ -15,7 +15,7 @@ def retry(as_json: Json = False) -> None:
     forgotten = 0
     rows = []
     try:
-        for failed in Store().failures.forget():
+        for failed in Store().notes.forget_failures():
             forgotten += 1
             for failure in failed.failures:
                 try:

@@ -37,11 +37,6 @@ class Entry:
     manifest: Manifest
     text: bytes = field(default=b"", compare=False, repr=False)
 
-    @property
-    def bytes(self) -> int:
-        """Size of the graph's files, as the manifest lists them."""
-        return sum(f.bytes for f in self.manifest.files.values())
-
 
 @dataclass(frozen=True)
 class Unparsed:

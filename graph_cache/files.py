@@ -8,9 +8,8 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 # What may be over at the next try: it tells nothing of the file. A lost connection of a network's file system is here
 # too, since its files are still there.
@@ -30,9 +29,6 @@ _CANNOT_SYNC = {
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 HAVE_LOCKS = os.name == "posix"
-
-_TRIES = 20  # each removal by another process must hit the few microseconds between two steps
-_T = TypeVar("_T")
 
 
 class IrregularFileError(OSError):
@@ -133,20 +129,6 @@ def replace_text(path: Path, text: str) -> None:
     except BaseException:
         discard(temporary)
         raise
-
-
-def despite_removals(make: Callable[[], _T]) -> _T:
-    """Call what makes a shared folder and then something in it; again where the folder is gone by then.
-
-    Processes remove such a folder when they are done and leave it empty, which may be between any two steps of another.
-
-    Raises:
-        OSError: as `make` does.
-    """
-    for _ in range(_TRIES - 1):
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            return make()
-    return make()
 
 
 def discard(path: Path) -> None:

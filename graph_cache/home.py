@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..common.reasons import NewerManifest, OlderManifest, UnreadableNow, Untrusted
+from ..common.reasons import NewerManifest, UnreadableNow, Untrusted
 from .crash import leftovers
 from .crash.liveness import new_nonce
-from .disk import leases, marks
+from .disk import leases
 from .entry import Entry
-from .files import HAVE_LOCKS, despite_removals, free_bytes, open_regular, sync, sync_folder, write_synced
+from .files import HAVE_LOCKS, free_bytes, open_regular, sync, sync_folder, write_synced
 from .integrity import Sound, check
 from .key import GraphKey
 from .layout import (
@@ -47,10 +47,8 @@ from .trust.signing import Known, Signer, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
-BUNDLE_FILE = "bundle.json"  # what a folder holds that an export made for others
 _LEAST_ROOM = 1 << 20  # bytes; with less, nothing is compiled or copied in
 _SURELY_UNUSED = 24 * 3600  # seconds without a use, where the file system has no locks that tell
-_MODEL = re.compile(r"[0-9a-z]{1,32}")  # the folder of one, as older versions named it
 _TRIES = 3  # of one name, each because another process has just given it to another folder
 
 # used: a process has it loaded. kept: it could not be removed.
@@ -64,21 +62,18 @@ def _no_budget(staged: Path, final: Path) -> contextlib.AbstractContextManager[N
 
 
 @dataclass(frozen=True)
-class Verified:
-    """A graph whose files lie in a folder of `Home.staging` and are what its manifest lists.
+class Graph:
+    """A graph whose manifest was made here, or verified.
 
     Attributes:
         text: the manifest's bytes.
         signatures: over them, by the names of their files.
-        fetched: whether it came from a remote store, which has it still.
     """
 
     key: GraphKey
-    folder: Path
     manifest: Manifest
     text: bytes
     signatures: Mapping[str, str] = field(default_factory=dict)
-    fetched: bool = False
 
 
 class Home:
@@ -172,42 +167,36 @@ class Home:
             RefusedError: the home is not this user's alone.
             OSError: it cannot be made, or has no room.
         """
-        with contextlib.ExitStack() as held:
-            folder = despite_removals(lambda: held.enter_context(self._staged()))
+        self.make()
+        with leftovers.owned_folder(self.folder / STAGING_FOLDER) as folder:
             free = free_bytes(folder)
             if free is not None and free < _LEAST_ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             yield folder
 
-    @contextlib.contextmanager
-    def _staged(self) -> Iterator[Path]:
-        self.make()
-        with leftovers.owned_folder(self.folder / STAGING_FOLDER) as folder:
-            yield folder
-
-    def keep(self, new: Verified) -> Entry:
+    def keep(self, graph: Graph, folder: Path) -> Entry:
         """Make a folder of `staging` an entry, by one rename. Raises OSError.
+
+        Args:
+            folder: with the graph's files, which are what its manifest lists.
 
         Returns:
             The entry; or the same graph where another process published it meanwhile.
         """
-        final = self.graphs / new.key.component / entry_name(new.key, new.manifest)
-        for name in new.manifest.files:
-            with open_regular(new.folder / name) as file:
+        final = self.graphs / graph.key.component / entry_name(graph.key, graph.manifest)
+        for name in graph.manifest.files:
+            with open_regular(folder / name) as file:
                 sync(file.fileno())
-        for name, text in new.signatures.items():
-            write_synced(new.folder / name, text)
-        if new.fetched:
-            (new.folder / marks.FETCHED_FILE).touch()
-        write_synced(new.folder / MANIFEST_FILE, new.text.decode())  # last: without it there is no entry
-        with self.room(new.folder, final):  # others may hold it for a while, and without an owner a folder may be swept
-            (new.folder / leftovers.OWNER_FILE).unlink(missing_ok=True)
-            sync_folder(new.folder)
-            entry = despite_removals(lambda: self._put(new, final))
+        for name, text in {**graph.signatures, MANIFEST_FILE: graph.text.decode()}.items():
+            write_synced(folder / name, text)  # the manifest last: without it there is no entry
+        with self.room(folder, final):  # others may hold it for a while, and without an owner a folder may be swept
+            (folder / leftovers.OWNER_FILE).unlink(missing_ok=True)
+            sync_folder(folder)
+            entry = self._put(graph, folder, final)
             sync_folder(entry.folder.parent)
         return entry
 
-    def _put(self, new: Verified, final: Path) -> Entry:
+    def _put(self, new: Graph, staged: Path, final: Path) -> Entry:
         final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(_TRIES):
             for folder in self._names(final):
@@ -226,7 +215,7 @@ class Home:
                     for orphan in orphans(final, self.signer):
                         self.remove(orphan, 0.0)
                 try:
-                    new.folder.rename(folder)
+                    staged.rename(folder)
                 except OSError:
                     if not os.path.lexists(folder):
                         raise
@@ -277,48 +266,15 @@ class Home:
             except OSError:  # on Windows: a process has its manifest open
                 return "kept" if HAVE_LOCKS else "used"
         leftovers.remove(away)
-        with contextlib.suppress(OSError):
-            folder.parent.rmdir()
         return "removed"
 
     def sweep(self) -> None:
-        """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
+        """Remove what dead processes left behind. Never raises OSError."""
         with contextlib.suppress(OSError):
             if not self._may_be_read() and self.graphs.is_dir():  # a pod's start may open it to a group
                 self.make()
         if self._may_be_read():
             leftovers.sweep(self.folder, self.graphs)
-        if not self.is_elsewhere and not (self.user / BUNDLE_FILE).exists():
-            with contextlib.suppress(OSError):
-                self._take_in_older()
-
-    def _take_in_older(self) -> None:
-        """Move the entries of `<home>/<model hash>/<component>/`, where older versions kept them. Raises OSError.
-
-        What is not signed by this user or a trusted publisher stays: it may be anything.
-        """
-        for model in visible(listed_now(self.user)):
-            if model in (GRAPHS_FOLDER, COMPILER_CACHE) or not _MODEL.fullmatch(model):
-                continue
-            for component in visible(listed_now(self.user / model)):
-                for name in listed_now(self.user / model / component):
-                    folder = self.user / model / component / name
-                    signed = not name.startswith(".") or name.startswith(BROKEN_PREFIX)
-                    if signed and isinstance(read_trusted(folder, self.signer), Known | OlderManifest):
-                        with contextlib.suppress(OSError):  # another process takes it in
-                            self._take_in(folder, self.graphs / component / name)
-                with contextlib.suppress(OSError):
-                    (self.user / model / component).rmdir()
-            with contextlib.suppress(OSError):
-                (self.user / model).rmdir()
-
-    def _take_in(self, folder: Path, target: Path) -> None:
-        self.make()
-        target.parent.mkdir(mode=0o700, exist_ok=True)
-        if os.path.lexists(target):  # another model's copy of the same graph
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            folder.rename(target)
 
 
 def _are_same(first: Manifest, second: Manifest) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from blake3 import blake3
+from pydantic import StringConstraints
 
 # Raised whenever the way modules are captured, compiled or bound changes, so that older graphs are no hits. The sixth:
 # graphs of before may stand for blocks that write into containers, which get none, or have the sizes of one timestep.
 FORMAT = 6
+_Plain = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]  # which names folders
 _LARGE = ("architecture", "shapes")  # fields of which a difference tells no values
 
 
@@ -29,30 +32,28 @@ class GraphKey:
         format: `FORMAT` of the pack that compiled it.
     """
 
-    component: str
+    component: _Plain
     architecture: str
     shapes: dict[str, Any]
-    dtype: str
-    backend: str
+    dtype: _Plain
+    backend: _Plain
     target: dict[str, str]
     format: int = FORMAT
 
     def fields(self) -> dict[str, Any]:
         """Return every field, JSON-ready."""
-        return {
-            "component": self.component,
-            "architecture": self.architecture,
-            "shapes": self.shapes,
-            "dtype": self.dtype,
-            "backend": self.backend,
-            "target": self.target,
-            "format": self.format,
-        }
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
     def digest(self) -> str:
-        """Hash all fields to 12 hex digits, which name the folder."""
-        return blake3(json.dumps(self.fields(), sort_keys=True).encode()).hexdigest(length=6)
+        """The first 12 hex digits of the `key_digest`, which name the folder."""
+        return key_digest(self.fields())[:12]
+
+
+def key_digest(fields: dict[str, Any]) -> str:
+    """Hash all fields of a key to 64 hex digits, which name it in remote stores."""
+    digest: str = blake3(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    return digest
 
 
 def difference(wanted: dict[str, Any], stored: dict[str, Any]) -> str:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import platformdirs
 from blake3 import blake3
+from pydantic import TypeAdapter, ValidationError
 
+from ..common.reasons import UnreadableManifest
 from .files import is_passing
 from .key import GraphKey
 from .manifest import MANIFEST_FILE, Manifest
@@ -24,6 +26,8 @@ from .model_hash import ModelSource
 
 GRAPHS_SUFFIX = ".graphs"
 BROKEN_PREFIX = ".broken-"  # of quarantined entries
+_ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_KEY = TypeAdapter(GraphKey)
 _MACHINE_ID = Path("/etc/machine-id")
 # Below the home:
 GRAPHS_FOLDER = "graphs"
@@ -106,6 +110,15 @@ def entry_name(key: GraphKey, manifest: Manifest) -> str:
     if manifest.code is not None:  # graphs of one key for two versions of the host stand beside each other
         name += f"-{manifest.code.digest}"
     return name
+
+
+def key_of(manifest: Manifest) -> GraphKey | UnreadableManifest:
+    """Give the key of a graph that others may have made, if its values name no other folder than its entry's."""
+    with contextlib.suppress(ValidationError):
+        key: GraphKey = _KEY.validate_python(manifest.key)
+        if key.fields() == manifest.key and _ENTRY_NAME.fullmatch(entry_name(key, manifest)):
+            return key
+    return UnreadableManifest("its key names no folder")
 
 
 def _slug(text: str) -> str:

@@ -91,3 +91,8 @@ class Manifest(Strict):
     compile_seconds: float
     created: str
     made_by: str
+
+    @property
+    def bytes(self) -> int:
+        """Size of the graph's files."""
+        return sum(file.bytes for file in self.files.values())

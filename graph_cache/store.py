@@ -32,24 +32,22 @@ from ..common.reasons import (
     UnreadableNow,
     Untrusted,
 )
-from . import first_use_results, layout
-from .crash.failure_files import FailureFiles
+from . import copies, first_use_results, layout
 from .crash.markers import Markers
 from .disk import leases, marks
 from .disk.inventory import Inventory
 from .disk.leases import Lease
 from .entry import Entry, read
 from .first_use_results import FirstUse
-from .home import Home, Verified
+from .home import Graph, Home
 from .integrity import Sound, check
-from .key import GraphKey
+from .key import GraphKey, key_digest
 from .layout import GRAPHS_FOLDER, user_folder
 from .lookup import MOST_COMPARED, Broken, Differs, Hit, Judged, Lookup, Miss, no_objection
 from .machine_notes import MachineNotes
 from .model_hash import ModelSource
 from .publish import NewEntry, NotPublishedError, manifest_of
 from .sources import folder as folders
-from .sources import records
 from .sources.folder import FolderSource
 from .sources.remote import Layers
 from .sources.source import Source, Taken, Wanted
@@ -79,7 +77,6 @@ class Store:
         self.disk = Inventory(self.private, self.notes)
         self.private.room = self.disk.room
         self.markers = Markers(self.private.folder)
-        self.failures = FailureFiles(self.private.folder)
         self._lookup = Lookup(self.private, self.markers)
         self.remotes = Layers(self.home)
 
@@ -139,14 +136,14 @@ class Store:
         Returns:
             Why what the sources have cannot be used; None: they have nothing.
         """
-        digest = records.key_digest(key.fields())
+        digest = key_digest(key.fields())
         return self._take(
             Wanted(digest, key, differs, self.private.condemned(key)),
             [*self._folders(source, neighbours), self.remotes],
         )
 
     def take_named(self, digest: str, differs: Differs = no_objection) -> Taken | Reason | None:
-        """Copy a graph to the home from the remote stores, by the digest of its key (`sources.records.key_digest`)."""
+        """Copy a graph to the home from the remote stores, by the digest of its key (`key_digest`)."""
         return self._take(Wanted(digest, None, differs, []), [self.remotes])
 
     def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
@@ -181,7 +178,7 @@ class Store:
         for entries in itertools.chain([self.private.trusted(component)], places):
             for key in (entry.manifest.key for entry in entries):
                 if key.get("architecture") in architectures:
-                    by_digest.setdefault(records.key_digest(key), key)
+                    by_digest.setdefault(key_digest(key), key)
             missing -= {key["architecture"] for key in by_digest.values()}
             if not missing:
                 break
@@ -236,14 +233,14 @@ class Store:
             yield folder
 
     def sweep(self) -> None:
-        """Remove what dead processes left behind, and take in what an older version kept. Never raises OSError."""
+        """Remove what dead processes left behind. Never raises OSError."""
         self.private.sweep()
 
     def sweep_beside(self, source: ModelSource) -> None:
         """Remove copies beside a model's checkpoint that dead processes left unfinished. Never raises OSError."""
         beside = layout.beside(source)
         if beside is not None:
-            folders.sweep(beside)
+            copies.sweep(beside)
 
     def publish(self, key: GraphKey, compiled: Path, new: NewEntry) -> Entry:
         """Make the files in a folder from `staging` an entry.
@@ -260,7 +257,7 @@ class Store:
             with self.private.staging() as folder:
                 for name in manifest.files:
                     (compiled / name).replace(folder / name)
-                return self.private.keep(Verified(key, folder, manifest, text, signatures))
+                return self.private.keep(Graph(key, manifest, text, signatures), folder)
         except OSError as error:
             raise NotPublishedError(error, self.graphs) from error
 
@@ -277,7 +274,7 @@ class Store:
 
     def _write(self, entry: Entry, location: Path) -> bool:
         try:
-            return isinstance(folders.write_copy(entry, location, self.signer), Path)
+            return isinstance(copies.write_copy(entry, location, self.signer), Path)
         except OSError as error:
             log.debug("no copy of %s in %s: %s", entry.folder.name, location, error)
             return False
@@ -288,7 +285,7 @@ class Store:
         Raises:
             OSError: it cannot be read or written.
         """
-        written = folders.write_copy(entry, location, self.signer)
+        written = copies.write_copy(entry, location, self.signer)
         if isinstance(written, Reason):
             raise OSError(written.text)
         return written or location / str(entry.manifest.key["component"]) / entry.folder.name

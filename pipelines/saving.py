@@ -16,12 +16,12 @@ import torch
 from ..common import reasons
 from ..common.errors import PipelineError, in_brief
 from ..common.reasons import Reason
+from ..graph_cache.copies import remove_copy
 from ..graph_cache.entry import Entry
 from ..graph_cache.key import difference
 from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.lookup import Hit
 from ..graph_cache.sources import bundle
-from ..graph_cache.sources.folder import remove_copy
 from ..runtime.obtain.registry import registry
 from ..runtime.request import Request
 from .component import Component

@@ -30,10 +30,10 @@ from network import SCALE, Link, Network, Source
 
 from onegraph.common.reasons import StoreTooSlow
 from onegraph.common.tensor_meta import TensorMeta
-from onegraph.graph_cache.key import GraphKey
+from onegraph.graph_cache.key import GraphKey, key_digest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
-from onegraph.graph_cache.sources import pushing, records, transport
+from onegraph.graph_cache.sources import pushing, transport
 from onegraph.graph_cache.sources import remote as remotes
 from onegraph.graph_cache.sources.pushing import Pusher
 from onegraph.graph_cache.sources.remote import Layers
@@ -267,7 +267,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         work = Path(folder)
         public, keys = publish(work / "publisher", work / "remote")
-        assert records.key_digest(keys[0].fields())
+        assert key_digest(keys[0].fields())
         for workers in options.workers:
             for scenario in SCENARIOS:
                 rows.append(simulate(scenario, workers, work, public, keys))

@@ -1,1 +1,1 @@
-"""What processes leave behind that die or fail: crash markers, unfinished files, quarantined entries, failures."""
+"""What processes leave behind that die or fail: crash markers and unfinished files."""

@@ -24,7 +24,6 @@ log = logging.getLogger("onegraph.graph_cache")
 
 OWNER_FILE = ".owner"  # in a folder of `owned_folder`: whose it is
 
-_OLDER_FOLDERS = (".compiling", ".loading-copies")  # below a home, of older versions
 _STALE_SECONDS = 24 * 3600  # of what has no owner, or one of another machine or container
 _TEMPORARY_PREFIX = "onegraph-"  # of folders among other programs' temporary files
 _TEMPORARY = re.compile(r"\..+\.json\.[0-9]{1,19}", re.ASCII)  # of `replace_text`
@@ -75,16 +74,15 @@ def sweep(home: Path, graphs: Path) -> None:
     Args:
         graphs: the folder with the graphs, which is closed to others.
     """
-    for name in (STAGING_FOLDER, *_OLDER_FOLDERS):
-        for folder in filter(is_left_behind, _folders(home / name)):
-            log.debug("removing %s, which a process left behind", folder)
-            remove(folder)
+    for folder in filter(is_left_behind, _folders(home / STAGING_FOLDER)):
+        log.debug("removing %s, which a process left behind", folder)
+        remove(folder)
     temporary = Path(tempfile.gettempdir())
     mine = temporary / _TEMPORARY_PREFIX
     for folder in _folders(temporary) if private_folder.locate(mine) == mine else ():
         if folder.name.startswith(_TEMPORARY_PREFIX) and is_own(folder) and _state(folder) == "dead":
             remove(folder)
-    for folder in (home, home / ".failures", *graphs.glob("*/*")):
+    for folder in (home, *graphs.glob("*/*")):
         for file in (folder / name for name in listed_now(folder) if _TEMPORARY.fullmatch(name)):
             if not -_STALE_SECONDS < _age(file) < WRITING_SECONDS:
                 discard(file)

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from ...common.memory import in_words
+from ..copies import remove_copy
 from ..crash import leftovers
-from ..files import despite_removals
 from ..home import Home, Removed
 from ..machine_notes import MachineNotes
-from ..sources.folder import remove_copy
 from . import budget, leases, marks
 from .listing import Listed, bytes_below, bytes_on_disk
 from .scan import Scan
@@ -190,7 +189,7 @@ class Inventory:
         """Hold the lock of all publishing and removing, if it can be had before long."""
         with self._lock, contextlib.ExitStack() as held:
             try:
-                handle = despite_removals(self._open_lock)
+                handle = self._open_lock()
             except OSError as error:
                 log.debug("no lock for the budget: %s", error)
                 yield "none"

@@ -75,32 +75,25 @@ def take(folder: Path) -> Lease | GraphRemoved:
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[Use]:
     """Tell whether an entry is in use, and keep others from using it until the block ends. Never raises OSError."""
-    with _asking, _exclusive(folder) as use:
-        yield use
+    with _asking, contextlib.ExitStack() as held:
+        yield _locked(folder / MANIFEST_FILE, held)
 
 
-@contextlib.contextmanager
-def _exclusive(folder: Path) -> Iterator[Use]:
-    path = folder / MANIFEST_FILE
+def _locked(manifest: Path, held: contextlib.ExitStack) -> Use:
     if not HAVE_LOCKS:
-        yield "free" if os.path.lexists(folder) else "gone"
-        return
+        return "free" if os.path.lexists(manifest.parent) else "gone"
     try:
-        handle = _open_to_lock(path)
+        handle = _open_to_lock(manifest)
     except OSError:  # without a manifest nobody can have it
-        yield "free" if os.path.lexists(folder) and not os.path.lexists(path) else "gone"
-        return
+        return "free" if os.path.lexists(manifest.parent) and not os.path.lexists(manifest) else "gone"
+    held.callback(os.close, handle)
     try:
-        try:
-            lock(handle, shared=False)
-        except BlockingIOError:
-            yield "used"
-        except OSError:
-            yield "unknown"
-        else:
-            yield "free" if _is_at(handle, path) else "gone"
-    finally:
-        os.close(handle)
+        lock(handle, shared=False)
+    except BlockingIOError:
+        return "used"
+    except OSError:
+        return "unknown"
+    return "free" if _is_at(handle, manifest) else "gone"
 
 
 def use_of(folder: Path) -> Use:

@@ -6,11 +6,10 @@ None of it decides what is loaded or may be removed.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from blake3 import blake3
@@ -26,26 +25,13 @@ from ...common.reasons import (
 )
 from .. import first_use_results
 from ..entry import Entry, read
-from ..key import FORMAT
+from ..key import FORMAT, key_digest
 from ..layout import BROKEN_PREFIX
 from ..manifest import MANIFEST_FILE
 from ..trust.signing import Faulty, Known, Signer, read_trusted
 from . import leases, marks
 
 _MOST_OF_OTHERS = 1 << 20  # of a manifest that nobody signed whom this user trusts: a longer one is not parsed
-
-
-@dataclass(frozen=True)
-class Here:
-    """What graphs that can be used here are made for. An empty text: nobody can tell, so nothing is excluded."""
-
-    torch: str
-    platform: str
-    machine: str
-
-    @classmethod
-    def now(cls) -> Here:
-        return cls(torch_version(), platform.system().lower(), platform.machine())
 
 
 @dataclass(frozen=True)
@@ -97,7 +83,6 @@ class Listed:
         uses: how often a process restored it.
         unusable: why no process of this installation can use it.
         quarantined: whether it was moved aside.
-        fetched: whether it came from a remote store, which has it still.
         beside: whether it is a copy beside a checkpoint, which the disk budget does not count.
         stamp: tells whether it is as it was when it was read; see `scan`.
     """
@@ -112,7 +97,6 @@ class Listed:
     pinned: bool
     unusable: Reason | None
     quarantined: bool
-    fetched: bool
     beside: bool
     stamp: tuple[int, ...] = ()
 
@@ -179,7 +163,6 @@ def describe(folder: str, model: marks.Model | None, signer: Signer) -> Listed |
         pinned=marks.PIN_FILE in files,
         unusable=Quarantined() if quarantined else _why_unusable(facts),
         quarantined=quarantined,
-        fetched=marks.FETCHED_FILE in files,
         beside=model is not None,
     )
 
@@ -203,13 +186,13 @@ def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
         code=code,
         component=str(key.get("component", "")),
         label=manifest.label,
-        digest=blake3(json.dumps(key, sort_keys=True).encode()).hexdigest(length=6),
+        digest=key_digest(key)[:12],
         dtype=str(key.get("dtype", "")),
         backend=str(key.get("backend", "")),
         target={str(k): str(v) for k, v in target.items()} if isinstance(target, dict) else {},
         format=made_for if isinstance(made_for, int) else 0,
         signed_by="" if code else "me" if publisher is None else "publisher",
-        graph_bytes=entry.bytes,
+        graph_bytes=manifest.bytes,
         compile_seconds=manifest.compile_seconds,
         created=manifest.created,
         made_by=manifest.made_by,
@@ -222,10 +205,16 @@ def _why_unusable(facts: Facts) -> Reason | None:
     """Say why no process of this installation can use a graph: its target or its format; or None."""
     if facts.code == OlderManifest.code:
         return OlderManifest(0)
-    if facts.digest and facts.format != FORMAT:
-        return MadeForAnother("format", str(facts.format), str(FORMAT))
-    for what, here in asdict(Here.now()).items():
-        made_for = facts.target.get(what, here)
+    return made_for_another(facts.format, facts.target) if facts.digest else None
+
+
+def made_for_another(version: object, target: Mapping[str, str]) -> MadeForAnother | None:
+    """Say what of a graph's format and target keeps every process of this installation from using it, or None."""
+    if version != FORMAT:
+        return MadeForAnother("format", str(version), str(FORMAT))
+    ours = {"torch": torch_version(), "platform": platform.system().lower(), "machine": platform.machine()}
+    for what, here in ours.items():  # an empty text: nobody can tell, so nothing is excluded
+        made_for = target.get(what, here)
         if here and made_for != here:
             return MadeForAnother(what, made_for, here)
     return None

@@ -20,7 +20,6 @@ from ..model_hash import ModelSource
 USES_FILE = ".uses"
 MODELS_FILE = ".models"
 PIN_FILE = ".pinned"
-FETCHED_FILE = ".fetched"  # it came from a remote store, which has it for whoever removes it
 
 _MOST_BYTES = 1 << 20  # of the models
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))

@@ -169,7 +169,6 @@ def totals(inventory: Inventory, entries: Iterable[Listed]) -> dict[str, Any]:
         "states": states,
         "pinned": sum(one.pinned for one in entries),
         "bytes": bytes_on_disk(entries),
-        "counted_bytes": bytes_on_disk(entries),
         "copies": len(listed) - len(entries),
         "copies_bytes": bytes_on_disk(one for one in listed if one.beside),
         "budget_bytes": inventory.allowance.bytes,

@@ -21,7 +21,7 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
@@ -32,16 +32,18 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ..files import IrregularFileError, free_bytes, open_regular
-from ..home import BUNDLE_FILE, Home, Verified
+from ..home import Graph, Home
+from ..integrity import Opened, compare, sized
 from ..layout import entry_name
 from ..manifest import MANIFEST_FILE, MOST_BYTES, Strict
 from ..trust.publishers import PUBLISHER_FILE, Publishers, PublisherSignature
 from ..trust.signing import SIGNATURE_FILE, Signer
 from .records import Publisher
-from .source import Graph, Opened, copy_file, sized, verify
+from .source import verify
 from .store_folder import Folder
 from .transport import StoreError
 
+BUNDLE_FILE = "bundle.json"
 MOST_LIST_BYTES = 4 << 20
 _OWN = (MANIFEST_FILE, PUBLISHER_FILE)  # of each graph, besides the files that its manifest lists
 _MOST_SIGNATURE_BYTES = 4096
@@ -183,7 +185,7 @@ def import_bundle(home: Home, signer: Signer, path: Path, publisher: str) -> lis
             listed = {f"{at}/{name}" for at, graph in graphs.items() for name in (*_OWN, *graph.manifest.files)}
             if unlisted := sorted(members.names - {BUNDLE_FILE, *listed}):
                 return reasons.UnlistedMember(unlisted[0])
-            needed, free = sum(graph.bytes for graph in graphs.values()), free_bytes(home.folder)
+            needed, free = sum(graph.manifest.bytes for graph in graphs.values()), free_bytes(home.folder)
             if free is not None and needed + _SPARE > free:
                 return reasons.NoRoomForBundle(needed, free)
             signer.key()  # before anything is copied in vain
@@ -224,7 +226,7 @@ def _extract(members: Members, at: str, graph: Graph, folder: Path) -> None:
     """Copy a graph's files, comparing each with its signed record. Raises BundleError, OSError."""
     folder.mkdir(mode=0o700)
     for name, wanted in graph.manifest.files.items():
-        wrong = copy_file(partial(members.open, f"{at}/{name}"), folder / name, wanted)
+        wrong = compare(partial(members.open, f"{at}/{name}"), name, wanted, folder / name)
         if wrong is not None:
             raise _refused(at, wrong)
 
@@ -233,9 +235,8 @@ def _keep(home: Home, signer: Signer, graph: Graph, folder: Path) -> tuple[Path,
     """Make a verified graph an entry; its folder, and whether it is new. Raises OSError."""
     before = home.graphs / graph.key.component / entry_name(graph.key, graph.manifest) / MANIFEST_FILE
     is_new = not before.exists()
-    signature = signer.sign(graph.text).model_dump_json(indent=1)
-    signatures = {SIGNATURE_FILE: signature, PUBLISHER_FILE: graph.signature}
-    return home.keep(Verified(graph.key, folder, graph.manifest, graph.text, signatures)).folder, is_new
+    signatures = {**graph.signatures, SIGNATURE_FILE: signer.sign(graph.text).model_dump_json(indent=1)}
+    return home.keep(replace(graph, signatures=signatures), folder).folder, is_new
 
 
 # A tar file's headers ---------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...common.errors import in_brief
 from ...common.reasons import Reason, StoreBadName, StoreBadRecord, StoreWrongBytes, StoreWrongSignature
-from ..disk.listing import Here
-from ..key import FORMAT
+from ..disk.listing import made_for_another
 from ..manifest import Manifest
 from ..store import Store
 from ..trust import withdrawals
@@ -67,7 +66,7 @@ def pull(
                 elif isinstance(kept := shelf.keep(graph, store.private, progress), Reason):
                     yield Done(graph.manifest.label, "left out", reason=kept)
                 else:
-                    yield Done(graph.manifest.label, "pulled", graph.bytes)
+                    yield Done(graph.manifest.label, "pulled", graph.manifest.bytes)
         except StoreError as error:
             if not isinstance(error.reason, StoreBadRecord | StoreWrongBytes | StoreWrongSignature):
                 raise
@@ -76,11 +75,8 @@ def pull(
 
 def fits_here(manifest: Manifest) -> bool:
     """Whether some process of this installation may use a graph, by its versions and its system."""
-    here, target = Here.now(), manifest.key.get("target")
-    if manifest.key.get("format") != FORMAT or not isinstance(target, dict):
-        return False
-    ours = {"torch": here.torch, "platform": here.platform, "machine": here.machine}
-    return all(not value or target.get(name, value) == value for name, value in ours.items())
+    target = manifest.key.get("target")
+    return isinstance(target, dict) and made_for_another(manifest.key.get("format"), target) is None
 
 
 # Mirror ---------------------------------------------------------------------------------------------------------

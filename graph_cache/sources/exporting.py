@@ -12,20 +12,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...common.reasons import BadPublisherName, Reason, SigningKeyRefused, TargetExists
+from ..copies import put
 from ..disk import marks
 from ..entry import Entry, read
 from ..files import open_regular, replace_text, set_mode, sync
-from ..home import BUNDLE_FILE
 from ..key import GraphKey
-from ..layout import GRAPHS_FOLDER, entry_name
+from ..layout import GRAPHS_FOLDER, entry_name, key_of
 from ..manifest import MANIFEST_FILE
 from ..store import Store
 from ..trust import ed25519, key_file, publishers
 from ..trust.publishers import NAME, PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE
-from .bundle import GRAPH, Listing
-from .folder import put
-from .source import Done, key_of
+from .bundle import BUNDLE_FILE, GRAPH, Listing
+from .source import Done
 
 TAR_SUFFIX = ".tar"
 _MODEL = re.compile(r"[0-9a-z]{1,32}")

@@ -6,6 +6,7 @@ is made of all those files (`Remote.remake`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ from ...common.reasons import Reason
 from ..entry import Entry, read
 from ..file_names import check_names
 from ..files import read_regular
-from ..integrity import check, differs, read_file
+from ..integrity import Sound, check, differs
+from ..key import key_digest
 from ..manifest import MOST_BYTES, Manifest
 from ..store import Store
 from ..trust import ed25519, publishers, withdrawals
@@ -55,7 +57,7 @@ class Pusher:
 
     def has(self, entry: Entry) -> bool:
         """Whether the key's record names a graph already, which is not taken back. Raises StoreError, OSError."""
-        key = records.key_digest(entry.manifest.key)
+        key = key_digest(entry.manifest.key)
         record = self._read(records.record_name(self.public, key), key)
         named = set() if record is None else {graph.manifest for graph in record.graphs}
         return blake3(entry.text).hexdigest() in named - self._taken_back()
@@ -83,7 +85,7 @@ class Pusher:
         wrong = check_names(manifest)
         if wrong is not None:
             return Done(manifest.label, "left out", reason=wrong)
-        digest, key = blake3(text).hexdigest(), records.key_digest(manifest.key)
+        digest, key = blake3(text).hexdigest(), key_digest(manifest.key)
         if digest in self._taken_back():
             return Done(manifest.label, "left out", reason=reasons.GraphWithdrawn("whose key this is"))
         written = self._write_files(manifest, files, progress) + self._write_object(digest, len(text), text)
@@ -95,7 +97,7 @@ class Pusher:
         if published is None or (first_uses and published.graphs != one.graphs):
             self._remote.write(name, records.sign(self._private, one))
         self.write_record(key)
-        if written < sum(file.bytes for file in manifest.files.values()):
+        if written < manifest.bytes:
             # What was there may have been garbage, which somebody collected before the record named it.
             written += self._write_files(manifest, files, None)
         return Done(manifest.label, "pushed" if published is None else "there already", written)
@@ -215,7 +217,7 @@ def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progr
         uses, reason = published_uses(store, entry), why_not(store, entry)
         if reason is None and not uses and pusher.has(entry):
             if progress is not None:
-                progress(entry.bytes)
+                progress(entry.manifest.bytes)
             yield Done(entry.folder.name, "there already")
             continue
         if reason is None and isinstance(state := check(entry), Reason):
@@ -269,14 +271,13 @@ class Unsigned:
 
 
 def made_here(store: Store) -> Iterator[Unsigned]:
-    """Give the graphs that a store's own key signed."""
+    """Give the graphs that a store's own key signed, if they are whole."""
     for one in store.disk.entries():
         entry = read(one.path) if one.facts.signed_by == "me" and not one.quarantined else None
-        if isinstance(entry, Entry):
-            read_files = {name: read_file(entry, name) for name in entry.manifest.files}
-            files = {name: data for name, data in read_files.items() if isinstance(data, bytes)}
-            if len(files) == len(read_files):
-                uses = tuple(use.model_dump_json() for use in published_uses(store, entry))
+        if isinstance(entry, Entry) and isinstance(check(entry), Sound):
+            uses = tuple(use.model_dump_json() for use in published_uses(store, entry))
+            with contextlib.suppress(OSError):  # it is gone by now
+                files = {name: read_regular(entry.folder / name, _LARGEST) for name in entry.manifest.files}
                 yield Unsigned(entry.text, files, uses)
 
 

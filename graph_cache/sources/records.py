@@ -14,13 +14,11 @@ at once lose none; the list of them is made of the files, by whoever copies a st
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from blake3 import blake3
 from pydantic import Field, StringConstraints, ValidationError
 
 from ...common import reasons
@@ -105,12 +103,6 @@ class Index(Strict):
 
     version: Literal[1] = 1
     keys: tuple[Digest, ...] = Field(max_length=200_000)
-
-
-def key_digest(fields: dict[str, Any]) -> str:
-    """Name a key in a store, by all its fields."""
-    digest: str = blake3(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-    return digest
 
 
 def record_name(publisher: str, key: str) -> str:

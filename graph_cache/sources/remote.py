@@ -25,14 +25,15 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ..entry import Entry
-from ..home import Home, Verified, equals_one
+from ..home import Graph, Home, equals_one
 from ..integrity import differs
+from ..key import key_digest
 from ..manifest import MANIFEST_FILE, FileRecord
 from ..trust import ed25519, withdrawals
-from ..trust.publishers import PUBLISHER_FILE, Publishers, PublisherSignature
+from ..trust.publishers import Publishers, PublisherSignature
 from . import records, transport
 from .records import Index, Publisher, Record, RemoteGraph
-from .source import Graph, Taken, Wanted, verify
+from .source import Taken, Wanted, verify
 from .transport import Address, Patience, Remote, StoreError
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -108,7 +109,7 @@ class Shelf:
         if isinstance(graph, reasons.Damaged):
             return reasons.StoreGraphRefused(self.remote.label, graph)
         if isinstance(graph, Graph):
-            return graph if records.key_digest(graph.manifest.key) == key else reasons.StoreOtherKey(self.remote.label)
+            return graph if key_digest(graph.manifest.key) == key else reasons.StoreOtherKey(self.remote.label)
         wrong = reasons.StoreWrongSignature(self.remote.label, self.publisher.name)
         return graph if isinstance(graph, reasons.NeedsCryptography) else wrong
 
@@ -124,8 +125,7 @@ class Shelf:
                     (folder / name).write_bytes(self._object(name, wanted))
                     if progress is not None:
                         progress(wanted.bytes)
-                signatures = {PUBLISHER_FILE: graph.signature}
-                return home.keep(Verified(graph.key, folder, graph.manifest, graph.text, signatures, fetched=True))
+                return home.keep(graph, folder)
         except OSError as error:
             return reasons.StoreGraphNotKept(self.remote.label, in_brief(error))
 

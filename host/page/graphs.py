@@ -168,7 +168,7 @@ def delete(one: Listed) -> tuple[str, str, bool]:
 def retry(one: Listed) -> tuple[str, str, bool]:
     """POST graphs/{id}/retry: forget what compiles of the same graph failed with."""
     try:
-        forgotten = [*registry().store.failures.forget(one.facts.digest)]
+        forgotten = registry().store.notes.forget_failures(one.facts.digest)
     except OSError as error:
         return "not_written", f"What failed cannot be forgotten ({error.strerror}).", False
     if not forgotten:

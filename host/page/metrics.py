@@ -48,7 +48,7 @@ def _lines() -> Iterator[str]:
     for state, count in sorted(totals["states"].items()):
         yield f'{_UNIT}graphs{{state="{_escaped(state)}"}} {count}'
     yield from _one("disk_bytes", "gauge", "Bytes of all graphs.", totals["bytes"])
-    yield from _one("budget_used_bytes", "gauge", "Bytes that count for the budget.", totals["counted_bytes"])
+    yield from _one("budget_used_bytes", "gauge", "Bytes that count for the budget.", totals["bytes"])
     limit = totals["budget_bytes"]
     yield from _one("budget_bytes", "gauge", "Bytes that graphs may take.", "+Inf" if limit is None else limit)
     yield from _one("list_scans_total", "counter", "Lists that had to read graphs anew.", disk.reads)

@@ -93,7 +93,6 @@ class Totals(Told):
     states: dict[str, int]
     pinned: int
     bytes: int
-    counted_bytes: int
     budget_bytes: int | None
     compile_seconds: float
     restores: int

@@ -25,10 +25,10 @@ from ...graph_cache.disk.listing import Listed
 from ...graph_cache.disk.marks import Model
 from ...graph_cache.entry import Entry, read
 from ...graph_cache.files import read_regular
-from ...graph_cache.key import GraphKey
+from ...graph_cache.key import GraphKey, key_digest
 from ...graph_cache.manifest import Manifest
 from ...graph_cache.model_hash import ModelSource
-from ...graph_cache.sources import records, transport
+from ...graph_cache.sources import transport
 from ...graph_cache.sources.source import Taken
 from ...runtime.obtain.registry import registry
 from ...runtime.request import PREFIX, Request
@@ -98,7 +98,7 @@ class WarmUp:
 def fetch(digest: str) -> None:
     """Fetch a graph that can be used here from the remote stores, unless it is here. Never raises for what they do."""
     store = registry().store
-    if any(records.key_digest(entry.manifest.key) == digest for entry in store.entries()):
+    if any(key_digest(entry.manifest.key) == digest for entry in store.entries()):
         return
     fetched = store.take_named(digest, _usable)
     if isinstance(fetched, Taken):

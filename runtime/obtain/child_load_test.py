@@ -12,8 +12,8 @@ from ...common.shapes import JSON, Refused
 from ...compiler.process.job import Job
 from ...compiler.process.supervisor import compile_in_child
 from ...graph_cache.entry import Entry, constants_of
+from ...graph_cache.integrity import copy_files
 from ...graph_cache.lookup import Broken
-from ...graph_cache.sources.source import copy_files
 from ...graph_cache.store import Store
 from ..request import Request
 from .compiles import Compiles, OnProgress

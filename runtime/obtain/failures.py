@@ -1,7 +1,7 @@
 """Nothing is compiled twice for one cause: what failed, in this process and before, and what must change first.
 
 Each failure is remembered with what may have been its cause: versions, free bytes of a disk or of memory, a folder. It
-is on the disk (`graph_cache.crash.failure_files`), so that a new process knows it, and `onegraph retry` forgets it.
+is on the disk (`graph_cache.machine_notes`), so that a new process knows it, and `onegraph retry` forgets it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...common.torch_private import driver_version
 from ...common.version import __version__
-from ...graph_cache.crash.failure_files import Failure, Kind
 from ...graph_cache.entry import Entry
 from ...graph_cache.files import free_bytes, takes_no_more_files, total_bytes
+from ...graph_cache.machine_notes import Failure, Kind
 from ...graph_cache.publish import NotPublishedError
 from ...graph_cache.store import Store
 from ...graph_cache.trust.private_folder import RefusedError
@@ -55,7 +55,7 @@ class Failures:
     """
 
     def __init__(self, store: Store, limits: Limits) -> None:
-        self._files = store.failures
+        self._notes = store.notes
         self._store = store
         self._limits = limits
         self._here: set[str] = set()  # keys with accidents in this process
@@ -64,7 +64,7 @@ class Failures:
     def why_not(self, request: Request) -> Refused | None:
         """Why a request's graph is not compiled now: it would fail as it did before. None: it may be."""
         digest = request.key.digest
-        failures = self._files.read(request.key)
+        failures = self._notes.failures(request.key)
         if digest in self._stopped:
             failures = (*failures, self._stopped[digest])
         if not failures:
@@ -188,26 +188,26 @@ class Failures:
 
     def had_wrong_graph(self, request: Request) -> bool:
         """Whether a graph of the same key computed or did something wrong with this model."""
-        return any(failure.model == request.source.digest for failure in self._files.read(request.key))
+        return any(failure.model == request.source.digest for failure in self._notes.failures(request.key))
 
     def forget(self, request: Request) -> None:
         """Forget why nothing was compiled: it worked. What a graph did wrong afterwards stays in mind."""
         self._stopped.pop(request.key.digest, None)
-        before = self._files.read(request.key)
+        before = self._notes.failures(request.key)
         wrong = tuple(failure for failure in before if failure.model)
         if wrong != before:
-            self._files.write(request.key, request.label, wrong)
+            self._notes.note_failures(request.key, request.label, wrong)
 
     def _remember(self, request: Request, new: Failure) -> None:
         others: list[Failure] = []
-        for old in self._files.read(request.key):
+        for old in self._notes.failures(request.key):
             same = (old.kind, old.model, old.where) == (new.kind, new.model, new.where)
             if same and old.facts == new.facts and old.reason.get("code") == new.reason["code"]:
                 passing = new.kind in _PASSING and not 0 <= new.time - old.time < _DAY
                 new = new if passing else new.model_copy(update={"tries": old.tries + 1})
             else:
                 others.append(old)
-        self._files.write(request.key, request.label, (*others, new))
+        self._notes.note_failures(request.key, request.label, (*others, new))
 
     def _failure(
         self, kind: Kind, reason: Reason, request: Request, names: tuple[str, ...] = _VERSIONS, **more: Any

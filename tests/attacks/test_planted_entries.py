@@ -18,7 +18,7 @@ from onegraph.backends.inductor import InductorBackend
 from onegraph.common.errors import LoadError
 from onegraph.common.shapes import Refused
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.home import Home, Verified
+from onegraph.graph_cache.home import Graph, Home
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
@@ -110,7 +110,6 @@ def for_a_model_in_such_a_folder(scene: Scene) -> Path:
     return scene.store.home / scene.source.digest
 
 
-IN_THE_HOME = [in_the_home, where_older_versions_kept_it]
 PLACES = [
     beside_the_checkpoint,
     for_another_hash_of_the_checkpoint,
@@ -119,7 +118,8 @@ PLACES = [
     in_an_extra_model_folder,
     in_a_graph_folder_that_all_may_write,
     for_a_model_in_such_a_folder,
-    *IN_THE_HOME,
+    where_older_versions_kept_it,
+    in_the_home,
 ]
 
 
@@ -259,7 +259,7 @@ def test_a_planted_entry_is_never_loaded(
         assert store.keys("toy", [scene.wanted.architecture], scene.source, scene.neighbours) == []
     starts(scene)
     assert loaded == []
-    if place not in IN_THE_HOME or craft not in SIGNED:
+    if place is not in_the_home or craft not in SIGNED:
         assert snapshot(planted) == before  # neither deleted, nor quarantined, nor adopted
     assert {path.parent for path in store.graphs.glob("*/[!.]*/manifest.json")} <= {planted}
 
@@ -345,11 +345,11 @@ def test_there_is_one_door_to_the_home(way: str, scene: Scene, monkeypatch: pyte
     made = publish(publisher, ModelSource(None, "666666666666"), scene.wanted)
     trust(scene.store, bake(publisher, scene.models / "x.tar", made))
     bake(publisher, scene.neighbours[0] / "fleet.graphs", made)
-    asked: list[Verified] = []
+    asked: list[Path] = []
 
-    def keep(home: Home, new: Verified) -> Entry:
-        assert private_folder.check(new.folder.parent) is None
-        asked.append(new)
+    def keep(home: Home, graph: Graph, folder: Path) -> Entry:
+        assert private_folder.check(folder.parent) is None
+        asked.append(folder)
         raise OSError("closed")
 
     monkeypatch.setattr(Home, "keep", keep)

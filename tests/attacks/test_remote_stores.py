@@ -16,6 +16,7 @@ from support.store.entries import CONSTANTS, key
 from onegraph.common import reasons
 from onegraph.graph_cache import integrity
 from onegraph.graph_cache.entry import Entry, constants_of
+from onegraph.graph_cache.key import key_digest
 from onegraph.graph_cache.lookup import Broken, Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
@@ -27,7 +28,7 @@ from onegraph.graph_cache.sources.transport import StoreError
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import publishers
 
-KEY = records.key_digest(key().fields())
+KEY = key_digest(key().fields())
 OTHER = key(dtype="float16")
 
 
@@ -64,7 +65,7 @@ def world(tmp_path: Path) -> World:
 
 def another_keys_record(world: World) -> None:
     """The publisher's own record, at the place of another key."""
-    shutil.copy(world.path(records.record_name(world.alice.public, records.key_digest(OTHER.fields()))), world.record)
+    shutil.copy(world.path(records.record_name(world.alice.public, key_digest(OTHER.fields()))), world.record)
 
 
 def another_keys_graph(world: World) -> None:

@@ -28,6 +28,7 @@ from onegraph.common import reasons
 from onegraph.common.shapes import Refused
 from onegraph.compiler.process.job import Client, Job, write_job
 from onegraph.compiler.process.progress import Progress
+from onegraph.graph_cache.copies import remove_copy
 from onegraph.graph_cache.crash import leftovers
 from onegraph.graph_cache.crash.liveness import owning
 from onegraph.graph_cache.disk.inventory import over
@@ -35,7 +36,6 @@ from onegraph.graph_cache.disk.leases import Lease
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import MANIFEST_FILE, Manifest
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.sources.folder import remove_copy
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import private_folder

@@ -238,7 +238,7 @@ def test_the_budget_is_a_setting(running: server.Server, home: Path) -> None:
     os.utime(old / "manifest.json", (1e9, 1e9))
     for wrong in ({}, {"disk_budget_bytes": 0}, {"disk_budget_bytes": "1"}, {"disk_budget_bytes": 1.5}, {"x": 1}):
         assert ask(running, "POST", "settings", wrong)[0] == 400
-    (used,) = {get(running, "graphs")["totals"]["counted_bytes"]}
+    (used,) = {get(running, "graphs")["totals"]["bytes"]}
     changed = post(running, "settings", {"disk_budget_bytes": used - 1})
     assert changed == {"disk_budget_bytes": used - 1, "disk_budget_from": "setting"} == get(running, "settings")
     assert get(running, "graphs")["totals"]["budget_bytes"] == used - 1

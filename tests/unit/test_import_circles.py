@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACK = sorted(path for package in ROOT.glob("*/__init__.py") for path in package.parent.rglob("*.py"))
-ROOMS = ("host", "runtime")  # packages whose folders each have one subject; what lies beside them may be used by all
+# Packages whose folders each have one subject; what lies beside them may be used by all.
+ROOMS = ("graph_cache", "host", "runtime")
 FOLDERS = {"pack": PACK, "benchmarks": sorted((ROOT / "benchmarks").rglob("*.py"))}
 
 

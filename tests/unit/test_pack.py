@@ -110,7 +110,7 @@ def crossings(path: Path) -> Iterator[str]:
         ("", {"crash", "disk", "sources", "trust"}),
         ("trust", set()),
         ("crash", {"trust"}),
-        ("disk", {"trust", "crash", "sources"}),
+        ("disk", {"trust", "crash"}),
         ("sources", {"trust", "crash", "disk"}),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_prune_shows_first_what_it_removes(front: Front, running: server.Serve
     front.toast(f"{len(graphs.STALE)} graphs removed")
     page.get_by_role("button", name="Prune").click()
     front.toast("Nothing to prune")
-    taken = running.get("/onegraph/graphs")["totals"]["counted_bytes"]
+    taken = running.get("/onegraph/graphs")["totals"]["bytes"]
     running.post("/onegraph/settings", {"disk_budget_bytes": taken - 1})
     planned = running.post("/onegraph/prune", {"dry_run": True})["removed"]
     assert [one["state"] for one in planned] == ["quarantined"]

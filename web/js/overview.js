@@ -12,7 +12,7 @@ export function totals(element, found) {
     fill(element, el("div.og-skeleton.og-totals-wait", { "aria-hidden": "true" }));
     return;
   }
-  const used = found.counted_bytes ?? found.bytes;
+  const used = found.bytes;
   const budget = found.budget_bytes;
   const share = budget ? used / budget : null;
   const text = budget ? t("totals.disk", { used: bytes(used), budget: bytes(budget) }) : t("totals.noBudget", { used: bytes(used) });

@@ -60,7 +60,7 @@ def test_a_compile_is_retried_when_more_memory_is_free(trouble: str, tmp_path: P
     assert isinstance(tries({trouble: True}), Refused) and not told
     free[0] = 13 * GIB
     assert isinstance(tries({}), LoadedGraph) and told  # what was short is there now
-    assert not engine.store.failures.read(toy.request(module, source).key)
+    assert not engine.store.notes.failures(toy.request(module, source).key)
 
 
 def test_a_compile_without_room_waits_for_the_queue(tmp_path: Path, source: ModelSource) -> None:

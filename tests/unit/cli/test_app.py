@@ -17,9 +17,9 @@ from onegraph.cli.app import app
 from onegraph.common.reasons import CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
 from onegraph.graph_cache import integrity
-from onegraph.graph_cache.crash.failure_files import Failure
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
+from onegraph.graph_cache.machine_notes import Failure
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
@@ -107,7 +107,7 @@ def test_verify_names_each_damaged_graph(store: Store) -> None:
 
 def test_verify_tells_unreadable_from_damaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = publish(store, ModelSource(None, "fedcba987654")).folder
-    monkeypatch.setattr(integrity, "record", mock.Mock(side_effect=OSError(5, "Input/output error")))
+    monkeypatch.setattr(integrity, "is_same", mock.Mock(side_effect=OSError(5, "Input/output error")))
     done = onegraph(store, "verify")
     assert done.exit_code == 1
     sentence = "the cached graph's file graph.aoti cannot be read at the moment ([Errno 5] Input/output error)"
@@ -152,13 +152,13 @@ def test_bench_refuses_what_is_not_there(store: Store, tmp_path: Path) -> None:
 def test_retry_tells_what_it_forgets(store: Store) -> None:
     failed = Failure(kind="facts", reason=to_json(CompileFailed("The compiler said no.")))
     later = Failure(kind="facts", reason={"code": "of_a_later_version"})
-    store.failures.write(key(), "any size [red]", (failed, later))
+    store.notes.note_failures(key(), "any size [red]", (failed, later))
     assert onegraph(store, "retry").output.splitlines() == [
         "unet, any size [red]: The compiler said no.",
         "unet, any size [red]: of another version of OneGraph",
         "1 graphs are tried again",
     ]
-    assert store.failures.read(key()) == ()
+    assert store.notes.failures(key()) == ()
     assert onegraph(store, "retry").output.splitlines() == ["0 graphs are tried again"]
 
 

@@ -14,6 +14,7 @@ from support.store.entries import key, trust
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
+from onegraph.graph_cache.key import key_digest
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.sources import commands, records
 from onegraph.graph_cache.sources.source import Taken
@@ -99,7 +100,7 @@ def test_pushers_at_the_same_time_lose_nothing(alice: Publisher, tmp_path: Path)
         thread.start()
     for thread in threads:
         thread.join()
-    name = records.record_name(alice.public, records.key_digest(key().fields()))
+    name = records.record_name(alice.public, key_digest(key().fields()))
     found = records.read(
         (tmp_path / "remote" / name).read_bytes(), "", records.Publisher("", alice.public), name[-69:-5]
     )

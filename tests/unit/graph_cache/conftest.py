@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,3 +70,15 @@ def tuned(models: Path) -> ModelSource:
 def entry(store: Store, checkpoint: ModelSource) -> Entry:
     """A graph in the home, of which a copy lies beside the checkpoint."""
     return publish(store, checkpoint)
+
+
+@pytest.fixture
+def beside(models: Path, entry: Entry) -> Path:
+    """The copy beside the checkpoint, of which the home has none any more."""
+    shutil.rmtree(entry.folder)
+    return models / "photo.graphs" / "0123456789ab" / "unet" / entry.folder.name
+
+
+@pytest.fixture
+def location(models: Path) -> Path:
+    return models / "tuned.graphs" / "fedcba987654"

@@ -1,4 +1,4 @@
-"""Writing to disks that cannot wait for a folder, and into folders that others remove meanwhile."""
+"""Writing to disks that cannot wait for a folder, and what is told of their room."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onegraph.graph_cache.files import despite_removals, free_bytes, replace_text, sync_folder, takes_no_more_files
+from onegraph.graph_cache.files import free_bytes, replace_text, sync_folder, takes_no_more_files
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
@@ -40,23 +40,3 @@ def test_a_failed_rename_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="outcome"):
         replace_text(tmp_path / "outcome.json", "{}")
     assert [path.name for path in tmp_path.iterdir()] == ["outcome.json"]
-
-
-@pytest.mark.parametrize("times", [1, 5, 1000])
-def test_a_folder_that_others_remove_is_made_again(times: int, tmp_path: Path) -> None:
-    """Between any two steps, as processes do that leave it empty; but not for ever."""
-    left = [times]
-
-    def make() -> Path:
-        (tmp_path / "shared").mkdir(exist_ok=True)
-        if left[0]:
-            left[0] -= 1
-            (tmp_path / "shared").rmdir()
-        (tmp_path / "shared" / "file").touch()
-        return tmp_path / "shared" / "file"
-
-    if times > 100:
-        with pytest.raises(FileNotFoundError):
-            despite_removals(make)
-    else:
-        assert despite_removals(make).exists()

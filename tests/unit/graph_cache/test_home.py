@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.store.entries import NOWHERE, key, new_entry, publish, quarantine, rewrite, snapshot
+from support.store.entries import NOWHERE, key, new_entry, publish, quarantine, snapshot
 
 from onegraph.common import reasons
 from onegraph.graph_cache import home
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.integrity import Sound, check
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import CodeRecord
@@ -228,55 +227,18 @@ def as_version_2(store: Store, entry: Entry, **changes: object) -> None:
     entry.folder.rename(older)
 
 
-def test_what_an_older_version_kept_is_taken_in(store: Store) -> None:
-    whole, bad, old = (publish(store, NOWHERE, key(dtype=dtype)) for dtype in ("float32", "float16", "bfloat16"))
-    store.remember(whole, FirstUse(eager_ms=1.0))
-    quarantine(store, bad.folder)
-    (aside,) = bad.folder.parent.glob(".broken-*")
-    bad = Entry(aside, bad.manifest, bad.text)
-    for entry, changes in ((whole, {}), (bad, {}), (old, {"version": 1})):
-        as_version_2(store, entry, **changes)
+def test_what_an_older_version_kept_is_a_source(store: Store) -> None:
+    """So is a folder that others baked. Nothing in it changes."""
+    whole, old = (publish(store, NOWHERE, key(dtype=dtype)) for dtype in ("float32", "bfloat16"))
+    as_version_2(store, whole)
+    as_version_2(store, old, version=1)
+    before = snapshot(store.home / "0123456789ab")
     later = Store(store.home)
-    assert isinstance(later.find(key()), Miss)
     later.sweep()
-    found = later.find(key())
-    assert isinstance(found, Hit)
-    assert (found.entry.folder, found.entry.manifest.version) == (store.graphs / "unet" / whole.folder.name, 2)
-    assert later.first_use(found.entry) == FirstUse(eager_ms=1.0)
-    assert later.private.condemned(key(dtype="float16"))[0].manifest.key == bad.manifest.key
-    assert later.find(key(dtype="bfloat16")) == Miss(reasons.OlderManifest(1))
-    assert not (store.home / "0123456789ab").exists()
-    assert publish(later, NOWHERE) == found.entry  # the same graph, whatever its manifest's version
-
-
-def test_the_same_graph_of_two_models_is_taken_in_once(store: Store) -> None:
-    entry = publish(store, NOWHERE)
-    for model in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"):
-        shutil.copytree(entry.folder, store.home / model / "unet" / entry.folder.name)
-    store.sweep()
-    assert store.find(key()) == Hit(entry)
-    assert [*store.home.glob("[ab]???????????")] == []
-
-
-def test_what_is_no_entry_of_this_users_stays(store: Store, tmp_path: Path) -> None:
-    other = publish(Store(tmp_path / "other"), NOWHERE)
-    publish(store, NOWHERE, key(dtype="float16"))
-    for place in ("0123456789ab/unet/theirs", "notes/of/mine", "My Models/unet/x", "compiler-cache/a/b"):
-        shutil.copytree(other.folder, store.home / place)
-        rewrite(Store(tmp_path / "other"), Entry(store.home / place, other.manifest, other.text), other.manifest)
-    (store.home / "0123456789ab" / "unet" / "file").write_text("no folder")
-    (store.home / "0123456789ab" / "unet" / ".staging-1").mkdir()
-    before = snapshot(store.home)
-    store.sweep()
-    assert snapshot(store.home) == before
-
-
-def test_a_baked_folder_is_left_as_it_is(store: Store) -> None:
-    entry = publish(store, NOWHERE)
-    as_version_2(store, entry)
-    (store.home / "bundle.json").write_text('{"graphs": []}')
-    before = snapshot(store.home)
-    store.sweep()
-    assert snapshot(store.home) == before
-    assert isinstance(store.take(key(), NOWHERE), Taken)  # but it is a source
-    assert isinstance(store.find(key()), Hit)
+    assert later.find(key()) == Miss(reasons.NoGraph())
+    taken = later.take(key(), NOWHERE)
+    assert isinstance(taken, Taken) and later.find(key()) == Hit(taken.entry)
+    assert (taken.entry.folder.parent, taken.entry.manifest.version) == (store.graphs / "unet", 2)
+    assert later.take(key(dtype="bfloat16"), NOWHERE) == reasons.OlderManifest(1)
+    assert snapshot(store.home / "0123456789ab") == before
+    assert publish(later, NOWHERE) == taken.entry  # the same graph, whatever its manifest's version

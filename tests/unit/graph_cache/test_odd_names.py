@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from onegraph.cli.app import app
 from onegraph.common import reasons
 from onegraph.common.plain_text import plain
-from onegraph.graph_cache.crash.failure_files import Failure
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.lookup import Hit, Miss
+from onegraph.graph_cache.machine_notes import Failure
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
@@ -53,8 +53,8 @@ def test_a_store_of_odd_names_works(odd: ModelSource, tmp_path: Path) -> None:
     store.note_use(entry, "restored", odd)
     assert len(store.disk.scan([tmp_path / NAME])) == 19
     failed = Failure(kind="place", reason={"code": "not_saved"}, where=str(odd.path))
-    store.failures.write(key(), "any size", (failed,))
-    assert store.failures.read(key()) == (failed,)
+    store.notes.note_failures(key(), "any size", (failed,))
+    assert store.notes.failures(key()) == (failed,)
     quarantine(store, entry.folder)
     store.sweep()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -126,7 +125,7 @@ def test_a_second_process_compiles_nothing_in_vain(tmp_path: Path) -> None:
         code, started, text = run()
         assert (code, started) == ("waits_for_change", False)
         assert "onegraph retry" in str(text)
-    shutil.rmtree(tmp_path / "home" / ".failures")
+    Store(tmp_path / "home").notes.forget_failures()
     assert run()[:2] == ["compile_failed", True]
 
 

@@ -23,8 +23,7 @@ from onegraph.compiler import skeleton
 from onegraph.compiler.process import supervisor
 from onegraph.compiler.process.job import Checked, Client, Job, to_json
 from onegraph.compiler.process.progress import Progress
-from onegraph.graph_cache.crash.failure_files import FOLDER
-from onegraph.graph_cache.layout import COMPILER_CACHE, GRAPHS_FOLDER, STAGING_FOLDER
+from onegraph.graph_cache.layout import COMPILER_CACHE, GRAPHS_FOLDER, STAGING_FOLDER, machine_id
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust.signing import KEY_FILE
@@ -167,7 +166,7 @@ def test_a_killed_compile_is_retried_once(tmp_path: Path, source: ModelSource) -
         assert "was killed (SIGABRT)" in refused.text
         assert told
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {FOLDER, COMPILER_CACHE, GRAPHS_FOLDER, STAGING_FOLDER, KEY_FILE}
+    assert left == {f"{machine_id()}-notes.json", COMPILER_CACHE, GRAPHS_FOLDER, STAGING_FOLDER, KEY_FILE}
     assert [*tmp_path.glob(f"{GRAPHS_FOLDER}/*"), *tmp_path.glob(f"{STAGING_FOLDER}/*")] == []
     for again in (engine, Registry(Store(tmp_path), policy=ANY_SPEED)):
         told = []

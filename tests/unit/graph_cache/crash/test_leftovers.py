@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.store.entries import key
 
-from onegraph.graph_cache.crash.failure_files import Failure
 from onegraph.graph_cache.crash.leftovers import OWNER_FILE, owned_folder, sweep
 from onegraph.graph_cache.crash.liveness import owning
 from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
+from onegraph.graph_cache.machine_notes import Failure
 from onegraph.graph_cache.store import Store
 
 DAY = 24 * 3600
@@ -116,11 +116,9 @@ def written(path: Path, seconds: float = 0) -> Path:
 
 def test_temporary_files_that_nobody_writes_any_more_go(store: Store, entry: Entry) -> None:
     home = store.home
-    (home / ".failures").mkdir()
     gone = [
         written(entry.folder / ".outcome.json.1234", 120),
         written(home / ".0123-notes.json.1234", 120),
-        written(home / ".failures" / ".4567.json.1234", 120),
         written(home / ".4567-notes.json.1234", -2 * DAY),  # the clock was turned back
     ]
     stay = [
@@ -149,10 +147,10 @@ def test_a_file_that_goes_while_it_is_written_is_no_error(
 
     monkeypatch.setattr(os, "fsync", fsync)
     store.remember(entry, FirstUse(checked={"n": 0.0}))
-    store.failures.write(key(), "any size", (Failure(kind="facts", reason={}),))
+    store.notes.note_failures(key(), "any size", (Failure(kind="facts", reason={}),))
     store.notes.note_restores({"graph": 1.0})
     assert not [*store.home.rglob("*.json.*")]
-    assert len(store.failures.read(key())) == 1
+    assert len(store.notes.failures(key())) == 1
 
 
 def test_temporary_folders_of_the_dead_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

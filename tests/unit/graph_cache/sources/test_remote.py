@@ -23,6 +23,7 @@ from support.store.entries import key, quarantine
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
+from onegraph.graph_cache.key import key_digest
 from onegraph.graph_cache.layout import BROKEN_PREFIX
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import Manifest
@@ -108,7 +109,7 @@ def test_a_graph_is_fetched_once_and_used_offline(
     assert not list((tmp_path / "home" / ".staging").iterdir())
     # As for a server that restores graphs before any model asks.
     server = Worker.at(tmp_path / "server", urls[1], trusts=[alice]).store
-    digests = [records.key_digest(entry.manifest.key) for entry in (made, other)]
+    digests = [key_digest(entry.manifest.key) for entry in (made, other)]
     assert server.remotes.keys() == sorted(digests)
     taken = server.take_named(digests[0])
     assert isinstance(taken, Taken) and taken.entry.folder.parents[1] == server.graphs
@@ -216,7 +217,7 @@ def test_addresses_come_from_the_environment(tmp_path: Path, monkeypatch: pytest
 
 def test_names_in_a_store_are_made_of_digests(alice: Publisher, folder: Path, made: Entry) -> None:
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    digest, wanted = blake3(made.text).hexdigest(), records.key_digest(made.manifest.key)
+    digest, wanted = blake3(made.text).hexdigest(), key_digest(made.manifest.key)
     files = {records.object_name(file.blake3) for file in made.manifest.files.values()}
     assert names == files | {
         records.object_name(digest), records.record_name(alice.public, wanted), records.index_name(alice.public),

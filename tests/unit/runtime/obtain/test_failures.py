@@ -25,11 +25,11 @@ from onegraph.common import reasons
 from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
 from onegraph.common.reasons import CompileFailed, NotSaved, WaitsADay, WaitsForChange, WaitsForDisk, WaitsForMemory
 from onegraph.common.shapes import Refused
-from onegraph.graph_cache.crash.failure_files import FOLDER, Failure, Kind
+from onegraph.graph_cache import copies
 from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.home import Home
+from onegraph.graph_cache.machine_notes import Failure, Kind
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.graph_cache.sources import folder
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.graphs.loaded_graph import LoadedGraph, Result
 from onegraph.runtime.obtain import child_load_test, compiles, failures
@@ -70,7 +70,7 @@ def changed_host(world: World, patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten(world: World, patch: pytest.MonkeyPatch) -> None:
-    assert [found.component for found in Store(world.home).failures.forget()] == ["toy"]
+    assert [found.component for found in Store(world.home).notes.forget_failures()] == ["toy"]
 
 
 CHANGES = [changed_version, changed_torch, changed_compiler, changed_host, forgotten]
@@ -94,7 +94,7 @@ def test_a_compile_that_fails_waits_for_a_change(change: Change, world: World, m
     world.ends = None
     assert isinstance(world.obtain(same), LoadedGraph)
     assert world.compiles == 2
-    assert not (world.home / FOLDER).exists()  # it worked
+    assert not Store(world.home).notes.read().failures  # it worked
 
 
 def test_what_a_compile_lacked_may_be_there_after_days(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_compile_that_somebody_ended_is_tried_again(world: World) -> None:
     world.ends = ChildDiedError("It was killed (SIGTERM).", lasting=False, cause="stopped")
     same = world.process()
     assert [type(world.refused(same)) for _ in range(3)] == [CompileFailed, CompileFailed, WaitsForChange]
-    assert not (world.home / FOLDER).exists()
+    assert not Store(world.home).notes.read().failures
     world.ends = None
     assert isinstance(world.obtain(), LoadedGraph)
 
@@ -268,7 +268,7 @@ def test_no_copy_beside_the_checkpoint_costs_nothing(
     source = ModelSource(models / "photo.safetensors", "0123456789ab")
     world.request = dataclasses.replace(world.request, source=source)
     (models / "photo.safetensors").touch()
-    monkeypatch.setattr(folder, "put", mock.Mock(side_effect=OSError(errno.EIO, "no")))
+    monkeypatch.setattr(copies, "put", mock.Mock(side_effect=OSError(errno.EIO, "no")))
     graph = world.obtain()
     assert isinstance(graph, LoadedGraph) and graph.entry.folder.is_relative_to(world.home)
     assert isinstance(world.obtain(), LoadedGraph) and world.compiles == 1
