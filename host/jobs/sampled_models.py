@@ -98,6 +98,4 @@ def _loras(inputs: Mapping[str, Any]) -> list[str]:
     """The LoRAs that a node's widgets name; other packs hold several as `{"on": ..., "lora": ...}`."""
     names = [value for name, value in inputs.items() if name.startswith("lora") and isinstance(value, str)]
     entries = [value for value in inputs.values() if isinstance(value, dict) and value.get("on", True)]
-    return [
-        name for name in (*names, *(entry.get("lora") for entry in entries)) if name and PurePath(str(name)).suffix
-    ]
+    return [name for name in (*names, *(entry.get("lora") for entry in entries)) if name and PurePath(str(name)).suffix]
