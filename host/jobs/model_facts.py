@@ -19,6 +19,7 @@ log = logging.getLogger("onegraph.host")
 # hit: graphs are here; miss: one would be compiled; refused: it runs uncompiled; recorded: blocks whose calls a run
 # records first; unknown: only a run tells.
 Verdict = Literal["hit", "miss", "refused", "recorded", "unknown"]
+_NOT_HIT: tuple[Verdict, ...] = ("miss", "refused", "recorded", "unknown")
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _judged(model: SampledModel, family: str, formats: tuple[str, ...], findings
         text = "a run may need graphs of other calls of its blocks, too" if findings[0].component == BLOCK else ""
         return _told(model, "hit", text, family, formats, hits)
     first = others[0]
-    verdict: Verdict = first.verdict if first.verdict in ("miss", "refused", "recorded") else "unknown"
+    verdict = next(one for one in _NOT_HIT if one in (first.verdict, "unknown"))
     return _told(model, verdict, first.text, family, formats, hits)
 
 
