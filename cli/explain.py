@@ -48,6 +48,9 @@ def explain(
     option: Annotated[
         list[str] | None, typer.Option(help="Of a workflow: an option for ComfyUI, such as --option=--novram.")
     ] = None,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Of a workflow: tell what its files do, and run nothing.")
+    ] = False,
     custom_node: Annotated[
         str, typer.Option(help="Of a checkpoint: a custom node pack to import first, for model families of its own.")
     ] = "",
@@ -59,7 +62,7 @@ def explain(
     of a model. Compiles nothing. Exit code 0 if all graphs are found, 3 if not, 1 if nobody can tell.
     """
     if target.suffix == ".json":
-        explain_workflow(target, comfyui, server, [*(["--cpu"] if cpu else []), *(option or [])], as_json)
+        explain_workflow(target, comfyui, server, [*(["--cpu"] if cpu else []), *(option or [])], no_run, as_json)
     if comfyui is None or not (comfyui / "main.py").is_file():
         raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH.")
     job = {

@@ -35,11 +35,13 @@ class Answer:
         runs: by size, of each node.
         compiles: how many graphs were compiled.
         added: which nodes the workflow was run with besides its own, for people.
+        models: that it samples, as the server's route `explain` tells of them.
     """
 
     runs: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     compiles: int = 0
     added: str = ""
+    models: list[dict[str, Any]] = field(default_factory=list)
     failed: str = ""
     exit_code: int = 0
 
@@ -89,10 +91,13 @@ def bake(
 
 
 def explain_workflow(
-    workflow: Path, comfyui: Path | None, server: str, options: Sequence[str], as_json: bool
+    workflow: Path, comfyui: Path | None, server: str, options: Sequence[str], no_run: bool, as_json: bool
 ) -> NoReturn:
-    """Tell which nodes of a workflow find their graphs here. Ends the command."""
-    _report(_ask(workflow, "explain", comfyui, server, options, [], as_json), "explain", as_json)
+    """Tell what models a workflow samples, and which of its nodes find their graphs here. Ends the command."""
+    answer = _ask(workflow, "explain", comfyui, server, options, [], as_json, no_run)
+    if no_run and not answer.failed and any(one["verdict"] != "hit" for one in answer.models):
+        answer.exit_code = answer.exit_code or NOT_ALL
+    _report(answer, "explain", as_json, no_run)
 
 
 def _ask(
@@ -103,12 +108,14 @@ def _ask(
     options: Sequence[str],
     sizes: Sequence[str],
     as_json: bool,
+    no_run: bool = False,
 ) -> Answer:
     if not server and (comfyui is None or not (comfyui / "main.py").is_file()):
         raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH, or a --server.")
     job = {
         "workflow": os.path.abspath(workflow), "mode": mode, "sizes": [*sizes], "server": server,  # noqa: PTH100
         "comfyui": str(comfyui.resolve()) if comfyui is not None else "", "options": [*options],
+        "no_run": no_run,
     }  # fmt: skip
     answer = Answer()
     command = [sys.executable, "-m", "onegraph.host.jobs.workflow_job", json.dumps(job)]
@@ -152,6 +159,8 @@ def _take(event: dict[str, Any], answer: Answer, bar: Progress | None) -> None:
         answer.failed, answer.exit_code = event["text"], 1 if event.get("told", True) else NOT_ALL
     elif kind == "added":
         answer.added = event["text"]
+    elif kind == "models":
+        answer.models = event["models"]
     if bar is None:
         return
     for task in [*bar.task_ids]:
@@ -166,14 +175,16 @@ def _take(event: dict[str, Any], answer: Answer, bar: Progress | None) -> None:
             bar.add_task(text, total=1.0, completed=one["share"])
 
 
-def _report(answer: Answer, mode: str, as_json: bool) -> NoReturn:
-    code = answer.exit_code or (0 if answer.all_compiled else NOT_ALL)
+def _report(answer: Answer, mode: str, as_json: bool, no_run: bool = False) -> NoReturn:
+    code = answer.exit_code or (0 if answer.all_compiled or no_run else NOT_ALL)
     if as_json:
-        fields = {"sizes": answer.runs, "compiles": answer.compiles, "added": answer.added}
+        fields = {"models": answer.models, "sizes": answer.runs, "compiles": answer.compiles, "added": answer.added}
         print_json({**fields, "error": answer.failed, "exit_code": code})
         raise typer.Exit(code)
     if answer.added:
         print_line(answer.added)
+    for model in answer.models:
+        print_line(_model_line(model))
     for size, nodes in answer.runs.items():
         for node, reports in sorted(nodes.items()):
             for report in reports:
@@ -187,6 +198,15 @@ def _report(answer: Answer, mode: str, as_json: bool) -> NoReturn:
     elif mode == "bake":
         print_line(f"{answer.compiles} graphs compiled; a run now compiles nothing")
     raise typer.Exit(code)
+
+
+def _model_line(model: dict[str, Any]) -> str:
+    """What is told of a model without running anything, as one line."""
+    parts = [model["family"], *model["formats"], *(f"LoRA {name}" for name in model["loras"])]
+    graphs = [f"{model['graphs']} cached graphs"] if model["graphs"] else []
+    facts = ", ".join(filter(None, parts)) or "family unknown"
+    about = "; ".join(filter(None, [facts, *graphs, model["text"]]))
+    return f"{model['verdict']}  node {model['node']} ({model['type']}) {model['file']}: {about}"
 
 
 def _misses() -> frozenset[str]:

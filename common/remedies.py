@@ -89,7 +89,8 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
         r.SigningKeyRefused, r.PublisherListRefused, r.NodeOfOneDiff, r.NothingQuantized, r.NoStepSkipped,
         r.OwnCompilerOptions, r.GraphsByThemselves, r.OneGraphServesAll, r.NodeIdTaken, r.HostNotAllowed,
         r.ForeignOrigin, r.NotJson, r.RequestTooLarge, r.BadRequest, r.UnknownState, r.UnknownGraph, r.UnknownJob,
-        r.ServerError, r.SettingsNotSaved, r.WorkflowRefused, r.TooManyJobs,
+        r.ServerError, r.SettingsNotSaved, r.WorkflowRefused, r.WorkflowNotHere, r.NothingInserted,
+        r.TooManyJobs,
     ),
 }  # fmt: skip
 NOTHING = frozenset((

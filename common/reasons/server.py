@@ -76,10 +76,21 @@ class SettingsNotSaved(Reason):
 
 
 class WorkflowRefused(Reason):
-    """A workflow cannot be baked; `why` is a sentence."""
+    """A workflow cannot be read or baked; `why` is a sentence."""
 
     sentence = "{why}"
     why: str
+
+
+class WorkflowNotHere(Reason):
+    """A workflow needs what this ComfyUI does not have, or no graph at all; `why` is a sentence."""
+
+    sentence = "{why}"
+    why: str
+
+
+class NothingInserted(Reason):
+    sentence = "The workflow has a node of OneGraph, or none that loads a model."
 
 
 class TooManyJobs(Reason):

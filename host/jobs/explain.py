@@ -68,10 +68,17 @@ def explain(task: ExplainTask) -> list[Finding]:
     folder_paths.folder_names_and_paths["checkpoints"] = ([*dict.fromkeys([*folders, str(path.parent)])], kinds)
     loaded = comfy.sd.load_checkpoint_guess_config(str(path), output_vae=True, output_clip=False)
     model, vae = loaded[0], loaded[2]
-    return [*_model(model, path, task.backend), *(_vae(vae, path, task.backend) if vae is not None else ())]
+    return [*model_findings(model, path, task.backend), *(_vae(vae, path, task.backend) if vae is not None else ())]
 
 
-def _model(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
+def model_findings(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
+    """Look up the graphs of a model for any size, or those that the store has for its blocks.
+
+    Args:
+        patcher: the host's; its weights may be on the meta device.
+        path: the file that it is loaded from.
+        backend: as on the node.
+    """
     from ...common.reasons import Reason
     from ...compiler.blocks.repeated import repeated_blocks
     from ...graph_cache.model_hash import ModelSource, hash_file

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ COMPILE_MODEL = "OneGraphCompileModel"
 
 _OFF = (2, 4)  # modes of nodes that are muted or bypassed
 _VIRTUAL = frozenset({"GetNode", "PrimitiveNode", "Reroute"})  # of the front end, which pass on what others give
-_GAP, _SIZE = 60, [300, 130]  # pixels
+_GAP, _SIZE, _TITLE = 60, [300, 130], 30  # pixels; titles are above a node's place
 
 
 def with_compile_nodes(prompt: Prompt, types: Types) -> tuple[Prompt, list[str]]:
@@ -133,19 +133,39 @@ def _put_behind(graph: dict[str, Any], node: dict[str, Any], slot: int, number: 
     ends = {"origin_id": node["id"], "origin_slot": slot, "target_id": number, "target_slot": 0, "type": "MODEL"}
     in_lists = bool(graph["links"]) and isinstance(graph["links"][0], list)
     graph["links"].append([link, *ends.values()] if in_lists else {"id": link, **ends})
+    pos = _free_spot(node, graph["nodes"])
     graph["nodes"].append({
-        "id": number, "type": COMPILE_MODEL, "pos": _beside(node), "size": [*_SIZE], "flags": {}, "order": 0, "mode": 0,
+        "id": number, "type": COMPILE_MODEL, "pos": pos, "size": [*_SIZE], "flags": {}, "order": 0, "mode": 0,
         "inputs": [{"name": "model", "type": "MODEL", "link": link}],
         "outputs": [{"name": "MODEL", "type": "MODEL", "links": moved}],
         "properties": {"Node name for S&R": COMPILE_MODEL}, "widgets_values": [],
     })  # fmt: skip
 
 
-def _beside(node: Mapping[str, Any]) -> list[float]:
-    """A place right of a node."""
-    pos, size = node.get("pos"), node.get("size")
-    x, y = (pos[0], pos[1]) if isinstance(pos, list) else (0, 0)
-    return [x + (size[0] if isinstance(size, list) else 0) + _GAP, y]
+def _free_spot(node: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> list[float]:
+    """A place for another node right of a node, below, above or left of it, where none is in the way."""
+    x, y, width, height = _box(node)
+    spots = [
+        [x + width + _GAP, y],
+        [x, y + height + _GAP],
+        [x, y - _SIZE[1] - _GAP],
+        [x - _SIZE[0] - _GAP, y],
+    ]
+    boxes = [_box(one) for one in nodes if one.get("pos")]
+    return next((spot for spot in spots if not any(_overlap(spot, box) for box in boxes)), spots[0])
+
+
+def _box(node: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    """Place and size of a node; older front ends wrote `{"0": ..., "1": ...}`."""
+    pairs = [node.get("pos") or (0, 0), node.get("size") or _SIZE]
+    x, y, width, height = (float(one) for pair in pairs for one in (pair.values() if isinstance(pair, dict) else pair))
+    return x, y, width, height
+
+
+def _overlap(spot: Sequence[float], box: tuple[float, float, float, float]) -> bool:
+    (x, y), (left, top, width, height) = spot, box
+    beside = x >= left + width or x + _SIZE[0] <= left
+    return not (beside or y - _TITLE >= top + height or y + _SIZE[1] <= top - _TITLE)
 
 
 def write(workflow: Path, target: Path) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class WorkflowTask:
         comfyui: ComfyUI's folder, from which a server is started.
         server: address of a running one, in place of that.
         options: for the server that is started.
+        no_run: `explain` tells what files and graphs do, and runs nothing.
     """
 
     workflow: str
@@ -63,6 +64,7 @@ class WorkflowTask:
     comfyui: str = ""
     server: str = ""
     options: tuple[str, ...] = ()
+    no_run: bool = False
 
 
 # The server -----------------------------------------------------------------------------------------------------
@@ -194,10 +196,16 @@ def run(task: WorkflowTask) -> None:
     with started(task) as server:
         with contextlib.suppress(urllib.error.HTTPError):
             server.ask("/onegraph/status")
+        lacks: list[str] = []
         if prompt is None:
-            prompt = _of_editor(server, data, path.name)
+            prompt, lacks = _of_editor(server, data, path.name)
             _check_nodes(prompt, task.mode)
-        for size in task.sizes or ("",):
+        if task.mode == "explain":
+            with contextlib.suppress(urllib.error.HTTPError):  # of a server with an older OneGraph
+                tell("models", models=server.ask("/onegraph/explain", {"prompt": prompt})["models"])
+        if lacks:
+            raise CannotTellError(f"This ComfyUI does not have all that {path.name} names: {'; '.join(lacks)}.")
+        for size in () if task.no_run else task.sizes or ("",):
             run_until_nothing_compiles(server, task.mode, prompt, size, tell)
     tell("done")
 
@@ -211,8 +219,12 @@ def _check_nodes(prompt: Prompt, mode: Mode) -> None:
         raise JobError(f"Node {old[0]} is one of OneDiff's, which always compiles. Use the nodes of OneGraph.")
 
 
-def _of_editor(server: HttpServer, data: dict[str, Any], name: str) -> Prompt:
-    """The prompt of a workflow that the editor saved, with nodes of the pack. Raises JobError, OSError."""
+def _of_editor(server: HttpServer, data: dict[str, Any], name: str) -> tuple[Prompt, list[str]]:
+    """The prompt of a workflow that the editor saved, with nodes of the pack, and what the server lacks for it.
+
+    Raises:
+        JobError, OSError
+    """
     types = server.ask("/object_info")
     prompt = editor_workflow.prompt_of(data, types, name)
     prompt, loaders = inserting.with_compile_nodes(prompt, types)
@@ -221,10 +233,7 @@ def _of_editor(server: HttpServer, data: dict[str, Any], name: str) -> Prompt:
     if loaders:
         titles = [f"{key} ({prompt[key]['class_type']})" for key in loaders]
         tell("added", text=f"with Compile Model (OneGraph) after node {', '.join(titles)}")
-    lacks = editor_workflow.lacking(prompt, types)
-    if lacks:
-        raise CannotTellError(f"This ComfyUI does not have all that {name} names: {'; '.join(lacks)}.")
-    return prompt
+    return prompt, editor_workflow.lacking(prompt, types)
 
 
 def main() -> None:

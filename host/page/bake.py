@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ...common import reasons
 from ..comfyui import contract
-from ..jobs.trial_runs import JobError, checked, nodes_of_ours
+from ..comfyui.host_routes import NodeTypes
+from ..jobs.trial_runs import JobError
+from . import workflows
 from .answers import OfJob, Refusal
 from .baking import BakeProgress, jobs
 from .models import BakeJob, QueuedJob, Workflow
@@ -16,11 +18,9 @@ def begin(asked: Workflow) -> QueuedJob | Refusal:
     if lacking is not None:
         return Refusal(501, lacking)
     try:
-        prompt = checked(asked.prompt, "What was sent")
+        prompt, _ = workflows.prompt_of(asked.prompt, NodeTypes())
     except JobError as error:
-        return Refusal(400, reasons.WorkflowRefused(str(error)))
-    if not nodes_of_ours(prompt):
-        return Refusal(400, reasons.WorkflowRefused("The workflow has no node of OneGraph."))
+        return workflows.refused(error)
     job = jobs.add(prompt)
     return Refusal(429, reasons.TooManyJobs()) if job is None else QueuedJob(job=job.job)
 

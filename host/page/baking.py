@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import logging
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 from ...common.errors import in_brief, without_paths
 from ...runtime.obtain.registry import registry
+from ..comfyui import host_routes
 from ..comfyui.comfyui_nodes import comfyui_nodes
 from ..jobs.trial_runs import JobError, NodeType, Prompt, nodes_of_ours, refusal_text, run_until_nothing_compiles
 from ..show import events, status
@@ -188,12 +188,7 @@ class _JobRun:
 
     def queue(self, prompt: Prompt) -> str:
         """Queue a workflow as a client does. Raises JobError."""
-        from server import PromptServer
-
-        server = PromptServer.instance
-        handler = next(route.handler for route in server.routes if (route.method, route.path) == ("POST", "/prompt"))
-        asked = asyncio.run_coroutine_threadsafe(handler(_Posted(prompt)), server.loop)
-        answer = asked.result(_QUEUEING_SECONDS)
+        answer = host_routes.ask("POST", "/prompt", _Posted(prompt), _QUEUEING_SECONDS)
         if answer.status != 200:
             raise JobError(f"ComfyUI refuses the workflow: {refusal_text(answer.text, answer.status)}")
         self._prompt_id = str(json.loads(answer.text)["prompt_id"])

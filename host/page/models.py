@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from ..jobs.model_facts import ModelFacts
 from ..show.badges import BadgeOf
 from .answers import Given, Told
 from .baking import JobState
@@ -212,9 +213,28 @@ class Badges(Told):
 
 
 class Workflow(Given):
-    """A workflow in ComfyUI's API format."""
+    """A workflow in ComfyUI's API format, or as its editor saves it."""
 
     prompt: dict[str, Any]
+
+
+class EditorWorkflow(Given):
+    """A workflow as ComfyUI's editor saves it."""
+
+    workflow: dict[str, Any]
+
+
+class ExplainedWorkflow(Told):
+    """What is told of a workflow without running it.
+
+    Attributes:
+        after: the nodes behind which Compile Model was put, since the workflow has no node of the pack.
+        lacks: files, or other choices, that this ComfyUI does not have.
+    """
+
+    after: list[str]
+    lacks: list[str]
+    models: list[ModelFacts]
 
 
 class QueuedJob(Told):

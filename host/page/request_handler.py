@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("onegraph.host")
 
-MOST_BYTES = 1 << 20  # of a request
+MOST_BYTES = 4 << 20  # of a request: workflows may hold drawings
 _MOST_DETAIL = 300
 # Nobody keeps an answer: another user of the same browser may read it, and a type is not to be guessed.
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

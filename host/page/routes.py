@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from . import badge_routes, bake, graphs, metrics, model_list, process, ready, request_handler, settings
+from . import badge_routes, bake, graphs, metrics, model_list, process, ready, request_handler, settings, workflows
 from .access import change_refusal, refusal
 from .answers import OfGraph, OfJob, Route
-from .models import ChangedSettings, ListOfGraphs, Nothing, Prune, Workflow
+from .models import ChangedSettings, EditorWorkflow, ListOfGraphs, Nothing, Prune, Workflow
 from .process import status
 from .texts import texts_without_paths
 
@@ -26,6 +26,8 @@ ROUTES = (
     Route("POST", "graphs/{id}/retry", OfGraph, graphs.retry),
     Route("POST", "prune", Prune, graphs.prune),
     Route("GET", "models", Nothing, model_list.list_models),
+    Route("POST", "insert", EditorWorkflow, workflows.insert),
+    Route("POST", "explain", Workflow, workflows.explain),
     Route("POST", "bake", Workflow, bake.begin),
     Route("GET", "bake/{job}", OfJob, bake.read),
     Route("POST", "bake/{job}/cancel", OfJob, bake.cancel),

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import urllib.error
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import comfyui_workflow_templates_core
 import pytest
-from headless import host, server, workflows
+from headless import host, models, server, workflows
 from support.comfyui.commands import ask
 from support.comfyui.prompts import computed
 
 from onegraph.host.jobs import editor_workflow, inserting
 from onegraph.host.jobs.trial_runs import CannotTellError
 
-from .conftest import CHECKPOINT, graph_folders, node_of, txt2img
+from .conftest import CHECKPOINT, LORA, SECOND, graph_folders, node_of, txt2img
 
+FLOAT8 = "tiny_sdxl_float8.safetensors"
 PLAIN = {"INT": (int,), "FLOAT": (int, float), "STRING": (str,), "BOOLEAN": (bool,)}
 
 SAVER = """
@@ -104,6 +108,113 @@ def test_a_workflow_of_the_editor_is_asked_for_with_nodes_of_the_pack(running: s
     code, found = ask("explain", templates()["default"], running, tmp_path)
     assert code == 3
     assert "node 4 (CheckpointLoaderSimple) needs v1-5-pruned-emaonly-fp16.safetensors" in found["error"]
+    (model,) = found["models"]
+    assert (model["file"], model["verdict"], model["family"]) == (
+        "v1-5-pruned-emaonly-fp16.safetensors",
+        "unknown",
+        "",
+    )
+
+
+def with_lora(prompt: workflows.Prompt) -> workflows.Prompt:
+    """Put a LoRA between the loader and Compile Model."""
+    (loader,) = workflows.nodes(prompt, "CheckpointLoaderSimple")
+    lora = {"model": [loader, 0], "lora_name": LORA, "strength_model": 1.0}
+    prompt = {**prompt, "lora": {"class_type": "LoraLoaderModelOnly", "inputs": lora}}
+    return workflows.with_inputs(prompt, "OneGraphCompileModel", model=["lora", 0])
+
+
+def explained(prompt: workflows.Prompt, running: server.Server, folder: Path) -> tuple[int, dict[str, Any]]:
+    """What `explain --no-run` tells of the one model of a workflow, without any node having run."""
+    before = running.status()["all_runs"]
+    code, found = ask("explain", prompt, running, folder, "--no-run")
+    assert (found["error"], found["sizes"], running.status()["all_runs"]) == ("", {}, before)
+    (model,) = found["models"]
+    return code, model
+
+
+def test_models_are_told_without_a_run(running: server.Server, base: Path, tmp_path: Path) -> None:
+    """As a run finds: graphs are of an architecture, whatever the checkpoint and the LoRA."""
+    for checkpoint in (CHECKPOINT, SECOND):
+        code, model = explained(with_lora(txt2img(checkpoint=checkpoint, when_missing="wait")), running, tmp_path)
+        told = {name: model[name] for name in ("file", "family", "formats", "loras", "verdict")}
+        assert told == {
+            "file": checkpoint, "family": "OneGraphTinySDXL", "formats": ["float16"], "loras": [LORA], "verdict": "hit"
+        }  # fmt: skip
+        assert (code, model["graphs"] >= 1) == (0, True)
+    code, model = explained(txt2img(shapes="exact"), running, tmp_path)
+    assert (code, model["verdict"], model["family"]) == (3, "unknown", "OneGraphTinySDXL")
+    code, model = explained(txt2img(backend="off"), running, tmp_path)
+    assert (code, model["verdict"]) == (3, "refused")
+    prompt = txt2img(when_missing="eager", checkpoint=FLOAT8)
+    models.write_float8(base / "models/checkpoints" / CHECKPOINT, base / "models/checkpoints" / FLOAT8)
+    code, model = explained(prompt, running, tmp_path)
+    assert model["formats"][:1] == ["float16"] and "float8_e4m3fn" in model["formats"]
+    run_code, _ = ask("explain", prompt, running, tmp_path)
+    assert code == run_code
+
+
+def test_files_that_are_no_models_are_told(running: server.Server, base: Path, tmp_path: Path) -> None:
+    folder = base / "models/checkpoints"
+    header = (folder / CHECKPOINT).read_bytes()
+    (folder / "cut.safetensors").write_bytes(header[:1000])
+    (folder / "none.safetensors").write_bytes(b"")
+    (folder / "old.ckpt").write_bytes(b"pickled")
+    architecture = b"general.architecture"
+    kind = (8).to_bytes(4, "little")
+    gguf = b"GGUF" + bytes(20) + len(architecture).to_bytes(8, "little") + architecture + kind
+    (folder / "flux.gguf").write_bytes(gguf + (4).to_bytes(8, "little") + b"flux")
+    for name, text in {
+        "cut.safetensors": "is damaged",
+        "none.safetensors": "is damaged",
+        "old.ckpt": "is not a safetensors file",
+        "flux.gguf": "GGUF",
+    }.items():
+        code, model = explained(txt2img(checkpoint=name), running, tmp_path)
+        assert (code, model["verdict"], text in model["text"]) == (3, "unknown", True), model
+        assert model["family"] == ("flux" if name == "flux.gguf" else "")
+        (folder / name).unlink()
+
+
+def test_every_template_is_explained_and_gets_its_node(running: server.Server) -> None:
+    """By the routes that the page asks; what cannot be read is told by a reason."""
+    codes: Counter[str] = Counter()
+    for name, data in templates().items():
+        status, found = post(running, "explain", {"prompt": data})
+        codes[found.get("code", "")] += 1
+        assert status == (400 if "code" in found else 200), (name, found)
+        if status == 200:
+            assert found["models"], name
+            assert all(model["text"] for model in found["models"]), name
+        status, found = post(running, "insert", {"workflow": data})
+        made, after = inserting.inserted(data, name)
+        assert (status, found.get("workflow"), found.get("after")) == (200, made, after) if after else status == 400
+    assert codes.keys() == {"", "workflow_not_here"}
+    assert codes[""] >= 200, codes
+
+
+def test_a_workflow_of_the_editor_is_baked_by_the_route(running: server.Server) -> None:
+    status, found = post(running, "bake", {"prompt": templates()["default"]})
+    assert status == 200
+    while (now := running.get(f"/onegraph/bake/{found['job']}"))["state"] in ("waiting", "running"):
+        time.sleep(0.1)
+    assert (now["of"], now["state"]) == (1, "failed")
+    assert "v1-5-pruned-emaonly-fp16.safetensors" in now["text"]
+    assert post(running, "bake", {"prompt": {"nodes": []}})[0] == 400
+
+
+def post(running: server.Server, route: str, data: Any) -> tuple[int, Any]:
+    """The status and the JSON of a route."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{running.port}/onegraph/{route}",
+        json.dumps(data).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
 
 
 def test_every_template_that_runs_here_is_read(running: server.Server) -> None:

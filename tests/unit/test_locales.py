@@ -18,7 +18,7 @@ SCRIPTS = sorted((ROOT / "web" / "js").glob("*.js"))
 # Keys that the page puts together: what it asks for, and where the choices stand.
 FAMILIES = (
     "actions", "badge", "bake", "components", "confirm", "detail", "done", "facts", "models.counts", "models.states",
-    "graphRemedies", "reasons", "remedies", "sorts", "states", "totals", "view",
+    "graphRemedies", "reasons", "remedies", "sorts", "states", "totals", "view", "workflow.verdicts",
 )  # fmt: skip
 PLURAL = {"one", "other"}
 

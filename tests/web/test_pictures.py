@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from support.page.browser import Front
 
 from .conftest import SETTINGS, compiling, txt2img
+from .test_insert import open_graph, template
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -121,6 +122,17 @@ def test_one_graph(front: Front, pictures: Path) -> None:
     front.page.locator(".og-row", has_text="tiny_sdxl").first.click()
     fit(front)
     take(front, pictures / "graph-details.png")
+
+
+def test_the_open_workflow(front: Front, pictures: Path) -> None:
+    """One without a node of the pack, and what the tab tells of its models."""
+    front.page.set_viewport_size({"width": 1280, "height": 640})
+    open_graph(front, template())
+    front.show_tab()
+    front.page.get_by_role("tab", name="Workflow").click()
+    expect(front.page.locator(".og-models-list li")).to_have_count(1)
+    fit(front)
+    take(front, pictures / "workflow-view.png")
 
 
 def test_a_workflow(front: Front, pictures: Path) -> None:

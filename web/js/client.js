@@ -57,6 +57,9 @@ export async function prune(dryRun) {
   };
 }
 export const models = () => get("models");
+export const insert = (workflow) => post("insert", { workflow });
+/** The models of a workflow in either format. */
+export const explain = (prompt) => post("explain", { prompt });
 export const bake = (prompt) => post("bake", { prompt });
 export const bakeJob = (job) => get(`bake/${named(job)}`);
 export const cancelBake = (job) => post(`bake/${named(job)}/cancel`);

@@ -66,6 +66,42 @@ export async function promptOfGraph() {
   return (await app.graphToPrompt()).output;
 }
 
+/** The open workflow as the editor saves it. */
+export async function graphAsSaved() {
+  return (await app.graphToPrompt()).workflow;
+}
+
+/**
+ * Show another graph as the open workflow, as an edit of the user, which one undo takes back.
+ *
+ * @param {function} finish what else belongs to the edit, once the graph is there.
+ */
+export async function replaceGraph(graph, finish) {
+  const open = openWorkflow();
+  const tracker = open?.changeTracker;
+  if (!tracker?.updateState) {
+    await app.loadGraphData(graph, false, false, open);
+    finish();
+    return;
+  }
+  capture(tracker);
+  await tracker.updateState([graph], tracker.undoQueue); // as undo does, which loads a graph and keeps the history
+  finish();
+  tracker.activeState = JSON.parse(JSON.stringify(app.rootGraph.serialize()));
+  tracker.redoQueue.length = 0;
+}
+
+const capture = (tracker) => (tracker.captureCanvasState ?? tracker.checkState).call(tracker);
+
+/** Have the browser save a text as a file. */
+export function download(text, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 /** The workflow that is open; the same object as long as it is the same workflow. */
 export const openWorkflow = () => app.extensionManager?.workflow?.activeWorkflow ?? null;
 

@@ -3,12 +3,14 @@
 import * as badges from "./badges.js";
 import * as bake from "./bake.js";
 import * as host from "./host.js";
+import { insertIntoOpen } from "./insert.js";
 import * as settings from "./settings.js";
 import * as strings from "./strings.js";
 import { Tab } from "./tab.js";
 
 const BAKE = "OneGraph.BakeWorkflow";
 const REASONS = "OneGraph.ShowReasons";
+const INSERT = "OneGraph.InsertCompileModel";
 const GRAPHS = "OneGraph.ShowGraphs";
 
 let tab = null;
@@ -57,17 +59,21 @@ async function setup() {
 host.register({
   settings: settings.definitions,
   commands: [
+    { id: INSERT, label: "Insert Compile Model", icon: "pi pi-plus", function: () => insertIntoOpen() },
     { id: BAKE, label: "Bake this workflow", icon: "pi pi-bolt", function: () => bake.bakeWorkflow() },
     { id: REASONS, label: "Show why the selected node ran uncompiled", icon: "pi pi-info-circle", function: explainSelected },
     { id: GRAPHS, label: "Show cached graphs", icon: "pi pi-database", function: () => host.openTab() },
   ],
-  menu: [BAKE, GRAPHS, REASONS],
+  menu: [INSERT, BAKE, GRAPHS, REASONS],
   setup,
   nodeMade: (node) => {
     badges.add(node);
     settings.nodeMade(node);
   },
-  graphLoaded: () => badges.drawAll(),
+  graphLoaded: () => {
+    badges.drawAll();
+    tab?.graphLoaded();
+  },
   nodeMenu: (node) =>
     badges.isOurs(node) ? [{ content: strings.t("reasons.menu"), callback: () => void badges.explain(node) }] : [],
 });

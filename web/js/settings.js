@@ -75,7 +75,10 @@ async function changed(value, before) {
 
 /** Give a node that the user adds the values of the settings. */
 export function nodeMade(node) {
-  if (host.isLoading() || !badges.isOurs(node)) return;
+  if (!host.isLoading() && badges.isOurs(node)) giveDefaults(node);
+}
+
+export function giveDefaults(node) {
   for (const [input, [id, , usual]] of Object.entries(INPUTS)) {
     const value = host.setting(id);
     if (value !== undefined && value !== usual) host.setInput(node, input, value);

@@ -13,8 +13,9 @@ import { Models } from "./models.js";
 import { Activity, totals } from "./overview.js";
 import { clock, t } from "./strings.js";
 import { VirtualList } from "./virtual.js";
+import { Workflow } from "./workflow.js";
 
-const VIEWS = ["graphs", "models"];
+const VIEWS = ["graphs", "models", "workflow"];
 const AGAIN = 4000; // milliseconds until a server that did not answer is asked again
 
 export class Tab {
@@ -34,6 +35,7 @@ export class Tab {
       },
     });
     this.models = new Models({ failed: (error) => this.#failed(error), chosen: (model) => this.#graphsOf(model) });
+    this.workflow = new Workflow({ failed: (error) => this.#failed(error) });
     this.detail = new Detail({ act: (action, entry) => this.#act(action, entry), closed: (id) => this.#closeDetail(id) });
     this.activity = new Activity();
     this.totals = el("div.og-totals");
@@ -92,7 +94,7 @@ export class Tab {
   /** Ask again for what is shown. */
   async reload() {
     if (this.closed) return;
-    if (this.view === "models") await this.models.load();
+    if (this.view !== "graphs") await this[this.view].load();
     await this.graphs.renew(...(this.shown ?? [0, 1]));
   }
 
@@ -115,8 +117,13 @@ export class Tab {
   #choose(view) {
     this.view = view;
     this.#show();
-    if (view === "models") void this.models.load();
-    else this.list.draw();
+    if (view === "graphs") this.list.draw();
+    else void this[view].load();
+  }
+
+  /** Another workflow is open, or the open one was replaced. */
+  graphLoaded() {
+    if (!this.closed && this.view === "workflow") void this.workflow.load();
   }
 
   #show() {
@@ -125,7 +132,7 @@ export class Tab {
       this.tabs[at].setAttribute("tabindex", view === this.view ? "0" : "-1");
     });
     this.panel.setAttribute("aria-labelledby", `og-tab-${this.view}`);
-    if (this.view === "models") fill(this.panel, this.models.element);
+    if (this.view !== "graphs") fill(this.panel, this[this.view].element);
     else fill(this.panel, el("div.og-pane", {}, this.filters.element, this.message, this.list.element), this.detail.element);
     this.#split(this.view === "graphs" && this.detail.isOpen);
     this.#explain();

@@ -256,3 +256,25 @@ def test_what_nothing_can_be_put_into_is_told(data: Any) -> None:
     with pytest.raises(JobError, match=r"flow\.json"):
         inserted(data, "flow.json")
     assert inserted({"nodes": [SAVE]}, "flow.json")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("others", "pos"),
+    [
+        ([], [360.0, 100.0]),
+        ([{"pos": [420, 200], "size": [200, 100]}], [100.0, 210.0]),
+        (
+            [{"pos": [420, 200], "size": [200, 100]}, {"pos": {"0": 0, "1": 300}, "size": {"0": 200, "1": 9}}],
+            [100.0, -90.0],
+        ),
+        ([{"pos": [-500, -500], "size": [2000, 2000]}], [360.0, 100.0]),
+    ],
+)
+def test_a_node_is_put_where_none_is_in_the_way(others: list[dict[str, Any]], pos: list[float]) -> None:
+    loader = node(1, "Loader", outputs=[("MODEL", [7])]) | {"pos": [100, 100], "size": [200, 50]}
+    loader["outputs"] = [{"name": "MODEL", "type": "MODEL", "links": [7]}]
+    sampler = node(2, "Sampler", inputs=[("model", 7)]) | {"pos": [3000, 100], "size": [200, 200]}
+    rest = [node(number, "Text") | one for number, one in enumerate(others, 3)]
+    data = {"nodes": [loader, sampler, *rest], "links": [[7, 1, 0, 2, 0, "MODEL"]]}
+    made, _ = inserted(data, "flow.json")
+    assert made["nodes"][-1]["pos"] == pos
