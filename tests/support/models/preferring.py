@@ -26,13 +26,17 @@ class Block(torch.nn.Module):
         self.norm = operations.LayerNorm(width, elementwise_affine=False, **settings)
         self.qkv = operations.Linear(width, 3 * width, **settings)
         self.out = operations.Linear(width, width, **settings)
+        self.wide = operations.Linear(width, 4 * width, **settings)
+        self.narrow = operations.Linear(2 * width, width, **settings)
 
     def forward(self, x: Any, shift: Any, transformer_options: Any = {}) -> Any:  # noqa: B006
         q, k, v = self.qkv(self.norm(x) + shift).chunk(3, dim=-1)
         found = optimized_attention(
             q, k, v, HEADS, preferred_attention=self.comfy_attention, transformer_options=transformer_options
         )
-        return x + self.out(found)
+        x = x + self.out(found) * shift.sigmoid()
+        gate, wide = self.wide(self.norm(x) * (1 + shift.tanh())).chunk(2, dim=-1)
+        return x + self.narrow(torch.nn.functional.silu(gate) * wide) * shift.cos()
 
 
 class Model(torch.nn.Module):
