@@ -145,7 +145,10 @@ PREFERRED = (Use("comfy.ldm.modules.attention.ComfyAttention"),)
 # host plans in a way that cannot be seen, all of them do.
 PLANNING = (Use("comfy.model_prefetch.malloc_graph_begin"),)
 PLANS = (Use("comfy.model_prefetch.MALLOC_GRAPHS"),)
-PLAN_OPTION = (Use("comfy.cli_args.args.disable_comfy_compiler"),)
+PLAN_OPTION = (
+    Use("comfy.model_prefetch.malloc_graph_enabled", ("device",)),
+    Use("comfy.cli_args.args.disable_comfy_compiler"),
+)
 # What graphs with quantised weights use. Without it a block with such weights runs eager.
 QUANTISED = (
     Use("comfy.quant_ops.QuantizedTensor"),

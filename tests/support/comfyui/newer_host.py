@@ -74,8 +74,11 @@ def _put_plans(patch: pytest.MonkeyPatch) -> None:
         return
     plans: dict[int, Any] = {}
 
+    def enabled(device: Any) -> bool:
+        return not args.disable_comfy_compiler
+
     def begin(device: Any) -> None:
-        if not args.disable_comfy_compiler:
+        if enabled(device):
             plans.setdefault(threading.get_ident(), SimpleNamespace())._comfy_active = True
 
     def end() -> None:
@@ -85,6 +88,7 @@ def _put_plans(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(args, "disable_comfy_compiler", False, raising=False)
     patch.setattr(model_prefetch, "MALLOC_GRAPHS", plans, raising=False)
+    patch.setattr(model_prefetch, "malloc_graph_enabled", enabled, raising=False)
     patch.setattr(model_prefetch, "malloc_graph_begin", begin, raising=False)
     patch.setattr(model_prefetch, "malloc_graph_end", end, raising=False)
 

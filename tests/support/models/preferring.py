@@ -9,14 +9,14 @@ from comfy.ldm.modules import attention
 from comfy.ldm.modules.attention import optimized_attention
 
 HEADS = 2
-calls: list[tuple[int, ...]] = []  # shapes of what `halved` was given
+calls: list[tuple[int, ...]] = []  # shapes of what `eightfold` was given
 
 
-def halved(q: Any, k: Any, v: Any, heads: int, **kwargs: Any) -> Any:
+def eightfold(q: Any, k: Any, v: Any, heads: int, **kwargs: Any) -> Any:
     """Attention whose result no other has."""
     calls.append(tuple(q.shape))
     kwargs.pop("transformer_options", None)
-    return attention.attention_pytorch(q, k, v, heads, **kwargs) * 0.5
+    return attention.attention_pytorch(q, k, v, heads, **kwargs) * 8.0
 
 
 class Block(torch.nn.Module):
